@@ -1,0 +1,46 @@
+# Two commands do everything: `make serve` starts the gateway, `make test` runs every test.
+# UPSTREAM=http://host:port/v1 names the server to proxy; ARGS are passed on to `slipstream serve`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+UPSTREAM ?=
+ARGS ?=
+PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
+
+.PHONY: help serve test check bench docs clean
+
+help: ## Show what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+serve: $(VENV)/.serve ## Start the gateway on 127.0.0.1:8080 (UPSTREAM=http://host:port/v1 to proxy a server)
+	@$(BIN)/slipstream serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
+
+test: $(VENV)/.dev ## Install what the tests need, then run all of them
+	@sh tests/install_services.sh
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.dev ## Measure what the gateway costs (HARNESS=folder of gateway_bench, PEERS=folder of installed peers)
+	$(BIN)/python -m tests.benchmarks.gateway_cost $(if $(HARNESS),--harness $(HARNESS)) $(if $(PEERS),--peers $(PEERS))
+
+docs: $(VENV)/.dev ## Rewrite the generated parts of docs/
+	$(BIN)/python -m gateway.cli.reference
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing pinned dependencies into $(VENV) ..."
+	@$(PIP_INSTALL) -e . -c constraints.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing pinned dependencies of the tests into $(VENV) ..."
+	@$(PIP_INSTALL) -e '.[dev]' -c constraints.txt
+	@touch $@ $(VENV)/.serve

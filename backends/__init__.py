@@ -1,0 +1,1 @@
+"""What answers: the backend protocol, HTTP upstreams, the scripted fake."""

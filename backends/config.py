@@ -1,0 +1,101 @@
+"""Value types of configuration files: durations and sizes with units, secrets by reference.
+
+Used by every backend's own settings and by the policy schema. Parsing happens once, at load.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, WithJsonSchema
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|kB|MB|GB)")
+_BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
+
+
+class Config(BaseModel):
+    """Base of every section: unknown keys are errors, values are frozen, secrets are hidden."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=False)
+
+
+def _parse_duration(value: object) -> float:
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('a duration needs a number and a unit: "250ms", "2s", "5m", "1h", "7d"')
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _parse_size(value: object) -> int:
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('a size needs a number and a unit: "512KiB", "64MiB", "1GiB"')
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def _resolve_secret(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, SecretStr):
+        return value
+    environ: Mapping[str, str] = (info.context or {}).get("environ", {})
+    if isinstance(value, str) and value.startswith("env:"):
+        name = value.removeprefix("env:")
+        secret = environ.get(name, "")
+        if not secret:
+            raise ValueError(f"the environment variable {name} is not set (or empty)")
+        return secret
+    if isinstance(value, str) and value.startswith("file:"):
+        path = Path(value.removeprefix("file:"))
+        try:
+            secret = path.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ValueError(f"the secret file {path} cannot be read: {error.strerror}") from error
+        if not secret:
+            raise ValueError(f"the secret file {path} is empty")
+        return secret
+    # The value itself may be a secret pasted by mistake, so it is not repeated.
+    raise ValueError("a secret is written as env:NAME or file:PATH, never in the file itself")
+
+
+def _schema(kind: str, pattern: str, examples: list[str]) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "description": kind, "pattern": pattern, "examples": examples})
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(_parse_duration),
+    _schema("a duration with a unit", r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$", ["250ms", "2s", "5m"]),
+]
+"""Seconds; written with a unit (ms, s, m, h, d)."""
+
+ByteSize = Annotated[
+    int,
+    BeforeValidator(_parse_size),
+    _schema("a size with a unit", r"^\d+(\.\d+)?\s*(B|KiB|MiB|GiB|kB|MB|GB)$", ["512KiB", "64MiB"]),
+]
+"""Bytes; written with a unit (B, KiB, MiB, GiB, kB, MB, GB)."""
+
+Secret = Annotated[
+    SecretStr,
+    BeforeValidator(_resolve_secret),
+    _schema("a reference to a secret", r"^(env|file):.+$", ["env:OPENAI_API_KEY", "file:/run/secrets/key"]),
+]
+"""A secret, written as env:NAME or file:PATH; resolved at load from the validation context's `environ`."""
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest exact way to write a duration: 0.25 -> "250ms", 120 -> "2m"."""
+    for unit in ("d", "h", "m", "s"):
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{int(seconds / _SECONDS[unit])}{unit}"
+    milliseconds = seconds * 1000
+    return f"{milliseconds:g}ms"
+
+
+def plain(value: Any) -> Any:
+    """A JSON-ready copy of a section, secrets shown as `**********`."""
+    return value.model_dump(mode="json")

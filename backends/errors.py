@@ -1,0 +1,244 @@
+"""Every error of ours, one tree; status, type, code and retryability are data of the class.
+
+    SlipstreamError
+    ├── RequestError                 the caller can mend it
+    │   ├── InvalidRequest           400, names the field
+    │   ├── Unauthorized             401
+    │   ├── UnknownModel             404
+    │   ├── UnknownPath              404
+    │   ├── MethodNotAllowed         405
+    │   ├── BodyTooLarge             413
+    │   ├── UnsupportedEncoding      415
+    │   └── ClientGone               499, nobody is left to answer
+    ├── GatewayError                 the operator can mend it
+    │   ├── ConfigurationError       at start or reload
+    │   ├── Draining                 503
+    │   └── InternalError            500
+    └── UpstreamError                no answer to pass on
+        ├── ConnectFailed            502, nothing was sent
+        ├── UpstreamCut              502, it went away in the middle
+        ├── UpstreamGarbage          502, it answered something else than it should
+        ├── UpstreamRejectedKey      502, the gateway's own key is refused
+        ├── UpstreamErrorEvent       502, a 200 stream whose first event is an error
+        ├── NoBackendAvailable       503, every breaker is open
+        └── UpstreamTimeout          504
+            ├── ConnectTimeout       504, nothing was sent
+            ├── PoolTimeout          503, no connection came free, nothing was sent
+            ├── FirstTokenTimeout    504
+            ├── StreamStalled        504, silent in the middle of a stream
+            └── TotalTimeout         504
+
+Foreign exceptions are translated once, where they enter.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import ClassVar
+
+import msgspec
+
+
+class SlipstreamError(Exception):
+    """Root of the tree. The message says what was wrong, its value, and what to do; it may be shown to a client."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+    retryable: ClassVar[bool] = False
+    """Another attempt is safe (nothing reached a model) and may help."""
+    log_level: ClassVar[int] = logging.WARNING
+    stream_end: ClassVar[str] = "error"
+    """How a stream that fails this way has ended; a value of `StreamEnd`."""
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """The error in OpenAI's shape."""
+        return error_body(self.message, type=self.type, param=self.param, code=self.code)
+
+
+def error_body(message: str, *, type: str, param: str | None = None, code: str | None = None) -> bytes:
+    """An error object in OpenAI's shape, as JSON."""
+    return msgspec.json.encode({"error": {"message": message, "type": type, "param": param, "code": code}})
+
+
+class RequestError(SlipstreamError):
+    """The caller can mend it."""
+
+    status = 400
+    type = "invalid_request_error"
+    log_level = logging.INFO
+
+
+class InvalidRequest(RequestError):
+    """The body or a parameter is not what the operation takes."""
+
+
+class Unauthorized(RequestError):
+    """No key, or not one of ours."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class UnknownModel(RequestError):
+    """No route answers for that model."""
+
+    status = 404
+    code = "model_not_found"
+
+
+class UnknownPath(RequestError):
+    """No such endpoint here."""
+
+    status = 404
+    code = "unknown_url"
+
+
+class MethodNotAllowed(RequestError):
+    """The endpoint exists, the method does not."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class BodyTooLarge(RequestError):
+    """The body is over the configured limit."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class UnsupportedEncoding(RequestError):
+    """The body is compressed or not JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class ClientGone(RequestError):
+    """The client left before the answer."""
+
+    status = 499
+    code = "client_gone"
+    stream_end = "client_gone"
+
+
+class GatewayError(SlipstreamError):
+    """The operator can mend it."""
+
+    log_level = logging.ERROR
+
+
+class ConfigurationError(GatewayError):
+    """A policy file or setting cannot be used; the message names file, path, value and what is allowed."""
+
+    code = "configuration_error"
+
+
+class Draining(GatewayError):
+    """The gateway is shutting down."""
+
+    status = 503
+    code = "draining"
+    log_level = logging.INFO
+
+
+class InternalError(GatewayError):
+    """A bug of ours; the cause is in the log, never in the answer."""
+
+    code = "internal_error"
+
+
+class UpstreamError(SlipstreamError):
+    """There is no answer of an upstream to pass on."""
+
+    status = 502
+    type = "upstream_error"
+    code = "upstream_error"
+
+
+class ConnectFailed(UpstreamError):
+    """No connection; nothing was sent."""
+
+    code = "upstream_unreachable"
+    retryable = True
+
+
+class UpstreamCut(UpstreamError):
+    """The upstream went away before its answer was whole."""
+
+    code = "upstream_cut"
+    stream_end = "upstream_cut"
+
+
+class UpstreamGarbage(UpstreamError):
+    """The upstream's answer is not what this operation answers with."""
+
+    code = "upstream_invalid_response"
+
+
+class UpstreamRejectedKey(UpstreamError):
+    """The upstream refused the gateway's own credentials."""
+
+    code = "upstream_authentication_failed"
+    log_level = logging.ERROR
+
+
+class UpstreamErrorEvent(UpstreamError):
+    """A stream that began with an error event."""
+
+    code = "upstream_error_event"
+
+
+class NoBackendAvailable(UpstreamError):
+    """Every backend of the route is out of rotation."""
+
+    status = 503
+    code = "no_backend_available"
+
+
+class UpstreamTimeout(UpstreamError):
+    """An upstream took longer than the route allows."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class ConnectTimeout(UpstreamTimeout):
+    """No connection within `timeouts.connect`; nothing was sent."""
+
+    code = "connect_timeout"
+    retryable = True
+
+
+class PoolTimeout(UpstreamTimeout):
+    """No connection of the pool came free in time; nothing was sent."""
+
+    status = 503
+    code = "pool_timeout"
+    retryable = True
+
+
+class FirstTokenTimeout(UpstreamTimeout):
+    """Nothing of a stream within `timeouts.first_token`."""
+
+    code = "first_token_timeout"
+
+
+class StreamStalled(UpstreamTimeout):
+    """A stream went silent for `timeouts.stream_idle`."""
+
+    code = "stream_stalled"
+    stream_end = "stall"
+
+
+class TotalTimeout(UpstreamTimeout):
+    """The call took longer than `timeouts.total`."""
+
+    code = "total_timeout"

@@ -1,0 +1,1 @@
+"""HTTP upstreams: our httpx transport, OpenAI-compatible servers, Anthropic's Messages API."""

@@ -1,0 +1,277 @@
+"""`type: openai`: any server that speaks OpenAI's API. Bytes go through as they came unless a setting asks for more.
+
+Called by a route's pool. What differs between servers is data, in `presets.yaml`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any, Self
+
+import msgspec
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from backends.clock import Clock
+from backends.config import ByteSize, Config, Secret
+from backends.errors import FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
+from backends.http.error_reply import error_reply
+from backends.http.foreign import HttpxWire
+from backends.http.headers import end_to_end
+from backends.http.meter import Answer, StreamMeter
+from backends.http.splice import ask_for_usage, set_field
+from backends.http.transport import Transport
+from backends.http.wire import Exchange, Limits, Wire
+from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
+from backends.registry import Kind
+from backends.sse import event_data, split_events
+from backends.stream import Stream
+
+_MAX_ERROR_BYTES = 1024**2
+_NO_LIMIT_S = float("inf")
+_COUNTED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.RESPONSES})
+_WITH_USAGE_CHUNK = frozenset({Operation.CHAT, Operation.COMPLETION})
+_decode_answer = msgspec.json.Decoder(Answer).decode
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """The known servers, by name."""
+    text = resources.files("backends.http").joinpath("presets.yaml").read_text(encoding="utf-8")
+    known: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return known
+
+
+class OpenAIConfig(Config):
+    """Settings of `type: openai`."""
+
+    preset: str | None = Field(
+        None, description="A known server, whose settings are the defaults: vllm, sglang, openai, groq, ..."
+    )
+    base_url: str = Field(description="Where its API begins, usually ending in /v1.", pattern=r"^https?://[^/\s]+")
+    api_key: Secret | None = Field(None, description="The key to present to it. Clients' own keys are never sent on.")
+    auth_header: str = Field(
+        "authorization", pattern=r"^[A-Za-z0-9-]+$", description="The header that carries the key."
+    )
+    auth_scheme: str = Field("Bearer", description="What stands before the key; empty for the bare key.")
+    headers: dict[str, str] = Field({}, description="Further headers for every request.")
+    max_connections: int = Field(
+        1000, ge=1, le=100_000, description="Connections open at once; more calls wait in line."
+    )
+    max_answer: ByteSize = Field(64 * 1024**2, ge=1024, description="The largest answer that is read whole.")
+    stream_usage: bool = Field(
+        True,
+        description="Ask for the usage of streamed answers even where the client does not; it is taken out again on the way back.",
+    )
+    transport: str | None = Field(
+        None,
+        pattern=r"^[\w.]+:[\w.]+$",
+        description="Another httpx transport, as module:factory, for HTTP/2, proxies or special TLS.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        name = values.get("preset") if isinstance(values, dict) else None
+        if name is None:
+            return values
+        known = presets()
+        if name not in known:
+            raise ValueError(f'unknown preset "{name}"; known: {", ".join(sorted(known))}')
+        return {**known[name], **values}
+
+    @field_validator("base_url")
+    @classmethod
+    def _without_trailing_slash(cls, value: str) -> str:
+        if "@" in value.split("/")[2] or "?" in value or "#" in value:
+            raise ValueError("base_url takes no credentials, query or fragment; use api_key and headers")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _headers_are_sendable(self) -> Self:
+        for name, value in self.headers.items():
+            if not name.isascii() or any(character in name + value for character in "\r\n\0"):
+                raise ValueError(f"the header {name!r} cannot be sent")
+        return self
+
+
+class OpenAIBackend:
+    """An OpenAI-compatible upstream over HTTP."""
+
+    def __init__(self, name: str, config: OpenAIConfig, clock: Clock, wire: Wire) -> None:
+        self.name = name
+        self.capabilities = Capabilities(operations=frozenset(Operation))
+        self._config = config
+        self._clock = clock
+        self._wire = wire
+        base = config.base_url.split("/", 3)
+        self._base_path = f"/{base[3]}".encode("ascii") if len(base) > 3 else b""
+        self._fixed_headers = _fixed_headers(config)
+
+    async def open(self) -> None:
+        """Nothing is connected before the first call."""
+        await self._wire.open()
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._wire.aclose()
+
+    def statistics(self) -> Statistics:
+        """Calls and connections."""
+        return self._wire.statistics()
+
+    async def send(self, call: Call) -> Reply:
+        """Pass the call on.
+
+        Raises: as `Wire.send`, and UpstreamRejectedKey, UpstreamGarbage, UpstreamCut, FirstTokenTimeout.
+        """
+        facts = call.facts
+        timeouts = call.timeouts
+        facts.sent_at = self._clock.now()
+        limits = Limits(
+            connect_s=timeouts.connect_s,
+            first_byte_s=timeouts.first_token_s if call.stream else _NO_LIMIT_S,
+            idle_s=timeouts.first_token_s if call.stream else timeouts.stream_idle_s,
+            deadline=call.deadline,
+        )
+        target = self._base_path + call.path.encode("ascii")
+        if call.query:
+            target += b"?" + call.query.encode("ascii")
+        exchange = await self._wire.send(call.method, target, self._headers(call), self._body(call), limits)
+        try:
+            reply = await self._reply(call, exchange)
+        except BaseException:
+            await exchange.aclose()
+            raise
+        if reply.stream is None:
+            await exchange.aclose()
+        return reply
+
+    def _headers(self, call: Call) -> Sequence[tuple[bytes, bytes]]:
+        headers = [*self._fixed_headers, *call.headers]
+        if call.operation in _COUNTED:
+            # Answers are read for their usage, so they must come uncompressed.
+            headers.append((b"accept-encoding", b"identity"))
+        if call.request_id:
+            headers.append((b"x-request-id", call.request_id.encode("latin-1")))
+        return headers
+
+    def _body(self, call: Call) -> bytes:
+        raw, body = call.raw, call.body
+        if body is None:
+            return raw
+        if call.model and call.model != body.get("model"):
+            raw = set_field(raw, body, "model", call.model)
+        if call.stream and not call.include_usage and self._config.stream_usage and call.operation in _WITH_USAGE_CHUNK:
+            raw = ask_for_usage(raw, body)
+        return raw
+
+    async def _reply(self, call: Call, exchange: Exchange) -> Reply:
+        status = exchange.status
+        upstream_headers = exchange.headers
+        content_type = b""
+        for name, value in upstream_headers:
+            if name == b"content-type":
+                content_type = value
+            elif name == b"x-request-id":
+                call.facts.upstream_request_id = value.decode("latin-1")
+        headers = end_to_end(upstream_headers)
+        if status >= 300:
+            body = await exchange.body(_MAX_ERROR_BYTES)
+            return error_reply(self.name, status, headers, body)
+        if content_type.startswith(b"text/event-stream"):
+            return await self._stream_reply(call, exchange, headers)
+        if call.operation not in _COUNTED:
+            exchange.idle_s = call.timeouts.stream_idle_s
+            return Reply(status, headers, stream=Stream(exchange))
+        return await self._whole_reply(call, exchange, headers)
+
+    async def _whole_reply(self, call: Call, exchange: Exchange, headers: Headers) -> Reply:
+        body = await exchange.body(self._config.max_answer)
+        call.facts.first_token_at = self._clock.now()
+        if any(name == b"content-encoding" for name, _ in headers):
+            return Reply(exchange.status, headers, body=body)
+        try:
+            usage = _decode_answer(body).usage
+        except msgspec.DecodeError:
+            raise UpstreamGarbage(
+                f'the upstream "{self.name}" answered with something that is not a JSON object'
+            ) from None
+        if usage is not None:
+            call.facts.usage = usage.counted()
+        return Reply(exchange.status, headers, body=body)
+
+    async def _stream_reply(self, call: Call, exchange: Exchange, headers: Headers) -> Reply:
+        first, event = await self._first_event(exchange)
+        if b'"error"' in event:
+            failed = self._error_event(event, headers)
+            if failed is not None:
+                return failed
+        call.facts.first_token_at = self._clock.now()
+        exchange.idle_s = call.timeouts.stream_idle_s
+        if call.operation not in _COUNTED:
+            return Reply(exchange.status, headers, stream=Stream(exchange, first=first))
+        meter = StreamMeter(call.facts, responses=call.operation is Operation.RESPONSES)
+        return Reply(exchange.status, headers, stream=Stream(exchange, [meter], meter.is_complete, first))
+
+    async def _first_event(self, exchange: Exchange) -> tuple[bytes, bytes]:
+        """What has arrived up to the first event with data, and that event.
+
+        Until then nothing is committed: a failure here is a real error answer, or another attempt.
+        """
+        arrived = b""
+        try:
+            while True:
+                piece = await exchange.read()
+                arrived = arrived + piece if arrived else piece
+                if b"data:" in arrived:
+                    for event in split_events(arrived):
+                        if event.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) and event_data(event) is not None:
+                            return arrived, event
+                if not piece:
+                    raise UpstreamCut(f'the upstream "{self.name}" ended its stream before the first event')
+                if len(arrived) > _MAX_ERROR_BYTES:
+                    return arrived, b""
+        except StreamStalled:
+            raise FirstTokenTimeout(f'the upstream "{self.name}" sent no event within timeouts.first_token') from None
+
+    def _error_event(self, event: bytes, headers: Headers) -> Reply | None:
+        """A 200 stream that begins with an error becomes an error reply; None where it is an ordinary event."""
+        try:
+            data = msgspec.json.decode(event_data(event) or b"")
+        except msgspec.DecodeError:
+            return None
+        error = data.get("error") if isinstance(data, dict) else None
+        if not error:
+            return None
+        code = error.get("code") if isinstance(error, dict) else None
+        status = code if isinstance(code, int) and 400 <= code < 600 else 502
+        kept = [field for field in headers if field[0] not in (b"content-type", b"cache-control")]
+        kept.append((b"content-type", b"application/json"))
+        return error_reply(self.name, status, kept, msgspec.json.encode({"error": error}))
+
+
+def _fixed_headers(config: OpenAIConfig) -> Headers:
+    headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in config.headers.items()]
+    if config.api_key is not None:
+        scheme = f"{config.auth_scheme} " if config.auth_scheme else ""
+        value = f"{scheme}{config.api_key.get_secret_value()}"
+        headers.append((config.auth_header.lower().encode("ascii"), value.encode("latin-1")))
+    return headers
+
+
+def _build(name: str, config: OpenAIConfig, clock: Clock) -> OpenAIBackend:
+    wire: Wire
+    if config.transport is None:
+        wire = Transport(clock, max_connections=config.max_connections).wire(config.base_url)
+    else:
+        module, _, factory = config.transport.partition(":")
+        transport: Any = importlib.import_module(module)
+        for part in factory.split("."):
+            transport = getattr(transport, part)
+        wire = HttpxWire(transport(), config.base_url, clock)
+    return OpenAIBackend(name, config, clock, wire)
+
+
+KIND = Kind(config=OpenAIConfig, build=_build)

@@ -1,0 +1,203 @@
+"""The vocabulary every layer shares: a call goes in, a reply comes out, everything that answers is a Backend.
+
+Policies wrap backends and are backends themselves, so a route is a stack of these.
+Nothing here does any work; see `stream.py` for the pump and `clock.py` for time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from backends.stream import Stream, StreamEnd
+
+Headers = list[tuple[bytes, bytes]]
+"""HTTP fields as they travel: lower-case names, order and repeats kept."""
+
+
+class Operation(StrEnum):
+    """What a call asks for; decides which shape its body and its answer have."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    EMBEDDING = "embedding"
+    RESPONSES = "responses"
+    PASSTHROUGH = "passthrough"
+
+
+class CacheOutcome(StrEnum):
+    """How a cache took part in an answer; also the value of the `x-cache` header."""
+
+    HIT = "hit"
+    MISS = "miss"
+    JOINED = "joined"
+    BYPASS = "bypass"
+    REFRESH = "refresh"
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one attempt, in seconds; `total` bounds the whole call, every attempt included."""
+
+    connect_s: float = 5.0
+    first_token_s: float = 300.0
+    stream_idle_s: float = 120.0
+    total_s: float = 600.0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one answer as the upstream counted them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Facts:
+    """What was learned on the way of one call; every stage writes its own fields, the edge reads them once.
+
+    It travels with the call and not with the reply, so that a call that fails keeps them too.
+    Times are seconds of the call's clock (monotonic).
+    """
+
+    __slots__ = (
+        "attempts",
+        "backend",
+        "cache",
+        "cache_age_s",
+        "fallback_route",
+        "first_token_at",
+        "sent_at",
+        "stream_end",
+        "upstream_model",
+        "upstream_request_id",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.backend: str | None = None
+        self.upstream_model: str | None = None
+        self.cache: CacheOutcome | None = None
+        self.cache_age_s: float | None = None
+        self.fallback_route: str | None = None
+        self.sent_at: float | None = None
+        self.first_token_at: float | None = None
+        self.stream_end: StreamEnd | None = None
+        self.upstream_request_id: str | None = None
+        self.usage: Usage | None = None
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request on its way down a stack. Never mutated: `msgspec.structs.replace` makes a changed copy.
+
+    `raw` is the client's body as it came; `body` is the same decoded (None where it is not a JSON object),
+    to be read and never written to. `path` is the path below the API root (`/chat/completions`), `query` the
+    query string without its question mark. `headers` are the client's fields that may travel upstream
+    (credentials, cookies and hop-by-hop fields are already gone). `deadline` is in monotonic seconds.
+    """
+
+    operation: Operation
+    path: str
+    raw: bytes
+    body: Mapping[str, Any] | None
+    model: str
+    deadline: float
+    facts: Facts
+    method: str = "POST"
+    query: str = ""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    stream: bool = False
+    include_usage: bool = False
+    tenant: str = ""
+    key_id: str = ""
+    user: str = ""
+    route: str = ""
+    request_id: str = ""
+    cache_control: str = ""
+    timeouts: Timeouts = Timeouts()
+
+
+class Reply:
+    """An answer: either a whole `body` or a `stream`, never both. Its owner closes it; closing cancels upstream work.
+
+    `headers` are end-to-end fields only, without content-length.
+    """
+
+    __slots__ = ("body", "headers", "status", "stream")
+
+    def __init__(
+        self, status: int, headers: Headers, *, body: bytes | None = None, stream: Stream | None = None
+    ) -> None:
+        assert (body is None) != (stream is None), "a reply has a body or a stream"
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.stream = stream
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first field of that (lower-case) name, or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+    async def aclose(self) -> None:
+        """Release what the answer holds. Safe to call twice; a stream that is not finished is cancelled."""
+        if self.stream is not None:
+            await self.stream.aclose()
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend can answer. `max_context_tokens` is None where it is not known."""
+
+    operations: frozenset[Operation]
+    max_context_tokens: int | None = None
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """An immutable snapshot of a backend's counters."""
+
+    in_flight: int = 0
+    sent: int = 0
+    failed: int = 0
+    connections_opened: int = 0
+    connections_reused: int = 0
+
+
+class Backend(Protocol):
+    """Takes a call, gives a reply. HTTP upstreams, the engine, and every policy around them."""
+
+    @property
+    def name(self) -> str:
+        """The configured name; appears in metrics, logs and `explain`."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can answer."""
+
+    async def open(self) -> None:
+        """Acquire what serving needs. Called once before the first `send`."""
+
+    async def aclose(self) -> None:
+        """Release everything; calls in flight are cancelled. Safe to call twice."""
+
+    async def send(self, call: Call) -> Reply:
+        """Answer the call before `call.deadline`.
+
+        An upstream's own error answer (4xx, 5xx) is a reply. Raises: UpstreamError and its children where there
+        is no answer to pass on. Cancelling the task that awaits this cancels the work behind it.
+        """
+
+    def statistics(self) -> Statistics:
+        """A snapshot of the counters."""
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A backend that can also score a continuation: what speculation across backends needs."""
+
+    async def score(self, prefix: Sequence[int], continuation: Sequence[int]) -> Sequence[int]:
+        """The target's greedy choice at each position: `len(continuation) + 1` token ids."""

@@ -1,0 +1,59 @@
+"""Which backend types exist: entry points of the group `slipstream.backends`, built-ins by the same road.
+
+An entry point names a `Kind`. A package of yours adds one in its own pyproject.toml:
+
+    [project.entry-points."slipstream.backends"]
+    mine = "my_package.backend:KIND"
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from backends.clock import Clock
+from backends.config import Config
+from backends.errors import ConfigurationError
+from backends.protocol import Backend
+
+GROUP = "slipstream.backends"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of backend: the settings it takes and how one is built from them."""
+
+    config: type[Config]
+    build: Callable[[str, Any, Clock], Backend]
+    """Given the configured name, the parsed settings (an instance of `config`) and the clock."""
+
+
+class Registry:
+    """The types that can be named in `backends.*.type`. Loads an entry point when it is first asked for."""
+
+    def __init__(self, points: dict[str, EntryPoint] | None = None) -> None:
+        if points is None:
+            points = {point.name: point for point in entry_points(group=GROUP)}
+        self._points = points
+
+    def names(self) -> list[str]:
+        """Every known type, sorted."""
+        return sorted(self._points)
+
+    def kind(self, name: str) -> Kind:
+        """The type of that name.
+
+        Raises: ConfigurationError, listing the known ones.
+        """
+        point = self._points.get(name)
+        if point is None:
+            near = difflib.get_close_matches(name, self._points, n=1)
+            hint = f' Did you mean "{near[0]}"?' if near else ""
+            raise ConfigurationError(f'unknown backend type "{name}".{hint} Known types: {", ".join(self.names())}')
+        kind = point.load()
+        if not isinstance(kind, Kind):
+            raise ConfigurationError(f'the entry point {point.value} of backend type "{name}" is not a Kind')
+        return kind

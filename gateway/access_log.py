@@ -1,0 +1,79 @@
+"""One JSON line per request, never a prompt and never a key; written in batches off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import BinaryIO
+
+import msgspec
+from prometheus_client import Counter
+
+from backends.protocol import CacheOutcome, Operation, Usage
+from backends.stream import StreamEnd
+
+_MAX_LINES = 10_000
+_FLUSH_EVERY_S = 0.1
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """What is said about one request; fields that say nothing are left out.
+
+    `time` is in seconds since the Unix epoch, the others' units are in their names.
+    """
+
+    time: float
+    request_id: str
+    route: str
+    operation: Operation
+    status: int
+    total_ms: float
+    model: str = ""
+    key: str = ""
+    tenant: str = ""
+    backend: str | None = None
+    upstream_model: str | None = None
+    attempts: int = 0
+    cache: CacheOutcome | None = None
+    fallback: str | None = None
+    usage: Usage | None = None
+    first_token_ms: float | None = None
+    stream_end: StreamEnd | None = None
+    error: str | None = None
+    upstream_request_id: str | None = None
+
+
+class AccessLog:
+    """Collects lines and writes them ten times a second; a reader that is too slow costs lines, never requests."""
+
+    def __init__(self, output: BinaryIO, dropped: Counter) -> None:
+        self._output = output
+        self._dropped = dropped
+        self._encode = msgspec.json.Encoder().encode
+        self._lines: list[bytes] = []
+
+    def add(self, line: Line) -> None:
+        """Queue one line."""
+        if len(self._lines) >= _MAX_LINES:
+            self._dropped.inc()
+            return
+        self._lines.append(self._encode(line))
+
+    async def run(self) -> None:
+        """Write until cancelled, then write what is left."""
+        try:
+            while True:
+                await asyncio.sleep(_FLUSH_EVERY_S)
+                if self._lines:
+                    lines, self._lines = self._lines, []
+                    await asyncio.to_thread(self._write, lines)
+        finally:
+            self._write(self._lines)
+            self._lines = []
+
+    def _write(self, lines: list[bytes]) -> None:
+        if lines:
+            # A closed pipe must not take the gateway down with it.
+            with contextlib.suppress(OSError, ValueError):
+                self._output.write(b"\n".join(lines) + b"\n")
+                self._output.flush()

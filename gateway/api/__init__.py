@@ -1,0 +1,1 @@
+"""The endpoints: what each path reads, checks and answers."""

@@ -1,0 +1,240 @@
+"""The way of a call: read, authenticate, match a route, ask its stack, relay the answer. Bare ASGI, one class for all.
+
+What differs between operations is how the body is read; see `decode.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from backends.errors import (
+    ClientGone,
+    Draining,
+    InternalError,
+    InvalidRequest,
+    SlipstreamError,
+    UnknownModel,
+    UnknownPath,
+    UnsupportedEncoding,
+)
+from backends.protocol import Call, Headers, Operation, Reply
+from backends.stream import StreamEnd
+from gateway.connection import connection_of
+from gateway.core import Core
+from gateway.decode import decode_body, decode_json
+from gateway.exchange import Exchange
+from gateway.incoming import Incoming, ascii_text, read_body
+from gateway.relay import send_body, send_error, send_stream
+from gateway.runtime import Runtime, Stack
+
+_logger = logging.getLogger(__name__)
+_HIDES_USAGE = frozenset({Operation.CHAT, Operation.COMPLETION})
+_JSON_CONTENT = (b"content-type", b"application/json")
+
+
+class Asked(NamedTuple):
+    """What the body says that the gateway acts on."""
+
+    body: dict[str, Any] | None
+    model: str
+    stream: bool = False
+    include_usage: bool = False
+    user: str = ""
+
+
+class Endpoint:
+    """One operation. `path` is below the API root; None takes it from each request (pass-through)."""
+
+    def __init__(self, core: Core, operation: Operation, path: str | None) -> None:
+        self._core = core
+        self._operation = operation
+        self._path = path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; never raises but for cancellation from outside."""
+        core = self._core
+        exchange = Exchange(self._operation, core.clock.now())
+        incoming = Incoming(scope["headers"])
+        exchange.request_id = incoming.request_id.decode("ascii") or core.next_request_id()
+        runtime = core.acquire()
+        core.in_flight += 1
+        span = None
+        if core.tracer is not None:
+            span, incoming.forwarded = core.tracer.begin(exchange, incoming.forwarded)
+        try:
+            await self._answer(scope, receive, send, incoming=incoming, exchange=exchange, runtime=runtime)
+        except SlipstreamError as error:
+            await self._refuse(send, error, exchange, incoming)
+        except Exception:
+            _logger.exception("request %s failed inside the gateway", exchange.request_id)
+            bug = InternalError("the gateway failed on this request; its log says why")
+            await self._refuse(send, bug, exchange, incoming)
+        finally:
+            runtime.release()
+            core.in_flight -= 1
+            core.observer.finished(exchange)
+            if core.tracer is not None and span is not None:
+                core.tracer.end(span, exchange)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, *, incoming: Incoming, exchange: Exchange, runtime: Runtime
+    ) -> None:
+        principal = exchange.principal = runtime.keyring.authenticate(incoming.credentials)
+        raw = await read_body(receive, incoming, self._core.settings.max_body)
+        asked = self._read(raw, incoming)
+        path = self._path or _path_below_root(scope)
+        exchange.model = asked.model
+        exchange.stream = asked.stream
+        if asked.model in runtime.model_labels:
+            exchange.model_label = asked.model
+        if asked.model and not principal.may_use(asked.model):
+            raise _unknown_model(asked.model)
+        route = runtime.matcher.match(
+            model=asked.model, path=path, headers=incoming.forwarded, key=principal.key, tenant=principal.tenant
+        )
+        if route is None:
+            raise (
+                _unknown_model(asked.model) if asked.model else UnknownPath(f"no route takes {scope['method']} {path}")
+            )
+        exchange.route = route.name
+        stack = runtime.stacks[route.name]
+        if self._operation not in stack.operations:
+            raise UnknownPath(f"the backends of this route do not answer {path}")
+        query = scope["query_string"]
+        call = Call(
+            operation=self._operation,
+            method=scope["method"],
+            path=path,
+            query=ascii_text(query, "query") if query else "",
+            raw=raw,
+            body=asked.body,
+            model=asked.model,
+            stream=asked.stream,
+            include_usage=asked.include_usage,
+            user=asked.user,
+            tenant=principal.tenant,
+            key_id=principal.key,
+            route=route.name,
+            request_id=exchange.request_id,
+            cache_control=incoming.cache_control,
+            headers=incoming.forwarded,
+            deadline=exchange.started_at + stack.timeouts.total_s,
+            timeouts=stack.timeouts,
+            facts=exchange.facts,
+        )
+        await self._ask_and_relay(call, stack, scope, send, incoming=incoming, exchange=exchange)
+
+    async def _ask_and_relay(
+        self, call: Call, stack: Stack, scope: Scope, send: Send, *, incoming: Incoming, exchange: Exchange
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "endpoints run in a task"
+        connection = connection_of(scope)
+        if connection.is_gone:
+            raise ClientGone("the client left before its request was read")
+        connection.answering.add(task)
+        reply: Reply | None = None
+        try:
+            reply = await stack.backend.send(call)
+            exchange.status = reply.status
+            headers = self._own_headers(exchange, incoming)
+            headers += reply.headers
+            if reply.body is not None:
+                await send_body(send, reply.status, headers, reply.body)
+            else:
+                hides_usage = not call.include_usage and call.operation in _HIDES_USAGE
+                exchange.error = await send_stream(send, reply, headers, hides_usage=hides_usage)
+        except asyncio.CancelledError:
+            if connection.is_gone:
+                task.uncancel()
+                exchange.facts.stream_end = StreamEnd.CLIENT_GONE
+                raise ClientGone("the client left before the answer was whole") from None
+            if self._core.is_draining:
+                task.uncancel()
+                raise Draining("the gateway is shutting down and could not wait any longer") from None
+            raise
+        finally:
+            connection.answering.discard(task)
+            if reply is not None:
+                await reply.aclose()
+
+    async def _refuse(self, send: Send, error: SlipstreamError, exchange: Exchange, incoming: Incoming) -> None:
+        """Answer with an error, unless an answer has begun: that one stays without its end."""
+        exchange.error = error
+        if not exchange.status:
+            exchange.status = error.status
+            await send_error(send, error, self._own_headers(exchange, incoming))
+
+    def _read(self, raw: bytes, incoming: Incoming) -> Asked:
+        if self._operation is Operation.PASSTHROUGH:
+            return _read_leniently(raw, incoming)
+        if incoming.content_encoding not in (b"", b"identity"):
+            raise UnsupportedEncoding("compressed request bodies are not read; send it without content-encoding")
+        body = decode_body(raw, self._operation)
+        if b"json" not in incoming.content_type:
+            # It is JSON whatever curl called it, and servers insist on the name.
+            incoming.forwarded = [field for field in incoming.forwarded if field[0] != b"content-type"]
+            incoming.forwarded.append(_JSON_CONTENT)
+        options = body.get("stream_options")
+        return Asked(
+            body,
+            body.get("model", ""),
+            body.get("stream") is True,
+            options is not None and options.get("include_usage") is True,
+            body.get("user") or "",
+        )
+
+    def _own_headers(self, exchange: Exchange, incoming: Incoming) -> Headers:
+        headers: Headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
+        facts = exchange.facts
+        if facts.sent_at is not None:
+            now = self._core.clock.now()
+            upstream_s = (facts.first_token_at or now) - facts.sent_at
+            own_s = now - exchange.started_at - upstream_s
+            headers.append((b"server-timing", b"gw;dur=%.2f, upstream;dur=%.2f" % (own_s * 1e3, upstream_s * 1e3)))
+        origins = self._core.settings.cors_origins
+        if origins and incoming.origin:
+            headers += cors_headers(incoming.origin, origins)
+        return headers
+
+
+def cors_headers(origin: bytes, allowed: tuple[str, ...]) -> Headers:
+    """What lets a page of that origin read the answer; nothing for origins that are not allowed."""
+    if "*" in allowed:
+        return [(b"access-control-allow-origin", b"*")]
+    if origin.decode("latin-1") in allowed:
+        return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
+    return []
+
+
+def _read_leniently(raw: bytes, incoming: Incoming) -> Asked:
+    """Model and stream of a body that may be anything; what cannot be read is simply not known."""
+    if incoming.accept_encoding:
+        incoming.forwarded.append((b"accept-encoding", incoming.accept_encoding))
+    if not raw or b"json" not in incoming.content_type or incoming.content_encoding:
+        return Asked(None, "")
+    try:
+        body = decode_json(raw)
+    except InvalidRequest:
+        return Asked(None, "")
+    if not isinstance(body, dict) or not isinstance(body.get("model", ""), str):
+        return Asked(None, "")
+    return Asked(body, body.get("model", ""), body.get("stream") is True)
+
+
+def _path_below_root(scope: Scope) -> str:
+    path = ascii_text(scope["raw_path"], "path")
+    if path.startswith("/v1/"):
+        path = path[3:]
+    lowered = path.lower().replace("%2e", ".").replace("%2f", "/").replace("\\", "/").replace("%5c", "/")
+    if ".." in lowered.split("/") or "//" in lowered:
+        raise UnknownPath(f"there is no {path}")
+    return path
+
+
+def _unknown_model(model: str) -> UnknownModel:
+    return UnknownModel(f'the model "{model}" does not exist here, or this key may not use it', param="model")

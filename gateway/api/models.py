@@ -1,0 +1,152 @@
+"""GET /models: the models that the policy names, and for routes with globs those that the upstreams name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import jiter
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from backends.errors import SlipstreamError, UnknownModel
+from backends.protocol import Backend, Call, Facts, Operation, Timeouts
+from gateway.api.endpoint import cors_headers
+from gateway.core import Core
+from gateway.exchange import Exchange
+from gateway.incoming import Incoming
+from gateway.relay import JSON_HEADER, send_body, send_error
+from gateway.runtime import Runtime, Stack
+from policies.match import allows
+
+_GLOB_SIGNS = frozenset("*?[")
+_FRESH_S = 30.0
+_TIMEOUT_S = 5.0
+_MAX_LISTING_BYTES = 4 * 1024**2
+_MAX_MODELS = 10_000
+
+
+class Models:
+    """The list, and one model by its id (which may have slashes). Bare ASGI."""
+
+    def __init__(self, core: Core, prefix: str) -> None:
+        self._core = core
+        self._prefix = prefix
+        self._listings: dict[int, tuple[float, list[dict[str, Any]]]] = {}
+        self._listings_of = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET /models and GET /models/{id}."""
+        core = self._core
+        exchange = Exchange(Operation.PASSTHROUGH, core.clock.now())
+        incoming = Incoming(scope["headers"])
+        exchange.request_id = incoming.request_id.decode("ascii") or core.next_request_id()
+        headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
+        if incoming.origin and core.settings.cors_origins:
+            headers += cors_headers(incoming.origin, core.settings.cors_origins)
+        runtime = core.acquire()
+        try:
+            principal = exchange.principal = runtime.keyring.authenticate(incoming.credentials)
+            models = [model for model in await self._models(runtime) if principal.may_use(model["id"])]
+            wanted = scope["path"].removeprefix("/v1").removeprefix("/models").strip("/")
+            found = _one(models, wanted) if wanted else {"object": "list", "data": models}
+            exchange.status = 200
+            await send_body(send, 200, [*headers, JSON_HEADER], msgspec.json.encode(found))
+        except SlipstreamError as error:
+            exchange.error = error
+            exchange.status = error.status
+            await send_error(send, error, headers)
+        finally:
+            runtime.release()
+            core.observer.finished(exchange)
+
+    async def _models(self, runtime: Runtime) -> list[dict[str, Any]]:
+        """Each model once, in the policy's order."""
+        models: dict[str, dict[str, Any]] = {}
+        asked = await self._listings_for(runtime)
+        for stack in runtime.stacks.values():
+            match = stack.policy.match
+            if match.internal:
+                continue
+            for name in match.models:
+                if _GLOB_SIGNS.isdisjoint(name):
+                    models.setdefault(name, {"id": name, "object": "model", "created": 0, "owned_by": "slipstream"})
+            globs = match.models or ("*",)
+            for backend in stack.lists_models_from:
+                for model in asked.get(id(backend), ()):
+                    if len(models) < _MAX_MODELS and allows(globs, model["id"]):
+                        models.setdefault(model["id"], model)
+        return list(models.values())
+
+    async def _listings_for(self, runtime: Runtime) -> dict[int, list[dict[str, Any]]]:
+        """What each upstream behind a glob lists; one that cannot be asked lists nothing."""
+        if self._listings_of != runtime.revision:
+            self._listings.clear()
+            self._listings_of = runtime.revision
+        backends = {id(backend): backend for stack in runtime.stacks.values() for backend in _behind_globs(stack)}
+        now = self._core.clock.now()
+        stale = [
+            backend
+            for key, backend in backends.items()
+            if key not in self._listings or now - self._listings[key][0] > _FRESH_S
+        ]
+        for backend, listing in zip(stale, await asyncio.gather(*map(self._ask, stale)), strict=True):
+            self._listings[id(backend)] = (now, listing)
+        return {key: self._listings[key][1] for key in backends}
+
+    async def _ask(self, backend: Backend) -> list[dict[str, Any]]:
+        deadline = self._core.clock.now() + _TIMEOUT_S
+        call = Call(
+            operation=Operation.PASSTHROUGH,
+            method="GET",
+            path="/models",
+            raw=b"",
+            body=None,
+            model="",
+            deadline=deadline,
+            timeouts=Timeouts(connect_s=_TIMEOUT_S, total_s=_TIMEOUT_S),
+            headers=[(b"accept", b"application/json"), (b"accept-encoding", b"identity")],
+            facts=Facts(),
+        )
+        try:
+            reply = await backend.send(call)
+            try:
+                body = reply.body if reply.body is not None else b"".join(await _pieces(reply.stream))
+            finally:
+                await reply.aclose()
+            listing = jiter.from_json(body)
+        except (SlipstreamError, ValueError):
+            return []
+        data = listing.get("data") if isinstance(listing, dict) and reply.status == 200 else None
+        return [model for model in data if _is_model(model)] if isinstance(data, list) else []
+
+
+async def _pieces(stream: Any) -> list[bytes]:
+    pieces: list[bytes] = []
+    num_bytes = 0
+    while piece := await stream.read():
+        pieces.append(piece)
+        num_bytes += len(piece)
+        if num_bytes > _MAX_LISTING_BYTES:
+            raise ValueError("the listing is too long")
+    return pieces
+
+
+def _behind_globs(stack: Stack) -> Iterable[Backend]:
+    match = stack.policy.match
+    has_glob = not match.models or any(not _GLOB_SIGNS.isdisjoint(name) for name in match.models)
+    if match.internal or not has_glob:
+        return ()
+    return [backend for backend in stack.lists_models_from if Operation.PASSTHROUGH in backend.capabilities.operations]
+
+
+def _is_model(model: object) -> bool:
+    return isinstance(model, dict) and isinstance(model.get("id"), str) and bool(model["id"])
+
+
+def _one(models: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
+    for model in models:
+        if model["id"] == wanted:
+            return model
+    raise UnknownModel(f'the model "{wanted}" does not exist here, or this key may not use it', param="model")

@@ -1,0 +1,185 @@
+"""The ASGI application: hot paths go straight to their endpoints, the rest through Starlette, the lifespan around both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from prometheus_client import CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from backends.errors import MethodNotAllowed, SlipstreamError, UnknownPath
+from backends.protocol import Operation
+from gateway.access_log import AccessLog
+from gateway.api.endpoint import Endpoint, cors_headers
+from gateway.api.models import Models
+from gateway.core import Core
+from gateway.gauges import refresh_gauges
+from gateway.reload import Reloader, open_runtime, show_revision
+from gateway.settings import shares_metrics
+from policies.cache.store import Store
+
+_logger = logging.getLogger(__name__)
+
+_OPERATIONS = {
+    "/chat/completions": Operation.CHAT,
+    "/completions": Operation.COMPLETION,
+    "/embeddings": Operation.EMBEDDING,
+    "/responses": Operation.RESPONSES,
+}
+_API_ROOTS = frozenset(
+    {
+        "assistants", "audio", "batches", "chat", "classify", "completions", "detokenize", "embeddings", "evals", "files",
+        "fine_tuning", "images", "messages", "models", "moderations", "pooling", "realtime", "rerank", "responses", "score",
+        "threads", "tokenize", "uploads", "vector_stores", "videos",
+    }
+)  # fmt: skip
+"""First segments of paths that are taken for the API's also where the client leaves `/v1` out."""
+
+_CORS_PREFLIGHT = [
+    (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE, OPTIONS"),
+    (b"access-control-allow-headers", b"*, authorization"),
+    (b"access-control-max-age", b"600"),
+]
+
+
+class Application:
+    """One worker's application."""
+
+    def __init__(self, core: Core, store: Store, reloader: Reloader | None, access_log: AccessLog | None) -> None:
+        self._core = core
+        self._store = store
+        self._reloader = reloader
+        self._access_log = access_log
+        self._hot: dict[str, ASGIApp] = {}
+        for path, operation in _OPERATIONS.items():
+            self._hot[path] = self._hot["/v1" + path] = Endpoint(core, operation, path)
+        self._models = Models(core, "/v1")
+        self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
+        self._pages = self._starlette()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the lifespan."""
+        kind = scope["type"]
+        if kind == "http":
+            await self._application_for(scope)(scope, receive, send)
+        elif kind == "lifespan":
+            await self._live(receive, send)
+        elif kind == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the end has been announced."""
+        return self._core.is_draining
+
+    def begin_draining(self) -> None:
+        """From now on /ready says that no new requests should come."""
+        self._core.is_draining = True
+
+    def request_reload(self) -> None:
+        """Read the policy file again."""
+        if self._reloader is not None:
+            self._reloader.request()
+
+    def _application_for(self, scope: Scope) -> ASGIApp:
+        path = scope["path"]
+        method = scope["method"]
+        if method == "POST" and (endpoint := self._hot.get(path)) is not None:
+            return endpoint
+        if method == "OPTIONS":
+            return self._preflight
+        below = path[3:] if path.startswith("/v1/") else path
+        root = below.lstrip("/").split("/", 1)[0]
+        if root == "models" and method in ("GET", "HEAD"):
+            return self._models
+        if path.startswith("/v1/") or root in _API_ROOTS:
+            return self._passthrough
+        return self._pages
+
+    def _starlette(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/ready", self._ready),
+                Route("/metrics", self._show_metrics),
+            ],
+            exception_handlers={HTTPException: _http_error},
+        )
+
+    async def _health(self, request: Request) -> Response:
+        return Response(b'{"status":"ok"}', media_type="application/json")
+
+    async def _ready(self, request: Request) -> Response:
+        if self._core.is_draining:
+            return Response(b'{"status":"draining"}', 503, media_type="application/json")
+        return Response(b'{"status":"ready"}', media_type="application/json")
+
+    async def _show_metrics(self, request: Request) -> Response:
+        refresh_gauges(self._core, self._store)
+        registry = self._core.metrics.registry
+        if shares_metrics():
+            from prometheus_client.multiprocess import MultiProcessCollector
+
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+        return PlainTextResponse(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _preflight(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
+        allowed = cors_headers(origin, self._core.settings.cors_origins)
+        headers = [*allowed, *_CORS_PREFLIGHT] if allowed else []
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Open, serve until the server says stop, close."""
+        await receive()
+        core = self._core
+        await self._store.open()
+        await open_runtime(core.runtime)
+        show_revision(core)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = []
+                if self._reloader is not None:
+                    running.append(tasks.create_task(self._reloader.run(), name="reload"))
+                if self._access_log is not None:
+                    running.append(tasks.create_task(self._access_log.run(), name="access log"))
+                running.append(tasks.create_task(self._refresh(), name="gauges"))
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+                for task in running:
+                    task.cancel()
+        finally:
+            await self._close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _refresh(self) -> None:
+        # Workers answer each other's scrapes from shared files, so each keeps its own gauges fresh.
+        while True:
+            refresh_gauges(self._core, self._store)
+            await self._core.clock.sleep(5.0)
+
+    async def _close(self) -> None:
+        if self._reloader is not None:
+            await self._reloader.aclose()
+        await self._store.aclose()
+        if self._core.tracer is not None:
+            await asyncio.to_thread(self._core.tracer.close)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own refusals, in OpenAI's shape."""
+    assert isinstance(error, HTTPException), "registered for that class"
+    own: SlipstreamError
+    if error.status_code == 405:
+        own = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
+    else:
+        own = UnknownPath(f"there is no {request.url.path}; the API begins at /v1")
+    return Response(own.body(), own.status, headers=error.headers, media_type="application/json")

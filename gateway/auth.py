@@ -1,0 +1,67 @@
+"""Who is calling: API keys, kept only as hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+import msgspec
+
+from backends.errors import Unauthorized
+from policies.match import allows
+from policies.schema import KeyPolicy
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """A caller: the name of its key, its tenant, and globs over the models it may use."""
+
+    key: str
+    tenant: str
+    models: tuple[str, ...]
+
+    def may_use(self, model: str) -> bool:
+        """Whether the key's `models` cover this one."""
+        return self.models == ("*",) or allows(self.models, model)
+
+
+ANONYMOUS = Principal("", "default", ("*",))
+
+
+class Keyring:
+    """The keys of one policy.
+
+    A presented key is hashed and looked up by its hash, so neither the time nor the memory tells anything of the
+    keys themselves.
+    """
+
+    def __init__(self, keys: Sequence[KeyPolicy]) -> None:
+        self._principals = {
+            _digest(key.key.get_secret_value().encode("utf-8")): Principal(key.name, key.tenant, key.models)
+            for key in keys
+        }
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody may call."""
+        return not self._principals
+
+    def authenticate(self, credentials: bytes | None) -> Principal:
+        """The caller behind an `authorization` value or a bare key.
+
+        Raises: Unauthorized.
+        """
+        if not self._principals:
+            return ANONYMOUS
+        if not credentials:
+            raise Unauthorized("no API key: send it as `Authorization: Bearer KEY`")
+        key = credentials[7:].strip() if credentials[:7].lower() == b"bearer " else credentials.strip()
+        digest = _digest(key)
+        for known, principal in self._principals.items():
+            if hmac.compare_digest(known, digest):
+                return principal
+        raise Unauthorized("the API key is not known here")
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,224 @@
+"""`slipstream explain`: the way that a request would take through a policy, found without sending it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from backends.config import format_duration
+from gateway.cli.loading import file_argument, no_env_option, read_policy_or_exit
+from policies.load import LoadedPolicy
+from policies.match import RouteMatcher, Verdict, allows, below_root
+from policies.schema import Policy, RouteBackend, RoutePolicy
+from policies.units import format_size
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a route's stack. `depth` counts from the top; the backends of a pool share theirs."""
+
+    name: str
+    detail: str
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What of a request decides about its way."""
+
+    path: str
+    model: str
+    key: str
+    tenant: str
+    headers: tuple[tuple[bytes, bytes], ...]
+
+
+@click.command()
+@file_argument
+@click.argument("request", type=click.File("r", encoding="utf-8"))
+@click.option("--path", default="/v1/chat/completions", show_default=True, help="The path that is called.")
+@click.option(
+    "--key", metavar="NAME", help="The name of the key that is presented.  [default: the first of the policy]"
+)
+@click.option(
+    "--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A header of the request; repeatable."
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@no_env_option
+@click.pass_context
+def explain(
+    context: click.Context,
+    *,
+    file: Path,
+    request: TextIO,
+    path: str,
+    key: str | None,
+    headers: tuple[str, ...],
+    form: str,
+    no_env: bool,
+) -> None:
+    """Show which route of a policy FILE takes a REQUEST (its JSON body, - for standard input), and why no other.
+
+    Nothing is sent. The exit code is 1 if no route takes it.
+
+    \b
+    Examples:
+      slipstream explain policy.yaml request.json
+      echo '{"model": "gpt-4o"}' | slipstream explain policy.yaml - --key dev --header 'x-team: support'
+    """
+    loaded = read_policy_or_exit(file, no_env=no_env)
+    name, tenant = _caller(loaded.policy, key)
+    asked = Request(path, _model(request), name, tenant, tuple(_field(header) for header in headers))
+    verdicts = RouteMatcher(loaded.policy.routes).explain(
+        model=asked.model, path=below_root(path), headers=asked.headers, key=asked.key, tenant=asked.tenant
+    )
+    route = _chosen(loaded.policy, asked, verdicts)
+    stages = describe_stack(route, loaded) if route is not None else []
+    if form == "json":
+        click.echo(json.dumps(_as_data(asked, route, stages, verdicts), indent=2))
+    else:
+        click.echo(_as_text(asked, route, stages, verdicts, loaded))
+    context.exit(0 if route is not None else 1)
+
+
+def describe_stack(route: RoutePolicy, loaded: LoadedPolicy) -> list[Stage]:
+    """The stages that a call of this route meets, from top to bottom; stages that it has not asked for are absent."""
+    stages: list[Stage] = []
+    if route.fallbacks is not None:
+        targets = ", then ".join(f"route {name}" for name in route.fallbacks.routes)
+        stages.append(Stage("fallback", f"on {', '.join(route.fallbacks.on)}: {targets}", len(stages)))
+    if route.cache is not None and route.cache.exact.enabled:
+        exact = route.cache.exact
+        store = "Redis" if loaded.policy.stores.redis is not None else "memory"
+        detail = (
+            f"kept {format_duration(exact.ttl)} in {store} per {route.cache.scope}, "
+            f"answers up to {format_size(exact.max_entry)}, identical calls in flight: {exact.coalesce}"
+        )
+        stages.append(Stage("exact cache", detail, len(stages)))
+    breaker = route.circuit_breaker
+    retry = f"retries: {route.retry.attempts} on {', '.join(route.retry.on)}" if route.retry.attempts else "no retries"
+    opens = (
+        f"a backend rests {format_duration(breaker.open_for)} after {breaker.consecutive_failures} failures in a row"
+    )
+    stages.append(Stage("pool", f"{retry}; {opens}; {format_duration(route.timeouts.total)} in all", len(stages)))
+    depth = len(stages)
+    by_priority = sorted(route.backends, key=lambda part: part.priority)
+    return [*stages, *(Stage(part.ref, _leaf(part, route, loaded), depth) for part in by_priority)]
+
+
+def _leaf(part: RouteBackend, route: RoutePolicy, loaded: LoadedPolicy) -> str:
+    peers = sum(other.weight for other in route.backends if other.priority == part.priority)
+    share = f"{100 * part.weight / peers:.3g} % of priority {part.priority}" if part.weight else "weight 0: not asked"
+    return f"{loaded.backends[part.ref][0]}, {share}" + (f', asked for model "{part.model}"' if part.model else "")
+
+
+def _caller(policy: Policy, name: str | None) -> tuple[str, str]:
+    """The key's name and tenant."""
+    if name is None:
+        return (policy.keys[0].name, policy.keys[0].tenant) if policy.keys else ("", "default")
+    for key in policy.keys:
+        if key.name == name:
+            return key.name, key.tenant
+    known = ", ".join(key.name for key in policy.keys) or "none"
+    raise click.BadParameter(f'the policy has no key named "{name}". Known: {known}', param_hint="--key")
+
+
+def _model(request: TextIO) -> str:
+    """The model of a request's body; "" where it names none."""
+    try:
+        body = json.load(request)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"not JSON: {error}", param_hint="REQUEST") from error
+    if not isinstance(body, dict):
+        raise click.BadParameter("a request's body is a JSON object", param_hint="REQUEST")
+    model = body.get("model", "")
+    return model if isinstance(model, str) else ""
+
+
+def _field(header: str) -> tuple[bytes, bytes]:
+    name, colon, value = header.partition(":")
+    if not colon or not name.strip():
+        raise click.BadParameter(f"{header!r}: write it as 'name: value'", param_hint="--header")
+    return name.strip().lower().encode(), value.strip().encode()
+
+
+def _chosen(policy: Policy, asked: Request, verdicts: Sequence[Verdict]) -> RoutePolicy | None:
+    if asked.model and not _may_ask(policy, asked):
+        return None
+    name = next((verdict.route for verdict in verdicts if verdict.is_chosen), None)
+    return next((route for route in policy.routes if route.name == name), None)
+
+
+def _may_ask(policy: Policy, asked: Request) -> bool:
+    return all(allows(key.models, asked.model) for key in policy.keys if key.name == asked.key)
+
+
+def _as_data(
+    asked: Request, route: RoutePolicy | None, stages: Sequence[Stage], verdicts: Sequence[Verdict]
+) -> dict[str, Any]:
+    return {
+        "request": {"path": asked.path, "model": asked.model, "key": asked.key, "tenant": asked.tenant},
+        "route": route.name if route is not None else None,
+        "stack": [asdict(stage) for stage in stages],
+        "routes": [
+            {
+                "name": verdict.route,
+                "matches": verdict.holds,
+                "failures": [asdict(failure) for failure in verdict.failures],
+            }
+            for verdict in verdicts
+        ],
+    }
+
+
+def _as_text(
+    asked: Request,
+    route: RoutePolicy | None,
+    stages: Sequence[Stage],
+    verdicts: Sequence[Verdict],
+    loaded: LoadedPolicy,
+) -> str:
+    caller = f"key {asked.key}, tenant {asked.tenant}" if asked.key else "no key"
+    model = f'model "{asked.model}"' if asked.model else "no model"
+    lines = [f"{asked.path}, {model}, {caller}", ""]
+    if route is not None:
+        index = loaded.policy.routes.index(route)
+        lines += [f"Route {route.name} ({loaded.path}:{loaded.document.lines['routes', index]})", ""]
+        lines += _tree(stages)
+    elif asked.model and not _may_ask(loaded.policy, asked):
+        lines.append(f'No route: key {asked.key} may not ask for "{asked.model}" (its `models`). Answer: 404.')
+    else:
+        lines.append("No route takes this request. Answer: 404.")
+    others = [verdict for verdict in verdicts if route is None or not verdict.is_chosen]
+    if others:
+        lines += ["", "Other routes" if route is not None else "Routes"]
+        width = max(len(verdict.route) for verdict in others)
+        lines += [f"  {verdict.route:<{width}}  {_reason(verdict)}" for verdict in others]
+    return "\n".join(lines)
+
+
+def _tree(stages: Sequence[Stage]) -> list[str]:
+    labels = []
+    for stage, following in zip(stages, [*stages[1:], None], strict=True):
+        branch = "├ " if following is not None and following.depth == stage.depth else "└ "
+        labels.append("   " * (stage.depth - 1) + branch + stage.name if stage.depth else stage.name)
+    width = max(len(label) for label in labels)
+    return [f"  {label:<{width}}  {stage.detail}" for label, stage in zip(labels, stages, strict=True)]
+
+
+def _reason(verdict: Verdict) -> str:
+    if verdict.is_chosen:
+        return "its conditions hold"
+    if verdict.holds:
+        return "its conditions hold too, but it stands further down"
+    return "; ".join(
+        failure.expected
+        if failure.condition == "internal"
+        else f'{failure.condition}: "{failure.actual}" is not {failure.expected}'
+        for failure in verdict.failures
+    )

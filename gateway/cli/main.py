@@ -1,0 +1,88 @@
+"""The `slipstream` command: a group that imports a subcommand only when it is asked for, so that help is quick."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A subcommand that is not imported yet."""
+
+    target: str
+    """Where it is: `module:attribute`."""
+    purpose: str
+    example: str
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are listed, with an example each, without being imported."""
+
+    def __init__(self, *args: Any, deferred: dict[str, Deferred], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deferred = deferred
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The subcommands in order of use."""
+        return list(self._deferred)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one subcommand; None for a name that is not one."""
+        found = self._deferred.get(cmd_name)
+        if found is None:
+            return None
+        module, _, attribute = found.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One line of purpose and one example for each."""
+        width = max(len(name) for name in self._deferred)
+        with formatter.section("Commands, in order of use"):
+            for name, command in self._deferred.items():
+                formatter.write(f"  {name:<{width}}  {command.purpose}\n  {'':<{width}}  $ {command.example}\n")
+
+
+@click.group(
+    cls=LazyGroup,
+    deferred={
+        "check": Deferred(
+            "gateway.cli.check:check",
+            "Find what is wrong in a policy file, with line and remedy.",
+            "slipstream check policy.yaml",
+        ),
+        "explain": Deferred(
+            "gateway.cli.explain:explain",
+            "Show which route takes a request, through which stages, and why.",
+            "slipstream explain policy.yaml request.json --header 'x-team: support'",
+        ),
+        "config": Deferred(
+            "gateway.cli.config:config",
+            "Show a policy with every default filled in; print the JSON Schema.",
+            "slipstream config show --effective policy.yaml",
+        ),
+        "serve": Deferred(
+            "gateway.cli.serve:serve",
+            "Start the gateway.",
+            "slipstream serve policy.yaml --port 8080",
+        ),
+        "version": Deferred("gateway.cli.main:version", "Print the version.", "slipstream version"),
+    },
+    epilog="Each command has its own --help. Exit codes: 0 all is well, 1 a problem with the file, 2 wrong usage.",
+)
+def cli() -> None:
+    """Slipstream, an OpenAI-compatible gateway that makes LLM traffic cheaper and faster without changing the answers.
+
+    One policy file (YAML) says who may call, which backends answer, and what happens on the way.
+    """
+
+
+@click.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"slipstream {installed_version('slipstream-gateway')}")

@@ -1,0 +1,48 @@
+"""What every endpoint shares: the policy in force, clock, settings, and who is told of finished requests."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+
+from backends.clock import Clock
+from gateway.exchange import Observer
+from gateway.runtime import Runtime
+from gateway.settings import Settings
+from gateway.telemetry import Metrics
+from gateway.tracing import Tracer
+
+
+class Core:
+    """One per process. `runtime` is replaced as a whole on reload; endpoints take it once per request."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        runtime: Runtime,
+        *,
+        metrics: Metrics,
+        observer: Observer,
+        tracer: Tracer | None,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.runtime = runtime
+        self.metrics = metrics
+        self.observer = observer
+        self.tracer = tracer
+        self.is_draining = False
+        self.in_flight = 0
+        self._prefix = secrets.token_hex(6)
+        self._numbers = itertools.count(1)
+
+    def next_request_id(self) -> str:
+        """Unique among all processes: a random prefix of this one, and a counter."""
+        return f"req_{self._prefix}{next(self._numbers):08x}"
+
+    def acquire(self) -> Runtime:
+        """The policy in force, held until its `release`."""
+        runtime = self.runtime
+        runtime.in_flight += 1
+        return runtime

@@ -1,0 +1,69 @@
+"""Builds one worker's application from the settings in its environment; the server calls it in every process."""
+
+from __future__ import annotations
+
+import sys
+
+from prometheus_client import CollectorRegistry
+
+from backends.clock import SystemClock
+from backends.config import Config
+from backends.errors import ConfigurationError
+from backends.registry import Registry
+from gateway.access_log import AccessLog
+from gateway.app import Application
+from gateway.assemble import assemble, build_store
+from gateway.core import Core
+from gateway.exchange import Observer
+from gateway.reload import Reloader
+from gateway.runtime import Runtime
+from gateway.settings import Settings, environment
+from gateway.telemetry import Metrics
+from gateway.tracing import otlp_tracer
+from policies.load import LoadedPolicy, load_policy
+
+
+def load(settings: Settings, registry: Registry) -> LoadedPolicy:
+    """The policy file that the settings name, read and checked.
+
+    Raises: ConfigurationError.
+    """
+    if settings.policy is None:
+        raise ConfigurationError("no policy file: name one, as in `slipstream serve policy.yaml`")
+
+    def settings_of(kind: str) -> type[Config]:
+        return registry.kind(kind).config
+
+    return load_policy(settings.policy, environment(), settings_of)
+
+
+def create_application() -> Application:
+    """The application of this process.
+
+    Raises: ConfigurationError.
+    """
+    settings = Settings()
+    registry = Registry()
+    clock = SystemClock()
+    loaded = load(settings, registry)
+    store = build_store(loaded.policy.stores, clock)
+    metrics = Metrics(CollectorRegistry())
+    access_log = AccessLog(sys.stdout.buffer, metrics.log_lines_dropped) if settings.access_log == "json" else None
+    core = Core(
+        settings,
+        clock,
+        assemble(loaded, clock, store, registry),
+        metrics=metrics,
+        observer=Observer(clock, metrics, access_log),
+        tracer=otlp_tracer(clock) if settings.tracing else None,
+    )
+
+    def build(previous: Runtime) -> Runtime:
+        changed = load(settings, registry)
+        if changed.policy.stores != previous.loaded.policy.stores:
+            raise ConfigurationError("`stores` cannot change while the gateway runs; restart it for that")
+        if settings.is_public and not changed.policy.keys:
+            raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
+        return assemble(changed, clock, store, registry, previous)
+
+    return Application(core, store, Reloader(core, loaded.path, build), access_log)

@@ -1,0 +1,129 @@
+"""Reading a request off ASGI: the fields acted on, the ones that may travel on, and the body within its limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from starlette.types import Receive
+
+from backends.errors import BodyTooLarge, ClientGone, InvalidRequest
+from backends.http.headers import HOP_BY_HOP
+from backends.protocol import Headers
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+_OWN = HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"authorization",
+    b"x-api-key",
+    b"api-key",
+    b"cookie",
+    b"accept-encoding",
+    b"cache-control",
+    b"pragma",
+    b"expect",
+    b"origin",
+    b"referer",
+    b"forwarded",
+    b"via",
+    b"x-real-ip",
+    b"x-request-id",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-port",
+    b"x-forwarded-proto",
+}
+"""Fields that end here: the client's credentials, what describes the client's connection, and what we set ourselves."""
+
+
+class Incoming:
+    """The head of a request: what is acted on here, and the fields that may travel upstream."""
+
+    __slots__ = (
+        "accept_encoding",
+        "cache_control",
+        "content_encoding",
+        "content_length",
+        "content_type",
+        "credentials",
+        "forwarded",
+        "origin",
+        "request_id",
+    )
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.credentials: bytes | None = None
+        self.request_id = b""
+        self.content_length = 0
+        self.content_type = b""
+        self.content_encoding = b""
+        self.accept_encoding = b""
+        self.cache_control = ""
+        self.origin = b""
+        self.forwarded: Headers = []
+        for field in headers:
+            name = field[0]
+            if name in _OWN:
+                self._take(name, field[1])
+                continue
+            self.forwarded.append(field)
+            if name == b"content-type":
+                self.content_type = field[1]
+            elif name == b"content-encoding":
+                self.content_encoding = field[1]
+
+    def _take(self, name: bytes, value: bytes) -> None:
+        if name == b"authorization" or (name in (b"x-api-key", b"api-key") and self.credentials is None):
+            self.credentials = value
+        elif name == b"content-length":
+            # The server in front has checked that these are digits.
+            self.content_length = int(value)
+        elif name == b"cache-control":
+            self.cache_control = value.decode("latin-1")
+        elif name == b"accept-encoding":
+            self.accept_encoding = value
+        elif name == b"origin":
+            self.origin = value
+        elif name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            self.request_id = value
+
+
+async def read_body(receive: Receive, incoming: Incoming, max_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises: BodyTooLarge as soon as that is known, ClientGone.
+    """
+    if incoming.content_length > max_bytes:
+        raise BodyTooLarge(f"the body has {incoming.content_length} bytes; at most {max_bytes} are taken")
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone("the client left before its request was whole")
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        if len(body) > max_bytes:
+            raise BodyTooLarge(f"at most {max_bytes} bytes are taken")
+        return body
+    parts = [body]
+    num_bytes = len(body)
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone("the client left before its request was whole")
+        parts.append(message.get("body", b""))
+        num_bytes += len(parts[-1])
+        if num_bytes > max_bytes:
+            raise BodyTooLarge(f"at most {max_bytes} bytes are taken")
+    return b"".join(parts)
+
+
+def ascii_text(value: bytes, what: str) -> str:
+    """A path or query as text.
+
+    Raises: InvalidRequest for bytes that HTTP does not allow there.
+    """
+    try:
+        return value.decode("ascii")
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"the {what} has characters outside ASCII; percent-encode them") from None

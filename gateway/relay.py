@@ -1,0 +1,69 @@
+"""Writes a reply to the client: a whole body in one go, a stream piece by piece as the upstream sends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Send
+
+from backends.errors import SlipstreamError
+from backends.protocol import Headers, Reply
+from backends.sse import encode_event
+from backends.stream import Stream
+from gateway.usage_chunk import UsageChunkFilter
+
+JSON_HEADER = (b"content-type", b"application/json")
+_EVENT_STREAM = b"text/event-stream"
+
+
+async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """A whole answer; content-length is added."""
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: SlipstreamError, headers: Headers) -> None:
+    """An error of ours in OpenAI's shape."""
+    headers.append(JSON_HEADER)
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s + 0.5))))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send_body(send, error.status, headers, error.body())
+
+
+async def send_stream(send: Send, reply: Reply, headers: Headers, *, hides_usage: bool) -> SlipstreamError | None:
+    """A streamed answer, to its end.
+
+    A stream that breaks is never made to look whole: an SSE client gets an error event, and in every case the body
+    stays without its end, so that the server drops the connection. Returns the error it broke with.
+    """
+    stream = reply.stream
+    assert stream is not None, "the reply has a body"
+    is_sse = (reply.header(b"content-type") or b"").startswith(_EVENT_STREAM)
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    try:
+        if hides_usage and is_sse:
+            await _pump_without_usage(send, stream)
+        else:
+            while piece := await stream.read():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except SlipstreamError as error:
+        if is_sse:
+            event = encode_event(error.body())
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            # One turn of the loop, so that the event is on its way before the connection is dropped.
+            await asyncio.sleep(0)
+        return error
+    await send({"type": "http.response.body", "body": b""})
+    return None
+
+
+async def _pump_without_usage(send: Send, stream: Stream) -> None:
+    usage_filter = UsageChunkFilter()
+    while piece := await stream.read():
+        if out := usage_filter.feed(piece):
+            await send({"type": "http.response.body", "body": out, "more_body": True})
+    if rest := usage_filter.rest():
+        await send({"type": "http.response.body", "body": rest, "more_body": True})

@@ -1,0 +1,118 @@
+"""Hot reload: a changed policy file takes over whole, or not at all.
+
+Calls in flight finish on the policy they began with. A file that cannot be used changes nothing but a metric and
+a log line that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from backends.errors import ConfigurationError
+from backends.protocol import Backend
+from gateway.core import Core
+from gateway.runtime import Runtime
+
+_logger = logging.getLogger(__name__)
+
+
+class Reloader:
+    """Watches one policy file and swaps `core.runtime`.
+
+    `build` loads the file and assembles a runtime next to the one given, raising ConfigurationError.
+    """
+
+    def __init__(self, core: Core, path: Path, build: Callable[[Runtime], Runtime]) -> None:
+        self._core = core
+        self._path = path
+        self._build = build
+        self._wanted = asyncio.Event()
+        self._seen = self._last_found = _fingerprint(path)
+        self._retired: set[Runtime] = set()
+
+    def request(self) -> None:
+        """Reload now, changed or not (SIGHUP)."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            asked = await self._wait_for_reason()
+            found = _fingerprint(self._path)
+            # A file that is still being written is left alone until it has been the same twice.
+            if asked or (found != self._seen and found == self._last_found):
+                self._seen = found
+                await self._reload()
+            self._last_found = found
+            await self._close_idle()
+
+    async def aclose(self) -> None:
+        """Close every backend, of the runtime in force and of retired ones."""
+        runtimes = {*self._retired, self._core.runtime}
+        for backend in {id(leaf): leaf for runtime in runtimes for leaf in _owned(runtime)}.values():
+            await backend.aclose()
+
+    async def _wait_for_reason(self) -> bool:
+        try:
+            await asyncio.wait_for(self._wanted.wait(), self._core.settings.reload_interval)
+        except TimeoutError:
+            return False
+        self._wanted.clear()
+        return True
+
+    async def _reload(self) -> None:
+        core = self._core
+        old = core.runtime
+        try:
+            new = self._build(old)
+            await open_runtime(new, old)
+        except ConfigurationError as error:
+            core.metrics.policy_reloads.labels("refused").inc()
+            _logger.error(
+                "the changed policy file is not taken over; revision %s stays\n%s", old.revision, error.message
+            )
+            return
+        core.runtime = new
+        core.metrics.policy_reloads.labels("applied").inc()
+        show_revision(core, old)
+        _logger.info("policy revision %s is in force (was %s)", new.revision, old.revision)
+        self._retired.add(old)
+
+    async def _close_idle(self) -> None:
+        for runtime in [runtime for runtime in self._retired if runtime.in_flight == 0]:
+            self._retired.discard(runtime)
+            kept = {id(leaf) for other in (self._core.runtime, *self._retired) for leaf in _owned(other)}
+            for backend in _owned(runtime):
+                if id(backend) not in kept:
+                    await backend.aclose()
+
+
+async def open_runtime(runtime: Runtime, previous: Runtime | None = None) -> None:
+    """Open what the previous runtime has not opened already."""
+    opened = {id(leaf) for leaf in _owned(previous)} if previous is not None else set()
+    for backend in _owned(runtime):
+        if id(backend) not in opened:
+            await backend.open()
+
+
+def show_revision(core: Core, previous: Runtime | None = None) -> None:
+    """Say in the metrics which revision is in force."""
+    if previous is not None and previous.revision != core.runtime.revision:
+        core.metrics.policy_info.labels(previous.revision).set(0)
+    core.metrics.policy_info.labels(core.runtime.revision).set(1)
+
+
+def _owned(runtime: Runtime) -> list[Backend]:
+    """Leaves, and the policies stacked on them (which own their tasks, never their leaves)."""
+    return [*runtime.leaves.values(), *(stack.backend for stack in runtime.stacks.values())]
+
+
+def _fingerprint(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

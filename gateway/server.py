@@ -1,0 +1,146 @@
+"""Runs the application under uvicorn: sockets, workers, signals, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
+from types import FrameType
+
+import uvicorn
+
+from gateway.app import Application
+from gateway.connection import ClientConnection
+from gateway.settings import Settings, export_settings, share_metrics_directory
+from gateway.supervisor import supervise
+
+_logger = logging.getLogger(__name__)
+_BACKLOG = 2048
+_KEEP_ALIVE_S = 75
+"""Longer than the idle time of common client pools, so that it is the client who closes."""
+
+
+class _UnfinishedOnPurpose(logging.Filter):
+    """Drops uvicorn's complaint about answers left without an end: that is how a broken stream is told."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("ASGI callable returned without completing response")
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server, with readiness that flips before the port closes, and reload on SIGHUP."""
+
+    def __init__(self, config: uvicorn.Config, drain_delay_s: float, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._drain_delay_s = drain_delay_s
+        self._on_started = on_started
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Open the application, listen, take SIGHUP."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        self._loop.add_signal_handler(signal.SIGHUP, self._application().request_reload)
+        self._on_started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM and SIGINT: say so on /ready, wait for load balancers to see it, then stop; a second SIGINT is at once."""
+        if self._application().is_draining and sig == signal.SIGINT:
+            self.force_exit = self.should_exit = True
+            return
+        self._application().begin_draining()
+        if self._loop is None or not self._drain_delay_s:
+            self.should_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_delay_s, self._stop)
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+    def _application(self) -> Application:
+        application = self.config.loaded_app
+        assert isinstance(application, Application), "the factory makes it"
+        return application
+
+
+def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
+    """Serve until told to stop. `on_started` gets the port once it answers.
+
+    Raises: OSError where the address cannot be had.
+    """
+    export_settings(settings)
+    configure_logging(settings)
+    listener = _listen(settings)
+    port: int = listener.getsockname()[1]
+    if settings.workers == 1:
+        run_worker(settings, listener, lambda: on_started(port))
+        return
+    with tempfile.TemporaryDirectory(prefix="slipstream-metrics-") as directory:
+        share_metrics_directory(directory)
+        supervise(settings.workers, partial(_run_as_worker, settings, listener), lambda: on_started(port))
+
+
+def run_worker(settings: Settings, listener: socket, on_started: Callable[[], None]) -> None:
+    """Serve in this process, on a socket that listens already."""
+    config = _config(settings)
+    config.load()
+    GatewayServer(config, settings.drain_delay, on_started).run(sockets=[listener])
+
+
+def _run_as_worker(settings: Settings, listener: socket, on_started: Callable[[], None]) -> None:
+    configure_logging(settings)
+    run_worker(settings, listener, on_started)
+
+
+def _listen(settings: Settings) -> socket:
+    family = AF_INET6 if ":" in settings.host else AF_INET
+    listener = socket(family)
+    try:
+        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.set_inheritable(True)
+    return listener
+
+
+def configure_logging(settings: Settings) -> None:
+    """Everything but the access log goes to standard error."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_UnfinishedOnPurpose())
+    for name, cost in (("uvloop", "twice"), ("httptools", "twice")):
+        if importlib.util.find_spec(name) is None:
+            _logger.warning("%s is not installed: every request costs about %s as much CPU", name, cost)
+
+
+def _config(settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        "gateway.factory:create_application",
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        http=ClientConnection,
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(settings.drain_limit)),
+    )

@@ -1,0 +1,90 @@
+"""The server's own settings, from the environment (`SLIPSTREAM_*`) and the command line; the only reader of either.
+
+What happens to calls is the policy file's matter (`policies/schema.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from backends.config import ByteSize, Duration
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Settings(BaseSettings):
+    """Parsed once at start, then frozen. Every field is an environment variable with the prefix SLIPSTREAM_."""
+
+    model_config = SettingsConfigDict(env_prefix="SLIPSTREAM_", frozen=True, extra="forbid", validate_default=False)
+
+    policy: Path | None = Field(None, description="The policy file.")
+    host: str = Field(
+        "127.0.0.1", description="The address to listen on. Anything but loopback needs `keys` in the policy."
+    )
+    port: int = Field(8080, ge=0, le=65535, description="The port to listen on; 0 lets the system choose.")
+    workers: int = Field(1, ge=1, le=256, description="Processes that share the port.")
+    max_body: ByteSize = Field(64 * 1024**2, ge=1024, description="Requests larger than this are answered with 413.")
+    drain_delay: Duration = Field(
+        0.0, ge=0, le=600, description="On SIGTERM: how long /ready says 503 before the port is closed."
+    )
+    drain_limit: Duration = Field(
+        60.0, ge=0, le=86400, description="On SIGTERM: how long streams in flight may go on after the port is closed."
+    )
+    reload_interval: Duration = Field(
+        1.0, gt=0, le=3600, description="How often the policy file is looked at for changes."
+    )
+    access_log: Literal["json", "off"] = Field(
+        "json", description="One JSON line per request on standard output, or none."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="For everything but the access log."
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Web origins whose pages may call the gateway, separated by commas; `*` for all."
+    )
+    tracing: bool = Field(
+        False, description="Export OpenTelemetry spans over OTLP/HTTP (OTEL_* variables apply); needs the extra `otel`."
+    )
+
+    @property
+    def is_public(self) -> bool:
+        """Whether others than this machine can reach the port."""
+        return self.host not in LOOPBACK_HOSTS
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _split_origins(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def environment() -> Mapping[str, str]:
+    """The process' environment, for secrets written as env:NAME."""
+    return os.environ
+
+
+def export_settings(settings: Settings) -> None:
+    """Put settings that differ from their defaults into the environment, where worker processes find them."""
+    for name in settings.model_fields_set:
+        value = getattr(settings, name)
+        text = ",".join(value) if isinstance(value, tuple) else str(value)
+        if name in ("drain_delay", "drain_limit", "reload_interval"):
+            text = f"{value}s"
+        elif name == "max_body":
+            text = f"{value}B"
+        os.environ[f"SLIPSTREAM_{name.upper()}"] = text
+
+
+def share_metrics_directory(path: str) -> None:
+    """Make prometheus_client, imported after this, keep its values in files that all workers share."""
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = path
+
+
+def shares_metrics() -> bool:
+    """Whether metrics are kept in files shared by several workers."""
+    return "PROMETHEUS_MULTIPROC_DIR" in os.environ

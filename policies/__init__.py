@@ -1,0 +1,1 @@
+"""Decisions about calls, and the backends that carry them out around other backends."""

@@ -1,0 +1,77 @@
+"""What is allowed in a policy but can hardly be meant: shown as warnings by `slipstream check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from policies.match import below_root
+from policies.schema import MatchPolicy, Policy
+
+_MAX_COMPARED = 200
+"""How many of the routes above it a route is compared with: the work stays linear in a long file."""
+
+
+def find_warnings(policy: Policy) -> list[str]:
+    """One sentence for each thing to look at."""
+    return [*_unreachable_routes(policy), *_unused(policy), *_without_weight(policy)]
+
+
+def _unreachable_routes(policy: Policy) -> Iterable[str]:
+    earlier: list[tuple[str, MatchPolicy]] = []
+    for index, route in enumerate(policy.routes):
+        if route.match.internal:
+            continue
+        taker = next((name for name, match in earlier if _takes_all(match, route.match)), None)
+        if taker is not None:
+            yield (
+                f'routes[{index}]: route "{route.name}" is never reached: "{taker}", above it, takes every call that '
+                "it would take. Move it up, or narrow the other's match"
+            )
+        elif len(earlier) < _MAX_COMPARED:
+            earlier.append((route.name, route.match))
+
+
+def _unused(policy: Policy) -> Iterable[str]:
+    fallbacks = {name for route in policy.routes if route.fallbacks is not None for name in route.fallbacks.routes}
+    for index, route in enumerate(policy.routes):
+        if route.match.internal and route.name not in fallbacks:
+            yield f'routes[{index}]: route "{route.name}" is internal, and no route names it in its fallbacks'
+    refs = {part.ref for route in policy.routes for part in route.backends}
+    for name in policy.backends:
+        if name not in refs:
+            yield f"backends.{name}: no route asks this backend"
+
+
+def _without_weight(policy: Policy) -> Iterable[str]:
+    for index, route in enumerate(policy.routes):
+        if all(part.weight == 0 for part in route.backends):
+            yield f'routes[{index}].backends: route "{route.name}" cannot answer: every backend has weight 0'
+
+
+def _takes_all(earlier: MatchPolicy, later: MatchPolicy) -> bool:
+    """Whether every call that `later` takes, `earlier` takes too. Says False where that is hard to tell."""
+    paths = [below_root(path) for path in earlier.paths]
+    later_headers = {name.lower(): glob for name, glob in later.headers.items()}
+    return (
+        _covers(earlier.models, later.models)
+        and _covers(paths, [below_root(path) for path in later.paths])
+        and all(later_headers.get(name.lower()) == glob for name, glob in earlier.headers.items())
+        and _includes(earlier.keys, later.keys)
+        and _includes(earlier.tenants, later.tenants)
+    )
+
+
+def _covers(earlier: Sequence[str], later: Sequence[str]) -> bool:
+    if not earlier or "*" in earlier:
+        return True
+    return bool(later) and all(any(_covers_glob(wide, narrow) for wide in earlier) for narrow in later)
+
+
+def _covers_glob(wide: str, narrow: str) -> bool:
+    # A glob whose only wildcard is `*` covers another if it matches its text: `gpt-*` covers `gpt-4*`.
+    return wide == narrow or (not any(sign in wide for sign in "?[") and fnmatchcase(narrow, wide))
+
+
+def _includes(earlier: Sequence[str], later: Sequence[str]) -> bool:
+    return not earlier or (bool(later) and set(later) <= set(earlier))

@@ -1,0 +1,292 @@
+"""The exact cache as a backend: same call, same answer, in the form that was asked for; one upstream call at a time.
+
+A call is answered from the store, else from an identical call in flight, else by the backend within.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from backends.clock import Clock
+from backends.protocol import (
+    Backend,
+    CacheOutcome,
+    Call,
+    Capabilities,
+    Facts,
+    Headers,
+    Operation,
+    Reply,
+    Statistics,
+)
+from backends.stream import Stream
+from policies.cache.coalesce import Coalescer, Flight, Phase, Reader, again
+from policies.cache.control import Control, parse_control
+from policies.cache.entry import Entry, Form
+from policies.cache.key import cache_key, identity_of
+from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
+from policies.cache.replay import CONTENT_TYPES, Replayed, render
+from policies.cache.store import Store
+from policies.schema import CachePolicy
+
+_CACHEABLE = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.RESPONSES})
+_STATEFUL_FIELDS = ("background", "conversation")
+"""Fields of a responses call whose answer depends on more than the call, or is not there yet."""
+
+_SHARED_STATUSES = frozenset({400, 404, 413, 422})
+"""Errors that every identical call would meet."""
+
+_MAX_FLIGHTS = 3
+"""How many failing flights one call goes through before it takes the failure for its own."""
+
+
+class ExactCache:
+    """Answers from `store` what has been answered before, and lets identical calls in flight share one upstream call.
+
+    The store belongs to whoever opened it; it may serve several routes. `inner` is opened and closed with the cache.
+    """
+
+    def __init__(self, inner: Backend, policy: CachePolicy, store: Store, clock: Clock, route: str) -> None:
+        self._inner = inner
+        self._scope = policy.scope
+        self._epoch = policy.epoch
+        self._honoured = frozenset(policy.client_control)
+        self._ttl_s = policy.exact.ttl
+        self._max_entry_bytes = policy.exact.max_entry
+        self._coalesce = policy.exact.coalesce
+        self._store = store
+        self._clock = clock
+        self._route = route
+        self._coalescer = Coalescer(policy.exact.max_entry, clock)
+
+    @property
+    def name(self) -> str:
+        """The name of the backend within."""
+        return self._inner.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend within can answer."""
+        return self._inner.capabilities
+
+    async def open(self) -> None:
+        """Open the backend within."""
+        await self._inner.open()
+
+    async def aclose(self) -> None:
+        """End every call in flight, then close the backend within. Safe to call twice."""
+        await self._coalescer.aclose()
+        await self._inner.aclose()
+
+    def statistics(self) -> Statistics:
+        """The counters of the backend within; the store has its own."""
+        return self._inner.statistics()
+
+    async def send(self, call: Call) -> Reply:
+        """Answer from the store, from a flight, or from the backend within; `x-cache` and `facts.cache` say which.
+
+        Raises: what the backend within raises; TotalTimeout where a shared answer comes too late for this call.
+        """
+        if call.body is None or call.operation not in _CACHEABLE:
+            return await self._inner.send(call)
+        control = parse_control(call.cache_control, self._honoured)
+        identity = identity_of(call, self._scope)
+        if identity is None or not control.may_write or _is_stateful(call):
+            call.facts.cache = CacheOutcome.BYPASS
+            reply = await self._inner.send(call)
+            reply.headers = _marked(reply.headers, CacheOutcome.BYPASS)
+            return reply
+        key = cache_key(call, identity, self._route, self._epoch)
+        if not control.may_read:
+            return await self._send_alone(call, key, CacheOutcome.REFRESH)
+        entry = self._store.get_nowait(key)
+        hit = self._hit(entry, call, control) if entry is not None else None
+        if hit is not None:
+            return hit
+        if self._coalesce != "off":
+            return await self._send_shared(call, key, control, may_look_up=entry is None)
+        if entry is None:
+            hit = await self._look_up(call, key, control)
+        return hit or await self._send_alone(call, key, CacheOutcome.MISS)
+
+    async def _look_up(self, call: Call, key: bytes, control: Control) -> Reply | None:
+        entry = await self._store.get(key)
+        return self._hit(entry, call, control) if entry is not None else None
+
+    def _hit(self, entry: Entry, call: Call, control: Control) -> Reply | None:
+        """The stored answer for this call, unless it is too old for it or has no faithful form for it."""
+        age_s = max(0.0, self._clock.wall() - entry.created)
+        if control.max_age_s is not None and age_s >= control.max_age_s:
+            return None
+        reply = _reply_of(entry, call, CacheOutcome.HIT)
+        if reply is not None:
+            reply.headers.append((b"age", b"%d" % age_s))
+            call.facts.cache_age_s = age_s
+        return reply
+
+    async def _send_alone(self, call: Call, key: bytes, outcome: CacheOutcome) -> Reply:
+        """Ask the backend within for this call only, and keep the answer."""
+        call.facts.cache = outcome
+        reply = await self._inner.send(call)
+        headers = reply.headers
+        if reply.stream is None:
+            self._keep(call, key, headers, entry_of_body(call, reply, self._clock.wall()))
+        elif is_shareable(reply.status, headers, Form.SSE):
+            keep = partial(self._keep_events, call, key, headers)
+            reply.stream.taps.append(Recorder(self._max_entry_bytes, keep))
+        reply.headers = _marked(headers, outcome)
+        return reply
+
+    async def _send_shared(self, call: Call, key: bytes, control: Control, *, may_look_up: bool) -> Reply:
+        """Join the flight of this key, or be the one who starts it. A call starts at most one."""
+        flight = None
+        for _ in range(_MAX_FLIGHTS):
+            flight = self._coalescer.flight(key)
+            if flight is None:
+                carry = partial(self._carry, key, control, may_look_up)
+                return await self._lead(self._coalescer.depart(key, call, carry), call)
+            reply = await self._follow(flight, call, key, control)
+            if reply is not None:
+                return reply
+        assert flight is not None, "the loop has run"
+        return _failure_of(flight, call.facts)
+
+    async def _carry(self, key: bytes, control: Control, may_look_up: bool, flight: Flight) -> None:
+        """Run a flight: look in the store, else ask the backend within, keep the answer, land."""
+        call = flight.call
+        if may_look_up:
+            entry = await self._store.get(key)
+            hit = self._hit(entry, call, control) if entry is not None else None
+            if hit is not None:
+                flight.land(hit, entry, is_stored_answer=True)
+                return
+        reply = await self._inner.send(call)
+        if reply.stream is None:
+            entry = entry_of_body(call, reply, self._clock.wall())
+            self._keep(call, key, reply.headers, entry)
+            flight.land(reply, entry)
+            return
+        flight.answer(reply)
+        try:
+            while piece := await reply.stream.read():
+                flight.feed(piece)
+                if flight.is_oversize:
+                    await flight.wait_for_room()
+        finally:
+            await reply.aclose()
+        entry = None
+        if not flight.is_oversize and reply.status == 200:
+            entry = self._keep_events(call, key, reply.headers, flight.body())
+        flight.land(reply, entry)
+
+    async def _lead(self, flight: Flight, call: Call) -> Reply:
+        """The answer for the call that started the flight: whatever the backend within says."""
+        call.facts.cache = CacheOutcome.MISS
+        reader = flight.join(call, reads=True)
+        reply = None
+        try:
+            await reader.wait_until(Phase.ANSWERED)
+            if flight.error is not None:
+                raise flight.error
+            assert flight.reply is not None, "a flight that has been answered has a reply"
+            if flight.is_stored_answer:
+                return flight.reply
+            headers = _marked(flight.reply.headers, CacheOutcome.MISS)
+            if flight.reply.stream is None:
+                return Reply(flight.reply.status, headers, body=flight.reply.body)
+            reply = Reply(flight.reply.status, headers, stream=Stream(reader))
+            return reply
+        finally:
+            if reply is None:
+                flight.leave(reader)
+
+    async def _follow(self, flight: Flight, call: Call, key: bytes, control: Control) -> Reply | None:
+        """The answer for a call that came later; None where the flight failed before this call had any of it."""
+        is_live = call.stream and self._coalesce == "join_stream"
+        reader = flight.join(call, reads=is_live)
+        reply = None
+        is_reading = False
+        try:
+            await reader.wait_until(Phase.FLOWING if is_live else Phase.LANDED)
+            if flight.phase is Phase.LANDED:
+                if _is_failed(flight):
+                    return None
+                reply = self._reply_of_landed(flight, call, control)
+            elif is_live:
+                reply = _reply_of_live(flight, reader, call.facts)
+                is_reading = reply is not None
+        finally:
+            if not is_reading:
+                flight.leave(reader)
+        return reply or await self._send_alone(call, key, CacheOutcome.MISS)
+
+    def _reply_of_landed(self, flight: Flight, call: Call, control: Control) -> Reply | None:
+        if flight.reply is not None and flight.reply.status in _SHARED_STATUSES:
+            return _failure_of(flight, call.facts)
+        if flight.entry is None:
+            return None
+        if flight.is_stored_answer:
+            return self._hit(flight.entry, call, control)
+        return _reply_of(flight.entry, call, CacheOutcome.JOINED)
+
+    def _keep(self, call: Call, key: bytes, headers: Headers, entry: Entry | None) -> None:
+        # What another route said in this one's place is no answer of this route tomorrow.
+        is_own = call.facts.fallback_route in (None, self._route)
+        if entry is not None and is_own and may_store(call, headers, entry, self._max_entry_bytes):
+            self._store.put(key, entry, self._ttl_s)
+
+    def _keep_events(self, call: Call, key: bytes, headers: Headers, body: bytes) -> Entry | None:
+        entry = entry_of_events(call, headers, body, self._clock.wall())
+        self._keep(call, key, headers, entry)
+        return entry
+
+
+def _is_stateful(call: Call) -> bool:
+    body = call.body or {}
+    return call.operation is Operation.RESPONSES and any(body.get(name) for name in _STATEFUL_FIELDS)
+
+
+def _is_failed(flight: Flight) -> bool:
+    """Whether another attempt may do better than this flight did."""
+    if flight.error is not None:
+        return True
+    return flight.reply is not None and flight.reply.status >= 400 and flight.reply.status not in _SHARED_STATUSES
+
+
+def _marked(headers: Headers, outcome: CacheOutcome) -> Headers:
+    return [*(field for field in headers if field[0] != b"x-cache"), (b"x-cache", outcome.value.encode())]
+
+
+def _reply_of(entry: Entry, call: Call, outcome: CacheOutcome) -> Reply | None:
+    """The entry as the answer of this call, or None where it has no faithful form for it."""
+    body = render(entry, call)
+    if body is None:
+        return None
+    call.facts.cache = outcome
+    call.facts.usage = entry.usage
+    form = Form.SSE if call.stream else Form.JSON
+    content_type = entry.content_type if entry.form is form else CONTENT_TYPES[form]
+    headers = [(b"content-type", content_type), (b"x-cache", outcome.value.encode())]
+    if call.stream:
+        return Reply(200, headers, stream=Stream(Replayed(body)))
+    return Reply(200, headers, body=body)
+
+
+def _reply_of_live(flight: Flight, reader: Reader, facts: Facts) -> Reply | None:
+    """The running stream as the answer of another call, or None where it cannot be shared."""
+    reply = flight.reply
+    if reply is None or not is_shareable(reply.status, reply.headers, Form.SSE):
+        return None
+    facts.cache = CacheOutcome.JOINED
+    headers = [(b"content-type", reply.header(b"content-type") or b""), (b"x-cache", b"joined")]
+    return Reply(200, headers, stream=Stream(reader))
+
+
+def _failure_of(flight: Flight, facts: Facts) -> Reply:
+    """The flight's failure as another call's: its error reply, or its error raised."""
+    facts.cache = CacheOutcome.JOINED
+    if flight.error is not None:
+        raise again(flight.error)
+    assert flight.reply is not None, "a flight that landed without an error has a reply"
+    body = flight.body() if flight.reply.body is None else flight.reply.body
+    return Reply(flight.reply.status, _marked(flight.reply.headers, CacheOutcome.JOINED), body=body)

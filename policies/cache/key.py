@@ -1,0 +1,65 @@
+"""The identity of a call in the exact cache: who may share an answer, and which calls are the same call.
+
+A key is the SHA-256 of a JSON array, which no two different lists of parts have in common. Whatever may change the
+answer is in it, fields that nobody knows yet included: the whole body goes in but for how the answer travels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from backends.protocol import Call, Operation
+from policies.schema import CacheScope
+
+_FORMAT_VERSION = 1
+_ENCODE = msgspec.json.Encoder(order="deterministic").encode
+
+_CONVERTIBLE = frozenset({Operation.CHAT, Operation.COMPLETION})
+"""Operations whose stored answer serves both forms; the others keep one entry for each form."""
+
+_SIGNIFICANT_HEADERS = (b"openai-", b"anthropic-")
+"""Beginnings of client fields that choose a version or feature of an upstream's API."""
+
+
+def identity_of(call: Call, scope: CacheScope) -> str | None:
+    """Who shares the answer of this call; None where the call lacks that identity and must not be cached.
+
+    A user and a key are always inside their tenant, so equal names of two tenants never meet.
+    """
+    if scope == "tenant":
+        member = ""
+    elif scope == "key":
+        member = call.key_id
+    elif scope == "user":
+        if not call.user:
+            return None
+        member = call.user
+    else:
+        return "global"
+    return f"{scope}:{len(call.tenant)}:{call.tenant}:{member}"
+
+
+def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes:
+    """The 32-byte key of a call with a decoded body on that route.
+
+    The order of an object's keys and white space do not matter; 1, 1.0 and true are three values.
+    """
+    body = dict(call.body or {})
+    body.pop("stream", None)
+    body.pop("stream_options", None)
+    parts = (
+        _FORMAT_VERSION,
+        call.operation,
+        identity,
+        route,
+        epoch,
+        call.method,
+        call.path,
+        call.query,
+        [field for field in call.headers if field[0].startswith(_SIGNIFICANT_HEADERS)],
+        call.stream and call.operation not in _CONVERTIBLE,
+        body,
+    )
+    return hashlib.sha256(_ENCODE(parts)).digest()

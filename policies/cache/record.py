@@ -1,0 +1,134 @@
+"""What may be kept: makes entries of upstream answers, and says no to all that are not whole and good."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from backends.protocol import Call, Headers, Operation, Reply
+from backends.sse import event_data
+from backends.stream import StreamEnd
+from policies.cache.entry import Entry, Form
+
+# A stream is searched as bytes, not decoded: a name with its quotes cannot stand inside of another JSON text.
+_CONTENT_FILTER = b'"content_filter"'
+_COMPLETED = b'"response.completed"'
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_ERROR = re.compile(rb'"error"\s*:\s*[^n\s]')
+_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class _Answer(msgspec.Struct):
+    """What of an answer, or of one chunk of it, says whether it may be kept."""
+
+    choices: list[_Choice] | None = None
+    data: list[msgspec.Raw] | None = None
+    error: object = None
+    status: object = None
+    usage: object = None
+
+
+_DECODE = msgspec.json.Decoder(_Answer).decode
+
+
+def is_shareable(status: int, headers: Headers, form: Form) -> bool:
+    """Whether an answer is one that others may be given: a success of the expected type, not compressed."""
+    content_type = b""
+    for name, value in headers:
+        if name == b"content-type":
+            content_type = value
+        elif name == b"content-encoding" and value != b"identity":
+            return False
+    expected = b"application/json" if form is Form.JSON else b"text/event-stream"
+    return status == 200 and content_type.startswith(expected)
+
+
+def entry_of_body(call: Call, reply: Reply, created: float) -> Entry | None:
+    """A plain answer as an entry; None where it is not to be shared."""
+    if reply.body is None or not is_shareable(reply.status, reply.headers, Form.JSON):
+        return None
+    return Entry(Form.JSON, reply.body, reply.header(b"content-type") or b"", created, call.facts.usage)
+
+
+def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -> Entry | None:
+    """The bytes of a stream that ended cleanly as an entry; None where they are not to be shared."""
+    if not is_shareable(200, headers, Form.SSE):
+        return None
+    if _ERROR.search(body) is not None:
+        return None
+    content_type = next(value for name, value in headers if name == b"content-type")
+    usage_event = None
+    usage_at = max((match.start() for match in _USAGE.finditer(body)), default=None)
+    if usage_at is not None:
+        start, end = _event_around(body, usage_at)
+        try:
+            last = _DECODE(event_data(body[start:end]) or b"")
+        except msgspec.DecodeError:
+            return None
+        usage_event = None if last.choices else (start, end)
+    return Entry(Form.SSE, body, content_type, created, call.facts.usage, usage_event, usage_at is not None)
+
+
+def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> bool:
+    """Whether the entry may be kept for later calls: finished, not filtered, and not forbidden by the upstream."""
+    if len(entry.body) > max_bytes:
+        return False
+    if any(name == b"cache-control" and b"no-store" in value.lower() for name, value in headers):
+        return False
+    if entry.form is Form.SSE:
+        if call.operation is Operation.RESPONSES:
+            return _COMPLETED in entry.body
+        return _CONTENT_FILTER not in entry.body and _FINISHED.search(entry.body) is not None
+    try:
+        answer = _DECODE(entry.body)
+    except msgspec.DecodeError:
+        return False
+    if answer.error is not None:
+        return False
+    if call.operation is Operation.RESPONSES:
+        return answer.status == "completed"
+    if call.operation is Operation.EMBEDDING:
+        return bool(answer.data)
+    return bool(answer.choices) and all(
+        choice.finish_reason not in (None, "content_filter") for choice in answer.choices or ()
+    )
+
+
+class Recorder:
+    """A tap that keeps a stream's bytes and hands them over at a clean end; it gives up beyond `max_bytes`."""
+
+    __slots__ = ("_keep", "_max_bytes", "_num_bytes", "_pieces")
+
+    def __init__(self, max_bytes: int, keep: Callable[[bytes], object]) -> None:
+        self._keep = keep
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._pieces: list[bytes] = []
+
+    def feed(self, piece: bytes) -> None:
+        """One piece, as it came."""
+        self._num_bytes += len(piece)
+        if self._num_bytes <= self._max_bytes:
+            self._pieces.append(piece)
+        else:
+            self._pieces.clear()
+
+    def end(self, how: StreamEnd) -> None:
+        """Hand over what was recorded, if it is whole."""
+        if how is StreamEnd.CLEAN and self._pieces and self._num_bytes <= self._max_bytes:
+            self._keep(b"".join(self._pieces))
+        self._pieces.clear()
+
+
+def _event_around(body: bytes, position: int) -> tuple[int, int]:
+    """Where the event at that position begins, and where it ends, its blank line included."""
+    starts = [found + len(blank) for blank in _BLANK_LINES if (found := body.rfind(blank, 0, position)) >= 0]
+    ends = [found + len(blank) for blank in _BLANK_LINES if (found := body.find(blank, position)) >= 0]
+    return max(starts, default=0), min(ends, default=len(body))

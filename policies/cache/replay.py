@@ -1,0 +1,145 @@
+"""A stored answer in the form a call asks for: as it came, or converted between JSON and the events of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from backends.protocol import Call, Operation
+from backends.sse import DONE, DONE_EVENT, encode_event, event_data, split_events
+from policies.cache import replay_chat, replay_completion
+from policies.cache.entry import Entry, Form
+from policies.cache.merge import CannotConvert, is_empty, list_of, object_of
+
+CONTENT_TYPES = {Form.JSON: b"application/json", Form.SSE: b"text/event-stream; charset=utf-8"}
+
+_FIRST_SAID = ("id", "created", "model")
+"""Top-level fields of which the first value that says something holds; of the others the last one does."""
+
+
+class _Shape(msgspec.Struct, frozen=True):
+    """What differs between the operations whose answers can be converted."""
+
+    whole_object: str
+    chunk_object: str
+    split_choice: Callable[[dict[str, Any], int], Iterator[dict[str, Any]]]
+    choice: type[replay_chat.ChatChoice] | type[replay_completion.CompletionChoice]
+
+
+_SHAPES = {
+    Operation.CHAT: _Shape(
+        "chat.completion", "chat.completion.chunk", replay_chat.split_choice, replay_chat.ChatChoice
+    ),
+    Operation.COMPLETION: _Shape(
+        "text_completion", "text_completion", replay_completion.split_choice, replay_completion.CompletionChoice
+    ),
+}
+
+
+def render(entry: Entry, call: Call) -> bytes | None:
+    """The body that answers this call, or None where the entry cannot give it faithfully."""
+    if not call.stream and entry.form is Form.JSON:
+        return entry.body
+    shape = _SHAPES.get(call.operation)
+    if call.stream and entry.form is Form.SSE:
+        return entry.body if shape is None else _with_asked_usage(entry, call.include_usage)
+    if shape is None:
+        return None
+    try:
+        if call.stream:
+            return _to_events(shape, entry.body, call.include_usage)
+        return _to_json(shape, entry.body)
+    except (CannotConvert, msgspec.DecodeError):
+        return None
+
+
+class Replayed:
+    """The source of a stream that is already whole: one piece, then the end."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def read(self) -> bytes:
+        """Everything the first time, b"" from then on."""
+        body, self._body = self._body, b""
+        return body
+
+    async def aclose(self) -> None:
+        """Forget it."""
+        self._body = b""
+
+
+def _with_asked_usage(entry: Entry, include_usage: bool) -> bytes | None:
+    if include_usage:
+        return entry.body if entry.shows_usage else None
+    if entry.usage_event is None:
+        return entry.body
+    start, end = entry.usage_event
+    return entry.body[:start] + entry.body[end:]
+
+
+def _to_events(shape: _Shape, body: bytes, include_usage: bool) -> bytes:
+    answer = object_of(msgspec.json.decode(body))
+    head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
+    head["object"] = shape.chunk_object
+    if include_usage:
+        head["usage"] = None
+    chunks = []
+    for position, choice in enumerate(list_of(answer.get("choices"))):
+        index = object_of(choice).get("index", position)
+        chunks += [{**head, "choices": [part]} for part in shape.split_choice(choice, index)]
+    if not chunks:
+        raise CannotConvert
+    if include_usage:
+        chunks.append({**head, "choices": [], "usage": object_of(answer.get("usage"))})
+    return b"".join(encode_event(msgspec.json.encode(chunk)) for chunk in chunks) + DONE_EVENT
+
+
+def _to_json(shape: _Shape, body: bytes) -> bytes:
+    head: dict[str, Any] = {}
+    usage = None
+    choices: dict[int, replay_chat.ChatChoice | replay_completion.CompletionChoice] = {}
+    for chunk in _chunks(body):
+        for name, value in chunk.items():
+            if name == "choices":
+                for choice in list_of(value or []):
+                    index = object_of(choice).get("index", 0)
+                    if not isinstance(index, int):
+                        raise CannotConvert
+                    if index not in choices:
+                        choices[index] = shape.choice(index)
+                    choices[index].add(choice)
+            elif name == "usage":
+                usage = value if value is not None else usage
+            elif name in _FIRST_SAID:
+                head[name] = value if is_empty(head.get(name)) else head[name]
+            elif name != "obfuscation" and (value is not None or name not in head):
+                head[name] = value
+    if not choices:
+        raise CannotConvert
+    whole = {**head, "object": shape.whole_object, "choices": [choices[index].whole() for index in sorted(choices)]}
+    if usage is not None:
+        whole["usage"] = usage
+    return msgspec.json.encode(whole)
+
+
+def _chunks(body: bytes) -> Iterator[dict[str, Any]]:
+    """The chunks of a stream up to its `[DONE]`.
+
+    Raises: CannotConvert where there is none, or an error among them.
+    """
+    for event in split_events(body):
+        data = event_data(event)
+        if data is None:
+            continue
+        if data.strip() == DONE:
+            return
+        chunk = object_of(msgspec.json.decode(data))
+        if chunk.get("error") is not None:
+            raise CannotConvert
+        yield chunk
+    raise CannotConvert

@@ -1,0 +1,46 @@
+"""Where answers are kept: the contract that every store passes, whatever it is made of."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from policies.cache.entry import Entry
+
+
+class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """An immutable snapshot of a store's counters.
+
+    `entries` and `bytes` are what this process holds (for a shared store: what waits to be written). `errors` are
+    failures of the store itself, `dropped` are answers that it did not take.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    entries: int = 0
+    bytes: int = 0
+    errors: int = 0
+    dropped: int = 0
+
+
+class Store(Protocol):
+    """Keeps answers for a while, within bounds. Nothing here raises for a store that is down: that is a miss."""
+
+    async def open(self) -> None:
+        """Acquire what keeping needs. Called once before the first use; does not wait for a store that is down."""
+
+    async def aclose(self) -> None:
+        """Release everything. Safe to call twice."""
+
+    def get_nowait(self, key: bytes) -> Entry | None:
+        """The answer if it is at hand in this process. None is not yet a miss: `get` may know more."""
+
+    async def get(self, key: bytes) -> Entry | None:
+        """The answer, or None; waits no longer than the store's own limit."""
+
+    def put(self, key: bytes, entry: Entry, ttl_s: float) -> None:
+        """Keep an answer for `ttl_s` seconds. Never waits; `get` finds it from now on, unless it was not taken."""
+
+    def statistics(self) -> StoreStatistics:
+        """A snapshot of the counters."""

@@ -1,0 +1,146 @@
+"""Reading a policy file: strict, and every problem of the file reported at once.
+
+Called at start, at reload and by the command line. Which backend types exist is handed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from backends.config import Config
+from backends.errors import ConfigurationError
+from policies.advice import find_warnings
+from policies.locate import MAX_BYTES, Document, Problem, read_document
+from policies.problems import translate
+from policies.references import check_references
+from policies.schema import KeyPolicy, Policy, RoutePolicy
+
+BackendConfigs = Callable[[str], type[Config]]
+"""The settings of a backend type. Raises: ConfigurationError for a type that it does not know."""
+
+_MAX_PROBLEMS = 100
+_DEFAULTED = ("timeouts", "retry", "circuit_breaker", "cache")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPolicy:
+    """A policy file as it was read, checked whole."""
+
+    policy: Policy
+    """Routes have taken over `defaults` already."""
+    backends: Mapping[str, tuple[str, Config]]
+    """The type and the settings of each backend, by name."""
+    revision: str
+    """The beginning of the SHA-256 of the file's bytes."""
+    path: Path
+    document: Document
+    """What the file says, secrets as references."""
+    warnings: tuple[str, ...]
+
+
+def load_policy(path: Path, environ: Mapping[str, str], backend_configs: BackendConfigs) -> LoadedPolicy:
+    """Read and check a file; `environ` resolves secrets written as env:NAME.
+
+    Raises: ConfigurationError with one line for each problem: `file:line: path: message`.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: the policy file cannot be read: {error.strerror}") from error
+    return parse_policy(raw, path, environ, backend_configs)
+
+
+def parse_policy(raw: bytes, path: Path, environ: Mapping[str, str], backend_configs: BackendConfigs) -> LoadedPolicy:
+    """Check the bytes of a policy file; `path` only names it in messages.
+
+    Raises: as `load_policy`.
+    """
+    document = read_document(raw)
+    if document.data is None:
+        raise _refused(path, document.problems)
+    policy, problems = _parse_sections(document, environ)
+    backends, backend_problems = _parse_backends(document, environ, backend_configs)
+    problems += [*document.problems, *backend_problems, *islice(check_references(document), _MAX_PROBLEMS + 1)]
+    if policy is not None:
+        problems += _shared_keys(policy.keys, document)
+    if policy is None or problems:
+        raise _refused(path, problems)
+    policy = policy.model_copy(update={"routes": tuple(_with_defaults(route, policy) for route in policy.routes)})
+    return LoadedPolicy(
+        policy=policy,
+        backends=backends,
+        revision=hashlib.sha256(raw).hexdigest()[:12],
+        path=path,
+        document=document,
+        warnings=tuple(find_warnings(policy)),
+    )
+
+
+def _parse_sections(document: Document, environ: Mapping[str, str]) -> tuple[Policy | None, list[Problem]]:
+    # By way of JSON, because there `strict` takes lists for tuples but no "3" for 3 and no true for 1.
+    text = json.dumps(document.data)
+    try:
+        return Policy.model_validate_json(text, strict=True, context={"environ": environ}), []
+    except ValidationError as error:
+        return None, translate(error, Policy, document)
+
+
+def _parse_backends(
+    document: Document, environ: Mapping[str, str], backend_configs: BackendConfigs
+) -> tuple[dict[str, tuple[str, Config]], list[Problem]]:
+    parsed: dict[str, tuple[str, Config]] = {}
+    problems: list[Problem] = []
+    sections = document.value(("backends",))
+    for name, section in sections.items() if isinstance(sections, dict) else ():
+        kind = section.get("type") if isinstance(section, dict) else None
+        if not isinstance(kind, str) or not kind:
+            continue  # the schema has complained of it
+        settings: dict[str, Any] = {key: value for key, value in section.items() if key != "type"}
+        try:
+            model = backend_configs(kind)
+        except ConfigurationError as error:
+            problems.append(document.problem(("backends", name, "type"), error.message))
+            continue
+        try:
+            parsed[name] = (kind, model.model_validate_json(json.dumps(settings), context={"environ": environ}))
+        except ValidationError as error:
+            problems += translate(error, model, document, ("backends", name))
+    return parsed, problems
+
+
+def _shared_keys(keys: Iterable[KeyPolicy], document: Document) -> list[Problem]:
+    holders: dict[str, str] = {}
+    problems: list[Problem] = []
+    for index, key in enumerate(keys):
+        holder = holders.setdefault(key.key.get_secret_value(), key.name)
+        if holder != key.name:
+            message = f'the same secret as key "{holder}": a caller could not be told from the other'
+            problems.append(document.problem(("keys", index, "key"), message))
+    return problems
+
+
+def _with_defaults(route: RoutePolicy, policy: Policy) -> RoutePolicy:
+    """A section that the route has itself counts whole, even where it is null."""
+    inherited = {
+        section: default
+        for section in _DEFAULTED
+        if section not in route.model_fields_set and (default := getattr(policy.defaults, section)) is not None
+    }
+    return route.model_copy(update=inherited) if inherited else route
+
+
+def _refused(path: Path, problems: Iterable[Problem]) -> ConfigurationError:
+    ordered = sorted(dict.fromkeys(problems), key=lambda problem: (problem.line, problem.column))
+    lines = [problem.text(str(path)) for problem in ordered[:_MAX_PROBLEMS]]
+    if len(ordered) > _MAX_PROBLEMS:
+        lines.append(f"{path}: there are more problems than these {_MAX_PROBLEMS}")
+    return ConfigurationError("\n".join(lines))

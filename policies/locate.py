@@ -1,0 +1,231 @@
+"""YAML text to plain data that knows on which line everything stands. Strict and bounded; of policies it knows nothing.
+
+Plain words are read as YAML 1.2 does: `on`, `off`, `yes` and dates are text, only `true` and `false` are booleans.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import yaml
+
+MAX_BYTES = 1024**2
+"""The largest file that is read."""
+MAX_NODES = 50_000
+"""The most values, aliases written out."""
+MAX_DEPTH = 50
+"""The deepest nesting."""
+
+Place = tuple[str | int, ...]
+"""Where a value stands: the keys and list positions that lead to it."""
+
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS: Mapping[str, bool | None] = {
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
+}
+_TAG = "tag:yaml.org,2002:"
+_TAGS = frozenset(
+    _TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge", "timestamp", "value")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong in a file: where it is, and what to do. Lines and columns count from 1; column 0 is unknown."""
+
+    place: Place
+    message: str
+    line: int
+    column: int = 0
+
+    def text(self, source: str) -> str:
+        """`file:line[:column]: path: message`, on one line."""
+        position = f"{self.line}:{self.column}" if self.column else str(self.line)
+        path = f"{dotted(self.place)}: " if self.place else ""
+        said = f"{path}{self.message}"
+        # A key may hold line breaks and signs that steer a terminal.
+        safe = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said)
+        return f"{source}:{position}: {safe}"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file's data (None where it cannot be read at all), the line of each value, and what is wrong with its text."""
+
+    data: object
+    lines: Mapping[Place, int]
+    problems: tuple[Problem, ...]
+
+    def problem(self, place: Place, message: str) -> Problem:
+        """A problem at that place, or on the line of the nearest place above it that the file has."""
+        known = place
+        while known and known not in self.lines:
+            known = known[:-1]
+        return Problem(place, message, self.lines.get(known, 1))
+
+    def value(self, place: Place) -> object:
+        """What the file says there; None where it says nothing."""
+        value = self.data
+        for part in place:
+            if isinstance(value, dict) and isinstance(part, str):
+                value = value.get(part)
+            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+                value = value[part]
+            else:
+                return None
+        return value
+
+
+def dotted(place: Place) -> str:
+    """A place as people write it: `routes[0].timeouts.total`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+
+
+def read_document(raw: bytes) -> Document:
+    """Parse one YAML file. Never raises: what is wrong is in `problems`."""
+    try:
+        return _read(raw)
+    except _UnreadableError as error:
+        return Document(None, {}, (error.problem,))
+
+
+class _UnreadableError(Exception):
+    def __init__(self, message: str, line: int = 1, column: int = 0) -> None:
+        super().__init__(message)
+        self.problem = Problem((), message, line, column)
+
+
+def _read(raw: bytes) -> Document:
+    if len(raw) > MAX_BYTES:
+        raise _UnreadableError(f"the file is larger than {MAX_BYTES // 1024} KiB")
+    text = _decode(raw)
+    try:
+        _check_depth(text)
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 0)
+        raise _UnreadableError(f"this is not YAML: {what}", line, column) from error
+    except yaml.YAMLError as error:
+        raise _UnreadableError(f"this is not YAML: {' '.join(str(error).split())}") from error
+    builder = _Builder()
+    data = builder.build(root, (), 0) if root is not None else None
+    if data is None:
+        raise _UnreadableError("the file is empty")
+    return Document(data, builder.lines, tuple(builder.problems.values()))
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = _position(raw[: error.start].decode("utf-8-sig", "replace"))
+        raise _UnreadableError(f"byte 0x{raw[error.start]:02x} is not UTF-8", line, column) from error
+    found = _UNPRINTABLE.search(text)
+    if found is not None:
+        line, column = _position(text[: found.start()])
+        raise _UnreadableError(f"the control character U+{ord(found[0]):04X} is not allowed", line, column)
+    return text
+
+
+def _position(before: str) -> tuple[int, int]:
+    """Line and column of what follows this text."""
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
+def _check_depth(text: str) -> None:
+    """Refuse deep nesting before the composer, which recurses in C, sees it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise _UnreadableError(f"nested deeper than {MAX_DEPTH} levels", line)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+class _Builder:
+    """Turns nodes into data. Aliases are written out, so the number of values made is what is bounded."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Place, int] = {}
+        self.problems: dict[tuple[int, str], Problem] = {}
+        self._num_nodes = 0
+
+    def build(self, node: yaml.Node, place: Place, depth: int) -> object:
+        """The data of a node that stands at `place`."""
+        self._count(node, depth)
+        if node.tag not in _TAGS:
+            self._complain(node, place, f"the tag {node.tag.replace(_TAG, '!!')} is not allowed")
+        if isinstance(node, yaml.MappingNode):
+            mapping: dict[str, object] = {}
+            for key, (key_node, value_node) in self._pairs(node, place, depth).items():
+                self.lines[(*place, key)] = key_node.start_mark.line + 1
+                mapping[key] = self.build(value_node, (*place, key), depth + 1)
+            return mapping
+        if isinstance(node, yaml.SequenceNode):
+            items: list[object] = []
+            for index, item in enumerate(node.value):
+                self.lines[(*place, index)] = item.start_mark.line + 1
+                items.append(self.build(item, (*place, index), depth + 1))
+            return items
+        return _scalar(node) if isinstance(node, yaml.ScalarNode) else None
+
+    def _pairs(self, node: yaml.MappingNode, place: Place, depth: int) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """A mapping's own pairs, then those it merges in (`<<`), which never replace its own."""
+        self._count(node, depth)
+        pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        merged: list[yaml.Node] = []
+        for key_node, value_node in node.value:
+            if key_node.tag == _TAG + "merge":
+                merged.extend(value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node])
+            elif not isinstance(key_node, yaml.ScalarNode):
+                self._complain(key_node, place, "a key must be plain text")
+            elif key_node.value in pairs:
+                first = pairs[key_node.value][0].start_mark.line + 1
+                self._complain(key_node, (*place, key_node.value), f"given twice, first on line {first}")
+            else:
+                pairs[key_node.value] = (key_node, value_node)
+        for source in merged:
+            if isinstance(source, yaml.MappingNode):
+                for key, pair in self._pairs(source, place, depth + 1).items():
+                    pairs.setdefault(key, pair)
+            else:
+                self._complain(source, place, "<< takes a mapping, or a list of mappings")
+        return pairs
+
+    def _count(self, node: yaml.Node, depth: int) -> None:
+        self._num_nodes += 1
+        line = node.start_mark.line + 1
+        if self._num_nodes > MAX_NODES:
+            raise _UnreadableError(f"more than {MAX_NODES} values, aliases written out", line)
+        if depth > MAX_DEPTH:
+            raise _UnreadableError(f"nested deeper than {MAX_DEPTH} levels, aliases written out", line)
+
+    def _complain(self, node: yaml.Node, place: Place, message: str) -> None:
+        line = node.start_mark.line + 1
+        # The same text is met again wherever an alias repeats it; it is reported once.
+        self.problems.setdefault((line, message), Problem(place, message, line))
+
+
+def _scalar(node: yaml.ScalarNode) -> str | int | float | bool | None:
+    text: str = node.value
+    if node.style or node.tag == _TAG + "str":
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text) and math.isfinite(value := float(text)):
+        return value
+    return text

@@ -1,0 +1,1 @@
+"""Choosing among backends: weights, priorities, breakers, retries, fallbacks to other routes."""

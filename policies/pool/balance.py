@@ -1,0 +1,62 @@
+"""Which of a pool's members takes the next attempt: by priority, then by weight, around those that are out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from policies.pool.breaker import CircuitBreaker
+
+
+class Share(msgspec.Struct, frozen=True):
+    """A member's part of the traffic. Lower priorities are asked first; weight 0 is never chosen."""
+
+    index: int
+    weight: int
+    priority: int
+
+
+class Balancer:
+    """Smooth weighted round robin within the lowest priority that has an available member.
+
+    Each turn every candidate earns its weight and the richest takes the call and pays what all earned, so that the
+    shares are exact over any full cycle and evenly spread within it. Members are named by their index.
+    """
+
+    def __init__(self, shares: Sequence[Share], breakers: Sequence[CircuitBreaker]) -> None:
+        """`breakers` holds every member's, by index; `shares` may leave members out."""
+        in_rotation = [share for share in shares if share.weight > 0]
+        self._groups = [
+            [(share.index, share.weight, breakers[share.index]) for share in in_rotation if share.priority == priority]
+            for priority in sorted({share.priority for share in in_rotation})
+        ]
+        self._credit = [0] * len(breakers)
+
+    def choose(self, tried: Collection[int] = ()) -> int | None:
+        """The index of the member to ask; None if all are out of rotation or in `tried`."""
+        credit = self._credit
+        for group in self._groups:
+            earned = 0
+            chosen = None
+            for index, weight, breaker in group:
+                if index in tried or not breaker.is_available():
+                    continue
+                earned += weight
+                credit[index] += weight
+                if chosen is None or credit[index] > credit[chosen]:
+                    chosen = index
+            if chosen is not None:
+                credit[chosen] -= earned
+                return chosen
+        return None
+
+    def retry_in_s(self) -> float | None:
+        """Seconds until a member can be chosen again; None if none ever will be, all weights being 0."""
+        waits = [breaker.retry_in_s() for group in self._groups for _, _, breaker in group]
+        return min(waits, default=None)
+
+
+def max_ejected(members: int, percent: int) -> int:
+    """How many of a route's members may be out at once: `percent` of them, but always one if there are others."""
+    return max(members * percent // 100, 1 if members > 1 else 0)

@@ -1,0 +1,286 @@
+"""A route's pool: chooses a member for each attempt and retries where that is safe, all before the first byte.
+
+Built by assembly, around backends that it does not own; sits just above them in a route's stack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import msgspec
+
+from backends.clock import Clock
+from backends.errors import NoBackendAvailable, UpstreamError
+from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Statistics
+from backends.stream import StreamEnd
+from policies.pool.balance import Balancer, Share, max_ejected
+from policies.pool.breaker import CircuitBreaker
+from policies.pool.classify import Health, failure_of
+from policies.pool.retry import RetryBudget, backoff_s, retry_after_s
+from policies.schema import CircuitBreakerPolicy, RetryPolicy
+
+Outcome = Reply | UpstreamError
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A backend's place in a pool. `model` replaces the client's model name; None keeps it."""
+
+    backend: Backend
+    model: str | None = None
+    weight: int = 1
+    priority: int = 0
+
+
+class RetryStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What retries a pool made (`retries`), and calls that stayed failed: out of attempts, or out of budget."""
+
+    retries: int
+    retries_exhausted: int
+    retries_over_budget: int
+
+
+class Pool:
+    """Sends each call to one of its members, and to another (or the same again) where the policy allows a retry.
+
+    A reply below 400 is final as soon as its head is there; how its stream ends only informs the breaker.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[Member],
+        *,
+        retry: RetryPolicy,
+        breaker: CircuitBreakerPolicy,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._name = name
+        self._members = tuple(members)
+        self._labels = _labels(members)
+        self._policy = retry
+        self._retry_on = frozenset(retry.on) if retry.attempts else frozenset()
+        self._clock = clock
+        self._random = random
+        self._budget = RetryBudget(retry.budget_percent, clock)
+        self._max_ejected = max_ejected(sum(member.weight > 0 for member in members), breaker.max_ejection_percent)
+        self._breakers = tuple(CircuitBreaker(breaker, clock, self._may_eject) for _ in members)
+        self._balancers = {operation: self._balancer(operation) for operation in Operation}
+        self._sent = 0
+        self._failed = 0
+        self._retries = 0
+        self._exhausted = 0
+        self._over_budget = 0
+
+    @property
+    def name(self) -> str:
+        """The route's name."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Every operation that some member answers; the smallest context, where all are known."""
+        all_of_them = [member.backend.capabilities for member in self._members]
+        contexts = [each.max_context_tokens for each in all_of_them if each.max_context_tokens is not None]
+        return Capabilities(
+            operations=frozenset[Operation]().union(*(each.operations for each in all_of_them)),
+            max_context_tokens=min(contexts) if len(contexts) == len(all_of_them) else None,
+        )
+
+    async def open(self) -> None:
+        """Nothing: members may be in several pools, so whoever built them opens them."""
+
+    async def aclose(self) -> None:
+        """Nothing, as with `open`."""
+
+    def statistics(self) -> Statistics:
+        """Calls taken, and calls that failed after every attempt. What is in flight is counted by the members."""
+        return Statistics(sent=self._sent, failed=self._failed)
+
+    def retry_statistics(self) -> RetryStatistics:
+        """A snapshot of the retry counters."""
+        return RetryStatistics(
+            retries=self._retries, retries_exhausted=self._exhausted, retries_over_budget=self._over_budget
+        )
+
+    def breaker_states(self) -> dict[str, str]:
+        """Each member's breaker, by backend name; by `name:model` where the same backend is there more than once."""
+        states = [breaker.snapshot().state.value for breaker in self._breakers]
+        return dict(zip(self._labels, states, strict=True))
+
+    async def send(self, call: Call) -> Reply:
+        """Answer through one of the members.
+
+        After the last attempt its outcome is final: an error reply is returned as it came, an error is raised.
+        Raises: UpstreamError of the last attempt; NoBackendAvailable if every member is out of rotation.
+        """
+        self._sent += 1
+        self._budget.add_call()
+        balancer = self._balancers[call.operation]
+        index = balancer.choose()
+        if index is None:
+            self._failed += 1
+            raise NoBackendAvailable(
+                f'every backend of the route "{self._name}" is out of rotation', retry_after_s=balancer.retry_in_s()
+            )
+        outcome = await self._attempt(index, call)
+        if isinstance(outcome, Reply) and outcome.status < 400:
+            return outcome
+        outcome = await self._retry(index, call, outcome)
+        if not _is_answer(outcome):
+            self._failed += 1
+        if isinstance(outcome, Reply):
+            return outcome
+        try:
+            raise outcome
+        finally:
+            # The error's traceback holds this frame; letting go of the error leaves no cycle behind.
+            del outcome
+
+    async def _attempt(self, index: int, call: Call, failed: Outcome | None = None) -> Outcome:
+        """Ask one member, once `failed` is closed, and tell its breaker. An upstream's error is returned."""
+        member = self._members[index]
+        breaker = self._breakers[index]
+        facts = call.facts
+        facts.attempts += 1
+        facts.backend = member.backend.name
+        model = member.model
+        if model is not None and model != call.model:
+            call = msgspec.structs.replace(call, model=model)
+        facts.upstream_model = call.model
+        ticket = breaker.begin()
+        try:
+            if isinstance(failed, Reply):
+                await failed.aclose()
+            reply = await member.backend.send(call)
+        except UpstreamError as error:
+            _report_failure(breaker, ticket, error)
+            return error
+        except BaseException:
+            breaker.release(ticket)
+            raise
+        if reply.status >= 400:
+            _report_failure(breaker, ticket, reply)
+        elif reply.stream is None:
+            breaker.succeed(ticket)
+        else:
+            reply.stream.taps.append(_BreakerTap(breaker, breaker.answering(ticket)))
+        return reply
+
+    async def _retry(self, index: int, call: Call, outcome: Outcome) -> Outcome:
+        """Further attempts after `outcome` of member `index`, as far as policy, budget and deadline allow."""
+        if not self._is_worth_retrying(outcome):
+            return outcome
+        ready_at: dict[int, float] = {}
+        for number in range(self._policy.attempts):
+            now = self._clock.now()
+            ready_at[index] = now + self._pause_s(number, outcome)
+            again = self._choose_again(call, ready_at)
+            if again is None or (start_at := ready_at.get(again, now)) >= call.deadline:
+                return outcome
+            if not self._budget.spend_nowait():
+                self._over_budget += 1
+                return outcome
+            if start_at > now:
+                await self._sleep(start_at - now, outcome)
+                if not self._breakers[again].is_available():
+                    return outcome
+            self._retries += 1
+            index = again
+            outcome = await self._attempt(index, call, outcome)
+            if not self._is_worth_retrying(outcome):
+                return outcome
+        self._exhausted += 1
+        return outcome
+
+    def _is_worth_retrying(self, outcome: Outcome) -> bool:
+        return not _is_answer(outcome) and failure_of(outcome).reason in self._retry_on
+
+    def _pause_s(self, number: int, outcome: Outcome) -> float:
+        """How long the member that failed is left alone by this call; inf if longer than the policy waits."""
+        asked_s = retry_after_s(outcome, self._clock) if self._policy.respect_retry_after else None
+        if asked_s is not None and asked_s > self._policy.backoff.max:
+            return math.inf
+        return max(backoff_s(self._policy.backoff, number, self._random), asked_s or 0.0)
+
+    def _choose_again(self, call: Call, ready_at: dict[int, float]) -> int | None:
+        """A member that this call has not tried, else the one that is ready first.
+
+        Only the member that failed needs the pause: it, and not the others, is down or full.
+        """
+        untried = self._balancers[call.operation].choose(ready_at)
+        if untried is not None:
+            return untried
+        available = [index for index in ready_at if self._breakers[index].is_available()]
+        return min(available, key=ready_at.__getitem__, default=None)
+
+    async def _sleep(self, seconds: float, outcome: Outcome) -> None:
+        """Wait before a retry. The failed reply stays open until the retry is certain, so cancellation closes it."""
+        try:
+            await self._clock.sleep(seconds)
+        except BaseException:
+            if isinstance(outcome, Reply):
+                await outcome.aclose()
+            raise
+
+    def _balancer(self, operation: Operation) -> Balancer:
+        able = [operation in member.backend.capabilities.operations for member in self._members]
+        # What nobody claims to answer may go to anyone: the member's refusal says best what is wrong.
+        shares = [
+            Share(index, member.weight, member.priority)
+            for index, member in enumerate(self._members)
+            if able[index] or not any(able)
+        ]
+        return Balancer(shares, self._breakers)
+
+    def _may_eject(self) -> bool:
+        return sum(not breaker.is_closed for breaker in self._breakers) < self._max_ejected
+
+
+class _BreakerTap:
+    """Tells the breaker how a stream ended."""
+
+    __slots__ = ("_breaker", "_ticket")
+
+    def __init__(self, breaker: CircuitBreaker, ticket: int) -> None:
+        self._breaker = breaker
+        self._ticket = ticket
+
+    def feed(self, piece: bytes) -> None:
+        """Nothing to learn from content."""
+
+    def end(self, how: StreamEnd) -> None:
+        """A clean end is a success, a client that left says nothing, all else is a failure."""
+        if how is StreamEnd.CLEAN:
+            self._breaker.succeed(self._ticket)
+        elif how is StreamEnd.CLIENT_GONE:
+            self._breaker.release(self._ticket)
+        else:
+            self._breaker.fail(self._ticket)
+
+
+def _labels(members: Sequence[Member]) -> list[str]:
+    places = Counter(member.backend.name for member in members)
+    return [
+        member.backend.name if places[member.backend.name] == 1 else f"{member.backend.name}:{member.model}"
+        for member in members
+    ]
+
+
+def _is_answer(outcome: Outcome) -> bool:
+    return isinstance(outcome, Reply) and outcome.status < 400
+
+
+def _report_failure(breaker: CircuitBreaker, ticket: int, outcome: Outcome) -> None:
+    health = failure_of(outcome).health
+    if health is Health.BROKEN:
+        breaker.fail(ticket)
+    elif health is Health.WORKING:
+        breaker.succeed(ticket)
+    else:
+        breaker.release(ticket)

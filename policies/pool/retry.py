@@ -1,0 +1,100 @@
+"""When another attempt may be made: the budget that bounds retries, the upstream's Retry-After, the backoff.
+
+The loop that asks is `pool.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from random import Random
+
+from backends.clock import Clock
+from backends.errors import SlipstreamError
+from backends.protocol import Reply
+from policies.schema import BackoffPolicy
+
+_SAVED_RETRIES = 100.0
+_FLOOR_PER_S = 3.0
+_FLOOR_SAVED = 10.0
+
+
+class RetryBudget:
+    """Bounds retries to a share of the calls, so that an outage does not multiply its own load.
+
+    Two token buckets, each drained by every retry; either may pay. One earns `percent` / 100 a call and saves at most
+    100 retries, the other earns 3 a second and saves at most 10, so that a quiet route can retry too. Hence
+    retries <= share x calls + 3 x seconds + 10, and under load the share alone counts. 0 percent allows none.
+    """
+
+    __slots__ = ("_clock", "_floor", "_floor_at", "_share", "_share_per_call")
+
+    def __init__(self, percent: float, clock: Clock) -> None:
+        self._clock = clock
+        self._share_per_call = percent / 100
+        self._share = 0.0
+        self._floor = _FLOOR_SAVED if percent > 0 else 0.0
+        self._floor_at = clock.now()
+
+    def add_call(self) -> None:
+        """Earn one call's share."""
+        share = self._share + self._share_per_call
+        self._share = share if share < _SAVED_RETRIES else _SAVED_RETRIES
+
+    def spend_nowait(self) -> bool:
+        """Pay for one retry; False if there is nothing left."""
+        if self._share_per_call == 0:
+            return False
+        now = self._clock.now()
+        self._floor = min(_FLOOR_SAVED, self._floor + (now - self._floor_at) * _FLOOR_PER_S)
+        self._floor_at = now
+        if max(self._share, self._floor) < 1:
+            return False
+        self._share = max(0.0, self._share - 1)
+        self._floor = max(0.0, self._floor - 1)
+        return True
+
+
+def backoff_s(policy: BackoffPolicy, number: int, random: Random) -> float:
+    """Seconds to wait before retry `number` (from 0) of the same backend: doubling, jittered, at most `policy.max`."""
+    # The exponent is capped because a float overflows; by then every wait is at its longest anyway.
+    wait_s = min(policy.max, policy.initial * 2.0 ** min(number, 64))
+    return min(policy.max, wait_s * (1 + policy.jitter * (2 * random.random() - 1)))
+
+
+def retry_after_s(outcome: Reply | SlipstreamError, clock: Clock) -> float | None:
+    """How long the upstream asks to wait, in seconds from 0 to inf; None if it does not say.
+
+    Understands `retry-after-ms`, and `retry-after` as seconds or as an HTTP date; anything else counts as not said.
+    """
+    if isinstance(outcome, SlipstreamError):
+        return outcome.retry_after_s
+    milliseconds = outcome.header(b"retry-after-ms")
+    if milliseconds is not None:
+        wait_ms = _number(milliseconds)
+        if wait_ms is not None:
+            return wait_ms / 1000
+    value = outcome.header(b"retry-after")
+    if value is None:
+        return None
+    wait_s = _number(value)
+    return wait_s if wait_s is not None else _until_date(value, clock.wall())
+
+
+def _number(value: bytes) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return None if math.isnan(number) or number < 0 else number
+
+
+def _until_date(value: bytes, wall: float) -> float | None:
+    try:
+        date = parsedate_to_datetime(value.decode("latin-1"))
+        # HTTP dates are GMT, also where one does not say so.
+        at = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return max(0.0, at - wall)

@@ -1,0 +1,97 @@
+"""Whether the names in a policy file meet. Looked at in the plain data, so that any other problem is no obstacle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from policies.locate import Document, Place, Problem
+from policies.problems import show, unknown
+
+_MAX_CYCLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A name and where it stands."""
+
+    name: str
+    place: Place
+
+
+def check_references(document: Document) -> Iterator[Problem]:
+    """Names given twice, names that nothing bears, and fallbacks that lead back to themselves."""
+    routes = _sections(document, ("routes",))
+    keys = _sections(document, ("keys",))
+    route_names = [named for place in routes for named in _texts(document, (*place, "name"))]
+    key_names = [named for place in keys for named in _texts(document, (*place, "name"))]
+    tenants = {named.name for place in keys for named in _texts(document, (*place, "tenant"))} | {"default"}
+    backends = document.value(("backends",))
+    known_backends = list(backends) if isinstance(backends, dict) else []
+    refs = [
+        named
+        for place in routes
+        for part in _sections(document, (*place, "backends"))
+        for named in _texts(document, (*part, "ref"))
+    ]
+    fallbacks = [named for place in routes for named in _texts(document, (*place, "fallbacks", "routes"))]
+    matched_keys = [named for place in routes for named in _texts(document, (*place, "match", "keys"))]
+    matched_tenants = [named for place in routes for named in _texts(document, (*place, "match", "tenants"))]
+    yield from _twice("route", route_names, document)
+    yield from _twice("key", key_names, document)
+    yield from _dangling("backend", refs, known_backends, document)
+    yield from _dangling("route", fallbacks, [named.name for named in route_names], document)
+    yield from _dangling("key", matched_keys, [named.name for named in key_names], document)
+    yield from _dangling("tenant", matched_tenants, sorted(tenants), document)
+    yield from _cycles(routes, document)
+
+
+def _sections(document: Document, place: Place) -> list[Place]:
+    """The places of a list's items."""
+    value = document.value(place)
+    return [(*place, index) for index in range(len(value))] if isinstance(value, list) else []
+
+
+def _texts(document: Document, place: Place) -> list[_Named]:
+    """A text, or the texts in a list; whatever else stands there has a problem of its own."""
+    value = document.value(place)
+    if isinstance(value, str):
+        return [_Named(value, place)]
+    items = value if isinstance(value, list) else []
+    return [_Named(item, (*place, index)) for index, item in enumerate(items) if isinstance(item, str)]
+
+
+def _twice(what: str, names: Iterable[_Named], document: Document) -> Iterable[Problem]:
+    first: dict[str, Place] = {}
+    for named in names:
+        if named.name in first:
+            line = document.lines[first[named.name]]
+            yield document.problem(named.place, f"the {what} name {show(named.name)} is taken, see line {line}")
+        else:
+            first[named.name] = named.place
+
+
+def _dangling(what: str, names: Iterable[_Named], known: list[str], document: Document) -> Iterable[Problem]:
+    bearers = frozenset(known)
+    for named in names:
+        if named.name not in bearers:
+            yield document.problem(named.place, unknown(what, named.name, known))
+
+
+def _cycles(routes: list[Place], document: Document) -> Iterable[Problem]:
+    graph: dict[str, dict[str, Place]] = {}
+    for place in routes:
+        for route in _texts(document, (*place, "name")):
+            targets = graph.setdefault(route.name, {})
+            targets.update((named.name, named.place) for named in _texts(document, (*place, "fallbacks", "routes")))
+    for _ in range(_MAX_CYCLES):
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            # Each name in the list is a fallback of the next one.
+            path = list(reversed(error.args[1]))
+            last_place = graph[path[-2]].pop(path[-1])
+            yield document.problem(last_place, f"fallbacks lead back: {' -> '.join(path)}")
+        else:
+            return

@@ -1,0 +1,236 @@
+"""The policy file: every section, key, bound and default. Strict: an unknown key anywhere is an error.
+
+The descriptions here are the reference: `docs/policies.md` and the published JSON Schema are made from them.
+Reading a file, with its errors and hints, is `load.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+
+from backends.config import ByteSize, Config, Duration, Secret
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+"""A configured name: it becomes a metric label, so it is short and plain."""
+
+RetryOn = Literal[
+    "connect", "first_token_timeout", "upstream_cut", "408", "409", "425", "429", "500", "502", "503", "504", "529"
+]
+FallbackOn = Literal["error", "timeout", "rate_limit", "context_window", "content_policy"]
+CacheScope = Literal["user", "key", "tenant", "global"]
+ClientControl = Literal["no-cache", "no-store", "max-age"]
+
+
+class TimeoutsPolicy(Config):
+    """How long an answer may take."""
+
+    connect: Duration = Field(5.0, gt=0, description="Waiting for a connection and opening it.")
+    first_token: Duration = Field(300.0, gt=0, description="A stream's first event, from the moment it was asked for.")
+    stream_idle: Duration = Field(120.0, gt=0, description="Silence in the middle of a stream.")
+    total: Duration = Field(600.0, gt=0, description="The whole call, every attempt included.")
+
+
+class BackoffPolicy(Config):
+    """The wait before another attempt: doubles from `initial` to `max`."""
+
+    initial: Duration = Field(0.1, gt=0, description="The wait before the first retry.")
+    max: Duration = Field(5.0, gt=0, description="The longest wait; a longer Retry-After is passed to the client.")
+    jitter: float = Field(0.2, ge=0, le=1, description="Random share of the wait, added or taken away.")
+
+
+class RetryPolicy(Config):
+    """Another attempt, only while nothing of the answer has reached the client."""
+
+    attempts: int = Field(2, ge=0, le=10, description="Attempts after the first; 0 turns retries off.")
+    on: tuple[RetryOn, ...] = Field(
+        ("connect", "429", "503"),
+        description="What is worth another attempt. The default lists only failures that no model has worked on.",
+    )
+    backoff: BackoffPolicy = Field(default_factory=BackoffPolicy, description="The wait between attempts.")
+    budget_percent: float = Field(
+        20.0, ge=0, le=100, description="Retries as a share of the route's calls; over it a failure is final."
+    )
+    respect_retry_after: bool = Field(
+        True, description="Wait as long as the upstream's Retry-After says, up to `backoff.max`."
+    )
+
+
+class CircuitBreakerPolicy(Config):
+    """Takes a backend that keeps failing out of rotation for a while."""
+
+    consecutive_failures: int = Field(5, ge=1, le=1000, description="Failures in a row that open the breaker.")
+    open_for: Duration = Field(30.0, gt=0, description="How long it stays open before one call may try again.")
+    half_open_max: int = Field(1, ge=1, le=100, description="Calls let through at once while it is being tried again.")
+    max_ejection_percent: int = Field(
+        50,
+        ge=0,
+        le=100,
+        description="At most this share of a route's backends is out at once (one always may, if there are others).",
+    )
+
+
+class FallbacksPolicy(Config):
+    """Other routes to ask when this one cannot answer; only before the first byte of an answer."""
+
+    on: tuple[FallbackOn, ...] = Field(("error", "timeout"), min_length=1, description="What sends a call on.")
+    routes: tuple[Name, ...] = Field(min_length=1, description="Names of routes, tried in this order.")
+
+
+class ExactCachePolicy(Config):
+    """Same call, same answer."""
+
+    enabled: bool = Field(True, description="Turns the exact cache on for this route.")
+    ttl: Duration = Field(86400.0, gt=0, description="How long an answer may be served.")
+    coalesce: Literal["off", "wait", "join_stream"] = Field(
+        "join_stream",
+        description="Identical calls in flight share one upstream call: `wait` for the whole answer, or `join_stream` to follow it live.",
+    )
+    max_entry: ByteSize = Field(1024**2, ge=1024, description="Answers larger than this are not stored.")
+
+
+class CachePolicy(Config):
+    """What may be answered from memory, and for whom."""
+
+    scope: CacheScope = Field(
+        "tenant",
+        description="Who shares entries. `user` is the body's `user` field; a call without that identity is not cached.",
+    )
+    epoch: str = Field("", max_length=64, description="Change it to invalidate everything this route has stored.")
+    client_control: tuple[ClientControl, ...] = Field(
+        ("no-cache", "no-store", "max-age"), description="Which `cache-control` directives of a client are honoured."
+    )
+    exact: ExactCachePolicy = Field(default_factory=ExactCachePolicy, description="The exact cache.")
+
+
+class MatchPolicy(Config):
+    """Which calls a route takes; every key that is given must hold. The first route that matches wins."""
+
+    models: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
+        (), description='Globs over the model name (`*`, `?`, `[...]`). A call without a model matches only "*".'
+    )
+    paths: tuple[Annotated[str, Field(pattern=r"^/")], ...] = Field(
+        (), description="Globs over the path, with or without /v1: `/v1/chat/completions`, `/v1/audio/*`."
+    )
+    headers: dict[str, str] = Field({}, description="Header name to glob over its value.")
+    keys: tuple[Name, ...] = Field((), description="Names of keys.")
+    tenants: tuple[Name, ...] = Field((), description="Names of tenants.")
+    internal: bool = Field(False, description="Never matches by itself: the route is only a fallback of others.")
+
+    @model_validator(mode="after")
+    def _has_a_condition(self) -> Self:
+        if not self.internal and not (self.models or self.paths or self.headers or self.keys or self.tenants):
+            raise ValueError('give at least one condition, for instance models: ["*"], or internal: true')
+        return self
+
+
+class RouteBackend(Config):
+    """One backend of a route."""
+
+    ref: Name = Field(description="A name under `backends`.")
+    model: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="The model name to ask that backend for, instead of the client's.",
+    )
+    weight: int = Field(
+        1,
+        ge=0,
+        le=1_000_000,
+        description="Share of calls among backends of the same priority; 0 takes it out of rotation.",
+    )
+    priority: int = Field(
+        0, ge=0, le=100, description="Lower is asked first; the next is used when nothing of this priority can answer."
+    )
+
+
+class RoutePolicy(Config):
+    """What happens to the calls it matches."""
+
+    name: Name = Field(description="Unique; appears in metrics, logs and cache keys.")
+    match: MatchPolicy = Field(description="Which calls this route takes.")
+    backends: tuple[RouteBackend, ...] = Field(min_length=1, description="Who answers.")
+    timeouts: TimeoutsPolicy = Field(default_factory=TimeoutsPolicy, description="Time limits.")
+    retry: RetryPolicy = Field(default_factory=RetryPolicy, description="Further attempts.")
+    circuit_breaker: CircuitBreakerPolicy = Field(
+        default_factory=CircuitBreakerPolicy, description="Taking failing backends out."
+    )
+    fallbacks: FallbacksPolicy | None = Field(None, description="Other routes to ask.")
+    cache: CachePolicy | None = Field(None, description="Caching; without this section nothing is cached.")
+
+
+class DefaultsPolicy(Config):
+    """Sections that every route takes over unless it has its own."""
+
+    timeouts: TimeoutsPolicy | None = Field(None, description="As in a route.")
+    retry: RetryPolicy | None = Field(None, description="As in a route.")
+    circuit_breaker: CircuitBreakerPolicy | None = Field(None, description="As in a route.")
+    cache: CachePolicy | None = Field(None, description="As in a route.")
+
+
+class KeyPolicy(Config):
+    """A key that clients may present. Kept only as a hash."""
+
+    name: Name = Field(description="Unique; appears in logs.")
+    key: Secret = Field(description="The key itself, as env:NAME or file:PATH.")
+    tenant: Name = Field(
+        "default", description="Who the key belongs to: caches are never shared between tenants unless a route says so."
+    )
+    models: tuple[str, ...] = Field(("*",), min_length=1, description="Globs over the models this key may ask for.")
+
+
+class RedisStore(Config):
+    """Redis as the shared store of every replica."""
+
+    url: Secret = Field(description="redis://... or rediss://..., as env:NAME or file:PATH.")
+    timeout: Duration = Field(0.005, gt=0, le=5, description="A look-up that takes longer is a miss.")
+    prefix: Name = Field("slipstream", description="Begins every key written.")
+
+
+class MemoryStore(Config):
+    """Memory of one process."""
+
+    max_size: ByteSize = Field(
+        256 * 1024**2, ge=1024**2, description="All entries together; the least recently used go first."
+    )
+
+
+class StoresPolicy(Config):
+    """Where cached answers live. With `redis` every replica shares them; else each process has its own."""
+
+    memory: MemoryStore = Field(default_factory=MemoryStore, description="In this process.")
+    redis: RedisStore | None = Field(None, description="In Redis.")
+
+
+def _with_type(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError("a backend is a mapping with at least `type`")
+    return value
+
+
+class BackendPolicy(Config):
+    """Something that answers. Further keys depend on `type`; see docs/backends.md."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: str = Field(
+        min_length=1, description="The type of backend: openai, anthropic, scripted, or one that a package adds."
+    )
+
+
+class Policy(Config):
+    """A whole policy file."""
+
+    version: Literal[1] = Field(description="The version of this format.")
+    backends: dict[Name, Annotated[BackendPolicy, BeforeValidator(_with_type)]] = Field(
+        min_length=1, description="What answers, by name."
+    )
+    keys: tuple[KeyPolicy, ...] = Field(
+        (), description="Who may call. Without keys the gateway listens on loopback only."
+    )
+    stores: StoresPolicy = Field(default_factory=StoresPolicy, description="Where cached answers live.")
+    defaults: DefaultsPolicy = Field(default_factory=DefaultsPolicy, description="Sections for every route.")
+    routes: tuple[RoutePolicy, ...] = Field(min_length=1, description="Tried from top to bottom; the first match wins.")

@@ -1,0 +1,49 @@
+"""Fixtures and settings of the whole suite. Sockets left open are errors too: every ResourceWarning is one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import settings
+
+from tests.support.clock import FakeClock
+from tests.support.openai_server import OpenAIServer
+
+settings.register_profile("suite", max_examples=100, deadline=None)
+settings.register_profile("long", max_examples=10_000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+@pytest.fixture
+async def _task_guard() -> AsyncIterator[None]:
+    yield
+    leaked = asyncio.all_tasks() - {asyncio.current_task()}
+    # A task that has just been cancelled may still need its last turn.
+    if leaked:
+        await asyncio.wait(leaked, timeout=0.05)
+    still_running = [task for task in leaked if not task.done()]
+    assert not still_running, f"the test left tasks running: {still_running}"
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_tasks(request: pytest.FixtureRequest) -> None:
+    """Fail an async test that leaves a task behind; set up first, so it looks after every other fixture is gone."""
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("_task_guard")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Time that stands still until the test moves it."""
+    return FakeClock()
+
+
+@pytest.fixture
+async def openai_server() -> AsyncIterator[OpenAIServer]:
+    """A scriptable upstream on a free port."""
+    async with OpenAIServer() as server:
+        yield server

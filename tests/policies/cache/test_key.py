@@ -1,0 +1,191 @@
+"""The identity of calls: what must differ differs, what must not does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.protocol import Call, Operation
+from policies.cache.key import cache_key, identity_of
+from policies.schema import CacheScope
+from tests.support.calls import make_call
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+_VALUES = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8
+)
+_BODIES = st.dictionaries(st.text(min_size=1), _VALUES, max_size=5)
+
+
+def key_of(call: Call, identity: str = "someone", route: str = "route", epoch: str = "") -> bytes:
+    """The key with nothing special about it."""
+    return cache_key(call, identity, route, epoch)
+
+
+def with_body(body: dict[str, Any], **fields: Any) -> Call:
+    """A chat call with exactly this body."""
+    return msgspec.structs.replace(make_call(**fields), body=body)
+
+
+def canonical(value: Any) -> str:
+    """An independent notion of equality: JSON with sorted keys, in which 1, 1.0 and true differ."""
+    return json.dumps(value, sort_keys=True)
+
+
+BASE: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "system", "content": "be nice"}, {"role": "user", "content": "caf\u00e9"}],
+    "temperature": 1,
+    "seed": 7,
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"seed": 8},
+        {"seed": None},
+        {"temperature": 1.0},
+        {"temperature": True},
+        {"top_p": 1},
+        {"n": 2},
+        {"user": "someone else"},
+        {"unknown_field": {"deep": [1]}},
+        {"tools": []},
+        {"response_format": {"type": "json_object"}},
+        {"messages": [*reversed(BASE["messages"])]},
+        {"messages": [BASE["messages"][0], {"role": "user", "content": "cafe\u0301"}]},
+        {"messages": [BASE["messages"][0], {"role": "user", "content": [{"type": "text", "text": "caf\u00e9"}]}]},
+        {"messages": [BASE["messages"][0], {"role": "assistant", "content": "caf\u00e9"}]},
+        {"messages": [BASE["messages"][0], {"role": "user", "content": "caf\u00e9 "}]},
+    ],
+    ids=str,
+)
+def test_key_with_one_field_changed_differs(changed: dict[str, Any]) -> None:
+    """Everything in the body may matter, down to the type of a number and the form of a letter."""
+    assert key_of(with_body({**BASE, **changed})) != key_of(with_body(BASE))
+
+
+def test_key_without_a_field_differs() -> None:
+    """A missing field is another call than any value of it."""
+    keys = {key_of(with_body({name: value for name, value in BASE.items() if name != gone})) for gone in BASE}
+
+    assert len(keys | {key_of(with_body(BASE))}) == len(BASE) + 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"path": "/engines/chat/completions"},
+        {"query": "api-version=2"},
+        {"method": "PUT"},
+        {"operation": Operation.COMPLETION},
+        {"headers": [(b"openai-beta", b"assistants=v2")]},
+    ],
+    ids=str,
+)
+def test_key_with_another_destination_differs(fields: dict[str, Any]) -> None:
+    """What is asked, and of which version of the API, is part of the question."""
+    assert key_of(with_body(BASE, **fields)) != key_of(with_body(BASE))
+
+
+def test_key_parts_do_not_run_into_each_other() -> None:
+    """Moving a character from one part to its neighbour makes another key."""
+    call = with_body(BASE)
+    keys = {key_of(call, "a", "b", "c"), key_of(call, "ab", "", "c"), key_of(call, "a", "bc", ""), key_of(call, "abc")}
+
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize(
+    "fields", [{"headers": [(b"user-agent", b"x")]}, {"request_id": "r"}, {"tenant": "t"}], ids=str
+)
+def test_key_does_not_depend_on_what_changes_no_answer(fields: dict[str, Any]) -> None:
+    """Who sent it counts through the identity only."""
+    assert key_of(with_body(BASE, **fields)) == key_of(with_body(BASE))
+
+
+@pytest.mark.parametrize("operation", [Operation.CHAT, Operation.COMPLETION])
+def test_key_of_convertible_operation_is_the_same_in_both_forms(operation: Operation) -> None:
+    """One entry answers both ways of asking."""
+    streamed = make_call(operation=operation, stream=True, extra={"stream_options": {"include_usage": True}})
+
+    assert key_of(streamed) == key_of(make_call(operation=operation, extra={"stream": False}))
+
+
+def test_key_of_responses_differs_by_form() -> None:
+    """Answers that cannot be converted are kept apart."""
+    streamed = make_call(operation=Operation.RESPONSES, stream=True)
+
+    assert key_of(streamed) != key_of(make_call(operation=Operation.RESPONSES))
+
+
+@given(_BODIES, _BODIES)
+def test_key_is_equal_exactly_for_equal_bodies(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Two bodies have one key if and only if they are the same JSON value, the stream fields aside."""
+    ignored = ("stream", "stream_options")
+    is_same = canonical({k: v for k, v in first.items() if k not in ignored}) == canonical(
+        {k: v for k, v in second.items() if k not in ignored}
+    )
+
+    assert (key_of(with_body(first)) == key_of(with_body(second))) is is_same
+
+
+@given(_BODIES, st.randoms(use_true_random=False))
+def test_key_does_not_depend_on_order_and_white_space(body: dict[str, Any], random: Any) -> None:
+    """The same value written differently is the same call."""
+    names = list(body)
+    random.shuffle(names)
+    rewritten = json.loads(json.dumps({name: body[name] for name in names}, indent=3))
+
+    assert key_of(with_body(rewritten)) == key_of(with_body(body))
+
+
+@given(_BODIES, st.data())
+def test_key_with_any_value_changed_differs(body: dict[str, Any], data: st.DataObject) -> None:
+    """Any change of any field makes another call."""
+    body = {"field": 0, **body}
+    name = data.draw(st.sampled_from([name for name in body if name not in ("stream", "stream_options")]))
+    value = data.draw(_VALUES.filter(lambda value: canonical(value) != canonical(body[name])))
+
+    assert key_of(with_body({**body, name: value})) != key_of(with_body(body))
+
+
+def test_key_of_huge_numbers_is_exact() -> None:
+    """Numbers beyond 64 bits count to their last digit."""
+    assert key_of(with_body({"seed": 10**40})) != key_of(with_body({"seed": 10**40 + 1}))
+
+
+def test_identity_of_user_without_user_is_none() -> None:
+    """A call that lacks the identity it would be shared by is not cached."""
+    assert identity_of(make_call(tenant="a"), "user") is None
+
+
+@pytest.mark.parametrize("scope", ["user", "key", "tenant"])
+def test_identity_of_another_tenant_differs(scope: CacheScope) -> None:
+    """Equal names of users and keys in two tenants are two identities."""
+    first, second = (make_call(tenant=tenant, user="u", key_id="k") for tenant in "ab")
+
+    assert identity_of(first, scope) != identity_of(second, scope)
+
+
+def test_identity_of_global_scope_is_shared() -> None:
+    """Whoever wants sharing across tenants gets it."""
+    assert identity_of(make_call(tenant="a"), "global") == identity_of(make_call(tenant="b"), "global")
+
+
+@given(st.lists(st.tuples(st.sampled_from(["user", "key", "tenant"]), st.text(), st.text(min_size=1)), max_size=50))
+def test_identities_never_collide(people: list[tuple[CacheScope, str, str]]) -> None:
+    """However names are chosen, different people have different identities."""
+    expected = {(scope, tenant, "" if scope == "tenant" else name) for scope, tenant, name in people}
+    identities = {
+        identity_of(make_call(tenant=tenant, user=name, key_id=name), scope) for scope, tenant, name in people
+    }
+
+    assert len(identities) == len(expected)
