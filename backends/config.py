@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,28 +15,36 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, Validati
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_MAX_SECONDS = 3650 * 86400.0
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|kB|MB|GB)")
 _BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
+_MAX_BYTES = 1024**5
 
 
 class Config(BaseModel):
     """Base of every section: unknown keys are errors, values are frozen, secrets are hidden."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def _parse_duration(value: object) -> float:
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError('a duration needs a number and a unit: "250ms", "2s", "5m", "1h", "7d"')
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds > _MAX_SECONDS:
+        raise ValueError("a duration is at most 3650d")
+    return seconds
 
 
 def _parse_size(value: object) -> int:
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError('a size needs a number and a unit: "512KiB", "64MiB", "1GiB"')
-    return int(float(match[1]) * _BYTES[match[2]])
+    size = float(match[1]) * _BYTES[match[2]]
+    if size > _MAX_BYTES:
+        raise ValueError("a size is at most 1048576GiB")
+    return int(size)
 
 
 def _resolve_secret(value: object, info: ValidationInfo) -> object:
@@ -88,12 +97,13 @@ Secret = Annotated[
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest exact way to write a duration: 0.25 -> "250ms", 120 -> "2m"."""
+    """A short way to write a duration that reads back as the same number: 0.25 -> "250ms", 120 -> "2m"."""
     for unit in ("d", "h", "m", "s"):
         if seconds and seconds % _SECONDS[unit] == 0:
             return f"{int(seconds / _SECONDS[unit])}{unit}"
-    milliseconds = seconds * 1000
-    return f"{milliseconds:g}ms"
+    milliseconds = f"{round(seconds * 1000)}ms"
+    # Fixed notation in full, for the few values that whole milliseconds do not give back exactly.
+    return milliseconds if _parse_duration(milliseconds) == seconds else f"{Decimal(repr(seconds)):f}s"
 
 
 def plain(value: Any) -> Any:

@@ -50,10 +50,13 @@ class Registry:
         """
         point = self._points.get(name)
         if point is None:
-            near = difflib.get_close_matches(name, self._points, n=1)
+            near = difflib.get_close_matches(name.lower(), self._points, n=1)
             hint = f' Did you mean "{near[0]}"?' if near else ""
             raise ConfigurationError(f'unknown backend type "{name}".{hint} Known types: {", ".join(self.names())}')
-        kind = point.load()
+        try:
+            kind = point.load()
+        except ImportError as error:
+            raise ConfigurationError(f'the backend type "{name}" cannot be loaded: {error}') from error
         if not isinstance(kind, Kind):
             raise ConfigurationError(f'the entry point {point.value} of backend type "{name}" is not a Kind')
         return kind

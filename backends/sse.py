@@ -18,7 +18,6 @@ _LINE_END = rb"(?:\r\n|\n|\r(?!\n))"
 _BLANK_LINE = re.compile(_LINE_END + rb"{2}")
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
-_DONE_LINE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\] *(?:[\r\n]|$)")
 
 
 def encode_event(data: bytes) -> bytes:
@@ -40,20 +39,34 @@ def whole_events_end(data: bytes) -> int:
     """Where the last whole event ends: the length of `data` unless an unfinished event follows."""
     if data.endswith(_BLANK_LINES):
         return len(data)
-    return max(at + len(blank) if (at := data.rfind(blank)) >= 0 else 0 for blank in _BLANK_LINES)
+    return _last_blank_line(data, 0, len(data))
 
 
-def find_events(data: bytes, mark: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
-    """Where the events that hold `mark` begin and end, each once; events without it cost nothing."""
+def find_events(data: bytes, field: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """Where the events begin and end in which a JSON field (its name, quoted) has a value other than null.
+
+    `at` is where the field stands first, from `data.find(field)`. Events without it cost next to nothing.
+    """
     end = 0
-    for match in mark.finditer(data):
-        at = match.start()
-        if at < end:
+    while at >= 0:
+        after = at + len(field)
+        if data[after : after + 8].lstrip(b": ").startswith(b"n"):
+            at = data.find(field, after)
             continue
-        begin = max(end, whole_events_end(data[end:at]) + end)
-        closing = _BLANK_LINE.search(data, at)
+        begin = _last_blank_line(data, end, at)
+        closing = _BLANK_LINE.search(data, after)
         end = closing.end() if closing is not None else len(data)
         yield begin, end
+        at = data.find(field, end)
+
+
+def _last_blank_line(data: bytes, start: int, stop: int) -> int:
+    """Behind the last blank line between two places, or `start` if there is none."""
+    for blank in _BLANK_LINES:
+        at = data.rfind(blank, start, stop)
+        if at >= 0:
+            start = at + len(blank)
+    return start
 
 
 def event_data(event: bytes) -> bytes | None:
@@ -66,7 +79,14 @@ def event_data(event: bytes) -> bytes | None:
 
 def has_done(block: bytes) -> bool:
     """Whether one of these whole lines is the `[DONE]` that ends OpenAI's streams."""
-    return DONE in block and _DONE_LINE.search(block) is not None
+    at = block.rfind(DONE)
+    while at >= 0:
+        # The word may also stand in a text; a line of its own it is only right behind `data:`.
+        begin = at - (6 if block[at - 1 : at] == b" " else 5)
+        if begin >= 0 and block.startswith(b"data:", begin) and (begin == 0 or block[begin - 1] in b"\r\n"):
+            return True
+        at = block.rfind(DONE, 0, at)
+    return False
 
 
 class EventBuffer:

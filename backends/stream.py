@@ -69,7 +69,7 @@ class Stream:
 
         Raises: UpstreamCut, StreamStalled or another SlipstreamError; `end` says which way it ended.
         """
-        if self._first:
+        if self._first and self.end is None:
             piece, self._first = self._first, b""
         else:
             try:

@@ -13,7 +13,6 @@ from backends.protocol import CacheOutcome, Operation, Usage
 from backends.stream import StreamEnd
 
 _MAX_LINES = 10_000
-_FLUSH_EVERY_S = 0.1
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -44,7 +43,7 @@ class Line(msgspec.Struct, omit_defaults=True):
 
 
 class AccessLog:
-    """Collects lines and writes them ten times a second; a reader that is too slow costs lines, never requests."""
+    """Collects lines and writes them in batches; a reader that is too slow costs lines, never requests."""
 
     def __init__(self, output: BinaryIO, dropped: Counter) -> None:
         self._output = output
@@ -59,17 +58,16 @@ class AccessLog:
             return
         self._lines.append(self._encode(line))
 
-    async def run(self) -> None:
-        """Write until cancelled, then write what is left."""
-        try:
-            while True:
-                await asyncio.sleep(_FLUSH_EVERY_S)
-                if self._lines:
-                    lines, self._lines = self._lines, []
-                    await asyncio.to_thread(self._write, lines)
-        finally:
-            self._write(self._lines)
-            self._lines = []
+    async def flush(self) -> None:
+        """Write what is queued, off the event loop."""
+        if self._lines:
+            lines, self._lines = self._lines, []
+            await asyncio.to_thread(self._write, lines)
+
+    def close(self) -> None:
+        """Write what is left."""
+        lines, self._lines = self._lines, []
+        self._write(lines)
 
     def _write(self, lines: list[bytes]) -> None:
         if lines:

@@ -1,9 +1,10 @@
-"""The ASGI application: hot paths go straight to their endpoints, the rest through Starlette, the lifespan around both."""
+"""The ASGI application: hot paths go straight to their endpoints, the rest through Starlette; and the lifespan."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
@@ -15,14 +16,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backends.errors import MethodNotAllowed, SlipstreamError, UnknownPath
 from backends.protocol import Operation
-from gateway.access_log import AccessLog
 from gateway.api.endpoint import Endpoint, cors_headers
 from gateway.api.models import Models
 from gateway.core import Core
 from gateway.gauges import refresh_gauges
+from gateway.incoming import Incoming
 from gateway.reload import Reloader, open_runtime, show_revision
 from gateway.settings import shares_metrics
-from policies.cache.store import Store
+
+if TYPE_CHECKING:
+    from policies.cache.store import Store
 
 _logger = logging.getLogger(__name__)
 
@@ -34,11 +37,11 @@ _OPERATIONS = {
 }
 _API_ROOTS = frozenset(
     {
-        "assistants", "audio", "batches", "chat", "classify", "completions", "detokenize", "embeddings", "evals", "files",
-        "fine_tuning", "images", "messages", "models", "moderations", "pooling", "realtime", "rerank", "responses", "score",
-        "threads", "tokenize", "uploads", "vector_stores", "videos",
+        *("assistants", "audio", "batches", "chat", "classify", "completions", "detokenize", "embeddings", "evals"),
+        *("files", "fine_tuning", "images", "messages", "models", "moderations", "pooling", "realtime", "rerank"),
+        *("responses", "score", "threads", "tokenize", "uploads", "vector_stores", "videos"),
     }
-)  # fmt: skip
+)
 """First segments of paths that are taken for the API's also where the client leaves `/v1` out."""
 
 _CORS_PREFLIGHT = [
@@ -51,11 +54,10 @@ _CORS_PREFLIGHT = [
 class Application:
     """One worker's application."""
 
-    def __init__(self, core: Core, store: Store, reloader: Reloader | None, access_log: AccessLog | None) -> None:
+    def __init__(self, core: Core, store: Store, reloader: Reloader) -> None:
         self._core = core
         self._store = store
         self._reloader = reloader
-        self._access_log = access_log
         self._hot: dict[str, ASGIApp] = {}
         for path, operation in _OPERATIONS.items():
             self._hot[path] = self._hot["/v1" + path] = Endpoint(core, operation, path)
@@ -84,13 +86,12 @@ class Application:
 
     def request_reload(self) -> None:
         """Read the policy file again."""
-        if self._reloader is not None:
-            self._reloader.request()
+        self._reloader.request()
 
     def _application_for(self, scope: Scope) -> ASGIApp:
         path = scope["path"]
         method = scope["method"]
-        if method == "POST" and (endpoint := self._hot.get(path)) is not None:
+        if method == "POST" and (endpoint := self._hot.get(path) or self._hot.get(path.rstrip("/"))) is not None:
             return endpoint
         if method == "OPTIONS":
             return self._preflight
@@ -109,7 +110,7 @@ class Application:
                 Route("/ready", self._ready),
                 Route("/metrics", self._show_metrics),
             ],
-            exception_handlers={HTTPException: _http_error},
+            exception_handlers={HTTPException: self._http_error},
         )
 
     async def _health(self, request: Request) -> Response:
@@ -127,8 +128,20 @@ class Application:
             from prometheus_client.multiprocess import MultiProcessCollector
 
             registry = CollectorRegistry()
-            MultiProcessCollector(registry)
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
         return PlainTextResponse(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        """Starlette's own refusals, in OpenAI's shape."""
+        assert isinstance(error, HTTPException), "registered for that class"
+        own: SlipstreamError
+        if error.status_code == 405:
+            own = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
+        else:
+            own = UnknownPath(f"there is no {request.url.path}; the API begins at /v1")
+        request_id = Incoming(request.scope["headers"]).request_id.decode("ascii") or self._core.next_request_id()
+        headers = {**(error.headers or {}), "x-request-id": request_id}
+        return Response(own.body(), own.status, headers=headers, media_type="application/json")
 
     async def _preflight(self, scope: Scope, receive: Receive, send: Send) -> None:
         origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
@@ -146,11 +159,8 @@ class Application:
         show_revision(core)
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = []
-                if self._reloader is not None:
-                    running.append(tasks.create_task(self._reloader.run(), name="reload"))
-                if self._access_log is not None:
-                    running.append(tasks.create_task(self._access_log.run(), name="access log"))
+                running = [tasks.create_task(self._reloader.run(), name="reload")]
+                running.append(tasks.create_task(self._core.observer.run(), name="observer"))
                 running.append(tasks.create_task(self._refresh(), name="gauges"))
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
@@ -167,19 +177,7 @@ class Application:
             await self._core.clock.sleep(5.0)
 
     async def _close(self) -> None:
-        if self._reloader is not None:
-            await self._reloader.aclose()
+        await self._reloader.aclose()
         await self._store.aclose()
         if self._core.tracer is not None:
             await asyncio.to_thread(self._core.tracer.close)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own refusals, in OpenAI's shape."""
-    assert isinstance(error, HTTPException), "registered for that class"
-    own: SlipstreamError
-    if error.status_code == 405:
-        own = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
-    else:
-        own = UnknownPath(f"there is no {request.url.path}; the API begins at /v1")
-    return Response(own.body(), own.status, headers=error.headers, media_type="application/json")

@@ -1,63 +1,100 @@
-"""The strict reading of a JSON body: what the gateway relies on is checked, everything else travels untouched."""
+"""The strict reading of a JSON body: what the gateway relies on is checked, everything else travels untouched.
+
+Types are those of OpenAI's own fields; a field that is not named here is the upstream's matter.
+"""
 
 from __future__ import annotations
 
 import math
-from types import NoneType
+import re
 from typing import Any
 
 import jiter
+import msgspec
 
 from backends.errors import InvalidRequest
 from backends.protocol import Operation
 
 _MAX_MODEL_CHARS = 256
 
-_TEXT = (str, NoneType)
-_NUMBER = (int, float, NoneType)
-_FLAG = (bool, NoneType)
-_OBJECT = (dict, NoneType)
-_LIST = (list, NoneType)
+_Number = int | float | None
+_Flag = bool | None
+_Object = dict[str, Any] | None
 
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "stream": _FLAG,
-    "stream_options": _OBJECT,
-    "user": _TEXT,
-    "temperature": _NUMBER,
-    "top_p": _NUMBER,
-    "n": _NUMBER,
-    "seed": _NUMBER,
-    "max_tokens": _NUMBER,
-    "max_completion_tokens": _NUMBER,
-    "max_output_tokens": _NUMBER,
-    "presence_penalty": _NUMBER,
-    "frequency_penalty": _NUMBER,
-    "logit_bias": _OBJECT,
-    "tools": _LIST,
-    "response_format": _OBJECT,
-    "parallel_tool_calls": _FLAG,
-    "encoding_format": _TEXT,
-    "dimensions": _NUMBER,
-    "metadata": _OBJECT,
-    "stop": (str, list, NoneType),
-    "tool_choice": (str, dict, NoneType),
-}
-"""Types of OpenAI's own fields; fields not named here are the upstream's matter."""
 
-_REQUIRED: dict[Operation, tuple[str, tuple[type, ...]]] = {
-    Operation.CHAT: ("messages", (list,)),
-    Operation.EMBEDDING: ("input", (str, list)),
-}
+class StreamOptions(msgspec.Struct):
+    """`stream_options`."""
 
-_WORDS: dict[type, str] = {
-    str: "a string",
-    int: "a number",
-    float: "a number",
-    bool: "a boolean",
-    dict: "an object",
-    list: "an array",
-    NoneType: "null",
+    include_usage: _Flag = None
+
+
+class Message(msgspec.Struct):
+    """One message of a chat."""
+
+    role: str
+
+
+class Fields(msgspec.Struct):
+    """What every operation's body may say."""
+
+    model: str
+    stream: _Flag = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    metadata: _Object = None
+    temperature: _Number = None
+    top_p: _Number = None
+
+
+class GenerationFields(Fields):
+    """What a body may say that asks for text."""
+
+    n: _Number = None
+    seed: _Number = None
+    max_tokens: _Number = None
+    presence_penalty: _Number = None
+    frequency_penalty: _Number = None
+    logit_bias: _Object = None
+    stop: str | list[Any] | None = None
+
+
+class ChatFields(GenerationFields, kw_only=True):
+    """A chat completion's body."""
+
+    messages: list[Message]
+    max_completion_tokens: _Number = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: _Object = None
+    parallel_tool_calls: _Flag = None
+
+
+class EmbeddingFields(Fields, kw_only=True):
+    """An embedding's body."""
+
+    input: str | list[Any]
+    encoding_format: str | None = None
+    dimensions: _Number = None
+
+
+class ResponsesFields(Fields, kw_only=True):
+    """A response's body; a stored prompt may name the model instead."""
+
+    model: str = ""
+    max_output_tokens: _Number = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: _Flag = None
+
+
+_FIELDS: dict[Operation, type[Fields]] = {
+    Operation.CHAT: ChatFields,
+    Operation.COMPLETION: GenerationFields,
+    Operation.EMBEDDING: EmbeddingFields,
+    Operation.RESPONSES: ResponsesFields,
 }
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def decode_json(raw: bytes) -> Any:
@@ -71,55 +108,39 @@ def decode_json(raw: bytes) -> Any:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
 
 
-def decode_body(raw: bytes, operation: Operation) -> dict[str, Any]:
-    """The body of an operation, its own fields checked.
+def decode_body(raw: bytes, operation: Operation) -> tuple[dict[str, Any], Fields]:
+    """The whole body of an operation, and the fields of it that the gateway knows, checked.
 
     Raises: InvalidRequest, its `param` naming the field.
     """
     body = decode_json(raw)
     if type(body) is not dict:
-        raise InvalidRequest(f"the body is {_WORDS.get(type(body), 'a value')}; it must be a JSON object")
-    model = body.get("model")
-    if type(model) is not str or not model:
-        if operation is not Operation.RESPONSES or "model" in body:
-            raise InvalidRequest(_wrong("model", model, "a non-empty string", "model" in body), param="model")
-    elif len(model) > _MAX_MODEL_CHARS or not model.isprintable():
-        raise InvalidRequest("model is not a model name: at most 256 printable characters", param="model")
-    required = _REQUIRED.get(operation)
-    if required is not None and type(body.get(required[0])) not in required[1]:
-        name, types = required
-        raise InvalidRequest(_wrong(name, body.get(name), _either(types), name in body), param=name)
-    for name, value in body.items():
-        types = _FIELDS.get(name)
-        if types is not None:
-            kind = type(value)
-            if kind not in types:
-                raise InvalidRequest(_wrong(name, value, _either(types), True), param=name)
-            if kind is float and not math.isfinite(value):
-                raise InvalidRequest(f"{name} is out of range", param=name)
-    if operation is Operation.CHAT:
-        _check_messages(body["messages"])
-    return body
-
-
-def _check_messages(messages: list[Any]) -> None:
-    if not messages:
+        raise InvalidRequest("the body is not a JSON object")
+    try:
+        fields = msgspec.convert(body, _FIELDS[operation])
+    except msgspec.ValidationError as error:
+        raise _refused(str(error)) from None
+    model = fields.model
+    if (not model and "model" in body) or len(model) > _MAX_MODEL_CHARS or not model.isprintable():
+        raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
+    if isinstance(fields, ChatFields) and not fields.messages:
         raise InvalidRequest("messages is empty; give at least one message", param="messages")
-    for index, message in enumerate(messages):
-        if type(message) is not dict:
-            where = f"messages[{index}]"
-            raise InvalidRequest(_wrong(where, message, "an object", True), param=where)
-        if type(message.get("role")) is not str:
-            where = f"messages[{index}].role"
-            raise InvalidRequest(_wrong(where, message.get("role"), "a string", "role" in message), param=where)
+    if _has_infinity(body):
+        raise InvalidRequest("a number in the body is out of range")
+    return body, fields
 
 
-def _either(types: tuple[type, ...]) -> str:
-    return " or ".join(dict.fromkeys(_WORDS[kind] for kind in types if kind is not NoneType))
+def _has_infinity(body: dict[str, Any]) -> bool:
+    # 1e999 is valid JSON; as a float it is infinite, which no JSON that we write could say again.
+    return math.inf in body.values() or -math.inf in body.values()
 
 
-def _wrong(name: str, value: object, expected: str, is_there: bool) -> str:
-    found = f"is {_WORDS.get(type(value), 'a value')}" if is_there else "is missing"
-    if value == "":
-        found = "is empty"
-    return f"{name} {found}; it must be {expected}"
+def _refused(problem: str) -> InvalidRequest:
+    match = _PLACE.match(problem)
+    assert match is not None, "the pattern takes any text"
+    what, path = match["what"], match["path"] or ""
+    missing = _MISSING.match(what)
+    if missing is not None:
+        path = f"{path}.{missing[1]}" if path else missing[1]
+        return InvalidRequest(f"{path} is missing", param=path)
+    return InvalidRequest(f"{path}: {what[:1].lower()}{what[1:].replace('`', '')}", param=path)

@@ -66,4 +66,4 @@ def create_application() -> Application:
             raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
         return assemble(changed, clock, store, registry, previous)
 
-    return Application(core, store, Reloader(core, loaded.path, build), access_log)
+    return Application(core, store, Reloader(core, loaded.path, build))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gateway.core import Core
-from policies.cache.store import Store
+
+if TYPE_CHECKING:
+    from policies.cache.store import Store
 
 
 def refresh_gauges(core: Core, store: Store) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from starlette.types import Receive
 
 from backends.errors import BodyTooLarge, ClientGone, InvalidRequest
-from backends.http.headers import HOP_BY_HOP
+from backends.headers import HOP_BY_HOP, without_named
 from backends.protocol import Headers
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -44,6 +44,7 @@ class Incoming:
     __slots__ = (
         "accept_encoding",
         "cache_control",
+        "connection",
         "content_encoding",
         "content_length",
         "content_type",
@@ -62,6 +63,7 @@ class Incoming:
         self.accept_encoding = b""
         self.cache_control = ""
         self.origin = b""
+        self.connection = b""
         self.forwarded: Headers = []
         for field in headers:
             name = field[0]
@@ -73,6 +75,8 @@ class Incoming:
                 self.content_type = field[1]
             elif name == b"content-encoding":
                 self.content_encoding = field[1]
+        if self.connection:
+            self.forwarded = without_named(self.forwarded, self.connection)
 
     def _take(self, name: bytes, value: bytes) -> None:
         if name == b"authorization" or (name in (b"x-api-key", b"api-key") and self.credentials is None):
@@ -81,7 +85,10 @@ class Incoming:
             # The server in front has checked that these are digits.
             self.content_length = int(value)
         elif name == b"cache-control":
-            self.cache_control = value.decode("latin-1")
+            text = value.decode("latin-1")
+            self.cache_control = f"{self.cache_control},{text}" if self.cache_control else text
+        elif name == b"connection":
+            self.connection = value
         elif name == b"accept-encoding":
             self.accept_encoding = value
         elif name == b"origin":

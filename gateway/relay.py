@@ -41,11 +41,11 @@ async def send_stream(send: Send, reply: Reply, headers: Headers, *, hides_usage
     """
     stream = reply.stream
     assert stream is not None, "the reply has a body"
-    is_sse = (reply.header(b"content-type") or b"").startswith(_EVENT_STREAM)
+    is_sse = _is_readable_sse(reply)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     try:
-        if hides_usage and is_sse:
-            await _pump_without_usage(send, stream)
+        if is_sse:
+            await _pump_events(send, stream, UsageChunkFilter(hides_usage=hides_usage))
         else:
             while piece := await stream.read():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -60,8 +60,13 @@ async def send_stream(send: Send, reply: Reply, headers: Headers, *, hides_usage
     return None
 
 
-async def _pump_without_usage(send: Send, stream: Stream) -> None:
-    usage_filter = UsageChunkFilter()
+def _is_readable_sse(reply: Reply) -> bool:
+    """Whether the events can be read, and one of ours added: not where they are compressed."""
+    content_type = reply.header(b"content-type") or b""
+    return content_type.startswith(_EVENT_STREAM) and reply.header(b"content-encoding") in (None, b"identity")
+
+
+async def _pump_events(send: Send, stream: Stream, usage_filter: UsageChunkFilter) -> None:
     while piece := await stream.read():
         if out := usage_filter.feed(piece):
             await send({"type": "http.response.body", "body": out, "more_body": True})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import logging
 import signal
@@ -15,6 +16,7 @@ from types import FrameType
 
 import uvicorn
 
+from backends.errors import ConfigurationError
 from gateway.app import Application
 from gateway.connection import ClientConnection
 from gateway.settings import Settings, export_settings, share_metrics_directory
@@ -50,7 +52,7 @@ class GatewayServer(uvicorn.Server):
         self._on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM and SIGINT: say so on /ready, wait for load balancers to see it, then stop; a second SIGINT is at once."""
+        """SIGTERM, SIGINT: /ready says so, load balancers get time to see it, then stop. A second SIGINT is at once."""
         if self._application().is_draining and sig == signal.SIGINT:
             self.force_exit = self.should_exit = True
             return
@@ -90,12 +92,24 @@ def run_worker(settings: Settings, listener: socket, on_started: Callable[[], No
     """Serve in this process, on a socket that listens already."""
     config = _config(settings)
     config.load()
+    _tune_garbage_collector()
     GatewayServer(config, settings.drain_delay, on_started).run(sockets=[listener])
+
+
+def _tune_garbage_collector() -> None:
+    # A request's objects are freed by reference counting; the collector only walks through what start-up left.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _run_as_worker(settings: Settings, listener: socket, on_started: Callable[[], None]) -> None:
     configure_logging(settings)
-    run_worker(settings, listener, on_started)
+    try:
+        run_worker(settings, listener, on_started)
+    except ConfigurationError as error:
+        _logger.error("%s", error.message)
+        raise SystemExit(1) from error
 
 
 def _listen(settings: Settings) -> socket:

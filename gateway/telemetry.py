@@ -6,6 +6,8 @@ closed vocabularies, so the number of series is bounded by configuration.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from backends.protocol import CacheOutcome, Facts, Operation
@@ -14,6 +16,7 @@ from backends.stream import StreamEnd
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
 _SAVED = frozenset({CacheOutcome.HIT, CacheOutcome.JOINED})
+_AcrossWorkers = Literal["livesum", "livemax", "max"]
 OTHER = "_other"
 """Stands for a model that the policy file does not name, and for calls that no route took."""
 
@@ -23,90 +26,44 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        on_route = ("route", "operation", "model")
-        self.requests = Counter("slipstream_requests", "Requests answered.", (*on_route, "status"), registry=registry)
-        self.errors = Counter(
-            "slipstream_errors",
-            "Requests that the gateway itself answered with an error.",
-            ("route", "code"),
-            registry=registry,
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"slipstream_{name}", meaning, labels, registry=registry)
+
+        def histogram(name: str, meaning: str, *labels: str, buckets: tuple[float, ...] = SECONDS_BUCKETS) -> Histogram:
+            return Histogram(f"slipstream_{name}", meaning, labels, buckets=buckets, registry=registry)
+
+        def gauge(name: str, meaning: str, *labels: str, workers: _AcrossWorkers = "livesum") -> Gauge:
+            return Gauge(f"slipstream_{name}", meaning, labels, registry=registry, multiprocess_mode=workers)
+
+        on = ("route", "operation", "model")
+        self.requests = counter("requests", "Requests answered.", *on, "status")
+        self.errors = counter("errors", "Requests that the gateway itself refused or broke off.", "route", "code")
+        self.duration = histogram("request_seconds", "From a request's head to the last byte of its answer.", *on)
+        self.first_token = histogram("first_token_seconds", "From a request's head to its answer's first event.", *on)
+        self.overhead = histogram(
+            "overhead_seconds", "From a request's head to its going upstream.", "route", buckets=OVERHEAD_BUCKETS
         )
-        self.duration = Histogram(
-            "slipstream_request_seconds", "From the request's head to the last byte of its answer.", on_route,
-            buckets=SECONDS_BUCKETS, registry=registry,
-        )  # fmt: skip
-        self.first_token = Histogram(
-            "slipstream_first_token_seconds", "From the request's head to the first event of a streamed answer.", on_route,
-            buckets=SECONDS_BUCKETS, registry=registry,
-        )  # fmt: skip
-        self.overhead = Histogram(
-            "slipstream_overhead_seconds", "The gateway's own part before a request goes upstream.", ("route",),
-            buckets=OVERHEAD_BUCKETS, registry=registry,
-        )  # fmt: skip
-        self.tokens = Counter(
-            "slipstream_tokens", "Tokens as the upstream counted them; cached ones are part of the prompt.", (*on_route, "kind"),
-            registry=registry,
-        )  # fmt: skip
-        self.saved_tokens = Counter(
-            "slipstream_saved_tokens", "Tokens of answers that came from a cache or a shared call instead of an upstream.",
-            (*on_route, "kind"), registry=registry,
-        )  # fmt: skip
-        self.in_flight = Gauge(
-            "slipstream_requests_in_flight",
-            "Requests being answered.",
-            (),
-            registry=registry,
-            multiprocess_mode="livesum",
+        self.tokens = counter("tokens", "Tokens as upstreams count them; `cached` is part of `prompt`.", *on, "kind")
+        self.saved_tokens = counter("saved_tokens", "Tokens of answers that no upstream was asked for.", *on, "kind")
+        self.in_flight = gauge("requests_in_flight", "Requests being answered.")
+        self.cache_lookups = counter("cache_lookups", "Calls that met a cache.", "route", "layer", "outcome")
+        self.stream_ends = counter("stream_end", "Streamed answers by the way they ended.", "route", "how")
+        self.attempts = counter("upstream_attempts", "Attempts, the first of a request included.", "route", "backend")
+        self.fallbacks = counter("fallbacks", "Requests that another route answered.", "route", "to")
+        self.policy_info = gauge("policy_info", "1 for the revision in force.", "revision", workers="max")
+        self.policy_reloads = counter("policy_reloads", "Changed policy files, taken over or refused.", "outcome")
+        self.log_lines_dropped = counter("log_lines_dropped", "Log lines dropped for a reader that is too slow.")
+        self.backend_in_flight = gauge("backend_in_flight", "Calls a backend is working on.", "backend")
+        self.backend_connections = gauge(
+            "backend_connections", "Connections since start: opened, or reused for another call.", "backend", "kind"
         )
-        self.cache_lookups = Counter(
-            "slipstream_cache_lookups", "Calls that met a cache.", ("route", "layer", "outcome"), registry=registry
+        self.breaker_open = gauge(
+            "breaker_open", "1 while a backend is out of a route's rotation.", "route", "backend", workers="livemax"
         )
-        self.stream_ends = Counter(
-            "slipstream_stream_end", "Streamed answers by the way they ended.", ("route", "how"), registry=registry
-        )
-        self.attempts = Counter(
-            "slipstream_upstream_attempts", "Attempts made by answered requests, the first included.", ("route", "backend"),
-            registry=registry,
-        )  # fmt: skip
-        self.fallbacks = Counter(
-            "slipstream_fallbacks", "Requests that another route answered.", ("route", "to"), registry=registry
-        )
-        self.policy_info = Gauge(
-            "slipstream_policy_info", "1 for the revision of the policy file that is in force.", ("revision",),
-            registry=registry, multiprocess_mode="liveall",
-        )  # fmt: skip
-        self.policy_reloads = Counter(
-            "slipstream_policy_reloads", "Attempts to take over a changed policy file.", ("outcome",), registry=registry
-        )
-        self.log_lines_dropped = Counter(
-            "slipstream_log_lines_dropped",
-            "Access log lines dropped because the log's reader is too slow.",
-            registry=registry,
-        )
-        self.backend_in_flight = Gauge(
-            "slipstream_backend_in_flight", "Calls a backend is working on.", ("backend",), registry=registry,
-            multiprocess_mode="livesum",
-        )  # fmt: skip
-        self.backend_connections = Gauge(
-            "slipstream_backend_connections", "Connections to a backend since start: opened, or reused for another call.",
-            ("backend", "kind"), registry=registry, multiprocess_mode="livesum",
-        )  # fmt: skip
-        self.breaker_open = Gauge(
-            "slipstream_breaker_open", "1 while a backend of a route is out of rotation.", ("route", "backend"),
-            registry=registry, multiprocess_mode="livemax",
-        )  # fmt: skip
-        self.store_entries = Gauge(
-            "slipstream_cache_entries", "Answers held by the cache of this process.", (), registry=registry,
-            multiprocess_mode="livesum",
-        )  # fmt: skip
-        self.store_bytes = Gauge(
-            "slipstream_cache_bytes", "Bytes held by the cache of this process.", (), registry=registry,
-            multiprocess_mode="livesum",
-        )  # fmt: skip
-        self.store_errors = Gauge(
-            "slipstream_cache_store_errors", "Failures of the cache's store since start; each was a miss.", (),
-            registry=registry, multiprocess_mode="livesum",
-        )  # fmt: skip
+        self.store_entries = gauge("cache_entries", "Answers that the cache holds in memory.")
+        self.store_bytes = gauge("cache_bytes", "Bytes that the cache holds in memory.")
+        self.store_errors = gauge("cache_store_errors", "Failures of the cache's store since start; each was a miss.")
 
 
 class RouteMetrics:
@@ -116,7 +73,18 @@ class RouteMetrics:
     here a request adds to integers, and the counters get the sums when somebody looks. Histograms are observed at once.
     """
 
-    __slots__ = ("_cache", "_duration", "_ends", "_first_token", "_labels", "_metrics", "_overhead", "_saved", "_statuses", "_used")
+    __slots__ = (
+        "_cache",
+        "_duration",
+        "_ends",
+        "_first_token",
+        "_labels",
+        "_metrics",
+        "_overhead",
+        "_saved",
+        "_statuses",
+        "_used",
+    )
 
     def __init__(self, metrics: Metrics, route: str, operation: Operation, model: str) -> None:
         self._metrics = metrics

@@ -58,7 +58,7 @@ class Tracer:
         now = self._clock.now()
         span.update_name(f"{exchange.operation.value} {exchange.model}".strip())
         span.set_attributes(_attributes(exchange))
-        if exchange.error is not None or exchange.status >= 500:
+        if exchange.error_code is not None or exchange.status >= 500:
             span.set_status(trace.StatusCode.ERROR)
         context = trace.set_span_in_context(span)
         if facts.sent_at is not None:
@@ -109,7 +109,7 @@ def _attributes(exchange: Exchange) -> dict[str, Any]:
         "gen_ai.usage.input_tokens": facts.usage.prompt_tokens if facts.usage is not None else None,
         "gen_ai.usage.output_tokens": facts.usage.completion_tokens if facts.usage is not None else None,
         "http.response.status_code": exchange.status,
-        "error.type": exchange.error.code if exchange.error is not None else None,
+        "error.type": exchange.error_code,
         "slipstream.request_id": exchange.request_id,
         "slipstream.route": exchange.route,
         "slipstream.backend": facts.backend,

@@ -1,35 +1,38 @@
-"""Takes the usage chunk out of a stream whose client did not ask for it.
+"""Passes a stream on in whole events, and takes the usage chunk out where the client did not ask for it.
 
 The leaf asks the upstream for usage on every stream, so that streams are accounted like whole answers; what the
-client sees must not change for that.
+client sees must not change for that. A stream that breaks inside of an event is shown up to the event before it, so
+that the error event behind it can be read.
 """
 
 from __future__ import annotations
-
-import re
 
 import jiter
 
 from backends.sse import event_data, find_events, whole_events_end
 
 _MAX_HELD_BYTES = 64 * 1024
-_USAGE_OBJECT = re.compile(rb'"usage":\s*\{')
+_USAGE = b'"usage"'
 
 
 class UsageChunkFilter:
-    """Pieces in, pieces out, without events whose `choices` are empty and whose `usage` is an object.
+    """Pieces in, pieces out; with `hides_usage` without events whose `choices` are empty and whose `usage` is an object.
 
     An unfinished event waits for its rest, at most 64 KiB of it: a usage chunk is never that long.
     """
 
-    __slots__ = ("_held", "_passing")
+    __slots__ = ("_held", "_hides_usage", "_passing")
 
-    def __init__(self) -> None:
+    def __init__(self, *, hides_usage: bool = True) -> None:
+        self._hides_usage = hides_usage
         self._held = b""
         self._passing = False
 
     def feed(self, piece: bytes) -> bytes:
         """What may be sent on now; perhaps nothing yet."""
+        if not self._held and piece.endswith(b"\n\n") and not (self._hides_usage and _USAGE in piece):
+            self._passing = False
+            return piece
         if self._held:
             piece = self._held + piece
             self._held = b""
@@ -42,11 +45,12 @@ class UsageChunkFilter:
                 piece, self._held = piece[:end], piece[end:]
         else:
             self._passing = False
-        if b'"usage"' not in piece:
+        at = piece.find(_USAGE) if self._hides_usage else -1
+        if at < 0:
             return piece
         kept = []
         kept_until = 0
-        for begin, end in find_events(piece, _USAGE_OBJECT):
+        for begin, end in find_events(piece, _USAGE, at):
             if _is_usage_chunk(piece[begin:end]):
                 kept.append(piece[kept_until:begin])
                 kept_until = end

@@ -86,7 +86,8 @@ class ExactCachePolicy(Config):
     ttl: Duration = Field(86400.0, gt=0, description="How long an answer may be served.")
     coalesce: Literal["off", "wait", "join_stream"] = Field(
         "join_stream",
-        description="Identical calls in flight share one upstream call: `wait` for the whole answer, or `join_stream` to follow it live.",
+        description="Identical calls in flight share one upstream call: they `wait` for the whole answer, or "
+        "`join_stream` to follow it live.",
     )
     max_entry: ByteSize = Field(1024**2, ge=1024, description="Answers larger than this are not stored.")
 
@@ -96,7 +97,7 @@ class CachePolicy(Config):
 
     scope: CacheScope = Field(
         "tenant",
-        description="Who shares entries. `user` is the body's `user` field; a call without that identity is not cached.",
+        description="Who shares entries. `user` is the body's `user` field; a call without one is not cached.",
     )
     epoch: str = Field("", max_length=64, description="Change it to invalidate everything this route has stored.")
     client_control: tuple[ClientControl, ...] = Field(

@@ -60,13 +60,13 @@ class HttpxWire:
         if self._is_closed:
             raise ConnectFailed(f"the transport to {self._url.host} is closed; nothing was sent")
         request = self._request(method, target, headers, body, limits)
-        give_up_at = min(self._clock.now() + limits.connect_s + limits.first_byte_s, limits.deadline)
+        answer_due_at = self._clock.now() + limits.connect_s + limits.first_byte_s
         self._num_sent += 1
         self._num_in_flight += 1
         try:
             late = FirstTokenTimeout("the upstream did not begin to answer in time")
-            with _translated(late, self._clock, limits):
-                async with _until(give_up_at, self._clock):
+            with _border(late if answer_due_at < limits.deadline else _time_is_up()):
+                async with _until(min(answer_due_at, limits.deadline), self._clock):
                     response = await self._transport.handle_async_request(request)
             stream = response.stream
             if not isinstance(stream, httpx.AsyncByteStream):
@@ -93,25 +93,14 @@ class HttpxWire:
     def _request(
         self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: Limits
     ) -> httpx.Request:
-        timeout = {
-            "connect": limits.connect_s,
-            "pool": limits.connect_s,
-            "write": limits.first_byte_s,
-            "read": max(limits.first_byte_s, limits.idle_s),
-        }
+        connect_s = None if limits.connect_s == math.inf else limits.connect_s
         try:
             url = self._url.copy_with(raw_path=target)
         except httpx.InvalidURL as error:
             raise InvalidRequest(f"the path cannot be sent: {error}") from error
-        return httpx.Request(
-            method,
-            url,
-            headers=list(headers),
-            content=body,
-            extensions={
-                "timeout": {name: None if limit_s == math.inf else limit_s for name, limit_s in timeout.items()}
-            },
-        )
+        # Silences are ours to bound: the one that is allowed may change while the answer is read.
+        timeout = {"connect": connect_s, "pool": connect_s, "write": None, "read": None}
+        return httpx.Request(method, url, headers=list(headers), content=body, extensions={"timeout": timeout})
 
     def _finish(self, *, has_failed: bool) -> None:
         self._num_in_flight -= 1
@@ -183,26 +172,31 @@ class HttpxExchange:
             await self._stream.aclose()
 
     async def _next_piece(self) -> bytes:
-        late = StreamStalled(f"the upstream was silent for {self.idle_s:g} s in the middle of its answer")
-        with _translated(late, self._clock, self._limits):
-            while True:
-                async with _until(min(self._clock.now() + self.idle_s, self._limits.deadline), self._clock):
-                    try:
-                        piece = await anext(self._pieces)
-                    except StopAsyncIteration:
-                        self._is_complete = True
-                        return b""
-                if piece:
-                    return piece
+        deadline = self._limits.deadline
+        while True:
+            silence_ends_at = self._clock.now() + self.idle_s
+            late = StreamStalled(f"the upstream was silent for {self.idle_s:g} s in the middle of its answer")
+            with _border(late if silence_ends_at < deadline else _time_is_up()):
+                async with _until(min(silence_ends_at, deadline), self._clock):
+                    piece = await anext(self._pieces, None)
+            if piece is None:
+                self._is_complete = True
+                return b""
+            if piece:
+                return piece
 
 
 def _until(moment: float, clock: Clock) -> asyncio.Timeout:
     return asyncio.timeout(None if moment == math.inf else moment - clock.now())
 
 
+def _time_is_up() -> TotalTimeout:
+    return TotalTimeout("the upstream had not finished its answer when the call's time was up")
+
+
 @contextmanager
-def _translated(late: SlipstreamError, clock: Clock, limits: Limits) -> Iterator[None]:
-    """The border: httpx's errors leave it as ours. `late` is what a silence means at this point."""
+def _border(late: SlipstreamError) -> Iterator[None]:
+    """httpx's errors leave it as ours. `late` is what waiting too long means at this point."""
     try:
         yield
     except httpx.ConnectTimeout as error:
@@ -210,8 +204,6 @@ def _translated(late: SlipstreamError, clock: Clock, limits: Limits) -> Iterator
     except httpx.PoolTimeout as error:
         raise PoolTimeout("no connection came free in time; nothing was sent") from error
     except (TimeoutError, httpx.TimeoutException) as error:
-        if clock.now() >= limits.deadline:
-            raise TotalTimeout("the upstream had not finished its answer when the call's time was up") from error
         raise late from error
     except (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol) as error:
         raise ConnectFailed(f"cannot connect to the upstream: {error}; nothing was sent") from error

@@ -57,77 +57,112 @@ class _Event(msgspec.Struct):
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 
-# A usage or an error that is there; `"usage":null` on every chunk is the common case and is passed over.
-_TELLING = re.compile(rb'"(?:usage|error)":\s*[^n\s]')
+_USAGE = b'"usage"'
+_ERROR = b'"error"'
+_FINISH = re.compile(rb'"finish_reason"\s*:\s*"[^"]')
+_RESPONSES_ENDS = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete)"')
+_RESPONSES_FAILS = re.compile(rb'"type"\s*:\s*"(?:response\.failed|error)"')
+_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
-_RESPONSES_ENDS = (b"response.completed", b"response.incomplete")
-_RESPONSES_FAILS = (b"response.failed", b'"type":"error"', b'"type": "error"')
+_MAX_HELD_BYTES = 64 * 1024
+_TAIL_BYTES = 16 * 1024
+"""A longer line is content; only its end may still say why the answer is finished."""
 
 
 class StreamMeter:
     """Reads usage, completeness and failure off an SSE stream into the call's facts.
 
-    Complete means: the terminator came (`[DONE]`; for responses a terminal event), or, for servers that do not
-    send one, every choice that was begun may have finished, and no error event came.
+    Complete means: `[DONE]` came, or, for servers that do not send it, every one of the `num_choices` said why it is
+    finished and no event is left unfinished; for responses, a whole terminal event. And no error event came.
     """
 
-    __slots__ = ("_facts", "_parts", "_responses", "failed", "finished", "terminated")
+    __slots__ = (
+        "_facts",
+        "_num_choices",
+        "_num_finished",
+        "_num_held",
+        "_parts",
+        "_responses",
+        "_tail",
+        "failed",
+        "terminated",
+    )
 
-    def __init__(self, facts: Facts, *, responses: bool) -> None:
+    def __init__(self, facts: Facts, *, responses: bool, num_choices: int = 1) -> None:
         self._facts = facts
         self._responses = responses
+        self._num_choices = 1 if responses else num_choices
+        self._num_finished = 0
         self._parts: list[bytes] = []
+        self._num_held = 0
+        self._tail = b""
         self.terminated = False
-        self.finished = False
         self.failed = False
 
     def is_complete(self) -> bool:
         """Whether the answer is whole, asked at a clean end of the transport."""
+        is_between_events = not self._parts and self._tail.endswith(_BLANK_LINES)
         if self._parts:
-            self._read(b"".join(self._parts))
-            self._parts.clear()
-        return (self.terminated or self.finished) and not self.failed
+            self.feed(b"\n")
+        is_finished = self._num_finished >= self._num_choices and is_between_events
+        return (self.terminated or is_finished) and not self.failed
 
     def feed(self, piece: bytes) -> None:
         """One piece, cut anywhere."""
         if self._parts or not piece.endswith(b"\n"):
-            cut = piece.rfind(b"\n") + 1
-            if not cut:
-                self._parts.append(piece)
+            piece = self._whole_lines(piece)
+            if not piece:
                 return
-            self._parts.append(piece[:cut])
-            block = b"".join(self._parts)
-            self._parts = [piece[cut:]] if cut < len(piece) else []
-            self._read(block)
+        if self._responses:
+            self._read_responses(piece)
         else:
-            self._read(piece)
+            if b'"usage"' in piece or b"[DONE]" in piece or b'"error"' in piece:
+                self._read(piece)
+            if b'"finish_reason":"' in piece or b'"finish_reason": "' in piece:
+                self._num_finished += len(_FINISH.findall(piece))
+        if self._num_finished:
+            self._tail = (self._tail + piece[-4:])[-4:]
 
     def end(self, how: StreamEnd) -> None:
         """The stream has ended."""
         self._facts.stream_end = how
 
     def _read(self, block: bytes) -> None:
-        """Whole lines."""
-        if self._responses:
-            self._read_responses(block)
-            return
-        if b'"usage"' in block or b'"error"' in block:
-            self._decode(block)
-        if not self.finished and (b'"finish_reason":"' in block or b'"finish_reason": "' in block):
-            self.finished = True
+        """Whole lines of a chat or completion stream."""
+        for field in (_USAGE, _ERROR):
+            if (at := block.find(field)) >= 0:
+                self._decode(block, field, at)
         if has_done(block):
             self.terminated = True
 
     def _read_responses(self, block: bytes) -> None:
-        if any(mark in block for mark in _RESPONSES_FAILS):
+        if _RESPONSES_FAILS.search(block) is not None:
             self.failed = True
-        if b'"usage"' in block:
-            self._decode(block)
-        if any(mark in block for mark in _RESPONSES_ENDS):
-            self.terminated = True
+        if (at := block.find(_USAGE)) >= 0:
+            self._decode(block, _USAGE, at)
+        if _RESPONSES_ENDS.search(block) is not None:
+            self._num_finished = 1
 
-    def _decode(self, block: bytes) -> None:
-        for begin, end in find_events(block, _TELLING):
+    def _whole_lines(self, piece: bytes) -> bytes:
+        """The lines that this piece completes; the unfinished one waits for its rest."""
+        cut = piece.rfind(b"\n") + 1 or piece.rfind(b"\r") + 1
+        rest = piece[cut:]
+        lines = b""
+        if cut:
+            lines = b"".join((*self._parts, piece[:cut]))
+            self._parts.clear()
+            self._num_held = 0
+        if rest:
+            self._parts.append(rest)
+            self._num_held += len(rest)
+            if self._num_held > _MAX_HELD_BYTES:
+                # The blank keeps what follows from looking like the beginning of a line.
+                self._parts = [b" " + b"".join(self._parts)[-_TAIL_BYTES:]]
+                self._num_held = _TAIL_BYTES
+        return lines
+
+    def _decode(self, block: bytes, field: bytes, at: int) -> None:
+        for begin, end in find_events(block, field, at):
             data = event_data(block[begin:end])
             if data is None:
                 continue

@@ -16,10 +16,10 @@ from pydantic import Field, field_validator, model_validator
 
 from backends.clock import Clock
 from backends.config import ByteSize, Config, Secret
-from backends.errors import FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
+from backends.errors import ConfigurationError, FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
+from backends.headers import end_to_end
 from backends.http.error_reply import error_reply
 from backends.http.foreign import HttpxWire
-from backends.http.headers import end_to_end
 from backends.http.meter import Answer, StreamMeter
 from backends.http.splice import ask_for_usage, set_field
 from backends.http.transport import Transport
@@ -62,7 +62,7 @@ class OpenAIConfig(Config):
     max_answer: ByteSize = Field(64 * 1024**2, ge=1024, description="The largest answer that is read whole.")
     stream_usage: bool = Field(
         True,
-        description="Ask for the usage of streamed answers even where the client does not; it is taken out again on the way back.",
+        description="Ask for the usage of streamed answers; it is taken out again where the client did not ask.",
     )
     transport: str | None = Field(
         None,
@@ -203,7 +203,7 @@ class OpenAIBackend:
         return Reply(exchange.status, headers, body=body)
 
     async def _stream_reply(self, call: Call, exchange: Exchange, headers: Headers) -> Reply:
-        first, event = await self._first_event(exchange)
+        first, event = await self._first_event(exchange, call)
         if b'"error"' in event:
             failed = self._error_event(event, headers)
             if failed is not None:
@@ -212,17 +212,22 @@ class OpenAIBackend:
         exchange.idle_s = call.timeouts.stream_idle_s
         if call.operation not in _COUNTED:
             return Reply(exchange.status, headers, stream=Stream(exchange, first=first))
-        meter = StreamMeter(call.facts, responses=call.operation is Operation.RESPONSES)
+        responses = call.operation is Operation.RESPONSES
+        meter = StreamMeter(call.facts, responses=responses, num_choices=_num_choices(call))
         return Reply(exchange.status, headers, stream=Stream(exchange, [meter], meter.is_complete, first))
 
-    async def _first_event(self, exchange: Exchange) -> tuple[bytes, bytes]:
+    async def _first_event(self, exchange: Exchange, call: Call) -> tuple[bytes, bytes]:
         """What has arrived up to the first event with data, and that event.
 
         Until then nothing is committed: a failure here is a real error answer, or another attempt.
         """
         arrived = b""
+        assert call.facts.sent_at is not None, "send has set it"
+        give_up_at = call.facts.sent_at + call.timeouts.first_token_s
         try:
             while True:
+                # Comments that keep the connection alive are no first token.
+                exchange.idle_s = give_up_at - self._clock.now()
                 piece = await exchange.read()
                 arrived = arrived + piece if arrived else piece
                 if b"data:" in arrived:
@@ -252,6 +257,17 @@ class OpenAIBackend:
         return error_reply(self.name, status, kept, msgspec.json.encode({"error": error}))
 
 
+def _num_choices(call: Call) -> int:
+    """How many choices the answer of a chat or completion call has."""
+    body = call.body or {}
+    num_prompts = 1
+    prompts = body.get("prompt")
+    if isinstance(prompts, list) and prompts and isinstance(prompts[0], (str, list)):
+        num_prompts = len(prompts)
+    n = body.get("n")
+    return num_prompts * (n if isinstance(n, int) else 1)
+
+
 def _fixed_headers(config: OpenAIConfig) -> Headers:
     headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in config.headers.items()]
     if config.api_key is not None:
@@ -266,12 +282,20 @@ def _build(name: str, config: OpenAIConfig, clock: Clock) -> OpenAIBackend:
     if config.transport is None:
         wire = Transport(clock, max_connections=config.max_connections).wire(config.base_url)
     else:
-        module, _, factory = config.transport.partition(":")
-        transport: Any = importlib.import_module(module)
-        for part in factory.split("."):
-            transport = getattr(transport, part)
-        wire = HttpxWire(transport(), config.base_url, clock)
+        wire = HttpxWire(_factory(name, config.transport)(), config.base_url, clock)
     return OpenAIBackend(name, config, clock, wire)
+
+
+def _factory(name: str, target: str) -> Any:
+    """What `module:factory` names. Raises: ConfigurationError."""
+    module, _, path = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f'backends.{name}.transport: "{target}" cannot be imported: {error}') from error
+    return found
 
 
 KIND = Kind(config=OpenAIConfig, build=_build)

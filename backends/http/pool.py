@@ -24,7 +24,8 @@ from backends.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from backends.http.connection import Connection, HttpExchange
+from backends.http.connection import Connection
+from backends.http.exchange import HttpExchange
 from backends.http.wire import Limits
 from backends.protocol import Statistics
 
@@ -170,6 +171,15 @@ class OriginPool:
             connections_reused=self._num_reused,
         )
 
+    def check_time(self, limits: Limits) -> None:
+        """Begin nothing for a call whose time is up.
+
+        Raises: TotalTimeout.
+        """
+        if limits.deadline <= self._clock.now():
+            self.num_failed += 1
+            raise TotalTimeout("the call's time was up before it could be sent")
+
     def acquire_nowait(self) -> Connection | None:
         """An idle connection, or None."""
         while self._idle:
@@ -185,8 +195,8 @@ class OriginPool:
         `connect_s` only the opening. `must_be_new` never gives one that has already carried an exchange.
         Raises: PoolTimeout, ConnectTimeout, ConnectFailed, TotalTimeout.
         """
-        now = self._clock.now()
-        give_up_at = min(now + (limits.connect_s if wait_s is None else wait_s), limits.deadline)
+        self.check_time(limits)
+        give_up_at = min(self._clock.now() + (limits.connect_s if wait_s is None else wait_s), limits.deadline)
         try:
             connection = await self._reserve(give_up_at)
             if connection is not None and must_be_new:
@@ -202,14 +212,14 @@ class OriginPool:
                 return await self._connect(open_until - now)
         except UpstreamError as error:
             self.num_failed += 1
-            if isinstance(error, UpstreamTimeout) and self._clock.now() >= limits.deadline:
-                raise TotalTimeout("the call's time was up before there was a connection; nothing was sent") from error
+            if isinstance(error, UpstreamTimeout) and give_up_at == limits.deadline < math.inf:
+                raise TotalTimeout("the call's time was up before it could be sent") from error
             raise
         return connection
 
     def begin(self, connection: Connection, limits: Limits, *, is_head: bool) -> HttpExchange:
         """Start an exchange on an acquired connection; its time starts now."""
-        exchange = HttpExchange(connection, self._clock, limits, self._clock.now(), is_head=is_head)
+        exchange = HttpExchange(connection, self, self._clock, limits, is_head=is_head)
         self._active.add(exchange)
         self.num_sent += 1
         if connection.is_used:
@@ -220,7 +230,7 @@ class OriginPool:
         return exchange
 
     def finish(self, exchange: HttpExchange, connection: Connection, *, is_reusable: bool, has_failed: bool) -> None:
-        """See `Owner`."""
+        """See `exchange.Pool`."""
         self._active.discard(exchange)
         if has_failed and exchange.status:
             self.num_failed += 1
@@ -228,7 +238,7 @@ class OriginPool:
             self._release(connection)
 
     def forget(self, connection: Connection) -> None:
-        """See `Owner`."""
+        """See `connection.Owner`."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
         if self._all_lost is not None and not self._open and not self._all_lost.done():
@@ -318,7 +328,6 @@ class OriginPool:
             if connection.is_closed:
                 raise ConnectFailed(f"{origin.address} closed the connection as soon as it was open; nothing was sent")
             if self._is_closed:
-                connection.abort()
                 raise self._closed_error()
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.owner = self
@@ -333,6 +342,8 @@ class OriginPool:
         finally:
             self._num_connecting -= 1
             if connection is None or connection.owner is None:
+                if connection is not None:
+                    connection.abort()
                 self._free_place()
         return connection
 

@@ -25,15 +25,13 @@ from backends.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from backends.http.connection import WRITE_SLICE_BYTES, HttpExchange, RequestStalled
+from backends.http.exchange import WRITE_SLICE_BYTES, HttpExchange, NeverAnswered, RequestStalled
 from backends.http.pool import Origin, OriginPool, PoolLimits, Sweeper
 from backends.http.wire import Limits
 from backends.protocol import Statistics
 
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 """Methods that announce no body by saying nothing of its length (RFC 9110, 8.6)."""
-
-_line = b": ".join
 
 
 class HttpWire:
@@ -42,7 +40,7 @@ class HttpWire:
     def __init__(self, pool: OriginPool) -> None:
         self._pool = pool
         # What follows the target in every head that `send` builds.
-        self._protocol_and_host = b" HTTP/1.1\r\nhost: " + pool.origin.host_header
+        self._protocol_and_host = b" HTTP/1.1\r\nhost: " + pool.origin.host_header + b"\r\n"
 
     async def open(self) -> None:
         """Load the certificate authorities now, so that the first request does not wait for the disk."""
@@ -55,11 +53,13 @@ class HttpWire:
 
         Raises: also InvalidRequest where target or headers would break out of their line.
         """
-        lines = [b"%b %b%b" % (method.encode("ascii"), target, self._protocol_and_host), *map(_line, headers)]
-        if body or method not in _BODILESS:
-            lines.append(b"content-length: %d" % len(body))
-        head = b"\r\n".join((*lines, b"\r\n"))
-        _check_head(head, num_lines=len(lines) + 2, target=target)
+        parts = [method.encode("ascii"), b" ", target, self._protocol_and_host]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
+        has_length = bool(body) or method not in _BODILESS
+        parts.append(b"content-length: %d\r\n\r\n" % len(body) if has_length else b"\r\n")
+        head = b"".join(parts)
+        _check_head(head, len(headers) + 3 + has_length, target)
         return await self.exchange(head, body, limits, is_head=method == "HEAD")
 
     async def exchange(
@@ -70,6 +70,7 @@ class HttpWire:
         Raises: as `Wire.send`. `wait_s`: see `OriginPool.acquire`.
         """
         pool = self._pool
+        pool.check_time(limits)
         connection = pool.acquire_nowait()
         if connection is None:
             connection = await pool.acquire(limits, wait_s=wait_s)
@@ -84,7 +85,7 @@ class HttpWire:
                 await exchange.wait_head()
             except UpstreamError as error:
                 exchange.close()
-                if not (may_be_stale and exchange.is_untouched and isinstance(error, UpstreamCut)):
+                if not (may_be_stale and isinstance(error, NeverAnswered)):
                     pool.num_failed += 1
                     raise
             except BaseException:
@@ -260,7 +261,7 @@ async def _slices(body: bytes) -> AsyncGenerator[memoryview]:
         yield view[start : start + WRITE_SLICE_BYTES]
 
 
-def _check_head(head: bytes, *, num_lines: int, target: bytes) -> None:
+def _check_head(head: bytes, num_lines: int, target: bytes) -> None:
     """Refuse whatever would add a line to the head: it may hold the two characters of every line end, and no more.
 
     Raises: InvalidRequest.
@@ -279,12 +280,13 @@ def _request_origin(request: httpx.Request) -> Origin:
 def _request_head(request: httpx.Request, origin: Origin) -> bytes:
     target = request.url.raw_path
     fields = request.headers.raw
-    lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), target), *map(_line, fields)]
     if "host" not in request.headers:
-        lines.append(b"host: " + origin.host_header)
-    head = b"\r\n".join((*lines, b"\r\n"))
+        fields = [(b"host", origin.host_header), *fields]
+    lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), target)]
+    lines += (b"%b: %b\r\n" % field for field in fields)
+    head = b"".join((*lines, b"\r\n"))
     try:
-        _check_head(head, num_lines=len(lines) + 1, target=target)
+        _check_head(head, len(lines) + 1, target)
     except InvalidRequest as error:
         raise httpx.LocalProtocolError(error.message) from error
     return head

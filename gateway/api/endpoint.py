@@ -147,7 +147,9 @@ class Endpoint:
                 await send_body(send, reply.status, headers, reply.body)
             else:
                 hides_usage = not call.include_usage and call.operation in _HIDES_USAGE
-                exchange.error = await send_stream(send, reply, headers, hides_usage=hides_usage)
+                error = await send_stream(send, reply, headers, hides_usage=hides_usage)
+                if error is not None:
+                    exchange.error_code = error.code or error.type
         except asyncio.CancelledError:
             if connection.is_gone:
                 task.uncancel()
@@ -164,7 +166,7 @@ class Endpoint:
 
     async def _refuse(self, send: Send, error: SlipstreamError, exchange: Exchange, incoming: Incoming) -> None:
         """Answer with an error, unless an answer has begun: that one stays without its end."""
-        exchange.error = error
+        exchange.error_code = error.code or error.type
         if not exchange.status:
             exchange.status = error.status
             await send_error(send, error, self._own_headers(exchange, incoming))
@@ -174,19 +176,14 @@ class Endpoint:
             return _read_leniently(raw, incoming)
         if incoming.content_encoding not in (b"", b"identity"):
             raise UnsupportedEncoding("compressed request bodies are not read; send it without content-encoding")
-        body = decode_body(raw, self._operation)
+        body, fields = decode_body(raw, self._operation)
         if b"json" not in incoming.content_type:
             # It is JSON whatever curl called it, and servers insist on the name.
             incoming.forwarded = [field for field in incoming.forwarded if field[0] != b"content-type"]
             incoming.forwarded.append(_JSON_CONTENT)
-        options = body.get("stream_options")
-        return Asked(
-            body,
-            body.get("model", ""),
-            body.get("stream") is True,
-            options is not None and options.get("include_usage") is True,
-            body.get("user") or "",
-        )
+        options = fields.stream_options
+        include_usage = options is not None and options.include_usage is True
+        return Asked(body, fields.model, fields.stream is True, include_usage, fields.user or "")
 
     def _own_headers(self, exchange: Exchange, incoming: Incoming) -> Headers:
         headers: Headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]

@@ -54,7 +54,7 @@ class Models:
             exchange.status = 200
             await send_body(send, 200, [*headers, JSON_HEADER], msgspec.json.encode(found))
         except SlipstreamError as error:
-            exchange.error = error
+            exchange.error_code = error.code
             exchange.status = error.status
             await send_error(send, error, headers)
         finally:

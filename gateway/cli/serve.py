@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from backends.errors import ConfigurationError
 from backends.registry import Registry
+from gateway.cli.greeting import TRIAL, ask_model, greeting, some_model, unknown_variables
 from gateway.factory import load
 from gateway.settings import Settings, environment
 from policies.load import LoadedPolicy
@@ -26,7 +28,8 @@ _UPSTREAM_KEY = "UPSTREAM_KEY"
 @click.option(
     "--upstream",
     metavar="URL",
-    help="Without a FILE: proxy this OpenAI-compatible server, as in http://127.0.0.1:8000/v1.",
+    help="Without a FILE: proxy this OpenAI-compatible server, as in http://127.0.0.1:8000/v1. "
+    "Its key, if it wants one, is taken from the environment variable UPSTREAM_KEY.",
 )
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option(
@@ -36,58 +39,77 @@ _UPSTREAM_KEY = "UPSTREAM_KEY"
 def serve(file: Path | None, upstream: str | None, host: str | None, port: int | None, workers: int | None) -> None:
     """Start the gateway with a policy FILE, or with --upstream, or with neither to try it out.
 
-    Every option is also an environment variable SLIPSTREAM_HOST, _PORT, _WORKERS, _POLICY and so on
-    (docs/settings.md). The policy file is read again when it changes, and on SIGHUP.
+    Ctrl-C or SIGTERM stops it once the answers in flight are finished. A policy file is read again when it changes,
+    and on SIGHUP. These settings and more can be given as environment variables, such as SLIPSTREAM_PORT and
+    SLIPSTREAM_MAX_BODY: see docs/settings.md.
 
     \b
     Examples:
-      slipstream serve policy.yaml --host 0.0.0.0 --workers 2
+      slipstream serve
       UPSTREAM_KEY=sk-... slipstream serve --upstream https://api.openai.com/v1
+      slipstream serve policy.yaml --host 0.0.0.0 --workers 2
     """
-    if file is not None and upstream is not None:
-        raise click.UsageError("give a policy FILE or --upstream, not both")
-    given = {"policy": file, "host": host, "port": port, "workers": workers}
-    try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        problems = "; ".join(
-            f"SLIPSTREAM_{str(p['loc'][0]).upper()}: {p['msg']}" for p in error.errors(include_input=False)
-        )
-        raise click.ClickException(problems) from error
+    settings = _settings({"policy": file, "host": host, "port": port, "workers": workers})
+    if settings.policy is not None and upstream is not None:
+        raise click.UsageError("give a policy FILE (or SLIPSTREAM_POLICY) or --upstream, not both")
+    source = upstream or (settings.policy.name if settings.policy is not None else TRIAL)
     with _policy_file(settings.policy, upstream) as path:
-        settings = settings.model_copy(update={"policy": path})
         # model_copy leaves the fields that were given marked as given, which export_settings goes by.
+        settings = settings.model_copy(update={"policy": path})
         try:
             loaded = load(settings, Registry())
+            if settings.is_public and not loaded.policy.keys:
+                raise click.ClickException(_open_door(settings, source))
+            _run(settings, loaded, source, upstream)
         except ConfigurationError as error:
+            if upstream is not None:
+                # The file is of our own making, so the option is what is wrong.
+                _, _, problem = error.message.rpartition("base_url: ")
+                raise click.BadParameter(problem, param_hint="--upstream") from error
             raise click.ClickException(error.message) from error
-        _refuse_open_door(settings, loaded)
-        _run(settings, loaded, upstream)
 
 
-def _run(settings: Settings, loaded: LoadedPolicy, upstream: str | None) -> None:
+def _settings(given: dict[str, Any]) -> Settings:
+    """The environment's settings and, before them, those of the command line."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        problems = "; ".join(
+            f"SLIPSTREAM_{str(problem['loc'][0]).upper()}: {problem['msg'].removeprefix('Value error, ')}"
+            for problem in error.errors(include_input=False)
+        )
+        raise click.ClickException(problems) from error
+
+
+def _run(settings: Settings, loaded: LoadedPolicy, source: str, upstream: str | None) -> None:
     # Imported late: prometheus_client decides at import whether workers share their metrics.
     from gateway.server import serve as run_server
 
+    warnings = [*loaded.warnings, *unknown_variables(environment())]
+    model = some_model(loaded)
+    if upstream is not None:
+        listed, troubles = ask_model(upstream, environment().get(_UPSTREAM_KEY, ""))
+        model = listed or model
+        warnings += troubles
+
     def greet(port: int) -> None:
-        for warning in loaded.warnings:
+        for warning in warnings:
             click.secho(f"warning: {warning}", err=True, fg="yellow")
-        click.echo(_greeting(settings, loaded, upstream, port), err=True)
+        click.echo(greeting(settings, loaded, source, port, model), err=True)
 
     try:
         run_server(settings, greet)
     except OSError as error:
         raise click.ClickException(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; choose another --port or --host"
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; try another --port or --host"
         ) from error
 
 
-def _refuse_open_door(settings: Settings, loaded: LoadedPolicy) -> None:
-    if settings.is_public and not loaded.policy.keys:
-        raise click.ClickException(
-            f"{loaded.path} has no `keys`, so anybody who reaches {settings.host} could spend your tokens. "
-            "Add keys to it, or leave --host away to listen on loopback only."
-        )
+def _open_door(settings: Settings, source: str) -> str:
+    danger = f"anybody who reaches {settings.host} could spend your tokens"
+    if settings.policy is None or source != settings.policy.name:
+        return f"without a policy file there are no `keys`: {danger}. Name a file that has some, or leave --host away."
+    return f"{settings.policy} has no `keys`, so {danger}. Add keys to it, or leave --host away."
 
 
 @contextmanager
@@ -115,31 +137,3 @@ def _policy_for(upstream: str) -> str:
         "routes": [{"name": "all", "match": {"models": ["*"]}, "backends": [{"ref": "upstream"}]}],
     }
     return yaml.safe_dump(policy, sort_keys=False)
-
-
-def _greeting(settings: Settings, loaded: LoadedPolicy, upstream: str | None, port: int) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    if settings.host in ("0.0.0.0", "::"):
-        host = "127.0.0.1"
-    root = f"http://{host}:{port}"
-    lines = [f"Slipstream listens on {root}/v1, policy revision {loaded.revision} ({upstream or loaded.path.name})."]
-    if not loaded.policy.keys:
-        lines.append("The policy has no `keys`: anybody on this machine may call, nobody else can (loopback only).")
-    if settings.policy is not None and settings.policy.name == "scripted.yaml":
-        lines.append(
-            "No upstream is named: a scripted backend answers. For a real one: slipstream serve --upstream URL"
-        )
-    key = ' \\\n    -H "authorization: Bearer $KEY"' if loaded.policy.keys else ""
-    model = _some_model(loaded)
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}], "stream": true}}'
-    lines.append("Try it:")
-    lines.append(f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json'{key} \\\n    -d '{body}'")
-    return "\n".join(lines)
-
-
-def _some_model(loaded: LoadedPolicy) -> str:
-    for route in loaded.policy.routes:
-        for name in route.match.models:
-            if not any(sign in name for sign in "*?["):
-                return name
-    return "MODEL-NAME" if any(kind != "scripted" for kind, _ in loaded.backends.values()) else "any-model"

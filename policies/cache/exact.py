@@ -207,21 +207,24 @@ class ExactCache:
         reply = None
         is_reading = False
         try:
-            await reader.wait_until(Phase.FLOWING if is_live else Phase.LANDED)
-            if flight.phase is Phase.LANDED:
+            if is_live:
+                await reader.wait_until(Phase.FLOWING)
+                reply = _reply_of_live(flight, reader, call.facts)
+                is_reading = reply is not None
+            if not is_reading:
+                reader.reads = False
+                await reader.wait_until(Phase.LANDED)
                 if _is_failed(flight):
                     return None
                 reply = self._reply_of_landed(flight, call, control)
-            elif is_live:
-                reply = _reply_of_live(flight, reader, call.facts)
-                is_reading = reply is not None
         finally:
             if not is_reading:
                 flight.leave(reader)
         return reply or await self._send_alone(call, key, CacheOutcome.MISS)
 
     def _reply_of_landed(self, flight: Flight, call: Call, control: Control) -> Reply | None:
-        if flight.reply is not None and flight.reply.status in _SHARED_STATUSES:
+        """None too where the flight has not landed, since its answer is too large to be waited for."""
+        if flight.phase is Phase.LANDED and flight.reply is not None and flight.reply.status in _SHARED_STATUSES:
             return _failure_of(flight, call.facts)
         if flight.entry is None:
             return None
@@ -230,9 +233,7 @@ class ExactCache:
         return _reply_of(flight.entry, call, CacheOutcome.JOINED)
 
     def _keep(self, call: Call, key: bytes, headers: Headers, entry: Entry | None) -> None:
-        # What another route said in this one's place is no answer of this route tomorrow.
-        is_own = call.facts.fallback_route in (None, self._route)
-        if entry is not None and is_own and may_store(call, headers, entry, self._max_entry_bytes):
+        if entry is not None and may_store(call, headers, entry, self._max_entry_bytes):
             self._store.put(key, entry, self._ttl_s)
 
     def _keep_events(self, call: Call, key: bytes, headers: Headers, body: bytes) -> Entry | None:
@@ -273,9 +274,9 @@ def _reply_of(entry: Entry, call: Call, outcome: CacheOutcome) -> Reply | None:
 
 
 def _reply_of_live(flight: Flight, reader: Reader, facts: Facts) -> Reply | None:
-    """The running stream as the answer of another call, or None where it cannot be shared."""
+    """The running stream as the answer of another call, or None where there is none, or none to be shared."""
     reply = flight.reply
-    if reply is None or not is_shareable(reply.status, reply.headers, Form.SSE):
+    if flight.phase is not Phase.FLOWING or reply is None or not is_shareable(reply.status, reply.headers, Form.SSE):
         return None
     facts.cache = CacheOutcome.JOINED
     headers = [(b"content-type", reply.header(b"content-type") or b""), (b"x-cache", b"joined")]

@@ -17,6 +17,7 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError
 from policies.cache.entry import Entry, pack_entry, unpack_entry
 from policies.cache.store import StoreStatistics
+from policies.schema import RedisStore
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -196,9 +197,9 @@ class RedisEntryStore:
             wanted = [await self._reads.get()]
             while len(wanted) < _MAX_KEYS_A_READ and not self._reads.empty():
                 wanted.append(self._reads.get_nowait())
-            # Who has stopped waiting is not worth a round trip, but one is needed to see that Redis is back.
-            wanted = [pair for pair in wanted if not pair[1].done()] or wanted[:1]
-            values = await self._fetch([key for key, _ in wanted])
+            # Who has stopped waiting is not worth a round trip.
+            wanted = [pair for pair in wanted if not pair[1].done()]
+            values = await self._fetch([key for key, _ in wanted]) if wanted else []
             for (key, found), value in zip(wanted, values, strict=True):
                 entry = self._unpack(key, value)
                 if not found.done():
@@ -285,8 +286,8 @@ class RedisEntryStore:
             _LOGGER.warning("the redis store is out of order (%s); calls go on without it", reason)
 
 
-def connect(url: str, clock: Clock, *, prefix: str, timeout_s: float) -> RedisEntryStore:
-    """A store for the Redis at `url` (redis://... or rediss://...); nothing is sent before it is used.
+def build_redis_store(policy: RedisStore, clock: Clock) -> RedisEntryStore:
+    """The store that a policy file asks for; nothing is sent before it is used.
 
     Raises: ConfigurationError where the client library is missing or the URL is not one. The URL is not repeated.
     """
@@ -300,7 +301,7 @@ def connect(url: str, clock: Clock, *, prefix: str, timeout_s: float) -> RedisEn
         ) from error
     try:
         client = Redis.from_url(
-            url,
+            policy.url.get_secret_value(),
             socket_timeout=_SOCKET_TIMEOUT_S,
             socket_connect_timeout=_SOCKET_TIMEOUT_S,
             # One connection for each task; a failed call is a miss, never a second call.
@@ -309,4 +310,4 @@ def connect(url: str, clock: Clock, *, prefix: str, timeout_s: float) -> RedisEn
         )
     except ValueError:
         raise ConfigurationError("stores.redis.url is not a redis:// or rediss:// URL") from None
-    return RedisEntryStore(client, clock, prefix=prefix, timeout_s=timeout_s)
+    return RedisEntryStore(client, clock, prefix=policy.prefix, timeout_s=policy.timeout)

@@ -34,7 +34,17 @@ routes:
 {extra}"""
 _CACHE = "    cache: {scope: tenant, exact: {ttl: 1h}}\n"
 _SCENARIOS = "json,json50k,stream,burst,srate10,slow100"
-_PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "httpx", "msgspec", "jiter", "prometheus-client", "pydantic")
+_PACKAGES = (
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "httpx",
+    "msgspec",
+    "jiter",
+    "prometheus-client",
+    "pydantic",
+)
 
 
 def target(about: str, extra: str = "", **more: Any) -> dict[str, Any]:
@@ -102,7 +112,10 @@ def table(rows: list[Any]) -> str:
         ("CPU µs, 100 in flight", "slow100", ("cpu_us_per_req",)),
         ("RSS peak, MiB", "json", ("mem", "hwm")),
     ]
-    lines = ["| target | " + " | ".join(title for title, _, _ in columns) + " | errors |", "|---" * (len(columns) + 2) + "|"]
+    lines = [
+        "| target | " + " | ".join(title for title, _, _ in columns) + " | errors |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
     for name in dict.fromkeys(row["target"] for row in rows):
         cells = []
         for title, scenario, path in columns:
@@ -119,7 +132,10 @@ def table(rows: list[Any]) -> str:
 
 def machine() -> str:
     """One line: processor, interpreter, versions."""
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "",
+    )
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return f"{model}, {platform.system()} {platform.release()}, Python {platform.python_version()}, {versions}"
 

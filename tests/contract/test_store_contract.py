@@ -12,8 +12,8 @@ from backends.protocol import Usage
 from policies.cache.entry import Entry, Form
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
-from policies.cache.store_redis import RedisEntryStore, connect
-from tests.support.redis_server import RedisServer
+from policies.cache.store_redis import RedisEntryStore, build_redis_store
+from tests.support.redis_server import RedisServer, redis_policy
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))
@@ -32,7 +32,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
         await memory.aclose()
         return
     async with RedisServer() as server:
-        redis = connect(server.url, clock, prefix="test", timeout_s=2.0)
+        redis = build_redis_store(redis_policy(server.url, timeout="2s"), clock)
         await redis.open()
         yield redis
         await redis.aclose()

@@ -120,7 +120,8 @@ class Exchange:
         return piece
 
     async def aclose(self) -> None:
-        """Nobody wants the rest."""
+        """Nobody wants the rest. Closing takes a moment, and has to be let finish."""
+        await asyncio.sleep(0)
         self._has_been_closed = True
 
 

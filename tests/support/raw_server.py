@@ -15,10 +15,11 @@ import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from backends.http.wire import Limits
+from backends.http.wire import Limits, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +98,21 @@ class Peer:
 
 
 class RawServer:
-    """Listens on a free port of the loopback interface while entered; a bug in `serve` is raised at the end."""
+    """Listens on a free port of the loopback interface while entered; a bug in `serve` is raised at the end.
 
-    def __init__(self, serve: Callable[[Peer], Awaitable[None]], *, tls: ssl.SSLContext | None = None) -> None:
+    About twice `limit` bytes that `serve` does not read are taken off the network all the same.
+    """
+
+    def __init__(
+        self, serve: Callable[[Peer], Awaitable[None]], *, tls: ssl.SSLContext | None = None, limit: int = 1 << 24
+    ) -> None:
         self.num_connections = 0
         self.port = 0
         self._serve = serve
         self._tls = tls
+        self._limit = limit
         self._tasks: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.StreamWriter] = []
 
     @property
     def base_url(self) -> str:
@@ -112,7 +120,7 @@ class RawServer:
         return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls, limit=1 << 24)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls, limit=self._limit)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -121,6 +129,10 @@ class RawServer:
         for task in self._tasks:
             task.cancel()
         outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
         await self._server.wait_closed()
         for outcome in outcomes:
             if isinstance(outcome, Exception) and exc_info[0] is None:
@@ -129,6 +141,7 @@ class RawServer:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer(self.num_connections, reader, writer)
         self.num_connections += 1
+        self._writers.append(writer)
         self._tasks.append(asyncio.get_running_loop().create_task(self._run(peer, writer)))
 
     async def _run(self, peer: Peer, writer: asyncio.StreamWriter) -> None:
@@ -139,6 +152,31 @@ class RawServer:
             pass
         finally:
             writer.close()
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+
+
+def always(answer: bytes, seen: list[RawRequest] | None = None) -> Callable[[Peer], Awaitable[None]]:
+    """To be served: give every request this answer and keep the connection; the requests are added to `seen`."""
+
+    async def serve(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            if seen is not None:
+                seen.append(request)
+            peer.send(answer)
+
+    return serve
+
+
+async def fetch(wire: Wire, method: str = "POST", body: bytes = b"") -> tuple[int, bytes]:
+    """One whole exchange, closed afterwards: status and body."""
+    exchange = await wire.send(method, b"/v1/x", [], body, generous())
+    try:
+        return exchange.status, await exchange.body(1 << 24)
+    finally:
+        await exchange.aclose()
 
 
 def generous(**changes: float) -> Limits:

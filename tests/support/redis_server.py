@@ -13,6 +13,8 @@ from typing import Self
 
 import pytest
 
+from policies.schema import RedisStore
+
 _START_LIMIT_S = 5.0
 
 
@@ -84,6 +86,12 @@ class RedisServer:
         writer.close()
         await writer.wait_closed()
         return True
+
+
+def redis_policy(url: str, timeout: str = "30ms") -> RedisStore:
+    """The section of a policy file that names this Redis."""
+    section = {"url": "env:REDIS_URL", "timeout": timeout, "prefix": "test"}
+    return RedisStore.model_validate(section, context={"environ": {"REDIS_URL": url}})
 
 
 def _free_port() -> int:

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from backends.clock import SystemClock
-from backends.errors import ConnectFailed, PoolTimeout, UpstreamCut
-from backends.http.connection import HttpExchange
+from backends.errors import ConnectFailed, UpstreamCut, UpstreamError
+from backends.http.exchange import HttpExchange
 from backends.http.transport import HttpWire, Transport
 from tests.support.clock import FakeClock, settle
-from tests.support.raw_server import Peer, RawServer, generous
-
-OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
-
-
-async def answer(peer: Peer) -> None:
-    """Answer every request."""
-    while True:
-        await peer.request()
-        peer.send(OK)
+from tests.support.raw_server import OK, Peer, RawServer, always, fetch, generous
 
 
 async def begin(wire: HttpWire) -> HttpExchange:
     """One request, answered but not closed."""
     return await wire.send("POST", b"/", [], b"", generous())
-
-
-async def fetch(wire: HttpWire) -> bytes:
-    """One whole exchange."""
-    exchange = await begin(wire)
-    try:
-        return await exchange.body(100)
-    finally:
-        await exchange.aclose()
 
 
 async def test_acquire_takes_the_most_recently_used_connection(transport: Transport) -> None:
@@ -88,7 +69,7 @@ async def test_idle_connections_expire(clock: FakeClock) -> None:
 async def test_idle_connections_are_bounded() -> None:
     """More than `max_idle` are not kept."""
     transport = Transport(SystemClock(), max_idle=1)
-    async with RawServer(answer) as server:
+    async with RawServer(always(OK)) as server:
         wire = transport.wire(server.base_url)
         exchanges = [await begin(wire) for _ in range(3)]
         for exchange in exchanges:
@@ -109,7 +90,7 @@ async def test_waiters_are_served_in_order() -> None:
         await fetch(wire)
         served.append(number)
 
-    async with RawServer(answer) as server:
+    async with RawServer(always(OK)) as server:
         wire = transport.wire(server.base_url)
         holders = [await begin(wire) for _ in range(2)]
         tasks = [asyncio.ensure_future(one(wire, number)) for number in range(20)]
@@ -127,14 +108,14 @@ async def test_waiters_are_served_in_order() -> None:
 async def test_place_of_a_closed_connection_goes_to_who_waits() -> None:
     """A connection that cannot be reused makes room for a new one."""
     transport = Transport(SystemClock(), max_connections=1)
-    async with RawServer(answer) as server:
+    async with RawServer(always(OK)) as server:
         wire = transport.wire(server.base_url)
         holder = await begin(wire)
         waiting = asyncio.ensure_future(fetch(wire))
         await settle()
         await holder.aclose()
 
-        assert await waiting == b"hi"
+        assert await waiting == (200, b"hi")
         assert wire._pool.num_open == 1
     await transport.aclose()
 
@@ -143,7 +124,7 @@ async def test_cancelled_waiter_passes_its_grant_on() -> None:
     """A connection that was granted to a task that is cancelled before it runs is not lost."""
     transport = Transport(SystemClock(), max_connections=1)
     for keeps_connection in (True, False):
-        async with RawServer(answer) as server:
+        async with RawServer(always(OK)) as server:
             wire = transport.wire(server.base_url)
             holder = await begin(wire)
             first, second = (asyncio.ensure_future(fetch(wire)) for _ in range(2))
@@ -156,91 +137,11 @@ async def test_cancelled_waiter_passes_its_grant_on() -> None:
                     await asyncio.sleep(0)
             first.cancel()
 
-            assert await second == b"hi"
+            assert await second == (200, b"hi")
             assert first.cancelled()
             assert wire.statistics().in_flight == 0
             assert wire._pool.num_open == 1
     await transport.aclose()
-
-
-def stale(*, answers_first: bytes = b"", resets: bool = False) -> Callable[[Peer], Awaitable[None]]:
-    """A server whose first connection ends in the middle of its second request."""
-
-    async def serve(peer: Peer) -> None:
-        await peer.request()
-        peer.send(OK)
-        await peer.request()
-        if peer.number == 0:
-            peer.send(answers_first)
-            await peer.drain()
-            peer.reset() if resets else peer.close()
-        else:
-            peer.send(OK)
-
-    return serve
-
-
-@pytest.mark.parametrize("resets", [False, True])
-async def test_stale_connection_is_retried_once_on_a_new_one(transport: Transport, resets: bool) -> None:
-    """A kept connection that ends before any byte of an answer costs a second attempt, never on another kept one."""
-
-    async with RawServer(stale(resets=resets)) as server:
-        wire = transport.wire(server.base_url)
-        await fetch(wire)
-        assert await fetch(wire) == b"hi"
-        statistics = wire.statistics()
-
-    assert server.num_connections == 2
-    assert (statistics.failed, statistics.in_flight) == (0, 0)
-
-
-async def test_stale_connections_all_at_once_are_retried_on_new_ones() -> None:
-    """With every place taken by a kept connection the retry replaces one of them."""
-    transport = Transport(SystemClock(), max_connections=2)
-
-    async def serve(peer: Peer) -> None:
-        await peer.request()
-        peer.send(OK)
-        if peer.number < 2:
-            await peer.request()
-        else:
-            await answer(peer)
-
-    async with RawServer(serve) as server:
-        wire = transport.wire(server.base_url)
-        exchanges = [await begin(wire) for _ in range(2)]
-        for exchange in exchanges:
-            await exchange.body(10)
-            await exchange.aclose()
-        assert await fetch(wire) == b"hi"
-        assert wire._pool.num_open <= 2
-    await transport.aclose()
-
-
-async def test_cut_after_a_byte_of_the_answer_is_not_retried(transport: Transport) -> None:
-    """Once the upstream has begun to answer, nothing is sent again."""
-    async with RawServer(stale(answers_first=b"H")) as server:
-        wire = transport.wire(server.base_url)
-        await fetch(wire)
-        with pytest.raises(UpstreamCut):
-            await fetch(wire)
-
-    assert server.num_connections == 1
-
-
-async def test_cut_on_a_new_connection_is_not_retried(transport: Transport) -> None:
-    """Only a kept connection can be stale."""
-
-    async def serve(peer: Peer) -> None:
-        await peer.request()
-
-    async with RawServer(serve) as server:
-        wire = transport.wire(server.base_url)
-        with pytest.raises(UpstreamCut):
-            await fetch(wire)
-
-    assert server.num_connections == 1
-    assert wire.statistics().failed == 1
 
 
 async def test_kept_connection_that_the_server_closed_is_not_used(transport: Transport) -> None:
@@ -341,10 +242,10 @@ async def test_aclose_breaks_off_everything_and_wakes_who_waits() -> None:
 async def test_wires_do_not_share_places() -> None:
     """A backend that has used up its connections leaves those of another alone, also at the same origin."""
     transport = Transport(SystemClock(), max_connections=1)
-    async with RawServer(answer) as server:
+    async with RawServer(always(OK)) as server:
         one, other = transport.wire(server.base_url), transport.wire(server.base_url)
         holder = await begin(one)
-        assert await fetch(other) == b"hi"
+        assert await fetch(other) == (200, b"hi")
         await other.aclose()
         assert await holder.body(10) == b"hi"
         await holder.aclose()
@@ -384,7 +285,7 @@ async def test_accounting_is_exact_under_random_load_and_cancellation(seed: int)
                     await exchange.body(100)
             finally:
                 await exchange.aclose()
-        except (UpstreamCut, PoolTimeout):
+        except UpstreamError:
             return "failed"
         return "done"
 

@@ -66,7 +66,8 @@ async def test_follower_of_a_stream_catches_up_and_goes_on_live(clock: FakeClock
     exchange.feed(*EVENTS[:2])
     leader = await leading
     assert await read_some(leader) == EVENTS[0] + EVENTS[1]
-    follower = await cache.send(make_call(stream=True))
+    call = make_call(stream=True)
+    follower = await cache.send(call)
 
     assert await read_some(follower) == EVENTS[0] + EVENTS[1]
     for piece in EVENTS[2:]:
@@ -78,6 +79,8 @@ async def test_follower_of_a_stream_catches_up_and_goes_on_live(clock: FakeClock
     exchange.end()
     assert [await read_some(leader), await read_some(follower)] == [b"", b""]
     assert follower.headers == [*SSE, (b"x-cache", b"joined")]
+    assert call.facts.cache is CacheOutcome.JOINED
+    assert call.facts.usage == Usage(3, 2)
 
 
 async def test_leader_leaving_does_not_stop_the_others(clock: FakeClock) -> None:
@@ -129,6 +132,8 @@ async def test_last_reader_leaving_a_stream_cancels_upstream_and_keeps_nothing(c
     await leave(leader)
     await leave(leader)
     assert not exchange.is_closed
+    await follower.aclose()
+    await asyncio.sleep(0)
     await follower.aclose()
     joining = asyncio.ensure_future(cache.send(make_call(stream=True)))
     await settle()

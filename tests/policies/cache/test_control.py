@@ -23,6 +23,7 @@ ALL: tuple[ClientControl, ...] = ("no-cache", "no-store", "max-age")
         ("max-age=60", Control(max_age_s=60.0)),
         (' private ,max-age="60" ', Control(max_age_s=60.0)),
         ("max-age=60, max-age=5", Control(max_age_s=5.0)),
+        ("max-age=5, max-age=60", Control(max_age_s=5.0)),
         ("max-age=0", Control(may_read=False, max_age_s=0.0)),
     ],
 )

@@ -284,22 +284,6 @@ async def test_send_again_after_an_answer_that_may_not_be_kept_asks_again(
 
 
 @COALESCE
-async def test_send_does_not_keep_what_a_fallback_said(clock: FakeClock, coalesce: str) -> None:
-    """Another route's answer helps now, but is not this route's answer tomorrow."""
-
-    def respond(exchange: Exchange) -> None:
-        exchange.call.facts.fallback_route = "small"
-        answer_chat(exchange)
-
-    upstream = Upstream(respond)
-    for route, expected in (("large", 2), ("small", 3)):
-        cache = make_cache(upstream, clock, route=route, exact={"coalesce": coalesce})
-        await ask(cache, make_call())
-        await ask(cache, make_call())
-        assert len(upstream.exchanges) == expected
-
-
-@COALESCE
 async def test_send_that_fails_raises_and_keeps_nothing(clock: FakeClock, coalesce: str) -> None:
     """An error of the backend within is the caller's."""
     upstream = Upstream(lambda exchange: exchange.fail(UpstreamCut("gone")))

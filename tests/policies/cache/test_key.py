@@ -180,6 +180,13 @@ def test_identity_of_global_scope_is_shared() -> None:
     assert identity_of(make_call(tenant="a"), "global") == identity_of(make_call(tenant="b"), "global")
 
 
+def test_identity_with_separators_in_names_is_unambiguous() -> None:
+    """A name may hold whatever separates names."""
+    assert identity_of(make_call(tenant="a:1", user="b"), "user") != identity_of(
+        make_call(tenant="a", user="1:b"), "user"
+    )
+
+
 @given(st.lists(st.tuples(st.sampled_from(["user", "key", "tenant"]), st.text(), st.text(min_size=1)), max_size=50))
 def test_identities_never_collide(people: list[tuple[CacheScope, str, str]]) -> None:
     """However names are chosen, different people have different identities."""

@@ -37,9 +37,20 @@ _DROPPED_FROM_ANSWERS = HOP_BY_HOP | {
 def end_to_end(headers: Headers) -> Headers:
     """An upstream's fields that may reach the client; its request id comes back as `x-upstream-request-id`."""
     kept: Headers = []
+    connection = b""
     for field in headers:
         name = field[0]
         if name in _DROPPED_FROM_ANSWERS:
+            if name == b"connection":
+                connection = field[1]
             continue
         kept.append((b"x-upstream-request-id", field[1]) if name == b"x-request-id" else field)
-    return kept
+    return without_named(kept, connection) if connection else kept
+
+
+def without_named(headers: Headers, connection: bytes) -> Headers:
+    """The fields that this value of `connection` does not name: those it names are for one hop only."""
+    if connection.lower() in (b"keep-alive", b"close"):
+        return headers
+    named = {name.strip().lower() for name in connection.split(b",")}
+    return [field for field in headers if field[0] not in named]

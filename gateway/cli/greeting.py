@@ -1,0 +1,80 @@
+"""What `slipstream serve` says when it starts: where it listens, who may call, a line that tries it, and warnings."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+import httpx
+
+from gateway.settings import Settings
+from policies.load import LoadedPolicy
+from policies.match import is_glob
+
+TRIAL = "the built-in trial"
+"""Stands for a policy's origin where neither a file nor an upstream is named."""
+
+_ASK_LIMIT_S = 2.0
+
+
+def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, model: str) -> str:
+    """The lines for standard error; `source` says where the policy comes from, `model` is one that can be asked for."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    root = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    lines = [f"Slipstream listens on {root}/v1, policy revision {loaded.revision} ({source})."]
+    if not loaded.policy.keys:
+        lines.append("The policy has no `keys`: anybody on this machine may call, nobody else can (loopback only).")
+    if source == TRIAL:
+        lines.append(
+            "No upstream is named: a scripted backend answers. For a real one: slipstream serve --upstream URL"
+        )
+    question = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
+    body = shlex.quote(json.dumps(question))
+    key = f' \\\n    -H "authorization: Bearer {_first_key(loaded)}"' if loaded.policy.keys else ""
+    lines.append("Try it:")
+    lines.append(f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json'{key} \\\n    -d {body}")
+    return "\n".join(lines)
+
+
+def some_model(loaded: LoadedPolicy) -> str:
+    """A model that the policy names, or a word that stands for one."""
+    for route in loaded.policy.routes:
+        for name in route.match.models:
+            if not is_glob(name):
+                return name
+    return "MODEL-NAME" if any(kind != "scripted" for kind, _ in loaded.backends.values()) else "any-model"
+
+
+def ask_model(upstream: str, key: str) -> tuple[str | None, list[str]]:
+    """The first model that an upstream lists, and a warning where it does not answer as such a server does."""
+    url = f"{upstream.rstrip('/')}/models"
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        answer = httpx.get(url, headers=headers, timeout=_ASK_LIMIT_S, trust_env=False)
+        answer.raise_for_status()
+        return str(answer.json()["data"][0]["id"]), []
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        hint = {401: "set UPSTREAM_KEY to its key", 404: "such an address usually ends in /v1"}.get(status)
+        return None, [f"{url} answers with status {status}" + (f"; {hint}" if hint else "")]
+    except httpx.HTTPError as error:
+        return None, [f"{url} does not answer yet: {error}"]
+    except (ValueError, LookupError, TypeError):
+        return None, [f"{url} lists no model; is this an OpenAI-compatible server?"]
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterable[str]:
+    """A warning for each SLIPSTREAM_ variable that is no setting: a misspelt one would go unnoticed."""
+    known = [f"SLIPSTREAM_{name.upper()}" for name in Settings.model_fields]
+    for name in sorted(environ):
+        if name.startswith("SLIPSTREAM_") and name not in known:
+            near = get_close_matches(name, known, n=1)
+            yield f"{name} is not a setting and is ignored." + (f" Did you mean {near[0]}?" if near else "")
+
+
+def _first_key(loaded: LoadedPolicy) -> str:
+    """How a shell finds the first key, from the place where the policy finds it."""
+    kind, _, place = str(loaded.document.value(("keys", 0, "key"))).partition(":")
+    return f"${place}" if kind == "env" else f"$(cat {shlex.quote(place)})"

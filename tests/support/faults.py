@@ -1,0 +1,117 @@
+"""What the fault commands and their small versions in the suite share: policies, upstreams by case, figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+from tests.support.openai_server import Behaviour, OpenAIServer, Received
+
+CHAT = "/v1/chat/completions"
+CACHE = {"scope": "global", "exact": {"ttl": "1h"}}
+
+
+def policy(*base_urls: str, routes: Mapping[str, Mapping[str, Any]] | None = None, **sections: Any) -> str:
+    """A policy file: every upstream in every route. `routes`: a glob over models to the rest of that route."""
+    names = [f"up{index}" for index in range(len(base_urls))]
+    return yaml.safe_dump(
+        {
+            "version": 1,
+            "backends": {
+                name: {"type": "openai", "base_url": url} for name, url in zip(names, base_urls, strict=True)
+            },
+            "routes": [
+                {
+                    "name": f"route{index}",
+                    "match": {"models": [models]},
+                    "backends": [{"ref": name} for name in names],
+                    **route,
+                }
+                for index, (models, route) in enumerate((routes or {"*": {}}).items())
+            ],
+            **sections,
+        },
+        sort_keys=False,
+    )
+
+
+class CaseServer(OpenAIServer):
+    """An upstream that answers each request as its case wants: the request's model ends in `/` and the case's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cases: dict[str, Behaviour] = {}
+        self.num_asked: dict[str, int] = {}
+
+    def plan(self, received: Received) -> Behaviour:
+        """How that case is answered; nothing of it is kept but how often it was asked."""
+        case = case_of(received.body)
+        self.num_asked[case] = self.num_asked.get(case, 0) + 1
+        return self.cases.get(case, self.default)
+
+
+def case_of(body: bytes) -> str:
+    """The case's name in a request's body."""
+    begin = body.find(b'"model":"') + len(b'"model":"')
+    return body[begin : body.index(b'"', begin)].decode().rpartition("/")[2]
+
+
+class Figure(NamedTuple):
+    """One line of a report."""
+
+    what: str
+    asked: str
+    measured: str
+    is_met: bool
+
+
+def report(figures: list[Figure]) -> int:
+    """Print the table; the exit code."""
+    rows = [("figure", "asked", "measured", "")]
+    rows += [(figure.what, figure.asked, figure.measured, "ok" if figure.is_met else "MISSED") for figure in figures]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    print()
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 6), strict=True)).rstrip())
+    return 0 if all(figure.is_met for figure in figures) else 1
+
+
+class Progress:
+    """A line on standard error, rewritten at most twice a second."""
+
+    def __init__(self, total: int, what: str, *, is_shown: bool = True) -> None:
+        self.done = 0
+        self._total = total
+        self._what = what
+        self._is_shown = is_shown
+        self._started_at = time.monotonic()
+        self._shown_at = 0.0
+
+    def add(self, number: int = 1) -> None:
+        """So many more are done."""
+        self.done += number
+        now = time.monotonic()
+        if self._is_shown and (now - self._shown_at > 0.5 or self.done >= self._total):
+            self._shown_at = now
+            rate = self.done / max(1e-9, now - self._started_at)
+            end = "\n" if self.done >= self._total else ""
+            print(f"\r{self.done}/{self._total} {self._what}, {rate:.0f}/s   ", end=end, file=sys.stderr, flush=True)
+
+
+def parser(doc: str | None, *, count: int, what: str) -> argparse.ArgumentParser:
+    """The options that every command has."""
+    made = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    made.add_argument("--count", type=int, default=count, help=f"how many {what} (default {count})")
+    made.add_argument("--seed", type=int, default=1, help="of everything random (default 1)")
+    return made
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which that share of all lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
