@@ -27,13 +27,15 @@ bench: $(VENV)/.dev ## Measure what the gateway costs (HARNESS=folder of gateway
 	$(BIN)/python -m tests.benchmarks.gateway_cost $(if $(HARNESS),--harness $(HARNESS)) $(if $(PEERS),--peers $(PEERS))
 
 docs: $(VENV)/.dev ## Rewrite the generated parts of docs/
-	$(BIN)/python -m gateway.cli.reference
+	$(BIN)/slipstream config docs
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
+# A half-made environment would look finished to the next call, so it goes where one cannot be made.
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, as in: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies into $(VENV) ..."

@@ -50,14 +50,33 @@ def find_events(data: bytes, field: bytes, at: int) -> Iterator[tuple[int, int]]
     end = 0
     while at >= 0:
         after = at + len(field)
-        if data[after : after + 8].lstrip(b": ").startswith(b"n"):
+        if _is_null(data, after):
             at = data.find(field, after)
             continue
         begin = _last_blank_line(data, end, at)
-        closing = _BLANK_LINE.search(data, after)
-        end = closing.end() if closing is not None else len(data)
+        end = _event_end(data, after)
         yield begin, end
         at = data.find(field, end)
+
+
+def last_event_with(data: bytes, field: bytes) -> bytes | None:
+    """The last event in which a JSON field (its name, quoted) has a value other than null."""
+    at = data.rfind(field)
+    while at >= 0:
+        after = at + len(field)
+        if not _is_null(data, after):
+            return data[_last_blank_line(data, 0, at) : _event_end(data, after)]
+        at = data.rfind(field, 0, at)
+    return None
+
+
+def _is_null(data: bytes, after_name: int) -> bool:
+    return data[after_name : after_name + 8].lstrip(b": ").startswith(b"n")
+
+
+def _event_end(data: bytes, start: int) -> int:
+    closing = _BLANK_LINE.search(data, start)
+    return closing.end() if closing is not None else len(data)
 
 
 def _last_blank_line(data: bytes, start: int, stop: int) -> int:

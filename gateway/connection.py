@@ -1,7 +1,8 @@
-"""A client's connection: uvicorn's protocol with two things that ASGI has no cheap way for.
+"""A client's connection: uvicorn's protocol with what ASGI has no cheap way for.
 
 The head of an answer goes out together with the first bytes of its body (one system call and one packet instead of
-two), and a call learns at once that its client has left, without a task that waits for it.
+two), a call learns at once that its client has left, without a task that waits for it, and what a client may send
+and how long it may take is bounded.
 """
 
 from __future__ import annotations
@@ -12,8 +13,16 @@ from typing import Any
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from backends.errors import error_body
+
 _HEAD = b"HTTP/1.1 "
 _STATE_KEY = "slipstream.connection"
+
+_MAX_HEAD_BYTES = 64 * 1024
+_MAX_HEAD_S = 30.0
+_MAX_BODY_PAUSE_S = 60.0
+_MAX_WRITE_PAUSE_S = 600.0
+"""How long a client may leave its answer unread: as long as a whole call may take."""
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -23,15 +32,100 @@ class ClientConnection(HttpToolsProtocol):
         """A client has connected."""
         self.answering: set[asyncio.Task[Any]] = set()
         self.is_gone = False
+        self._num_head_bytes = 0
+        self._read_limit: asyncio.TimerHandle | None = None
+        self._write_limit: asyncio.TimerHandle | None = None
         self.app_state = {**self.app_state, _STATE_KEY: self}
         super().connection_made(_CorkedTransport(transport, self.loop))  # type: ignore[arg-type]  # by its methods
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left: whatever is being answered is cancelled."""
         self.is_gone = True
         super().connection_lost(exc)
+        # uvicorn leaves this one behind a connection that broke.
+        self._unset_keepalive_if_required()
+        self._set_read_limit(None)
+        self.resume_writing()
         for task in self.answering:
             task.cancel()
+
+    def eof_received(self) -> None:
+        """The client closed its half. While it waits for an answer it has left; the rest it would never read."""
+        if self.answering:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request, at most 64 KiB (to 128 KiB, as they arrive) of them a head."""
+        while len(data) > _MAX_HEAD_BYTES:
+            self._receive(data[:_MAX_HEAD_BYTES])
+            if self.transport.is_closing():
+                return
+            data = data[_MAX_HEAD_BYTES:]
+        self._receive(data)
+
+    def on_message_complete(self) -> None:
+        """The request is whole; from now on reading is for noticing that the client leaves."""
+        super().on_message_complete()
+        if self.flow.read_paused and not self.pipeline:
+            self.flow.resume_reading()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is not HTTP."""
+        self._refuse(b"400 Bad Request", "this is not a valid HTTP/1.1 request", "invalid_http")
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than its answer comes."""
+        super().pause_writing()
+        self._write_limit = self.loop.call_later(_MAX_WRITE_PAUSE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read on."""
+        super().resume_writing()
+        if self._write_limit is not None:
+            self._write_limit.cancel()
+            self._write_limit = None
+
+    def _receive(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.scope is None or "method" not in self.scope:
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > _MAX_HEAD_BYTES:
+                self._refuse(
+                    b"431 Request Header Fields Too Large",
+                    f"the request's head is longer than {_MAX_HEAD_BYTES} bytes",
+                    "headers_too_large",
+                )
+            elif self._read_limit is None:
+                self._set_read_limit(_MAX_HEAD_S)
+        elif self.cycle is not None and self.cycle.more_body:
+            self._num_head_bytes = 0
+            self._set_read_limit(_MAX_BODY_PAUSE_S)
+        elif self._read_limit is not None:
+            self._num_head_bytes = 0
+            self._set_read_limit(None)
+
+    def _set_read_limit(self, seconds: float | None) -> None:
+        if self._read_limit is not None:
+            self._read_limit.cancel()
+        self._read_limit = self.loop.call_later(seconds, self._request_is_late) if seconds is not None else None
+
+    def _request_is_late(self) -> None:
+        # What came behind a whole request waits for that one's answer.
+        if not self.answering:
+            self._refuse(b"408 Request Timeout", "the request did not arrive in time", "request_timeout")
+
+    def _refuse(self, status: bytes, message: str, code: str) -> None:
+        """Answer what never became a request, and close; nothing is added to an answer that has begun."""
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        is_unfinished = cycle is not None and cycle.more_body and not cycle.response_started
+        if not self.pipeline and (cycle is None or cycle.response_complete or is_unfinished):
+            body = error_body(message, type="invalid_request_error", code=code)
+            fields = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)
+            self.transport.write(b"HTTP/1.1 %b\r\n%b\r\n\r\n%b" % (status, fields, body))
+        self.transport.close()
 
 
 def connection_of(scope: Scope) -> ClientConnection:

@@ -32,6 +32,7 @@ class Message(msgspec.Struct):
     """One message of a chat."""
 
     role: str
+    content: str | list[Any] | None = None
 
 
 class Fields(msgspec.Struct):
@@ -58,6 +59,12 @@ class GenerationFields(Fields):
     stop: str | list[Any] | None = None
 
 
+class CompletionFields(GenerationFields):
+    """A completion's body."""
+
+    prompt: str | list[Any] | None = None
+
+
 class ChatFields(GenerationFields, kw_only=True):
     """A chat completion's body."""
 
@@ -81,6 +88,7 @@ class ResponsesFields(Fields, kw_only=True):
     """A response's body; a stored prompt may name the model instead."""
 
     model: str = ""
+    input: str | list[Any] | None = None
     max_output_tokens: _Number = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -89,7 +97,7 @@ class ResponsesFields(Fields, kw_only=True):
 
 _FIELDS: dict[Operation, type[Fields]] = {
     Operation.CHAT: ChatFields,
-    Operation.COMPLETION: GenerationFields,
+    Operation.COMPLETION: CompletionFields,
     Operation.EMBEDDING: EmbeddingFields,
     Operation.RESPONSES: ResponsesFields,
 }

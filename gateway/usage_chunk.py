@@ -16,7 +16,7 @@ _USAGE = b'"usage"'
 
 
 class UsageChunkFilter:
-    """Pieces in, pieces out; with `hides_usage` without events whose `choices` are empty and whose `usage` is an object.
+    """Pieces in, pieces out; with `hides_usage` without events of empty `choices` whose `usage` is an object.
 
     An unfinished event waits for its rest, at most 64 KiB of it: a usage chunk is never that long.
     """
@@ -30,14 +30,12 @@ class UsageChunkFilter:
 
     def feed(self, piece: bytes) -> bytes:
         """What may be sent on now; perhaps nothing yet."""
-        if not self._held and piece.endswith(b"\n\n") and not (self._hides_usage and _USAGE in piece):
-            self._passing = False
-            return piece
         if self._held:
             piece = self._held + piece
             self._held = b""
-        end = whole_events_end(piece)
-        if end < len(piece):
+        if piece.endswith(b"\n\n"):
+            self._passing = False
+        elif (end := whole_events_end(piece)) < len(piece):
             if (self._passing and not end) or len(piece) - end > _MAX_HELD_BYTES:
                 self._passing = True
             else:

@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from backends.protocol import Facts, Usage
-from backends.sse import event_data, find_events, has_done
+from backends.sse import DONE, event_data, find_events, has_done, last_event_with
 from backends.stream import StreamEnd
 
 
@@ -116,10 +116,7 @@ class StreamMeter:
         if self._responses:
             self._read_responses(piece)
         else:
-            if b'"usage"' in piece or b"[DONE]" in piece or b'"error"' in piece:
-                self._read(piece)
-            if b'"finish_reason":"' in piece or b'"finish_reason": "' in piece:
-                self._num_finished += len(_FINISH.findall(piece))
+            self._read(piece)
         if self._num_finished:
             self._tail = (self._tail + piece[-4:])[-4:]
 
@@ -129,17 +126,20 @@ class StreamMeter:
 
     def _read(self, block: bytes) -> None:
         """Whole lines of a chat or completion stream."""
-        for field in (_USAGE, _ERROR):
-            if (at := block.find(field)) >= 0:
-                self._decode(block, field, at)
-        if has_done(block):
+        # Searched from the end, where these stand in a long block.
+        if block.rfind(DONE) >= 0 and has_done(block):
             self.terminated = True
+        if block.rfind(_USAGE) >= 0:
+            self._read_usage(block)
+        if (at := block.find(_ERROR)) >= 0:
+            self._read_errors(block, at)
+        if not self.terminated and (b'"finish_reason":"' in block or b'"finish_reason": "' in block):
+            self._num_finished += len(_FINISH.findall(block))
 
     def _read_responses(self, block: bytes) -> None:
         if _RESPONSES_FAILS.search(block) is not None:
             self.failed = True
-        if (at := block.find(_USAGE)) >= 0:
-            self._decode(block, _USAGE, at)
+        self._read_usage(block)
         if _RESPONSES_ENDS.search(block) is not None:
             self._num_finished = 1
 
@@ -161,18 +161,28 @@ class StreamMeter:
                 self._num_held = _TAIL_BYTES
         return lines
 
-    def _decode(self, block: bytes, field: bytes, at: int) -> None:
-        for begin, end in find_events(block, field, at):
-            data = event_data(block[begin:end])
-            if data is None:
-                continue
-            try:
-                decoded = _decode_event(data)
-            except msgspec.DecodeError:
-                # One bad line does not end a stream; the client gets it as it came.
-                continue
-            usage = decoded.usage or (decoded.response.usage if decoded.response is not None else None)
-            if usage is not None:
-                self._facts.usage = usage.counted()
-            if decoded.error is not None and bytes(decoded.error) != b"null":
+    def _read_usage(self, block: bytes) -> None:
+        event = last_event_with(block, _USAGE)
+        decoded = _decoded(event) if event is not None else None
+        if decoded is None:
+            return
+        usage = decoded.usage or (decoded.response.usage if decoded.response is not None else None)
+        if usage is not None:
+            self._facts.usage = usage.counted()
+
+    def _read_errors(self, block: bytes, at: int) -> None:
+        for begin, end in find_events(block, _ERROR, at):
+            decoded = _decoded(block[begin:end])
+            if decoded is not None and decoded.error is not None and bytes(decoded.error) != b"null":
                 self.failed = True
+
+
+def _decoded(event: bytes) -> _Event | None:
+    """None for a line that cannot be read: it does not end a stream, the client gets it as it came."""
+    data = event_data(event)
+    if data is None:
+        return None
+    try:
+        return _decode_event(data)
+    except msgspec.DecodeError:
+        return None

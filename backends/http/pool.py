@@ -200,9 +200,8 @@ class OriginPool:
         try:
             connection = await self._reserve(give_up_at)
             if connection is not None and must_be_new:
-                # Its place is taken over: the connection is no longer ours when its end is reported.
+                # Its place is taken over now; later, when its end is reported, it is no longer known.
                 self._open.remove(connection)
-                connection.owner = None
                 connection.abort()
                 self._num_connecting += 1
                 connection = None

@@ -91,8 +91,8 @@ class Endpoint:
         exchange.stream = asked.stream
         if asked.model in runtime.model_labels:
             exchange.model_label = asked.model
-        if asked.model and not principal.may_use(asked.model):
-            raise _unknown_model(asked.model)
+        if not principal.may_use(asked.model):
+            raise _not_for_this_key(asked.model, path)
         route = runtime.matcher.match(
             model=asked.model, path=path, headers=incoming.forwarded, key=principal.key, tenant=principal.tenant
         )
@@ -228,10 +228,17 @@ def _path_below_root(scope: Scope) -> str:
     if path.startswith("/v1/"):
         path = path[3:]
     lowered = path.lower().replace("%2e", ".").replace("%2f", "/").replace("\\", "/").replace("%5c", "/")
-    if ".." in lowered.split("/") or "//" in lowered:
+    if "//" in lowered or not {".", ".."}.isdisjoint(lowered.split("/")):
         raise UnknownPath(f"there is no {path}")
     return path
 
 
 def _unknown_model(model: str) -> UnknownModel:
     return UnknownModel(f'the model "{model}" does not exist here, or this key may not use it', param="model")
+
+
+def _not_for_this_key(model: str, path: str) -> UnknownModel | UnknownPath:
+    if model:
+        return _unknown_model(model)
+    # A body that cannot be read may name any model, so a key for some models is not for it.
+    return UnknownPath(f"this key is for certain models only, and this call to {path} names none that could be read")

@@ -15,7 +15,14 @@ from policies.load import LoadedPolicy
 
 @click.command()
 @file_argument
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text for people, JSON for programs.",
+)
 @no_env_option
 @click.pass_context
 def check(context: click.Context, file: Path, form: str, no_env: bool) -> None:

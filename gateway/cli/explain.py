@@ -48,7 +48,14 @@ class Request:
 @click.option(
     "--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A header of the request; repeatable."
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text for people, JSON for programs.",
+)
 @no_env_option
 @click.pass_context
 def explain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import version as installed_version
 from typing import Any
 
@@ -39,6 +40,18 @@ class LazyGroup(click.Group):
         module, _, attribute = found.target.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As in click, with a hint where a name is nearly right."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self._deferred, n=1)
+            if near:
+                raise click.UsageError(f'{error.message} Did you mean "{near[0]}"?', ctx) from error
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One line of purpose and one example for each."""
@@ -78,7 +91,8 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Slipstream, an OpenAI-compatible gateway that makes LLM traffic cheaper and faster without changing the answers.
 
-    One policy file (YAML) says who may call, which backends answer, and what happens on the way.
+    One policy file (YAML) says who may call, which backends answer, and what happens on the way. Without one,
+    `slipstream serve` starts a trial that answers by itself.
     """
 
 

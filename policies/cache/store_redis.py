@@ -110,6 +110,7 @@ class RedisEntryStore:
         self._has_no_writes = asyncio.Event()
         self._has_no_writes.set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_closing = False
         self._hits = 0
         self._misses = 0
         self._errors = 0
@@ -118,13 +119,16 @@ class RedisEntryStore:
     async def open(self) -> None:
         """Start the tasks; a connection is made when it is first needed."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._read_for_ever()) for _ in range(_NUM_READERS)]
-        self._tasks.append(loop.create_task(self._write_for_ever()))
+        self._is_closing = False
+        self._tasks = [loop.create_task(self._read_until_closed()) for _ in range(_NUM_READERS)]
+        self._tasks.append(loop.create_task(self._write_until_closed()))
 
     async def aclose(self) -> None:
         """Write what is waiting, within a second, then disconnect. Safe to call twice."""
         if self._tasks:
             await self.flush(_FLUSH_TIMEOUT_S)
+        # Cancelling is not enough: the client library may make another error of it on its way up.
+        self._is_closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -192,8 +196,8 @@ class RedisEntryStore:
             self._fail(self._read_breaker, f"no answer within {self._timeout_s:g} s")
             return None
 
-    async def _read_for_ever(self) -> None:
-        while True:
+    async def _read_until_closed(self) -> None:
+        while not self._is_closing:
             wanted = [await self._reads.get()]
             while len(wanted) < _MAX_KEYS_A_READ and not self._reads.empty():
                 wanted.append(self._reads.get_nowait())
@@ -237,8 +241,8 @@ class RedisEntryStore:
         if write is not None:
             self._num_write_bytes -= write.num_bytes
 
-    async def _write_for_ever(self) -> None:
-        while True:
+    async def _write_until_closed(self) -> None:
+        while not self._is_closing:
             await self._has_writes.wait()
             batch = [pair for pair, _ in zip(self._writes.items(), range(_MAX_WRITES_AT_ONCE), strict=False)]
             await self._write(batch)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tests.support.faults import CACHE, CHAT, CaseServer, Figure, Progress, parser, policy, report
+from tests.support.faults import CACHE, CHAT, CaseServer, Figure, Progress, none, parser, policy, report
 from tests.support.gateway import start_gateway
 from tests.support.http_client import Answer, Connections
 from tests.support.openai_server import Behaviour
@@ -35,6 +35,7 @@ class Case:
 
     name: str
     way: str
+    path: str
     body: bytes
     behaviour: Behaviour
     sent: bytes
@@ -82,10 +83,28 @@ def answer_events(random_: random.Random, n: int) -> list[bytes]:
     return events
 
 
+def responses_events(random_: random.Random) -> list[bytes]:
+    """The events of a stream of `/responses`; there is no `[DONE]`."""
+
+    def event(kind: str, **more: object) -> bytes:
+        data = msgspec.json.encode({"type": f"response.{kind}", **more})
+        return b"event: response.%b\ndata: %b\n\n" % (kind.encode(), data)
+
+    texts = random_.choices((*_WORDS, "response.completed"), k=random_.randrange(12))
+    response: dict[str, object] = {"id": "resp_1", "object": "response", "status": "completed"}
+    return [
+        event("created", response={**response, "status": "in_progress"}),
+        *(event("output_text.delta", item_id="msg_1", delta=text) for text in texts),
+        event("completed", response={**response, "usage": {"input_tokens": 3, "output_tokens": 9}}),
+    ]
+
+
 def _stream_behaviour(way: str, events: list[bytes], random_: random.Random) -> tuple[Behaviour, bytes]:
     """How to cut, and everything that leaves the upstream."""
     whole = b"".join(events)
-    if way in ("clean end", "end of connection"):
+    if events[-1] != _DONE:
+        limit = len(whole) - 2
+    elif way in ("clean end", "end of connection"):
         # A server that sends no [DONE] ends like this on purpose, but not before its last finish_reason.
         last = max(index for index, event in enumerate(events) if b'"finish_reason":"' in event)
         limit = sum(map(len, events[: last + 1])) - 1
@@ -124,28 +143,39 @@ def _pieces(events: list[bytes], at: int) -> tuple[bytes, ...]:
 
 def make_case(number: int, random_: random.Random) -> Case:
     """A cut like no other."""
+    path = random_.choice([CHAT, CHAT, CHAT, "/v1/responses"])
     n = random_.choice([1, 1, 2])
     include_usage = random_.random() < 0.5
     is_stream = random_.random() < 0.85
     is_cached = random_.random() < 0.5
     name = f"{number}"
-    request: dict[str, object] = {
-        "model": f"{'cached' if is_cached else 'plain'}/{name}",
-        "messages": [{"role": "user", "content": "Tell me."}],
-        "stream": is_stream,
-    }
-    if n > 1:
-        request["n"] = n
-    if include_usage and is_stream:
-        request["stream_options"] = {"include_usage": True}
+    model = f"{'cached' if is_cached else 'plain'}/{name}"
+    request: dict[str, object] = {"model": model, "stream": is_stream}
+    if path == CHAT:
+        request["messages"] = [{"role": "user", "content": "Tell me."}]
+        if n > 1:
+            request["n"] = n
+        if include_usage and is_stream:
+            request["stream_options"] = {"include_usage": True}
+    else:
+        request["input"] = "Tell me."
     if is_stream:
         way = random_.choice(_WAYS)
-        behaviour, sent = _stream_behaviour(way, answer_events(random_, n), random_)
+        events = answer_events(random_, n) if path == CHAT else responses_events(random_)
+        behaviour, sent = _stream_behaviour(way, events, random_)
     else:
         way = random_.choice(["plain fin", "plain reset", "plain end of connection"])
         behaviour, sent = _plain_behaviour(way, random_), b""
     return Case(
-        name, way, msgspec.json.encode(request), behaviour, sent, is_stream, is_cached, random_.choice([1, 1, 2, 4])
+        name,
+        way,
+        path,
+        msgspec.json.encode(request),
+        behaviour,
+        sent,
+        is_stream,
+        is_cached,
+        num_clients=random_.choice([1, 1, 2, 4]),
     )
 
 
@@ -171,7 +201,7 @@ def problem_of(case: Case, answer: Answer) -> str | None:
         return "the body ended as if it were whole"
     if re.search(rb"^data: ?\[DONE\]", body, re.MULTILINE):
         return "[DONE] in a cut stream"
-    shown = body[: body.rindex(b"data: ")] if b'data: {"error"' in body else body
+    shown = body.partition(b'data: {"error"')[0]
     if not case.sent.startswith(shown):
         return f"bytes that the upstream did not send: {shown[-200:]!r}"
     return None
@@ -185,7 +215,7 @@ def is_readable(answer: Answer) -> bool:
     if events[-1] or len(events) < 2 or not events[-2].startswith(b"data: "):
         return False
     try:
-        decoded = [msgspec.json.decode(event[6:]) for event in events[:-1]]
+        decoded = [msgspec.json.decode(event.partition(b"data: ")[2]) for event in events[:-1]]
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return "error" in decoded[-1] and all("error" not in event for event in decoded[:-1])
@@ -193,7 +223,7 @@ def is_readable(answer: Answer) -> bool:
 
 async def _run_case(case: Case, server: CaseServer, connections: Connections, outcome: Outcome) -> None:
     server.cases[case.name] = case.behaviour
-    clients = (connections.post(CHAT, case.body) for _ in range(case.num_clients))
+    clients = (connections.post(case.path, case.body) for _ in range(case.num_clients))
     for answer in await asyncio.gather(*clients):
         outcome.cuts += 1
         outcome.ways[case.way] += 1
@@ -209,7 +239,7 @@ async def _run_case(case: Case, server: CaseServer, connections: Connections, ou
 async def _ask_again(case: Case, connections: Connections, outcome: Outcome) -> None:
     """The upstream is well now: nothing of the cut answer may come back, and this one is kept."""
     outcome.asked_again += 1
-    first, second = [await connections.post(CHAT, case.body) for _ in range(2)]
+    first, second = [await connections.post(case.path, case.body) for _ in range(2)]
     if first.header(b"x-cache") != b"miss":
         outcome.stored += 1
         outcome.problems.append(f"{case.way}, case {case.name}: asked again, x-cache is {first.header(b'x-cache')!r}")
@@ -252,14 +282,15 @@ def main() -> int:
     for problem in outcome.problems[:20]:
         print(problem)
     print("ways:", ", ".join(f"{way} {number}" for way, number in sorted(outcome.ways.items())))
+    again = outcome.asked_again
     return report(
         [
-            Figure(f"cuts that reach the client as a clean end, of {outcome.cuts}", "0", f"{len(outcome.problems)}", not outcome.problems),
-            Figure("cuts whose error event cannot be read", "0", f"{outcome.unreadable}", not outcome.unreadable),
-            Figure(f"cut answers in the cache, of {outcome.asked_again} asked again", "0", f"{outcome.stored}", not outcome.stored),
-            Figure("whole answers in the cache (so that the line above means something)", f"{outcome.asked_again}", f"{outcome.hits}", outcome.hits == outcome.asked_again),
+            none(f"cuts that reach the client as a clean end, of {outcome.cuts}", len(outcome.problems)),
+            none("cuts whose error event cannot be read", outcome.unreadable),
+            none(f"cut answers in the cache, of {again} asked again", outcome.stored),
+            Figure("the same, whole, in the cache", f"{again}", f"{outcome.hits}", outcome.hits == again),
         ]
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import time
 from collections.abc import Mapping
@@ -22,9 +23,7 @@ def policy(*base_urls: str, routes: Mapping[str, Mapping[str, Any]] | None = Non
     return yaml.safe_dump(
         {
             "version": 1,
-            "backends": {
-                name: {"type": "openai", "base_url": url} for name, url in zip(names, base_urls, strict=True)
-            },
+            "backends": {name: {"type": "openai", "base_url": url} for name, url in zip(names, base_urls, strict=True)},
             "routes": [
                 {
                     "name": f"route{index}",
@@ -47,12 +46,24 @@ class CaseServer(OpenAIServer):
         super().__init__()
         self.cases: dict[str, Behaviour] = {}
         self.num_asked: dict[str, int] = {}
+        self.last: dict[str, Received] = {}
+        self._news = asyncio.Event()
 
     def plan(self, received: Received) -> Behaviour:
-        """How that case is answered; nothing of it is kept but how often it was asked."""
+        """How that case is answered; only the last request of each case is kept."""
         case = case_of(received.body)
         self.num_asked[case] = self.num_asked.get(case, 0) + 1
+        self.last[case] = received
+        self._news.set()
         return self.cases.get(case, self.default)
+
+    async def wait_asked(self, case: str, timeout_s: float = 5.0) -> Received:
+        """The last request of that case, once there is one. Raises: TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while case not in self.last:
+                self._news.clear()
+                await self._news.wait()
+        return self.last[case]
 
 
 def case_of(body: bytes) -> str:
@@ -68,6 +79,16 @@ class Figure(NamedTuple):
     asked: str
     measured: str
     is_met: bool
+
+
+def none(what: str, number: int) -> Figure:
+    """A figure that must be nought."""
+    return Figure(what, "0", f"{number}", number == 0)
+
+
+def at_most(what: str, limit: float, value: float, unit: str) -> Figure:
+    """A figure with an upper bound."""
+    return Figure(what, f"<= {limit:g} {unit}", f"{value:.1f} {unit}", value <= limit)
 
 
 def report(figures: list[Figure]) -> int:
@@ -94,12 +115,13 @@ class Progress:
 
     def add(self, number: int = 1) -> None:
         """So many more are done."""
+        is_last = self.done < self._total <= self.done + number
         self.done += number
         now = time.monotonic()
-        if self._is_shown and (now - self._shown_at > 0.5 or self.done >= self._total):
+        if self._is_shown and (now - self._shown_at > 0.5 or is_last):
             self._shown_at = now
             rate = self.done / max(1e-9, now - self._started_at)
-            end = "\n" if self.done >= self._total else ""
+            end = "\n" if is_last else ""
             print(f"\r{self.done}/{self._total} {self._what}, {rate:.0f}/s   ", end=end, file=sys.stderr, flush=True)
 
 

@@ -157,11 +157,12 @@ async def test_send_whose_answer_comes_before_the_body_is_out_returns_it_and_dro
     async def serve(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         peer.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
-        if peer.number == 0:
-            await asyncio.get_running_loop().create_future()
+        await asyncio.get_running_loop().create_future()
 
     async with RawServer(serve) as server:
+        wire = transport.wire(server.base_url)
         # More than the sockets' buffers and the stream reader of the server take.
-        outcome = await fetch(transport.wire(server.base_url), body=bytes(100_000_000))
+        outcome = await fetch(wire, body=bytes(100_000_000))
 
-    assert outcome == (413, b"no")
+        assert outcome == (413, b"no")
+        assert wire._pool.num_idle == 0

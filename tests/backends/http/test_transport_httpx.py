@@ -72,6 +72,27 @@ async def test_client_uses_the_connection_again(transport: Transport) -> None:
         assert transport.statistics().connections_reused == 2
 
 
+async def test_stream_that_is_dropped_early_stops_and_drops_the_connection(transport: Transport) -> None:
+    """After half a request the connection cannot carry another one."""
+    is_dropped = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        peer.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
+        await peer.wait_gone()
+        is_dropped.set()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(0)
+            yield b"x"
+
+    async with RawServer(serve) as server, httpx.AsyncClient(transport=transport) as client:
+        assert (await client.post(server.base_url, content=endless())).status_code == 413
+        async with asyncio.timeout(1):
+            await is_dropped.wait()
+
+
 async def test_request_without_host_gets_one(transport: Transport) -> None:
     """A request that was put together by hand is completed."""
     echo = _Echo()

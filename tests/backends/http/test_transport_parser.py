@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from backends.clock import SystemClock
 from backends.errors import UpstreamCut, UpstreamGarbage
 from backends.http.connection import Connection
-from backends.http.exchange import HttpExchange
+from backends.http.exchange import MAX_FRAMING_BYTES, HttpExchange
 from backends.protocol import Headers
 from tests.support.raw_server import generous
 
@@ -22,8 +22,9 @@ from tests.support.raw_server import generous
 class _MemoryTransport(asyncio.Transport):
     """Swallows what is written."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_unsent: int = 0) -> None:
         super().__init__()
+        self.num_unsent = num_unsent
         self.takes_data = True
         self.is_aborted = False
 
@@ -31,7 +32,7 @@ class _MemoryTransport(asyncio.Transport):
         pass
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.num_unsent
 
     def pause_reading(self) -> None:
         self.takes_data = False
@@ -55,16 +56,25 @@ class _Owner:
         self.is_reusable = is_reusable
 
 
-async def receive(*reads: bytes, ends: bool = True, is_head: bool = False) -> tuple[int, Headers, list[bytes], bool]:
-    """What an exchange makes of these reads of its socket, followed by the connection's end.
-
-    Status, headers, pieces, and whether the connection could be used again.
-    """
-    connection, owner, transport = Connection(), _Owner(), _MemoryTransport()
+def begin(owner: _Owner, transport: asyncio.Transport, *, is_head: bool = False) -> tuple[Connection, HttpExchange]:
+    """An exchange whose request has been sent."""
+    connection = Connection()
     connection.connection_made(transport)
     connection.owner = owner
     exchange = HttpExchange(connection, owner, SystemClock(), generous(), is_head=is_head)
     exchange.write(b"", b"")
+    return connection, exchange
+
+
+async def receive(
+    *reads: bytes, ends: bool = True, is_head: bool = False, num_unsent: int = 0
+) -> tuple[int, Headers, list[bytes], bool]:
+    """What an exchange makes of these reads of its socket, followed by the connection's end.
+
+    Status, headers, pieces, and whether the connection could be used again.
+    """
+    owner, transport = _Owner(), _MemoryTransport(num_unsent)
+    connection, exchange = begin(owner, transport, is_head=is_head)
     for data in reads:
         if not transport.is_aborted:
             connection.data_received(data)
@@ -192,3 +202,23 @@ async def test_surplus_bytes_never_reach_the_answer(answer: Answer, surplus: byt
 
     assert (got_status, got_headers, b"".join(pieces)) == (status, headers, body)
     assert not is_reusable or not surplus.strip(b"\r\n")
+
+
+async def test_framing_is_bounded_only_where_no_body_comes_with_it() -> None:
+    """A long stream may spend any number of bytes on its chunks, each of which comes in reads of its own."""
+    connection, exchange = begin(_Owner(), _MemoryTransport())
+    connection.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(2 * MAX_FRAMING_BYTES // 1000):
+        connection.data_received(b"1;" + b"e" * 1000 + b"\r\n")
+        connection.data_received(b"x\r\n")
+
+        assert await exchange.read() == b"x"
+    exchange.close()
+
+
+async def test_connection_with_unsent_bytes_is_not_used_again() -> None:
+    """The rest of a request whose answer came early would stand before the next one."""
+    _, _, pieces, is_reusable = await receive(LENGTH, ends=False, num_unsent=1)
+
+    assert b"".join(pieces) == b"hello world!"
+    assert not is_reusable

@@ -8,11 +8,13 @@ import random
 import pytest
 
 from backends.clock import SystemClock
-from backends.errors import ConnectFailed, UpstreamCut, UpstreamError
+from backends.errors import ConnectFailed, ConnectTimeout, UpstreamCut, UpstreamError
 from backends.http.exchange import HttpExchange
 from backends.http.transport import HttpWire, Transport
 from tests.support.clock import FakeClock, settle
 from tests.support.raw_server import OK, Peer, RawServer, always, fetch, generous
+
+ENDS = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nhi"
 
 
 async def begin(wire: HttpWire) -> HttpExchange:
@@ -108,7 +110,7 @@ async def test_waiters_are_served_in_order() -> None:
 async def test_place_of_a_closed_connection_goes_to_who_waits() -> None:
     """A connection that cannot be reused makes room for a new one."""
     transport = Transport(SystemClock(), max_connections=1)
-    async with RawServer(always(OK)) as server:
+    async with RawServer(always(ENDS)) as server:
         wire = transport.wire(server.base_url)
         holder = await begin(wire)
         waiting = asyncio.ensure_future(fetch(wire))
@@ -116,31 +118,51 @@ async def test_place_of_a_closed_connection_goes_to_who_waits() -> None:
         await holder.aclose()
 
         assert await waiting == (200, b"hi")
-        assert wire._pool.num_open == 1
+        assert server.num_connections == 2
     await transport.aclose()
 
 
-async def test_cancelled_waiter_passes_its_grant_on() -> None:
-    """A connection that was granted to a task that is cancelled before it runs is not lost."""
+async def test_place_of_a_failed_attempt_goes_to_who_waits() -> None:
+    """An attempt to connect that comes to nothing makes room for another."""
     transport = Transport(SystemClock(), max_connections=1)
-    for keeps_connection in (True, False):
-        async with RawServer(always(OK)) as server:
-            wire = transport.wire(server.base_url)
-            holder = await begin(wire)
-            first, second = (asyncio.ensure_future(fetch(wire)) for _ in range(2))
-            await settle()
-            if keeps_connection:
-                await holder.body(10)
-            await holder.aclose()
-            if not keeps_connection:
-                while wire._pool._waiters.__len__() == 2:
-                    await asyncio.sleep(0)
-            first.cancel()
 
-            assert await second == (200, b"hi")
-            assert first.cancelled()
-            assert wire.statistics().in_flight == 0
-            assert wire._pool.num_open == 1
+    async def serve(peer: Peer) -> None:
+        if peer.number == 0:
+            await peer.wait_gone()
+
+    async with RawServer(serve) as server:
+        # Neither of them gets as far as a TLS handshake: the first one hangs, the second one is turned away.
+        wire = transport.wire(f"https://127.0.0.1:{server.port}")
+        hanging = asyncio.ensure_future(wire.send("POST", b"/", [], b"", generous(connect_s=0.05)))
+        await settle()
+        waiting = asyncio.ensure_future(begin(wire))
+
+        with pytest.raises(ConnectTimeout):
+            await hanging
+        with pytest.raises(ConnectFailed):
+            await waiting
+        assert server.num_connections == 2
+    await transport.aclose()
+
+
+@pytest.mark.parametrize("answer", [OK, ENDS], ids=["connection", "place"])
+async def test_cancelled_waiter_passes_its_grant_on(answer: bytes) -> None:
+    """What was granted to a task that is cancelled before it runs is not lost."""
+    transport = Transport(SystemClock(), max_connections=1)
+    async with RawServer(always(answer)) as server:
+        wire = transport.wire(server.base_url)
+        holder = await begin(wire)
+        first, second = (asyncio.ensure_future(fetch(wire)) for _ in range(2))
+        await settle()
+        await holder.aclose()
+        async with asyncio.timeout(1):
+            while len(wire._pool._waiters) == 2:
+                await asyncio.sleep(0)
+        first.cancel()
+
+        assert await second == (200, b"hi")
+        assert first.cancelled()
+        assert wire.statistics().in_flight == 0
     await transport.aclose()
 
 
@@ -157,6 +179,7 @@ async def test_kept_connection_that_the_server_closed_is_not_used(transport: Tra
         async with asyncio.timeout(1):
             while wire._pool.num_open:
                 await asyncio.sleep(0)
+        assert wire._pool.num_idle == 0
         await fetch(wire)
 
     assert wire.statistics().connections_opened == 2

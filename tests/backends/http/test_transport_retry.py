@@ -68,6 +68,7 @@ async def test_stale_connections_all_at_once_are_retried_on_new_ones() -> None:
             await exchange.body(10)
             await exchange.aclose()
         assert await fetch(wire) == (200, b"hi")
+        assert wire.statistics().sent == 4, "the retry went to another kept connection"
         assert wire._pool.num_open <= 2
     await transport.aclose()
 
