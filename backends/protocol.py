@@ -63,6 +63,7 @@ class Facts:
     """
 
     __slots__ = (
+        "asked_routes",
         "attempts",
         "backend",
         "cache",
@@ -78,6 +79,8 @@ class Facts:
 
     def __init__(self) -> None:
         self.attempts = 0
+        # Routes a fallback has sent the call to: no route is asked twice, however stacks are nested.
+        self.asked_routes: set[str] | None = None
         self.backend: str | None = None
         self.upstream_model: str | None = None
         self.cache: CacheOutcome | None = None

@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer; without a question they end the connection."""
         exchange = self.exchange
-        if exchange is None or exchange.is_complete:
+        if exchange is None or exchange.is_complete or self.is_closed:
             self.abort()
         else:
             exchange.feed(data)

@@ -26,12 +26,6 @@ class Target:
     timeouts: Timeouts
 
 
-class _SentOn(Call, frozen=True, kw_only=True):
-    """A call that left its first route. Every copy shares one set, so that no route is asked twice."""
-
-    asked: set[str]
-
-
 class Fallback:
     """Asks `targets` in turn when `inner` fails in a way listed in `on`; the first answer below 400 wins.
 
@@ -104,8 +98,9 @@ class Fallback:
         """The first target's answer; None if there is none, with the facts of the first failure as they were."""
         facts = call.facts
         before = facts.backend, facts.upstream_model, facts.fallback_route
-        asked = call.asked if isinstance(call, _SentOn) else {call.route}
-        fields = {**msgspec.structs.asdict(call), "asked": asked}
+        if facts.asked_routes is None:
+            facts.asked_routes = {call.route}
+        asked = facts.asked_routes
         for target in self._targets:
             if target.route in asked:
                 continue
@@ -113,9 +108,8 @@ class Fallback:
                 break
             asked.add(target.route)
             facts.fallback_route = target.route
-            outcome = await _ask(
-                target.backend, _SentOn(**{**fields, "route": target.route, "timeouts": target.timeouts})
-            )
+            sent_on = msgspec.structs.replace(call, route=target.route, timeouts=target.timeouts)
+            outcome = await _ask(target.backend, sent_on)
             if isinstance(outcome, Reply) and outcome.status < 400:
                 return outcome
             await _close(outcome)

@@ -206,13 +206,15 @@ async def test_surplus_bytes_never_reach_the_answer(answer: Answer, surplus: byt
 
 async def test_framing_is_bounded_only_where_no_body_comes_with_it() -> None:
     """A long stream may spend any number of bytes on its chunks, each of which comes in reads of its own."""
-    connection, exchange = begin(_Owner(), _MemoryTransport())
+    transport = _MemoryTransport()
+    connection, exchange = begin(_Owner(), transport)
     connection.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
     for _ in range(2 * MAX_FRAMING_BYTES // 1000):
         connection.data_received(b"1;" + b"e" * 1000 + b"\r\n")
         connection.data_received(b"x\r\n")
 
         assert await exchange.read() == b"x"
+    assert not transport.is_aborted
     exchange.close()
 
 
