@@ -15,8 +15,8 @@ class Receiver(Protocol):
     is_complete: bool
     """Nothing more is expected: further bytes end the connection."""
 
-    def feed(self, data: bytes) -> None:
-        """Bytes from the socket."""
+    def feed(self, data: memoryview) -> None:
+        """Bytes from the socket, to be used up at once."""
 
     def end_of_connection(self, error: Exception | None) -> None:
         """The other end closed the connection (`error` None) or it broke. May be called twice."""
@@ -32,14 +32,32 @@ class Owner(Protocol):
         """The connection is gone."""
 
 
-class Connection(asyncio.Protocol):
-    """A socket to one origin; carries one exchange at a time and outlives it where keep-alive allows."""
+READ_BYTES = 32 * 1024
+"""The most that is read at once: what a slow reader leaves unread stays in the kernel and with the upstream."""
 
-    __slots__ = ("exchange", "idle_since", "is_closed", "is_used", "is_write_paused", "loop", "owner", "transport")
+
+class Connection(asyncio.BufferedProtocol):
+    """A socket to one origin; carries one exchange at a time and outlives it where keep-alive allows.
+
+    `buffer` (`READ_BYTES` long) is where bytes arrive; one serves all connections, since it is empty between reads.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "exchange",
+        "idle_since",
+        "is_closed",
+        "is_used",
+        "is_write_paused",
+        "loop",
+        "owner",
+        "transport",
+    )
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, buffer: memoryview) -> None:
+        self._buffer = buffer
         self.loop = asyncio.get_running_loop()
         self.exchange: Receiver | None = None
         self.owner: Owner | None = None
@@ -57,13 +75,17 @@ class Connection(asyncio.Protocol):
         """The socket is open."""
         self.transport = cast("asyncio.Transport", transport)
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes of the answer; without a question they end the connection."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what arrives."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes of the answer have arrived; without a question they end the connection."""
         exchange = self.exchange
         if exchange is None or exchange.is_complete or self.is_closed:
             self.abort()
         else:
-            exchange.feed(data)
+            exchange.feed(self._buffer[:nbytes])
 
     def eof_received(self) -> None:
         """The upstream will send nothing more, so nothing is left to wait for, not even our own unsent bytes."""

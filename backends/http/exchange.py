@@ -30,7 +30,7 @@ from backends.protocol import Headers
 MAX_FRAMING_BYTES = 64 * 1024
 """Bound of a header section, and of trailers and chunk framing that bring no body byte."""
 
-HIGH_WATER_BYTES = 256 * 1024
+HIGH_WATER_BYTES = 16 * 1024
 """Unread body beyond this stops reading from the socket until the reader has caught up."""
 
 WRITE_SLICE_BYTES = 256 * 1024
@@ -230,8 +230,8 @@ class HttpExchange:
             connection.transport.resume_reading()
         pool.finish(self, connection, is_reusable=is_reusable, has_failed=has_failed)
 
-    def feed(self, data: bytes) -> None:
-        """Bytes from the socket."""
+    def feed(self, data: memoryview) -> None:
+        """Bytes from the socket; the parser copies what it keeps."""
         self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)

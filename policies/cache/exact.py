@@ -91,12 +91,14 @@ class ExactCache:
             return await self._inner.send(call)
         control = parse_control(call.cache_control, self._honoured)
         identity = identity_of(call, self._scope)
-        if identity is None or not control.may_write or _is_stateful(call):
+        key = None
+        if identity is not None and control.may_write and not _is_stateful(call):
+            key = cache_key(call, identity, self._route, self._epoch)
+        if key is None:
             call.facts.cache = CacheOutcome.BYPASS
             reply = await self._inner.send(call)
             reply.headers = _marked(reply.headers, CacheOutcome.BYPASS)
             return reply
-        key = cache_key(call, identity, self._route, self._epoch)
         if not control.may_read:
             return await self._send_alone(call, key, CacheOutcome.REFRESH)
         entry = self._store.get_nowait(key)

@@ -7,6 +7,8 @@ answer is in it, fields that nobody knows yet included: the whole body goes in b
 from __future__ import annotations
 
 import hashlib
+import math
+from typing import Any
 
 import msgspec
 
@@ -41,10 +43,11 @@ def identity_of(call: Call, scope: CacheScope) -> str | None:
     return f"{scope}:{len(call.tenant)}:{call.tenant}:{member}"
 
 
-def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes:
+def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes | None:
     """The 32-byte key of a call with a decoded body on that route.
 
-    The order of an object's keys and white space do not matter; 1, 1.0 and true are three values.
+    The order of an object's keys and white space do not matter; 1, 1.0 and true are three values. None where the body
+    has a number too large for a float: its key would be that of null.
     """
     body = dict(call.body or {})
     body.pop("stream", None)
@@ -62,4 +65,15 @@ def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes:
         call.stream and call.operation not in _CONVERTIBLE,
         body,
     )
-    return hashlib.sha256(_ENCODE(parts)).digest()
+    encoded = _ENCODE(parts)
+    if b"null" in encoded and _has_infinity(body):
+        return None
+    return hashlib.sha256(encoded).digest()
+
+
+def _has_infinity(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_infinity, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_infinity, value))
+    return isinstance(value, float) and math.isinf(value)
