@@ -49,7 +49,7 @@ class Stream:
     (an SSE stream without its terminator), which counts as a cut. `first` is a piece already read off the source.
     """
 
-    __slots__ = ("_first", "_is_complete", "_source", "end", "taps")
+    __slots__ = ("_first", "_is_complete", "_source", "end", "on_end", "taps")
 
     def __init__(
         self,
@@ -63,6 +63,8 @@ class Stream:
         self._is_complete = is_complete
         self.taps: list[Tap] = taps if taps is not None else []
         self.end: StreamEnd | None = None
+        # For who wants to know only how it ended; called after the taps.
+        self.on_end: list[Callable[[StreamEnd], None]] = []
 
     async def read(self) -> bytes:
         """The next piece, b"" at a clean end.
@@ -96,3 +98,5 @@ class Stream:
             self.end = how
             for tap in self.taps:
                 tap.end(how)
+            for tell in self.on_end:
+                tell(how)

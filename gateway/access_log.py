@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import BinaryIO
 
 import msgspec
@@ -50,6 +51,8 @@ class AccessLog:
         self._dropped = dropped
         self._encode = msgspec.json.Encoder().encode
         self._lines: list[bytes] = []
+        self._batch: list[bytes] = []
+        self._lock = threading.Lock()
 
     def add(self, line: Line) -> None:
         """Queue one line."""
@@ -61,17 +64,20 @@ class AccessLog:
     async def flush(self) -> None:
         """Write what is queued, off the event loop."""
         if self._lines:
-            lines, self._lines = self._lines, []
-            await asyncio.to_thread(self._write, lines)
+            self._batch, self._lines = self._lines, []
+            await asyncio.to_thread(self._write, self._batch)
 
     def close(self) -> None:
-        """Write what is left."""
-        lines, self._lines = self._lines, []
-        self._write(lines)
+        """Write what is left, a batch included whose `flush` was cancelled before its thread began."""
+        self._write(self._batch)
+        self._write(self._lines)
 
     def _write(self, lines: list[bytes]) -> None:
-        if lines:
-            # A closed pipe must not take the gateway down with it.
-            with contextlib.suppress(OSError, ValueError):
-                self._output.write(b"\n".join(lines) + b"\n")
-                self._output.flush()
+        """Write lines once: who comes second finds the list empty."""
+        with self._lock:
+            if lines:
+                # A closed pipe must not take the gateway down with it.
+                with contextlib.suppress(OSError, ValueError):
+                    self._output.write(b"\n".join(lines) + b"\n")
+                    self._output.flush()
+                lines.clear()

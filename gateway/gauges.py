@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.core import Core
+from gateway.settings import shares_metrics
 
 if TYPE_CHECKING:
+    from prometheus_client import Gauge
+
+    from gateway.runtime import Runtime
     from policies.cache.store import Store
 
 
@@ -27,3 +31,27 @@ def refresh_gauges(core: Core, store: Store) -> None:
     metrics.store_entries.set(held.entries)
     metrics.store_bytes.set(held.bytes)
     metrics.store_errors.set(held.errors)
+
+
+def retire_gauges(core: Core, previous: Runtime) -> None:
+    """Take away the series of what the policy in force does not have any more: its revision, backends, breakers."""
+    metrics = core.metrics
+    runtime = core.runtime
+    if previous.revision != runtime.revision:
+        _retire(metrics.policy_info, previous.revision)
+    for name in previous.leaves.keys() - runtime.leaves.keys():
+        _retire(metrics.backend_in_flight, name)
+        _retire(metrics.backend_connections, name, "opened")
+        _retire(metrics.backend_connections, name, "reused")
+    for route, stack in previous.stacks.items():
+        kept = runtime.stacks[route].breaker_states() if route in runtime.stacks else {}
+        for name in stack.breaker_states().keys() - kept.keys():
+            _retire(metrics.breaker_open, route, name)
+
+
+def _retire(gauge: Gauge, *labels: str) -> None:
+    if shares_metrics():
+        # prometheus_client cannot take a series out of the files that workers share.
+        gauge.labels(*labels).set(0)
+    else:
+        gauge.remove(*labels)

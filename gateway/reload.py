@@ -14,6 +14,7 @@ from pathlib import Path
 from backends.errors import ConfigurationError
 from backends.protocol import Backend
 from gateway.core import Core
+from gateway.gauges import retire_gauges
 from gateway.runtime import Runtime
 
 _logger = logging.getLogger(__name__)
@@ -77,7 +78,8 @@ class Reloader:
             return
         core.runtime = new
         core.metrics.policy_reloads.labels("applied").inc()
-        show_revision(core, old)
+        retire_gauges(core, old)
+        show_revision(core)
         _logger.info("policy revision %s is in force (was %s)", new.revision, old.revision)
         self._retired.add(old)
 
@@ -98,10 +100,8 @@ async def open_runtime(runtime: Runtime, previous: Runtime | None = None) -> Non
             await backend.open()
 
 
-def show_revision(core: Core, previous: Runtime | None = None) -> None:
+def show_revision(core: Core) -> None:
     """Say in the metrics which revision is in force."""
-    if previous is not None and previous.revision != core.runtime.revision:
-        core.metrics.policy_info.labels(previous.revision).set(0)
     core.metrics.policy_info.labels(core.runtime.revision).set(1)
 
 

@@ -12,7 +12,14 @@ from pydantic import Field, field_validator
 
 from backends.clock import Clock
 from backends.config import ByteSize, Config, Secret
-from backends.errors import FirstTokenTimeout, StreamStalled, UnknownPath, UpstreamErrorEvent, UpstreamGarbage
+from backends.errors import (
+    ConfigurationError,
+    FirstTokenTimeout,
+    StreamStalled,
+    UnknownPath,
+    UpstreamErrorEvent,
+    UpstreamGarbage,
+)
 from backends.http.anthropic_events import EventTranslator, TranslatedSource
 from backends.http.anthropic_reply import (
     OVERLOADED,
@@ -23,7 +30,7 @@ from backends.http.anthropic_reply import (
     translate_headers,
 )
 from backends.http.anthropic_request import build_request
-from backends.http.transport import Transport
+from backends.http.transport import Transport, parse_origin
 from backends.http.wire import Exchange, Limits, Wire
 from backends.protocol import Call, Capabilities, Facts, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
@@ -66,8 +73,18 @@ class AnthropicConfig(Config):
     @field_validator("base_url")
     @classmethod
     def _without_trailing_slash(cls, value: str) -> str:
-        if "@" in value.split("/")[2] or "?" in value or "#" in value or not value.isascii():
+        if (
+            "@" in value.split("/")[2]
+            or "?" in value
+            or "#" in value
+            or not value.isascii()
+            or value.split() != [value]
+        ):
             raise ValueError("base_url is ASCII and takes no credentials, query or fragment; use api_key")
+        try:
+            parse_origin(value)
+        except ConfigurationError as error:
+            raise ValueError(error.message) from error
         return value.rstrip("/")
 
 

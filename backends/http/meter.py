@@ -116,25 +116,21 @@ class StreamMeter:
         if self._responses:
             self._read_responses(piece)
         else:
-            self._read(piece)
+            # Searched from the end, where these stand in a long piece.
+            if piece.rfind(DONE) >= 0 and has_done(piece):
+                self.terminated = True
+            if piece.rfind(_USAGE) >= 0:
+                self._read_usage(piece)
+            if _ERROR in piece:
+                self._read_errors(piece)
+            if not self.terminated and (b'"finish_reason":"' in piece or b'"finish_reason": "' in piece):
+                self._num_finished += len(_FINISH.findall(piece))
         if self._num_finished:
             self._tail = (self._tail + piece[-4:])[-4:]
 
     def end(self, how: StreamEnd) -> None:
         """The stream has ended."""
         self._facts.stream_end = how
-
-    def _read(self, block: bytes) -> None:
-        """Whole lines of a chat or completion stream."""
-        # Searched from the end, where these stand in a long block.
-        if block.rfind(DONE) >= 0 and has_done(block):
-            self.terminated = True
-        if block.rfind(_USAGE) >= 0:
-            self._read_usage(block)
-        if (at := block.find(_ERROR)) >= 0:
-            self._read_errors(block, at)
-        if not self.terminated and (b'"finish_reason":"' in block or b'"finish_reason": "' in block):
-            self._num_finished += len(_FINISH.findall(block))
 
     def _read_responses(self, block: bytes) -> None:
         if _RESPONSES_FAILS.search(block) is not None:
@@ -170,8 +166,8 @@ class StreamMeter:
         if usage is not None:
             self._facts.usage = usage.counted()
 
-    def _read_errors(self, block: bytes, at: int) -> None:
-        for begin, end in find_events(block, _ERROR, at):
+    def _read_errors(self, block: bytes) -> None:
+        for begin, end in find_events(block, _ERROR, block.find(_ERROR)):
             decoded = _decoded(block[begin:end])
             if decoded is not None and decoded.error is not None and bytes(decoded.error) != b"null":
                 self.failed = True

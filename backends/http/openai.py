@@ -22,7 +22,7 @@ from backends.http.error_reply import error_reply
 from backends.http.foreign import HttpxWire
 from backends.http.meter import Answer, StreamMeter
 from backends.http.splice import ask_for_usage, set_field
-from backends.http.transport import Transport
+from backends.http.transport import Transport, parse_origin
 from backends.http.wire import Exchange, Limits, Wire
 from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
@@ -86,6 +86,12 @@ class OpenAIConfig(Config):
     def _without_trailing_slash(cls, value: str) -> str:
         if "@" in value.split("/")[2] or "?" in value or "#" in value:
             raise ValueError("base_url takes no credentials, query or fragment; use api_key and headers")
+        if not value.isascii() or value.split() != [value]:
+            raise ValueError("base_url is ASCII without blanks; write others as %-escapes or xn-- names")
+        try:
+            parse_origin(value)
+        except ConfigurationError as error:
+            raise ValueError(error.message) from error
         return value.rstrip("/")
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import yaml
@@ -17,7 +18,7 @@ from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.cli.greeting import TRIAL, ask_model, greeting, some_model, unknown_variables
 from gateway.factory import load
-from gateway.settings import Settings, environment
+from gateway.settings import LOOPBACK_HOSTS, Settings, environment
 from policies.load import LoadedPolicy
 
 _UPSTREAM_KEY = "UPSTREAM_KEY"
@@ -58,13 +59,16 @@ def serve(file: Path | None, upstream: str | None, host: str | None, port: int |
         settings = settings.model_copy(update={"policy": path})
         try:
             loaded = load(settings, Registry())
+            if upstream is not None and urlsplit(upstream).netloc in _own_addresses(settings):
+                problem = "the gateway itself would listen there; give it another --port"
+                raise click.BadParameter(problem, param_hint="--upstream")
             if settings.is_public and not loaded.policy.keys:
                 raise click.ClickException(_open_door(settings, source))
             _run(settings, loaded, source, upstream)
         except ConfigurationError as error:
-            if upstream is not None:
+            _, is_about_url, problem = error.message.partition("backends.upstream.base_url: ")
+            if upstream is not None and is_about_url:
                 # The file is of our own making, so the option is what is wrong.
-                _, _, problem = error.message.rpartition("base_url: ")
                 raise click.BadParameter(problem, param_hint="--upstream") from error
             raise click.ClickException(error.message) from error
 
@@ -103,6 +107,10 @@ def _run(settings: Settings, loaded: LoadedPolicy, source: str, upstream: str | 
         raise click.ClickException(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; try another --port or --host"
         ) from error
+
+
+def _own_addresses(settings: Settings) -> set[str]:
+    return {f"{host}:{settings.port}" for host in (*LOOPBACK_HOSTS, settings.host)}
 
 
 def _open_door(settings: Settings, source: str) -> str:

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import msgspec
@@ -169,7 +170,7 @@ class Pool:
         elif reply.stream is None:
             breaker.succeed(ticket)
         else:
-            reply.stream.taps.append(_BreakerTap(breaker, breaker.answering(ticket)))
+            reply.stream.on_end.append(partial(_report_end, breaker, breaker.answering(ticket)))
         return reply
 
     async def _retry(self, index: int, call: Call, outcome: Outcome) -> Outcome:
@@ -242,26 +243,14 @@ class Pool:
         return sum(not breaker.is_closed for breaker in self._breakers) < self._max_ejected
 
 
-class _BreakerTap:
-    """Tells the breaker how a stream ended."""
-
-    __slots__ = ("_breaker", "_ticket")
-
-    def __init__(self, breaker: CircuitBreaker, ticket: int) -> None:
-        self._breaker = breaker
-        self._ticket = ticket
-
-    def feed(self, piece: bytes) -> None:
-        """Nothing to learn from content."""
-
-    def end(self, how: StreamEnd) -> None:
-        """A clean end is a success, a client that left says nothing, all else is a failure."""
-        if how is StreamEnd.CLEAN:
-            self._breaker.succeed(self._ticket)
-        elif how is StreamEnd.CLIENT_GONE:
-            self._breaker.release(self._ticket)
-        else:
-            self._breaker.fail(self._ticket)
+def _report_end(breaker: CircuitBreaker, ticket: int, how: StreamEnd) -> None:
+    """A clean end of a stream is a success, a client that left says nothing, all else is a failure."""
+    if how is StreamEnd.CLEAN:
+        breaker.succeed(ticket)
+    elif how is StreamEnd.CLIENT_GONE:
+        breaker.release(ticket)
+    else:
+        breaker.fail(ticket)
 
 
 def _labels(members: Sequence[Member]) -> list[str]:

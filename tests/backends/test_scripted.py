@@ -277,7 +277,9 @@ def test_config_field_is_documented(field: str) -> None:
 
 def test_config_example_of_the_docs_is_valid() -> None:
     """The script in the reference can be used as it stands."""
-    example = re.search(r"```yaml\n(script:.*?)```", DOCS, re.S)
+    example = re.search(r"```yaml\n(backends:\n  bad-day:.*?)```", DOCS, re.S)
 
     assert example is not None
-    assert ScriptedConfig.model_validate(yaml.safe_load(example[1])).repeat == "last"
+    settings = yaml.safe_load(example[1])["backends"]["bad-day"]
+    assert settings.pop("type") == "scripted"
+    assert ScriptedConfig.model_validate(settings).repeat == "last"

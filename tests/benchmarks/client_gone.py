@@ -92,11 +92,13 @@ async def _run_case(
     is_shared = phase.startswith("shared")
     behaviour = server.cases[case] = _behaviour(phase, random_)
     is_stream = phase in ("before the head", "mid-stream", "slow reader", "shared stream")
-    body = chat_body("x" * 200_000 if phase == "large body" else "hello", model=f"{'cached' if is_shared else 'plain'}/{case}", stream=is_stream)
+    body = chat_body(
+        "x" * 200_000 if phase == "large body" else "hello",
+        model=f"{'cached' if is_shared else 'plain'}/{case}",
+        stream=is_stream,
+    )
     receive_buffer = 65536 if phase == "slow reader" else None
-    clients = [
-        await HttpClient.open(gateway.port, receive_buffer=receive_buffer) for _ in range(3 if is_shared else 1)
-    ]
+    clients = [await HttpClient.open(gateway.port, receive_buffer=receive_buffer) for _ in range(3 if is_shared else 1)]
     try:
         for client in clients:
             await _send(client, request_bytes(CHAT, body), phase)

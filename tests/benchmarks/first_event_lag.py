@@ -96,13 +96,17 @@ def main() -> int:
     for what, lags in (("gateway", through), ("direct", direct)):
         for which, values in (("first event", lags.first), ("later events", lags.later)):
             middle, late = percentile(values, 0.5), percentile(values, 0.99)
-            print(f"{what:8} {which:13} p50 {middle:5.2f}  p99 {late:5.2f}  max {max(values):5.2f} ms, of {len(values)}")
+            print(
+                f"{what:8} {which:13} p50 {middle:5.2f}  p99 {late:5.2f}  max {max(values):5.2f} ms, of {len(values)}"
+            )
     late = sum(lag_ms > _LIMIT_MS for lag_ms in through.first)
     return report(
         [
             at_most("first-event lag, never more", _LIMIT_MS, max(through.first), "ms"),
             Figure("streams over that", "0", f"{late}", late == 0),
-            at_most("first-event lag added, p50", 1, percentile(through.first, 0.5) - percentile(direct.first, 0.5), "ms"),
+            at_most(
+                "first-event lag added, p50", 1, percentile(through.first, 0.5) - percentile(direct.first, 0.5), "ms"
+            ),
         ]
     )
 

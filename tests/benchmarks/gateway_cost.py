@@ -51,7 +51,7 @@ def target(about: str, extra: str = "", **more: Any) -> dict[str, Any]:
     """A target of the harness: the gateway with keys, a route, metrics, usage and the access log on."""
     return {
         "about": about,
-        "cmd": ["{python}", "-m", "gateway.cli.main", "serve", "{tmp}/policy.yaml", "--port", "{port}"],
+        "cmd": [str(Path(sys.executable).with_name("slipstream")), "serve", "{tmp}/policy.yaml", "--port", "{port}"],
         "cwd": str(_ROOT),
         "files": {"policy.yaml": _POLICY.format(extra=extra)},
         "env": {"GATEWAY_KEY": "sk-test", "UPSTREAM_KEY": "sk-upstream"},

@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import yaml
 
+from tests.support.gateway import Gateway, reserved_port, running_gateway
 from tests.support.openai_server import Behaviour, OpenAIServer, Received
 
 CHAT = "/v1/chat/completions"
@@ -42,8 +44,9 @@ def policy(*base_urls: str, routes: Mapping[str, Mapping[str, Any]] | None = Non
 class CaseServer(OpenAIServer):
     """An upstream that answers each request as its case wants: the request's model ends in `/` and the case's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         super().__init__()
+        self.port = port
         self.cases: dict[str, Behaviour] = {}
         self.num_asked: dict[str, int] = {}
         self.last: dict[str, Received] = {}
@@ -55,7 +58,12 @@ class CaseServer(OpenAIServer):
         self.num_asked[case] = self.num_asked.get(case, 0) + 1
         self.last[case] = received
         self._news.set()
-        return self.cases.get(case, self.default)
+        return self._planned.popleft() if self._planned else self.cases.get(case, self.default)
+
+    def forget(self, case: str) -> None:
+        """Keep nothing of a case any longer."""
+        for known in (self.cases, self.num_asked, self.last):
+            known.pop(case, None)
 
     async def wait_asked(self, case: str, timeout_s: float = 5.0) -> Received:
         """The last request of that case, once there is one. Raises: TimeoutError."""
@@ -67,9 +75,25 @@ class CaseServer(OpenAIServer):
 
 
 def case_of(body: bytes) -> str:
-    """The case's name in a request's body."""
-    begin = body.find(b'"model":"') + len(b'"model":"')
-    return body[begin : body.index(b'"', begin)].decode().rpartition("/")[2]
+    """The case's name in a request's body, "" where there is none."""
+    _, _, rest = body.partition(b'"model":"')
+    return rest.partition(b'"')[0].decode().rpartition("/")[2]
+
+
+class Setting(NamedTuple):
+    """A gateway for a whole module, and the ports at which it looks for its upstreams."""
+
+    gateway: Gateway
+    ports: list[int]
+
+
+@contextmanager
+def setting(num_upstreams: int = 1, environ: Mapping[str, str] | None = None, **sections: Any) -> Iterator[Setting]:
+    """A gateway with upstreams that are not there yet. `sections` as for `policy`."""
+    with ExitStack() as stack:
+        ports = [stack.enter_context(reserved_port()) for _ in range(num_upstreams)]
+        text = policy(*(f"http://127.0.0.1:{port}/v1" for port in ports), **sections)
+        yield Setting(stack.enter_context(running_gateway(text, environ=environ)), ports)
 
 
 class Figure(NamedTuple):

@@ -63,7 +63,9 @@ def bad_request(random_: random.Random) -> tuple[str, bytes]:
         elif how == 3:
             raw = raw[:at] + raw[at + random_.randrange(20) :]
         elif how == 4:
-            raw = raw.replace(random_.choice([b'"m"', b'"hello"', b"0.5", b"[", b'"user"']), random_.choice(_ODD_BYTES), 1)
+            raw = raw.replace(
+                random_.choice([b'"m"', b'"hello"', b"0.5", b"[", b'"user"']), random_.choice(_ODD_BYTES), 1
+            )
         elif how == 5:
             body.pop(random_.choice(list(body)), None) if body else None
             raw = json.dumps(body).encode()
@@ -135,9 +137,13 @@ def stream(random_: random.Random, *, is_odd: bool, has_long_event: bool) -> byt
     out = [b"\xef\xbb\xbf" if random_.random() < 0.05 else b""]
 
     def event(chunk: dict[str, Any]) -> None:
-        style: Callable[[object], bytes] = random_.choice([msgspec.json.encode, lambda value: json.dumps(value).encode()])
+        style: Callable[[object], bytes] = random_.choice(
+            [msgspec.json.encode, lambda value: json.dumps(value).encode()]
+        )
         data = style(chunk)
-        name = random_.choice([b"data: ", b"data:", b"event: message" + line_end + b"data: ", b"id: 7" + line_end + b"data: "])
+        name = random_.choice(
+            [b"data: ", b"data:", b"event: message" + line_end + b"data: ", b"id: 7" + line_end + b"data: "]
+        )
         if b", " in data and random_.random() < 0.1:
             begin, _, rest = data.partition(b", ")
             data = begin + b"," + line_end + b"data: " + rest
@@ -149,10 +155,24 @@ def stream(random_: random.Random, *, is_odd: bool, has_long_event: bool) -> byt
 
     event(delta(""))
     for _ in range(random_.randrange(8)):
-        text = random_.choice(['"usage": {"a": 1}', "日本語", "🙂", "data: [DONE]", "\n\n", "plain word", '"error"', "é" * 300])
+        text = random_.choice(
+            ['"usage": {"a": 1}', "日本語", "🙂", "data: [DONE]", "\n\n", "plain word", '"error"', "é" * 300]
+        )
         event(delta(text))
         if is_odd:
-            out.append(random_.choice([b"garbage\n\n", b"data\n\n", b"data: {oops\n\n", b"\xff\xfe\r\n\r\n", b"\n", b": \r\r", b"retry: 5\n\n"]))
+            out.append(
+                random_.choice(
+                    [
+                        b"garbage\n\n",
+                        b"data\n\n",
+                        b"data: {oops\n\n",
+                        b"\xff\xfe\r\n\r\n",
+                        b"\n",
+                        b": \r\r",
+                        b"retry: 5\n\n",
+                    ]
+                )
+            )
     if has_long_event:
         event(delta("é" * 2**19))
     is_merged = random_.random() < 0.2

@@ -1,0 +1,213 @@
+"""A changed policy file takes over whole, or not at all, and no call notices more than it should."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.gateway import Gateway, running_gateway, start_gateway
+from tests.support.openai_server import Behaviour, OpenAIServer
+
+PATH = "/v1/chat/completions"
+POLICY = """
+version: 1
+backends: {{up: {{type: openai, base_url: "{url}"}}}}
+routes:
+  - {{name: all, match: {{models: ["*"]}}, backends: [{{ref: up, model: {model}}}]}}
+"""
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    """A call."""
+    return {"model": "m", "messages": [{"role": "user", "content": "a b c d"}], **fields}
+
+
+@pytest.fixture
+async def gateway(openai_server: OpenAIServer) -> AsyncIterator[Gateway]:
+    """A gateway that asks its upstream for the model `one`."""
+    async with start_gateway(POLICY.format(url=openai_server.base_url, model="one")) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def client(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of it."""
+    async with httpx.AsyncClient(base_url=gateway.url, verify=False, timeout=20) as client:
+        yield client
+
+
+async def test_change_of_the_file_is_taken_over(
+    gateway: Gateway, client: httpx.AsyncClient, openai_server: OpenAIServer
+) -> None:
+    """Without a signal: the file is looked at, and the new revision is in the log and the metrics."""
+    await client.post(PATH, json=chat())
+    gateway.write_policy(POLICY.format(url=openai_server.base_url, model="two"))
+    revision = (await gateway.wait_stderr(r"policy revision (\w+) is in force"))[1]
+    await client.post(PATH, json=chat())
+    metrics = await gateway.metrics()
+
+    assert [request.json()["model"] for request in openai_server.requests] == ["one", "two"]
+    assert metrics.value("slipstream_policy_info", revision=revision) == 1
+    assert metrics.value("slipstream_policy_info") == 1
+    assert metrics.value("slipstream_policy_reloads_total", outcome="applied") == 1
+    assert openai_server.connections_opened == 1
+
+
+async def test_sighup_reads_the_file_at_once(
+    gateway: Gateway, client: httpx.AsyncClient, openai_server: OpenAIServer
+) -> None:
+    """Also where nothing changed: then the same revision stays in force."""
+    since = len(gateway.stderr)
+    gateway.process.send_signal(signal.SIGHUP)
+    await gateway.wait_stderr("is in force", since)
+
+    assert await gateway.reload(POLICY.format(url=openai_server.base_url, model="two"))
+    await client.post(PATH, json=chat())
+
+    assert openai_server.requests[0].json()["model"] == "two"
+
+
+OWN = """
+version: 1
+backends: {own: {type: scripted}}
+routes: [{name: all, match: {models: ["*"]}, backends: [{ref: own}]}]
+"""
+BAD = {
+    "half": ("version: 1\nbackends: {", "YAML"),
+    "empty": ("", "empty"),
+    "bad_value": ("version: 1\nbackends: {up: {type: openai, base_url: x}}\nroutes: []", "base_url"),
+    "unknown_key": ("version: 1\nrouts: []", "routs"),
+    "dangling": (OWN.replace("ref: own", "ref: owm"), "owm"),
+    "no_variable": (OWN + "keys: [{name: k, key: 'env:NOT_SET'}]", "NOT_SET"),
+    "transport": (OWN.replace("scripted", 'openai, base_url: "http://x", transport: "no_such:thing"'), "no_such"),
+    "store": (OWN + "stores: {memory: {max_size: 2MiB}}", "stores"),
+}
+
+
+@pytest.fixture(scope="module")
+def steady() -> Iterator[Gateway]:
+    """A gateway that answers by itself."""
+    with running_gateway(OWN) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize(("text", "reason"), BAD.values(), ids=BAD.keys())
+async def test_file_that_cannot_be_used_changes_nothing(steady: Gateway, text: str, reason: str) -> None:
+    """The last good policy stays, the log says why, the metric counts it; a good file is taken again."""
+    since = len(steady.stderr)
+    before = await steady.metrics()
+
+    assert not await steady.reload(text)
+
+    await steady.wait_stderr(reason, since)
+    async with httpx.AsyncClient(base_url=steady.url, verify=False) as client:
+        assert (await client.post(PATH, json=chat())).status_code == 200
+    after = await steady.metrics()
+    name = "slipstream_policy_reloads_total"
+    assert after.value(name, outcome="refused") >= before.value(name, outcome="refused") + 1
+    assert after.value(name, outcome="applied") == before.value(name, outcome="applied")
+    assert "Traceback" not in steady.stderr
+    assert await steady.reload(OWN)
+
+
+async def test_file_that_is_gone_changes_nothing(gateway: Gateway, client: httpx.AsyncClient) -> None:
+    """A missing file is a bad file."""
+    since = len(gateway.stderr)
+    gateway.policy.unlink()
+    gateway.process.send_signal(signal.SIGHUP)
+
+    await gateway.wait_stderr("not taken over", since)
+    assert (await client.post(PATH, json=chat())).status_code == 200
+
+
+async def test_stream_in_flight_finishes_on_the_old_policy(
+    gateway: Gateway, client: httpx.AsyncClient, openai_server: OpenAIServer
+) -> None:
+    """Its backend, gone from the file, is closed only after the stream is."""
+    async with OpenAIServer() as other:
+        openai_server.next(Behaviour(event_delay_s=0.03))
+        async with client.stream("POST", PATH, json=chat(stream=True)) as answer:
+            pieces = answer.aiter_raw()
+            received = await anext(pieces)
+            assert await gateway.reload(POLICY.format(url=other.base_url, model="two"))
+            assert (await client.post(PATH, json=chat())).status_code == 200
+            async for piece in pieces:
+                received += piece
+        async with asyncio.timeout(5):
+            while openai_server.connections:
+                await asyncio.sleep(0.01)
+
+    assert received.endswith(b"data: [DONE]\n\n")
+    assert len(openai_server.requests) == len(other.requests) == 1
+
+
+async def test_half_written_file_is_left_alone_until_it_is_whole(openai_server: OpenAIServer) -> None:
+    """An editor that writes in pieces does not make the gateway complain."""
+    text = POLICY.format(url=openai_server.base_url, model="two")
+    cuts = range(0, len(text), 20)
+    async with start_gateway(OWN, environ={"SLIPSTREAM_RELOAD_INTERVAL": "250ms"}) as gateway:
+        with gateway.policy.open("w", encoding="utf-8") as file:
+            for at in cuts:
+                file.write(text[at : at + 20])
+                file.flush()
+                await asyncio.sleep(0.04)
+        await gateway.wait_stderr("is in force")
+        async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+            await client.post(PATH, json=chat())
+
+        assert openai_server.requests[0].json()["model"] == "two"
+        assert (await gateway.metrics()).value("slipstream_policy_reloads_total", outcome="refused") == 0
+
+
+async def test_keys_can_be_changed_but_not_taken_away_in_public(openai_server: OpenAIServer) -> None:
+    """A reload never opens a door that the start would have refused to open."""
+    policy = POLICY.format(url=openai_server.base_url, model="one")
+    keyed = policy + 'keys: [{name: k, key: "env:KEY"}]'
+    async with start_gateway(keyed, environ={"KEY": "sk-0123456789", "NEW": "sk-new"}, args=["--host", "0.0.0.0"]) as own:
+        assert not await own.reload(policy)
+        assert await own.reload(keyed.replace("env:KEY", "env:NEW"))
+        async with httpx.AsyncClient(base_url=own.url, verify=False) as client:
+            statuses = [
+                (await client.post(PATH, json=chat(), headers={"authorization": f"Bearer {key}"})).status_code
+                for key in ("sk-0123456789", "sk-new")
+            ]
+
+    assert statuses == [401, 200]
+
+
+async def test_two_hundred_reloads_under_load_lose_nothing(
+    gateway: Gateway, client: httpx.AsyncClient, openai_server: OpenAIServer
+) -> None:
+    """Every call gets its whole answer while the policy changes under it all the time."""
+    is_over = False
+    num_answers = 0
+
+    async def keep_asking(stream: bool) -> None:
+        nonlocal num_answers
+        while not is_over:
+            answer = await client.post(PATH, json=chat(stream=stream))
+            assert answer.status_code == 200, answer.text
+            assert not stream or answer.content.endswith(b"data: [DONE]\n\n")
+            num_answers += 1
+
+    async with OpenAIServer() as other:
+        servers = (openai_server, other)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(4):
+                tasks.create_task(keep_asking(number % 2 == 0))
+            for number in range(200):
+                text = POLICY.format(url=servers[number % 2].base_url, model=f"model-{number}")
+                assert await gateway.reload(text)
+            is_over = True
+        metrics = await gateway.metrics()
+
+        assert metrics.value("slipstream_policy_reloads_total", outcome="refused") == 0
+        assert metrics.value("slipstream_policy_reloads_total", outcome="applied") >= 200
+        assert metrics.value("slipstream_policy_info") == 1
+        assert num_answers >= 50
+    assert "Traceback" not in gateway.stderr

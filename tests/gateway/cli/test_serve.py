@@ -1,0 +1,175 @@
+"""`slipstream serve` in a new user's first minute: what it says works, and what it refuses it explains."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.greeting import ask_model
+from tests.support.cli import Run
+from tests.support.gateway import Gateway, gateway_process, start_gateway
+from tests.support.openai_server import Behaviour, OpenAIServer, error
+
+WITH_KEY = """\
+version: 1
+backends: {local: {type: scripted}}
+keys: [{name: dev, key: "env:FIRST_KEY"}]
+routes: [{name: all, match: {models: ["*", "it's-me"]}, backends: [{ref: local}]}]
+"""
+
+
+async def try_it(gateway: Gateway, environ: Mapping[str, str] | None = None) -> str:
+    """Run the curl line that the gateway printed, as a user would paste it: what it answers."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    line = gateway.stderr.partition("Try it:\n")[2]
+    shell = await asyncio.create_subprocess_exec(
+        *("sh", "-c", line.strip().replace("curl ", "curl -s ", 1)), env={"PATH": "/usr/bin:/bin", **(environ or {})},
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    output, _ = await asyncio.wait_for(shell.communicate(), 10)
+    return output.decode()
+
+
+async def test_serve_without_anything_prints_a_line_that_works() -> None:
+    """With neither file nor upstream a scripted backend answers, and says that it does."""
+    async with start_gateway(None) as gateway:
+        answer = await try_it(gateway)
+
+        assert answer.startswith("data: ")
+        assert answer.endswith("data: [DONE]\n\n")
+        assert "No upstream is named" in gateway.stderr
+        assert "warning" not in gateway.stderr
+
+
+async def test_serve_with_a_file_prints_a_line_with_its_key() -> None:
+    """The line takes the key from where the policy takes it, and asks for a model that the policy names."""
+    async with start_gateway(WITH_KEY, environ={"FIRST_KEY": "sk-first"}) as gateway:
+        answer = await try_it(gateway, {"FIRST_KEY": "sk-first"})
+
+        assert answer.endswith("data: [DONE]\n\n")
+        assert '"model":"it\'s-me"' in answer
+        assert "sk-first" not in gateway.stderr
+
+
+async def test_serve_with_an_upstream_asks_it_for_a_model(openai_server: OpenAIServer) -> None:
+    """The line names a model that the upstream has, so that it works; the upstream gets its key."""
+    async with start_gateway(
+        None, args=["--upstream", openai_server.base_url], environ={"UPSTREAM_KEY": "sk-up"}
+    ) as gateway:
+        answer = await try_it(gateway)
+
+        assert answer.endswith("data: [DONE]\n\n")
+        assert [request.header("authorization") for request in openai_server.requests] == ["Bearer sk-up"] * 2
+        assert "warning" not in gateway.stderr
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        (error(404), "answers with status 404; such an address usually ends in /v1"),
+        (error(401), "answers with status 401; set UPSTREAM_KEY to its key"),
+        (error(500), "answers with status 500"),
+        (Behaviour(body=b"<html>"), "lists no model; is this an OpenAI-compatible server?"),
+        (Behaviour(body=b'{"data": []}'), "lists no model; is this an OpenAI-compatible server?"),
+    ],
+    ids=["404", "401", "500", "html", "empty"],
+)
+async def test_ask_model_of_a_doubtful_upstream_is_a_warning(
+    openai_server: OpenAIServer, behaviour: Behaviour, said: str
+) -> None:
+    """What an upstream says to a first question is passed on with a hint."""
+    openai_server.next(behaviour)
+
+    answer = await asyncio.to_thread(ask_model, openai_server.base_url, "")
+
+    assert answer == (None, [f"{openai_server.base_url}/models {said}"])
+
+
+async def test_serve_with_an_upstream_that_is_down_starts_with_a_warning() -> None:
+    """An upstream may come up later than the gateway."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        upstream = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
+        async with start_gateway(None, args=["--upstream", upstream]) as gateway:
+            assert f"warning: {upstream}/models does not answer yet: " in gateway.stderr
+
+
+async def test_serve_warns_of_variables_that_are_no_settings() -> None:
+    """A misspelt setting would otherwise go unnoticed."""
+    async with start_gateway(None, environ={"SLIPSTREAM_WORKRS": "3"}) as gateway:
+        assert "SLIPSTREAM_WORKRS is not a setting and is ignored. Did you mean SLIPSTREAM_WORKERS?" in gateway.stderr
+
+
+def test_serve_refuses_an_upstream_that_is_no_url(run: Run) -> None:
+    """The option is named, not the file that is made up for it."""
+    result = run("serve", "--upstream", "127.0.0.1:8000/v1")
+
+    assert result.exit_code == 2
+    assert '--upstream: "127.0.0.1:8000/v1" - must be a URL' in result.stderr
+    assert ".yaml" not in result.stderr
+
+
+def test_serve_refuses_itself_as_its_upstream(run: Run) -> None:
+    """A server on the gateway's own port would answer itself in a circle; llama.cpp has the same default port."""
+    result = run("serve", "--upstream", "http://localhost:8080/v1")
+
+    assert result.exit_code == 2
+    assert "give it another --port" in result.stderr
+
+
+def test_serve_refuses_a_file_and_an_upstream(run: Run, policy: Path) -> None:
+    """Neither is ignored in silence, wherever the file is named."""
+    by_argument = run("serve", policy, "--upstream", "http://127.0.0.1:1/v1")
+    by_variable = run("serve", "--upstream", "http://127.0.0.1:1/v1", environ={"SLIPSTREAM_POLICY": str(policy)})
+
+    assert (by_argument.exit_code, by_variable.exit_code) == (2, 2)
+    assert "or --upstream, not both" in by_argument.stderr
+    assert "or --upstream, not both" in by_variable.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--upstream", "http://127.0.0.1:1/v1"]], ids=["trial", "upstream"])
+def test_serve_refuses_an_open_door(run: Run, arguments: list[str]) -> None:
+    """Without keys it does not listen where others can reach it, and says what to do."""
+    result = run("serve", "--host", "0.0.0.0", *arguments)
+
+    assert result.exit_code == 1
+    assert "without a policy file there are no `keys`" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SLIPSTREAM_PORT", "abc", "SLIPSTREAM_PORT: Input should be a valid integer"),
+        ("SLIPSTREAM_MAX_BODY", "12", "SLIPSTREAM_MAX_BODY: a size needs a number and a unit"),
+        ("SLIPSTREAM_ACCESS_LOG", "yes", "SLIPSTREAM_ACCESS_LOG: Input should be 'json' or 'off'"),
+    ],
+)
+def test_serve_refuses_a_bad_setting(run: Run, name: str, value: str, said: str) -> None:
+    """A variable with a value that it cannot have ends the start with its name."""
+    result = run("serve", environ={name: value})
+
+    assert result.exit_code == 1
+    assert said in result.stderr
+
+
+UNBUILDABLE = """\
+version: 1
+backends: {up: {type: openai, base_url: "http://127.0.0.1:1/v1", transport: "no.such:thing"}}
+routes: [{name: all, match: {models: ["*"]}, backends: [{ref: up}]}]
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_serve_refuses_what_it_cannot_build_without_a_traceback(workers: str) -> None:
+    """What is found wrong only when things are built is explained like any other mistake, by workers too."""
+    with gateway_process(UNBUILDABLE, args=["--workers", workers]) as gateway:
+        assert await gateway.wait_exit() == 1
+
+        assert """backends.up.transport: "no.such:thing" cannot be imported: No module named 'no'""" in gateway.stderr
+        assert "Traceback" not in gateway.stderr
