@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from backends.clock import SystemClock
 from backends.config import Config
@@ -42,6 +42,8 @@ def create_application() -> Application:
 
     Raises: ConfigurationError.
     """
+    # Nobody asks when a series began, and it would be another series for each.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
     settings = Settings()
     registry = Registry()
     clock = SystemClock()

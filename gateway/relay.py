@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.types import Send
 
 from backends.errors import SlipstreamError
 from backends.protocol import Headers, Reply
 from backends.sse import encode_event
 from backends.stream import Stream
+from gateway.connection import ClientConnection
 from gateway.usage_chunk import UsageChunkFilter
 
 JSON_HEADER = (b"content-type", b"application/json")
@@ -33,7 +32,9 @@ async def send_error(send: Send, error: SlipstreamError, headers: Headers) -> No
     await send_body(send, error.status, headers, error.body())
 
 
-async def send_stream(send: Send, reply: Reply, headers: Headers, *, hides_usage: bool) -> SlipstreamError | None:
+async def send_stream(
+    send: Send, connection: ClientConnection, reply: Reply, headers: Headers, *, hides_usage: bool
+) -> SlipstreamError | None:
     """A streamed answer, to its end.
 
     A stream that breaks is never made to look whole: an SSE client gets an error event, and in every case the body
@@ -45,30 +46,34 @@ async def send_stream(send: Send, reply: Reply, headers: Headers, *, hides_usage
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     try:
         if is_sse:
-            await _pump_events(send, stream, UsageChunkFilter(hides_usage=hides_usage))
+            await _pump_events(connection, stream, UsageChunkFilter(hides_usage=hides_usage))
         else:
             while piece := await stream.read():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
     except SlipstreamError as error:
-        if is_sse:
-            event = encode_event(error.body())
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-            # One turn of the loop, so that the event is on its way before the connection is dropped.
-            await asyncio.sleep(0)
+        send_error_event(connection, reply, error)
         return error
     await send({"type": "http.response.body", "body": b""})
     return None
 
 
+def send_error_event(connection: ClientConnection, reply: Reply, error: SlipstreamError) -> None:
+    """Say in a stream that has begun that it will not be whole, where the client can read that."""
+    if _is_readable_sse(reply):
+        connection.write_chunk(encode_event(error.body()))
+
+
 def _is_readable_sse(reply: Reply) -> bool:
-    """Whether the events can be read, and one of ours added: not where they are compressed."""
+    """Whether the events can be read, and one of ours added: not where they are compressed or left out (HEAD)."""
     content_type = reply.header(b"content-type") or b""
     return content_type.startswith(_EVENT_STREAM) and reply.header(b"content-encoding") in (None, b"identity")
 
 
-async def _pump_events(send: Send, stream: Stream, usage_filter: UsageChunkFilter) -> None:
+async def _pump_events(connection: ClientConnection, stream: Stream, usage_filter: UsageChunkFilter) -> None:
     while piece := await stream.read():
         if out := usage_filter.feed(piece):
-            await send({"type": "http.response.body", "body": out, "more_body": True})
+            connection.write_chunk(out)
+            if connection.is_write_paused:
+                await connection.wait_writable()
     if rest := usage_filter.rest():
-        await send({"type": "http.response.body", "body": rest, "more_body": True})
+        connection.write_chunk(rest)

@@ -94,7 +94,7 @@ class RouteMetrics:
         self._overhead = metrics.overhead.labels(route)
         self._statuses: dict[int, int] = {}
         self._used = [0, 0, 0]
-        self._saved = [0, 0]
+        self._saved = [0, 0, 0]
         self._cache: dict[CacheOutcome, int] = {}
         self._ends: dict[StreamEnd, int] = {}
 
@@ -114,7 +114,7 @@ class RouteMetrics:
             counted = self._saved if facts.cache in _SAVED else self._used
             counted[0] += usage.prompt_tokens
             counted[1] += usage.completion_tokens
-            self._used[2] += usage.cached_tokens
+            counted[2] += usage.cached_tokens
         if facts.cache is not None:
             self._cache[facts.cache] = self._cache.get(facts.cache, 0) + 1
 
@@ -124,10 +124,9 @@ class RouteMetrics:
         route = self._labels[0]
         for status, number in self._statuses.items():
             metrics.requests.labels(*self._labels, str(status)).inc(number)
-        for kind, number in zip(("prompt", "completion", "cached"), self._used, strict=True):
-            metrics.tokens.labels(*self._labels, kind).inc(number)
-        for kind, number in zip(("prompt", "completion"), self._saved, strict=True):
-            metrics.saved_tokens.labels(*self._labels, kind).inc(number)
+        for kind, used, saved in zip(("prompt", "completion", "cached"), self._used, self._saved, strict=True):
+            metrics.tokens.labels(*self._labels, kind).inc(used)
+            metrics.saved_tokens.labels(*self._labels, kind).inc(saved)
         for outcome, number in self._cache.items():
             metrics.cache_lookups.labels(route, "exact", outcome.value).inc(number)
         for how, number in self._ends.items():
@@ -136,4 +135,4 @@ class RouteMetrics:
         self._cache.clear()
         self._ends.clear()
         self._used = [0, 0, 0]
-        self._saved = [0, 0]
+        self._saved = [0, 0, 0]

@@ -6,6 +6,7 @@ extra, or with tracing off, the client's `traceparent` travels upstream as it ca
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from backends.clock import Clock
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.exchange import Exchange
 
 _CARRIED = (b"traceparent", b"tracestate")
+_MAX_CLOSE_S = 3.0
 
 
 class Tracer:
@@ -72,8 +74,11 @@ class Tracer:
         span.end(self._wall_ns(now))
 
     def close(self) -> None:
-        """Send what is queued."""
-        self._provider.shutdown()
+        """Send what is queued, but not for long: a collector that is gone must not hold the end up."""
+        # The provider's own shutdown takes as long as the exporter's retries do.
+        thread = threading.Thread(target=self._provider.shutdown, name="tracing shutdown", daemon=True)
+        thread.start()
+        thread.join(_MAX_CLOSE_S)
 
     def _child(self, name: str, context: Any, start: float, end: float) -> None:
         child = self._tracer.start_span(name, context=context, start_time=self._wall_ns(start))
@@ -95,7 +100,7 @@ def otlp_tracer(clock: Clock) -> Tracer:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigurationError("tracing needs: pip install 'slipstream-gateway[otel]'") from error
-    provider = TracerProvider(resource=Resource.create({"service.name": "slipstream"}))
+    provider = TracerProvider(resource=Resource.create({"service.name": "slipstream"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Tracer(provider, clock)
 

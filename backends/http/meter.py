@@ -6,6 +6,7 @@ Most pieces are one content event; for those this costs a few substring searches
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 
@@ -51,7 +52,7 @@ class _ResponseAnswer(msgspec.Struct):
 class _Event(msgspec.Struct):
     usage: UpstreamUsage | None = None
     response: _ResponseAnswer | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
     type: str | None = None
 
 
@@ -169,7 +170,7 @@ class StreamMeter:
     def _read_errors(self, block: bytes) -> None:
         for begin, end in find_events(block, _ERROR, block.find(_ERROR)):
             decoded = _decoded(block[begin:end])
-            if decoded is not None and decoded.error is not None and bytes(decoded.error) != b"null":
+            if decoded is not None and decoded.error is not None:
                 self.failed = True
 
 

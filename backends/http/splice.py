@@ -13,7 +13,6 @@ import msgspec
 
 # A string, or a bracket. Unrolled so that long strings cost one step per escape and not per character.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]')
-_STREAM_OPTIONS = b'"stream_options":{"include_usage":true}'
 
 
 def set_field(raw: bytes, body: Mapping[str, Any], name: str, value: Any) -> bytes:
@@ -32,11 +31,7 @@ def set_field(raw: bytes, body: Mapping[str, Any], name: str, value: Any) -> byt
 
 def ask_for_usage(raw: bytes, body: Mapping[str, Any]) -> bytes:
     """A streamed call that also asks for the usage chunk."""
-    options = body.get("stream_options")
-    if options is None and "stream_options" not in body:
-        begin = raw.index(b"{") + 1
-        return raw[:begin] + _STREAM_OPTIONS + b"," + raw[begin:]
-    return set_field(raw, body, "stream_options", {**(options or {}), "include_usage": True})
+    return set_field(raw, body, "stream_options", {**(body.get("stream_options") or {}), "include_usage": True})
 
 
 def _find_value(raw: bytes, name: str) -> tuple[int, int]:

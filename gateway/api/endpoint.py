@@ -28,7 +28,7 @@ from gateway.core import Core
 from gateway.decode import decode_body, decode_json
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
-from gateway.relay import send_body, send_error, send_stream
+from gateway.relay import send_body, send_error, send_error_event, send_stream
 from gateway.runtime import Runtime, Stack
 
 _logger = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class Endpoint:
                 await send_body(send, reply.status, headers, reply.body)
             else:
                 hides_usage = not call.include_usage and call.operation in _HIDES_USAGE
-                error = await send_stream(send, reply, headers, hides_usage=hides_usage)
+                error = await send_stream(send, connection, reply, headers, hides_usage=hides_usage)
                 if error is not None:
                     exchange.error_code = error.code or error.type
         except asyncio.CancelledError:
@@ -157,7 +157,11 @@ class Endpoint:
                 raise ClientGone("the client left before the answer was whole") from None
             if self._core.is_draining:
                 task.uncancel()
-                raise Draining("the gateway is shutting down and could not wait any longer") from None
+                draining = Draining("the gateway is shutting down and could not wait any longer")
+                if reply is not None and reply.stream is not None:
+                    await reply.stream.aclose(StreamEnd.ERROR)
+                    send_error_event(connection, reply, draining)
+                raise draining from None
             raise
         finally:
             connection.answering.discard(task)

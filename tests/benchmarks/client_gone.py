@@ -76,9 +76,9 @@ async def _wait_phase(phase: str, behaviour: Behaviour, client: HttpClient) -> N
     if phase in ("mid-stream", "shared stream"):
         assert behaviour.stall_after_events is not None, "these stall"
         num_bytes = len(_SMALL[0]) * behaviour.stall_after_events
-        await client.wait(lambda: len(client.current.body) >= num_bytes)
+        await client.wait_body(num_bytes)
     elif phase == "slow reader":
-        await client.wait(lambda: len(client.current.body) > 0)
+        await client.wait_body()
         client.transport.pause_reading()
         # Time is the subject: the upstream fills every buffer on the way meanwhile.
         await asyncio.sleep(0.05)

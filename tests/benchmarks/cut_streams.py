@@ -24,6 +24,8 @@ from tests.support.http_client import Answer, Connections
 from tests.support.openai_server import Behaviour
 
 _WORKERS = 48
+_COMPLETIONS = "/v1/completions"
+_RESPONSES = "/v1/responses"
 _DONE = b"data: [DONE]\n\n"
 _WORDS = ("up", "over", "straße", "日本語", "🙂 smile", '"quoted"', "data: [DONE]", "line\nline", "finish_reason")
 _WAYS = ("fin", "reset", "torn framing", "no terminator", "clean end", "end of connection", "length too long")
@@ -57,27 +59,27 @@ class Outcome:
     ways: Counter[str] = field(default_factory=Counter)
 
 
-def answer_events(random_: random.Random, n: int) -> list[bytes]:
-    """The events of a chat stream with `n` choices and its usage."""
+def answer_events(random_: random.Random, n: int, *, is_chat: bool) -> list[bytes]:
+    """The events of a chat or completion stream with `n` choices and its usage."""
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m"}
 
     def event(choices: list[object], **more: object) -> bytes:
         return b"data: " + msgspec.json.encode({**head, "choices": choices, **more}) + b"\n\n"
 
-    events = [
-        event([{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
-        for index in range(n)
-    ]
+    def choice(index: int, text: str, finish_reason: str | None = None) -> bytes:
+        content: dict[str, object] = {"delta": {"content": text} if text else {}} if is_chat else {"text": text}
+        return event([{"index": index, **content, "finish_reason": finish_reason}])
+
+    events = []
     left = {index: random_.randrange(12) for index in range(n)}
     while left:
         index = random_.choice(list(left))
         if left[index]:
             left[index] -= 1
-            delta = {"content": random_.choice(_WORDS)}
-            events.append(event([{"index": index, "delta": delta, "finish_reason": None}]))
+            events.append(choice(index, random_.choice(_WORDS)))
         else:
             del left[index]
-            events.append(event([{"index": index, "delta": {}, "finish_reason": random_.choice(["stop", "length"])}]))
+            events.append(choice(index, "", random_.choice(["stop", "length"])))
     events.append(event([], usage={"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}))
     events.append(_DONE)
     return events
@@ -143,25 +145,25 @@ def _pieces(events: list[bytes], at: int) -> tuple[bytes, ...]:
 
 def make_case(number: int, random_: random.Random) -> Case:
     """A cut like no other."""
-    path = random_.choice([CHAT, CHAT, CHAT, "/v1/responses"])
+    path = random_.choice([CHAT, CHAT, CHAT, _COMPLETIONS, _RESPONSES])
     n = random_.choice([1, 1, 2])
-    include_usage = random_.random() < 0.5
     is_stream = random_.random() < 0.85
     is_cached = random_.random() < 0.5
     name = f"{number}"
-    model = f"{'cached' if is_cached else 'plain'}/{name}"
-    request: dict[str, object] = {"model": model, "stream": is_stream}
+    request: dict[str, object] = {"model": f"{'cached' if is_cached else 'plain'}/{name}", "stream": is_stream}
     if path == CHAT:
-        request["messages"] = [{"role": "user", "content": "Tell me."}]
-        if n > 1:
-            request["n"] = n
-        if include_usage and is_stream:
-            request["stream_options"] = {"include_usage": True}
+        request |= {"messages": [{"role": "user", "content": "Tell me."}], "n": n}
+    elif path == _COMPLETIONS:
+        # Two prompts have two choices as well.
+        request |= random_.choice([{"prompt": "Once", "n": n}, {"prompt": ["Once", "Twice"][:n]}])
     else:
         request["input"] = "Tell me."
+    if is_stream and path != _RESPONSES and random_.random() < 0.5:
+        request["stream_options"] = {"include_usage": True}
     if is_stream:
         way = random_.choice(_WAYS)
-        events = answer_events(random_, n) if path == CHAT else responses_events(random_)
+        is_chat = path == CHAT
+        events = responses_events(random_) if path == _RESPONSES else answer_events(random_, n, is_chat=is_chat)
         behaviour, sent = _stream_behaviour(way, events, random_)
     else:
         way = random_.choice(["plain fin", "plain reset", "plain end of connection"])

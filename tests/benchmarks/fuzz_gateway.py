@@ -1,4 +1,4 @@
-"""Sends a real gateway what nobody should: bad bodies and heads, odd streams cut anywhere, upstreams that talk nonsense.
+"""Sends a real gateway what nobody should: bad bodies, bad heads, odd streams cut anywhere, upstreams' nonsense.
 
     python -m tests.benchmarks.fuzz_gateway --count 100000 --seed 1
 
@@ -32,9 +32,11 @@ _KINDS = {"bad body": 45, "good body": 10, "stream": 35, "upstream nonsense": 6,
 _LONG_EVENT_EVERY = 1000
 _NONSENSE = (
     b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 32\r\n\r\n{"choices":[],"usage":{"x": 1}}  ',
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\nb\r\ndata: {}\n\n1\r\n0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"a\r\ndata: {}\n\n\r\n0\r\n\r\n",
     b"HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/html\r\ncontent-length: 20\r\n\r\n<html>secret</html> ",
-    b'HTTP/1.1 429 Too Many\r\ncontent-type: application/json\r\nretry-after: 1\r\ncontent-length: 15\r\n\r\n{"detail":"no"}',
+    b"HTTP/1.1 429 Too Many\r\ncontent-type: application/json\r\nretry-after: 1\r\ncontent-length: 15\r\n\r\n"
+    b'{"detail":"no"}',
     b"HTTP/1.1 204 No Content\r\n\r\n",
 )
 

@@ -34,9 +34,7 @@ _JSON = st.recursive(
     max_leaves=12,
 )
 _MUTATED = st.builds(
-    lambda changes, dropped: {
-        name: value for name, value in {**GOOD, **changes}.items() if name not in dropped
-    },
+    lambda changes, dropped: {name: value for name, value in {**GOOD, **changes}.items() if name not in dropped},
     st.dictionaries(st.sampled_from(FIELDS), _JSON, max_size=4),
     st.sets(st.sampled_from(FIELDS), max_size=2),
 ).map(lambda body: json.dumps(body).encode())

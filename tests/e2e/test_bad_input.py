@@ -272,8 +272,6 @@ async def test_json_is_read_whatever_it_is_called(
     client: httpx.AsyncClient, upstream: OpenAIServer, content_type: str
 ) -> None:
     """The operations take JSON only, so what the client calls it does not matter."""
-    answer = await client.post(
-        "/v1/chat/completions", content=json.dumps(GOOD), headers={"content-type": content_type}
-    )
+    answer = await client.post("/v1/chat/completions", content=json.dumps(GOOD), headers={"content-type": content_type})
 
     assert answer.status_code == 200

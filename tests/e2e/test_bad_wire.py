@@ -67,9 +67,7 @@ async def test_ambiguous_request_smuggles_nothing(
     "name_and_value",
     ["x-a: 1%0d%0ax-evil: 1", "x-request-id: a%0d%0ax-evil: 1", "traceparent: 00-a\tb"],
 )
-async def test_encoded_line_ends_stay_text(
-    gateway: Gateway, upstream: OpenAIServer, name_and_value: str
-) -> None:
+async def test_encoded_line_ends_stay_text(gateway: Gateway, upstream: OpenAIServer, name_and_value: str) -> None:
     """A percent-encoded CRLF in a value is a value; nothing downstream decodes it into a header."""
     request = HEAD + f"{name_and_value}\r\ncontent-length: {len(CHAT)}\r\nconnection: close\r\n\r\n".encode() + CHAT
 
@@ -101,8 +99,12 @@ async def test_bytes_outside_ascii_in_a_target_are_refused(
     method = b"POST " if b"chat" in target else b"GET "
     body = CHAT if b"chat" in target else b""
     answer = await gateway.raw(
-        method + target + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + KEY
-        + b"content-length: %d\r\n\r\n" % len(body) + body
+        method
+        + target
+        + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        + KEY
+        + b"content-length: %d\r\n\r\n" % len(body)
+        + body
     )
 
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -110,9 +112,7 @@ async def test_bytes_outside_ascii_in_a_target_are_refused(
 
 
 @pytest.mark.parametrize(("num_bytes", "expected"), [(10_000, b"200"), (60_000, b"200"), (300_000, b"431")])
-async def test_head_is_bounded(
-    gateway: Gateway, upstream: OpenAIServer, num_bytes: int, expected: bytes
-) -> None:
+async def test_head_is_bounded(gateway: Gateway, upstream: OpenAIServer, num_bytes: int, expected: bytes) -> None:
     """Long heads are served, absurd ones refused without being kept."""
     request = HEAD + b"x-long: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (b"a" * num_bytes, len(CHAT))
 
@@ -141,7 +141,9 @@ async def test_garbage_gets_400_or_nothing(gateway: Gateway, garbage: bytes) -> 
 async def test_pipelined_requests_are_answered_in_order(gateway: Gateway, upstream: OpenAIServer) -> None:
     """Two requests in one packet get two answers, the first one first."""
     head = HEAD + b"content-length: %d\r\n" % len(CHAT)
-    request = head + b"x-request-id: one\r\n\r\n" + CHAT + head + b"x-request-id: two\r\nconnection: close\r\n\r\n" + CHAT
+    request = (
+        head + b"x-request-id: one\r\n\r\n" + CHAT + head + b"x-request-id: two\r\nconnection: close\r\n\r\n" + CHAT
+    )
 
     answer = await gateway.raw(request)
 
@@ -180,9 +182,7 @@ async def test_client_that_leaves_in_the_middle_of_its_body_costs_nothing(
     assert upstream.requests == []
 
 
-async def test_underscore_twin_of_a_header_is_another_header(
-    client: httpx.AsyncClient, upstream: OpenAIServer
-) -> None:
+async def test_underscore_twin_of_a_header_is_another_header(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
     """`x_api_key` is not `x-api-key`; no credentials come out of it."""
     answer = await client.post(
         "/v1/chat/completions", content=CHAT, headers={"authorization": "", "x_api_key": ENVIRON["DEV_KEY"]}

@@ -1,4 +1,4 @@
-"""The exact cache as clients see it: hits, misses, forms, borders between tenants, and calls that share one upstream call."""
+"""The exact cache as clients see it: hits, misses, forms, tenants, and calls that share one upstream call."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ async def test_formatting_of_the_same_call_does_not_matter(client: httpx.AsyncCl
         b'{"model":"cached-format","messages":[{"role":"user","content":"\\u00e9"}],"seed":1}',
         '{ "seed" : 1, "messages" : [ {"content":"é", "role":"user"} ] , "model":"cached-format" }'.encode(),
     ]
-    answers = [
-        await client.post(PATH, content=body, headers={"content-type": "application/json"}) for body in bodies
-    ]
+    answers = [await client.post(PATH, content=body, headers={"content-type": "application/json"}) for body in bodies]
 
     assert [answer.headers["x-cache"] for answer in answers] == ["miss", "hit"]
 
@@ -220,7 +218,9 @@ async def test_follower_takes_over_when_the_leaders_upstream_dies(
 
 async def test_error_that_everybody_would_meet_is_shared(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
     """A 400 for one is a 400 for all that ask the same; a later call asks again."""
-    upstream.next(Behaviour(delay_s=0.1, status=400, body=b'{"error":{"message":"m","type":"t","param":null,"code":"c"}}'))
+    upstream.next(
+        Behaviour(delay_s=0.1, status=400, body=b'{"error":{"message":"m","type":"t","param":null,"code":"c"}}')
+    )
 
     answers = await asyncio.gather(*(client.post(PATH, json=chat("shared-400")) for _ in range(5)))
 

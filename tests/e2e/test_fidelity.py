@@ -13,11 +13,12 @@ from tests.e2e.conftest import ENVIRON
 from tests.support.openai_server import Behaviour, OpenAIServer
 
 ODD_BODY = (
-    b'{ "zeta":1e5 ,\t"model" : "plain","messages":[{"content":"caf\\u00e9 \xf0\x9f\x98\x80 \\ud83d\\ude00 \\/","role":"user",'
-    b'"x":null}],\r\n "temperature":0.10, "top_p":1E0,"chat_template_kwargs":{"b":1,"a":2}, "top_k":-0, "verbosity":null,'
-    b'"seed":18446744073709551615, "n":1.0}\n'
+    b'{ "zeta":1e5 ,\t"model" : "plain","messages":[{"content":"caf\\u00e9 \xf0\x9f\x98\x80 \\ud83d\\ude00 \\/",'
+    b'"role":"user","x":null}],\r\n "temperature":0.10, "top_p":1E0,"chat_template_kwargs":{"b":1,"a":2}, "top_k":-0,'
+    b' "verbosity":null,"seed":18446744073709551615, "n":1.0}\n'
 )
 ANSWER = b'{"usage" : {"prompt_tokens":3, "completion_tokens":1},\n "zeta": 1.50, "choices":[ ],"null":null}'
+CHAT = b'{"model":"plain","messages":[{"role":"user","content":"a"}]'
 JSON = {"content-type": "application/json"}
 SECRETS = (ENVIRON["DEV_KEY"], "secret-cookie")
 
@@ -53,21 +54,22 @@ async def test_stream_options_of_the_client_keep_what_else_they_hold(
     client: httpx.AsyncClient, upstream: OpenAIServer
 ) -> None:
     """Only include_usage is changed, unknown options travel."""
-    body = b'{"stream_options": {"include_obfuscation":false} , "stream":true,"model":"plain","messages":[{"role":"user","content":"a"}]}'
+    rest = b' , "stream":true,"model":"plain","messages":[{"role":"user","content":"a"}]}'
+    body = b'{"stream_options": {"include_obfuscation":false}' + rest
 
     await client.post("/v1/chat/completions", content=body, headers=JSON)
 
     received = upstream.requests[0]
     assert received.json()["stream_options"] == {"include_obfuscation": False, "include_usage": True}
     assert received.body.startswith(b'{"stream_options": {')
-    assert received.body.endswith(b' , "stream":true,"model":"plain","messages":[{"role":"user","content":"a"}]}')
+    assert received.body.endswith(rest)
 
 
 async def test_stream_that_asks_for_usage_itself_is_not_touched(
     client: httpx.AsyncClient, upstream: OpenAIServer
 ) -> None:
     """Nothing changes, so nothing is changed."""
-    body = b'{"model":"plain","messages":[{"role":"user","content":"a"}] ,"stream": true, "stream_options":{"include_usage": true}}'
+    body = CHAT + b' ,"stream": true, "stream_options":{"include_usage": true}}'
 
     await client.post("/v1/chat/completions", content=body, headers=JSON)
 
@@ -115,7 +117,7 @@ async def test_stream_bytes_come_back_as_they_were_sent(client: httpx.AsyncClien
         b" [DONE]\n\n",
     )
     upstream.next(Behaviour(events=events, event_delay_s=0.005))
-    body = b'{"model":"plain","messages":[{"role":"user","content":"a"}],"stream":true,"stream_options":{"include_usage":true}}'
+    body = CHAT + b',"stream":true,"stream_options":{"include_usage":true}}'
 
     answer = await client.post("/v1/chat/completions", content=body, headers=JSON)
 

@@ -120,7 +120,9 @@ async def test_narrow_key_cannot_reach_other_models_by_other_paths(gateway: Gate
 @pytest.mark.parametrize("value", [b"Bearer ", b"Bearer \x00", b"Bearer \xff\xfe", b"\xc3\xbc"])
 async def test_key_of_odd_bytes_is_refused(gateway: Gateway, value: bytes) -> None:
     """What no client library would send is refused like any wrong key, or not taken for HTTP at all."""
-    answer = await gateway.raw(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: %b\r\n\r\n" % value)
+    answer = await gateway.raw(
+        b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: %b\r\n\r\n" % value
+    )
 
     assert answer.split(b" ")[1] == (b"400" if b"\x00" in value else b"401")
 

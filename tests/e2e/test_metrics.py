@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator
 from typing import Any
@@ -109,9 +110,10 @@ async def test_work_in_flight_shows(gateway: Gateway, client: httpx.AsyncClient,
     for name in ("slipstream_requests_in_flight", "slipstream_backend_in_flight"):
         assert (during.value(name), after.value(name)) == (1, 0)
     assert after.value("slipstream_stream_end_total", how="client_gone") == 1
-    assert after.value("slipstream_requests_total", status="499") + after.value(
-        "slipstream_requests_total", status="200"
-    ) == 1
+    assert (
+        after.value("slipstream_requests_total", status="499") + after.value("slipstream_requests_total", status="200")
+        == 1
+    )
 
 
 async def test_random_models_paths_and_keys_make_no_new_series(
@@ -160,7 +162,9 @@ async def test_what_a_reload_takes_away_leaves_no_series_behind(
 
 
 def _canaries() -> dict[str, str]:
-    return {place: f"canary-{place}-{secrets.token_hex(4)}" for place in ("prompt", "answer", "header", "query", "user")}
+    return {
+        place: f"canary-{place}-{secrets.token_hex(4)}" for place in ("prompt", "answer", "header", "query", "user")
+    }
 
 
 async def test_prompts_answers_and_keys_appear_in_no_signal(
@@ -182,12 +186,12 @@ async def test_prompts_answers_and_keys_appear_in_no_signal(
         for stream in (False, True):
             openai_server.next(said, page, Behaviour(text=canaries["answer"], cut_after_events=1))
             for _ in range(3):
-                try:
+                with contextlib.suppress(httpx.RemoteProtocolError):
                     await client.post(
-                        f"{PATH}?q={canaries['query']}", json={**body, "model": model, "stream": stream}, headers=headers
+                        f"{PATH}?q={canaries['query']}",
+                        json={**body, "model": model, "stream": stream},
+                        headers=headers,
                     )
-                except httpx.RemoteProtocolError:
-                    pass
     await client.post(PATH, content=f'{{"model":"named","messages":"{canaries["prompt"]}"}}')
     await client.post(PATH, content=f'{{"x":"{canaries["prompt"]}",')
     await client.post(PATH, json=body, headers={"authorization": f"Bearer {canaries['header']}"})

@@ -33,7 +33,11 @@ TOOL_ANSWER = {
                 "role": "assistant",
                 "content": None,
                 "tool_calls": [
-                    {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Bern"}'}}
+                    {
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "weather", "arguments": '{"city":"Bern"}'},
+                    }
                 ],
             },
         }
@@ -114,7 +118,7 @@ async def test_sdk_structured_output_sends_its_schema(openai: AsyncOpenAI, upstr
 async def test_sdk_embeddings_come_in_their_default_form(
     openai: AsyncOpenAI, upstream: OpenAIServer, model: str
 ) -> None:
-    """The client asks for base64 behind its user's back, and decodes it: order and dimensions hold, also from a cache."""
+    """The client asks for base64 behind its user's back: order and dimensions hold, also from a cache."""
     for _ in range(2):
         answer = await openai.embeddings.create(model=model, input=["one", "two", "three"], dimensions=8)
         plain = await openai.embeddings.create(

@@ -102,7 +102,9 @@ async def test_large_binary_answer_is_streamed_with_back_pressure() -> None:
     async def download(peer: Peer) -> None:
         nonlocal sent
         await peer.request()
-        peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: %d\r\n\r\n" % (len(piece) * num_pieces))
+        peer.send(
+            b"HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: %d\r\n\r\n" % (len(piece) * num_pieces)
+        )
         for _ in range(num_pieces):
             peer.send(piece)
             await peer.drain()
@@ -163,9 +165,8 @@ async def _settled(number: object) -> None:
 )
 async def test_path_that_climbs_is_refused(gateway: Gateway, upstream: OpenAIServer, path: str) -> None:
     """Whatever its spelling, a path never leaves the upstream's API root."""
-    answer = await gateway.raw(
-        f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ENVIRON['DEV_KEY']}\r\nconnection: close\r\n\r\n".encode()
-    )
+    headers = f"host: x\r\nauthorization: {KEY['authorization']}\r\nconnection: close\r\n"
+    answer = await gateway.raw(f"GET {path} HTTP/1.1\r\n{headers}\r\n".encode())
 
     for received in upstream.requests:
         # What may go through is not a way up for any server: text without dot segments.

@@ -12,6 +12,7 @@ from tests.support.openai_server import Behaviour, OpenAIServer
 
 CHAT = {"model": "plain", "messages": [{"role": "user", "content": "hi"}]}
 ASK = {**CHAT, "prompt": "hi", "input": "hi"}
+PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
 OPERATIONS = ["chat/completions", "completions", "embeddings", "responses"]
 
 
@@ -116,9 +117,7 @@ async def test_operation_by_another_method_is_the_upstreams_matter(
 
 async def test_compressed_request_is_415(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
     """A gzipped body is refused with a word about it, not read as garbage."""
-    answer = await client.post(
-        "/v1/chat/completions", content=b"\x1f\x8b\x08", headers={"content-encoding": "gzip"}
-    )
+    answer = await client.post("/v1/chat/completions", content=b"\x1f\x8b\x08", headers={"content-encoding": "gzip"})
 
     assert openai_error(answer, 415)["code"] == "unsupported_media_type"
     assert upstream.requests == []
@@ -127,13 +126,11 @@ async def test_compressed_request_is_415(client: httpx.AsyncClient, upstream: Op
 class TestCors:
     """Pages of the configured origins may call."""
 
-    ASKED = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
-
     @pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions", "/v1/models", "/v1/files/x"])
     async def test_preflight_needs_no_key(self, gateway: Gateway, path: str) -> None:
         """A browser sends none with it."""
         async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
-            answer = await client.options(path, headers={"origin": "https://other.example", **self.ASKED})
+            answer = await client.options(path, headers={"origin": "https://other.example", **PREFLIGHT})
 
         assert answer.status_code == 204
         assert answer.headers["access-control-allow-origin"] == "https://other.example"
@@ -143,7 +140,7 @@ class TestCors:
 
     async def test_preflight_of_another_origin_allows_nothing(self, client: httpx.AsyncClient) -> None:
         """Origins that are not configured get no permission."""
-        answer = await client.options("/v1/chat/completions", headers={"origin": "https://evil.example", **self.ASKED})
+        answer = await client.options("/v1/chat/completions", headers={"origin": "https://evil.example", **PREFLIGHT})
 
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
@@ -224,7 +221,8 @@ async def test_expectation_of_100_continue_is_met(gateway: Gateway, upstream: Op
     body = b'{"model":"scripted","messages":[{"role":"user","content":"hi"}]}'
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: bearer {ENVIRON['DEV_KEY']}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        "expect: 100-continue\r\nconnection: close\r\n\r\n"
     )
 
     answer = await gateway.raw(head.encode() + body)

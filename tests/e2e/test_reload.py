@@ -168,7 +168,9 @@ async def test_keys_can_be_changed_but_not_taken_away_in_public(openai_server: O
     """A reload never opens a door that the start would have refused to open."""
     policy = POLICY.format(url=openai_server.base_url, model="one")
     keyed = policy + 'keys: [{name: k, key: "env:KEY"}]'
-    async with start_gateway(keyed, environ={"KEY": "sk-0123456789", "NEW": "sk-new"}, args=["--host", "0.0.0.0"]) as own:
+    async with start_gateway(
+        keyed, environ={"KEY": "sk-0123456789", "NEW": "sk-new"}, args=["--host", "0.0.0.0"]
+    ) as own:
         assert not await own.reload(policy)
         assert await own.reload(keyed.replace("env:KEY", "env:NEW"))
         async with httpx.AsyncClient(base_url=own.url, verify=False) as client:

@@ -21,7 +21,7 @@ from openai import AsyncOpenAI
 from backends.errors import error_body
 from tests.e2e.conftest import ENVIRON
 from tests.support.calls import event_values, streamed_text
-from tests.support.errors import openai_error
+from tests.support.errors import openai_error, read_broken
 from tests.support.gateway import Gateway
 from tests.support.openai_server import Behaviour, OpenAIServer, error
 
@@ -66,12 +66,9 @@ async def test_stream_that_dies_does_not_look_finished(
 ) -> None:
     """Trap 2: an error event and a broken body; no [DONE] and no finish reason that nobody gave."""
     upstream.next(Behaviour(cut_after_events=num_events, reset=reset))
-    received = b""
 
-    with pytest.raises(httpx.RemoteProtocolError):
-        async with client.stream("POST", PATH, json=STREAM) as answer:
-            async for piece in answer.aiter_raw():
-                received += piece
+    async with client.stream("POST", PATH, json=STREAM) as answer:
+        received = await read_broken(answer)
 
     events = event_values(received)
     assert events[-1]["error"]["code"] == "upstream_cut"
@@ -134,7 +131,7 @@ async def test_cache_knows_calls_by_everything_in_them(client: httpx.AsyncClient
 
 
 async def test_hit_has_the_form_that_was_asked_for(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
-    """Trap 5: JSON kept for a stream comes with role, text, finish reason and [DONE]; usage only if asked; n=2 has two."""
+    """Trap 5: JSON kept becomes a stream with role, text, finish reason, [DONE], both choices, usage if asked."""
     body = {**CHAT, "model": "cached-form", "n": 2}
     first = (await client.post(PATH, json=body)).json()
     streamed = await client.post(PATH, json={**body, "stream": True})
@@ -274,7 +271,10 @@ async def test_whose_fault_it_is_can_be_told(
 
 async def test_nothing_is_added_dropped_or_turned(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
     """Trap 13: unknown fields and nulls travel both ways, defaults are not put in."""
-    sent = b'{"model":"plain","messages":[{"role":"user","content":"a"}],"top_k":5,"verbosity":null,"chat_template_kwargs":{}}'
+    sent = (
+        b'{"model":"plain","messages":[{"role":"user","content":"a"}],'
+        b'"top_k":5,"verbosity":null,"chat_template_kwargs":{}}'
+    )
     back = b'{"choices":[],"x_new":{"a":null},"system_fingerprint":null}'
     upstream.next(Behaviour(body=back))
 
@@ -312,7 +312,7 @@ SHAPES = {
     "comment_lines": b": hello\n" + delta("a") + b": ping\n" + END,
     "first_empty": event(choices=[], prompt_filter_results=[{"x": 1}]) + delta("a") + END,
     "megabyte": delta("x" * 2**20) + END,
-    "utf8": delta("grüße 😀 ".replace("\\", "")) + "data: {\"choices\":[{\"delta\":{\"content\":\"grüße 😀\"}}]}\n\n".encode() + END,
+    "utf8": 'data: {"choices":[{"delta":{"content":"grüße 😀"}}]}\n\n'.encode() + END,
     "usage_null": event(choices=[{"index": 0, "delta": {"content": "a"}}], usage=None) + END,
     "named_events": b"event: message\nid: 1\n" + delta("a") + END,
 }  # fmt: skip
@@ -380,7 +380,7 @@ async def test_call_that_may_have_reached_the_model_is_not_made_twice(
 async def test_connection_that_closes_without_an_answer_is_no_second_chance(
     client: httpx.AsyncClient, upstream: OpenAIServer
 ) -> None:
-    """Trap 18: on a fresh connection the upstream has read the call; only a stale one, closed while idle, is replaced."""
+    """Trap 18: on a fresh connection the upstream has read the call; only a stale connection is replaced."""
     upstream.next(Behaviour(raw=b""))
 
     answer = await client.post(PATH, json=CHAT)
@@ -455,9 +455,7 @@ async def test_models_come_from_the_policy_and_may_have_slashes(openai: AsyncOpe
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"model":"plain","messages":[{"role":"user","content":"x"}]}'])
-async def test_request_id_is_one_in_answer_and_log(
-    client: httpx.AsyncClient, gateway: Gateway, body: bytes
-) -> None:
+async def test_request_id_is_one_in_answer_and_log(client: httpx.AsyncClient, gateway: Gateway, body: bytes) -> None:
     """Trap 24: on errors too, whether they are the client's or the upstream's."""
     answer = await client.post(PATH, content=body, headers=JSON)
 

@@ -92,7 +92,7 @@ def _black_hole(port: int) -> list[socket.socket]:
 
 @pytest.mark.usefixtures("closed_breakers")
 async def test_breaker_leaves_a_broken_upstream_alone_then_tries_it_once(pair: Setting) -> None:
-    """Three failures in a row open it; after its time one call probes, and the upstream is back when that one is well."""
+    """Three failures in a row open it; after its time one call probes, and the upstream is back if that is well."""
     async with CaseServer(pair.ports[0]) as broken, CaseServer(pair.ports[1]):
         broken.default = error(500)
         statuses = [(await ask(pair)).status for _ in range(30)]

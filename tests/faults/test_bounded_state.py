@@ -1,15 +1,16 @@
-"""What clients invent does not pile up: models, keys and paths by the thousand, and the metrics stay as long as they were."""
+"""What clients invent does not pile up: models, keys and paths by the thousand leave the metrics as they were."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
 from tests.support.faults import CHAT, CaseServer, Setting, setting
-from tests.support.http_client import Connections, chat_body, request_bytes
+from tests.support.http_client import Answer, Connections, HttpClient, chat_body, request_bytes
 from tests.support.openai_server import Behaviour
 
 _CALLS = 3000
@@ -39,14 +40,14 @@ async def _call(setting: Setting, numbers: Iterator[int], count: int) -> None:
             path = CHAT if number % 2 else f"/v1/things/{number}"
             fields = [("authorization", f"Bearer {number}"), ("x-request-id", f"id-{number}")]
             request = request_bytes(path, chat_body(model=f"model-{number}"), fields)
-            answer = await connections.ask(lambda client, request=request: _send(client, request))
+            answer = await connections.ask(partial(_exchange, request))
             assert answer.status == 200
 
     await asyncio.gather(*(work() for _ in range(10)))
     await connections.aclose()
 
 
-async def _send(client, request):
+async def _exchange(request: bytes, client: HttpClient) -> Answer:
     client.send(request)
     return await client.answer()
 

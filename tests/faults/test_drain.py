@@ -22,7 +22,7 @@ async def _start_streams(gateway: Gateway) -> list[HttpClient]:
     for client in clients:
         client.send(request_bytes(CHAT, chat_body(stream=True)))
     for client in clients:
-        await client.wait(lambda client=client: client.current.body)
+        await client.wait_body()
     return clients
 
 

@@ -102,7 +102,7 @@ async def test_garbage_behind_a_request_does_not_get_into_its_answer(plain: Sett
     upstream.default = Behaviour(events=(event,) * 10, stall_after_events=3)
     client = await HttpClient.open(plain.gateway.port)
     client.send(request_bytes(CHAT, chat_body(stream=True)))
-    await client.wait(lambda: len(client.current.body) == 3 * len(event))
+    await client.wait_body(3 * len(event))
     client.send(b"\0\0\0 no request\r\n\r\n")
     answer = await client.answer(timeout_s=3)
 

@@ -1,9 +1,11 @@
-"""What every refusal of the gateway must look like to a client."""
+"""What refusals and breaks of the gateway must look like to a client."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Protocol
+
+import httpx
 
 _FIELDS = {"message", "type", "param", "code"}
 
@@ -39,3 +41,17 @@ def openai_error(answer: _Answer, status: int | None = None) -> dict[str, Any]:
     assert "Traceback" not in error["message"], error
     assert answer.headers.get("x-request-id"), "an error has an id too"
     return error
+
+
+async def read_broken(answer: httpx.Response) -> bytes:
+    """What came of a stream before its connection broke.
+
+    Raises: AssertionError where it ended as if it were whole.
+    """
+    received = b""
+    try:
+        async for piece in answer.aiter_raw():
+            received += piece
+    except httpx.RemoteProtocolError:
+        return received
+    raise AssertionError(f"the stream ended as if it were whole: {received[-200:]!r}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import json
 import random
 import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,17 +14,17 @@ import msgspec
 from tests.support.faults import CHAT
 
 _ODD_VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1.5, 1e308, 10**30, "", "x", "\0", "🙂", "a" * 5000, [], {}, [None], [[]], {"": ""}, [1, "2"],
-    {"role": "user"}, "true", "NaN", [{}] * 50, -(2**63), 2**64,
+    None, True, False, 0, -1, 1.5, 1e308, 10**30, "", "x", "\0", "🙂", "a" * 5000, [], {}, [None], [[]], {"": ""},
+    [1, "2"], {"role": "user"}, "true", "NaN", [{}] * 50, -(2**63), 2**64,
 )  # fmt: skip
 _ODD_BYTES = (
     b"NaN", b"Infinity", b"-Infinity", b"1e999", b"1" * 400, b'"\\ud800"', b'"\xff"', b'"\xc3"', b"'x'", b"undefined",
-    b"[" * 300, b'{"a":' * 300, b"0x10", b"01", b"+1", b"--1", b'"\n"', b'"\x00"', b"/* */", b",", b"\xef\xbb\xbf", b"nul",
-    b'{"a":1,"a":2}', b'"\\u00"', b"1.", b".5", b"\xa0",
+    b"[" * 300, b'{"a":' * 300, b"0x10", b"01", b"+1", b"--1", b'"\n"', b'"\x00"', b"/* */", b",", b"\xef\xbb\xbf",
+    b"nul", b'{"a":1,"a":2}', b'"\\u00"', b"1.", b".5", b"\xa0",
 )  # fmt: skip
 _KEYS = (
-    "model", "messages", "stream", "stream_options", "user", "n", "temperature", "tools", "input", "prompt", "seed", "stop",
-    "max_tokens", "metadata", "response_format", "unknown_field", "logit_bias", "encoding_format", "dimensions",
+    "model", "messages", "stream", "stream_options", "user", "n", "temperature", "tools", "input", "prompt", "seed",
+    "stop", "max_tokens", "metadata", "response_format", "unknown_field", "logit_bias", "encoding_format", "dimensions",
 )  # fmt: skip
 _BASES: tuple[tuple[str, dict[str, Any]], ...] = (
     (CHAT, {"model": "m", "messages": [{"role": "user", "content": "hello"}], "temperature": 0.5}),
@@ -52,7 +52,7 @@ def bad_request(random_: random.Random) -> tuple[str, bytes]:
     body = json.loads(json.dumps(base))
     raw = json.dumps(body).encode()
     for _ in range(random_.choice([1, 1, 2, 5])):
-        how = random_.randrange(8)
+        how = random_.randrange(10)
         at = random_.randrange(len(raw) + 1)
         if how == 0:
             raw = raw[:at] + random_.choice(_ODD_BYTES) + raw[at:]
@@ -72,6 +72,11 @@ def bad_request(random_: random.Random) -> tuple[str, bytes]:
         elif how == 6:
             body[random_.choice(_KEYS)] = random_.choice(_ODD_VALUES)
             raw = json.dumps(body).encode()
+        elif how == 7:
+            # In a field that nobody checks the type of.
+            raw = raw[:-1] + b', "x": ' + random_.choice(_ODD_BYTES) + b"}"
+        elif how == 8:
+            raw = raw[:-1] + b", " + json.dumps({random_.choice(_KEYS): "twice"}).encode()[1:]
         else:
             raw = json.dumps(random_.choice([*_ODD_VALUES, body])).encode(random_.choice(["utf-8", "utf-16", "utf-32"]))
     return path, raw
@@ -128,61 +133,56 @@ def mangled(raw: bytes, random_: random.Random) -> bytes:
     return bytes(data)
 
 
+_TEXTS = ('"usage": {"a": 1}', "日本語", "🙂", "data: [DONE]", "\n\n", "plain word", '"error"', "é" * 300)
+_ODD_LINES = (b"garbage\n\n", b"data\n\n", b"data: {oops\n\n", b"\xff\xfe\r\n\r\n", b"\n", b": \r\r", b"retry: 5\n\n")
+_USAGE = {"usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}
+
+
+class _Writer:
+    """Writes the chunks of one stream in the manner of one server."""
+
+    def __init__(self, random_: random.Random) -> None:
+        self.out = [codecs.BOM_UTF8 if random_.random() < 0.05 else b""]
+        self.line_end = random_.choice([b"\n", b"\n", b"\r\n", b"\r"])
+        self._random = random_
+        self._sends_comments = random_.random() < 0.3
+        self._nulls: dict[str, Any] = {"usage": None, "error": None} if random_.random() < 0.4 else {}
+
+    def chunk(self, choices: list[Any], **more: Any) -> None:
+        """One event, in one of the ways in which it may be written."""
+        end = self.line_end
+        chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", **self._nulls}
+        chunk |= {"choices": choices, **more}
+        data = msgspec.json.encode(chunk) if self._random.random() < 0.5 else json.dumps(chunk).encode()
+        if b", " in data and self._random.random() < 0.1:
+            data = data.replace(b", ", b"," + end + b"data: ", 1)
+        name = self._random.choice(
+            [b"data: ", b"data:", b"event: message" + end + b"data: ", b"id: 7" + end + b"data: "]
+        )
+        self.out.append((b": ping" + end * 2 if self._sends_comments else b"") + name + data + end * 2)
+
+    def text(self, content: str, finish_reason: str | None = None, **more: Any) -> None:
+        """A chunk with some of the answer."""
+        self.chunk([{"index": 0, "delta": {"content": content}, "finish_reason": finish_reason}], **more)
+
+
 def stream(random_: random.Random, *, is_odd: bool, has_long_event: bool) -> bytes:
     """A whole chat stream as some server might write it. `is_odd`: line ends mixed and lines that are no events."""
-    line_end = random_.choice([b"\n", b"\n", b"\r\n", b"\r"])
-    head = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    says_null = random_.random() < 0.4
-    pad = random_.choice([lambda: b"", lambda: b"", lambda: b": ping" + line_end * 2])
-    out = [b"\xef\xbb\xbf" if random_.random() < 0.05 else b""]
-
-    def event(chunk: dict[str, Any]) -> None:
-        style: Callable[[object], bytes] = random_.choice(
-            [msgspec.json.encode, lambda value: json.dumps(value).encode()]
-        )
-        data = style(chunk)
-        name = random_.choice(
-            [b"data: ", b"data:", b"event: message" + line_end + b"data: ", b"id: 7" + line_end + b"data: "]
-        )
-        if b", " in data and random_.random() < 0.1:
-            begin, _, rest = data.partition(b", ")
-            data = begin + b"," + line_end + b"data: " + rest
-        out.append(pad() + name + data + line_end * 2)
-
-    def delta(content: str, **more: Any) -> dict[str, Any]:
-        choice = {"index": 0, "delta": {"content": content}, "finish_reason": None, **more}
-        return {**head, "choices": [choice], **({"usage": None, "error": None} if says_null else {})}
-
-    event(delta(""))
+    writer = _Writer(random_)
+    writer.text("")
     for _ in range(random_.randrange(8)):
-        text = random_.choice(
-            ['"usage": {"a": 1}', "日本語", "🙂", "data: [DONE]", "\n\n", "plain word", '"error"', "é" * 300]
-        )
-        event(delta(text))
+        writer.text(random_.choice(_TEXTS))
         if is_odd:
-            out.append(
-                random_.choice(
-                    [
-                        b"garbage\n\n",
-                        b"data\n\n",
-                        b"data: {oops\n\n",
-                        b"\xff\xfe\r\n\r\n",
-                        b"\n",
-                        b": \r\r",
-                        b"retry: 5\n\n",
-                    ]
-                )
-            )
+            writer.out.append(random_.choice(_ODD_LINES))
     if has_long_event:
-        event(delta("é" * 2**19))
+        writer.text("é" * 2**19)
     is_merged = random_.random() < 0.2
-    usage = {"usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}
-    event({**delta("", finish_reason="stop"), **(usage if is_merged else {})})
+    writer.text("", "stop", **(_USAGE if is_merged else {}))
     if not is_merged and random_.random() < 0.9:
-        event({**head, "choices": [], **usage})
-    if random_.random() < 0.9 or is_odd:
-        out.append(random_.choice([b"data: [DONE]", b"data:[DONE]"]) + line_end * 2)
-    return b"".join(out)
+        writer.chunk([], **_USAGE)
+    if is_odd or random_.random() < 0.9:
+        writer.out.append(random_.choice([b"data: [DONE]", b"data:[DONE]"]) + writer.line_end * 2)
+    return b"".join(writer.out)
 
 
 def without_usage_chunk(data: bytes) -> bytes:
@@ -219,4 +219,4 @@ def split(data: bytes, random_: random.Random) -> tuple[bytes, ...]:
 
 def _cut(data: bytes, places: list[int]) -> tuple[bytes, ...]:
     edges = [0, *sorted(set(places) - {0, len(data)}), len(data)]
-    return tuple(data[begin:end] for begin, end in zip(edges, edges[1:], strict=False))
+    return tuple(data[begin:end] for begin, end in itertools.pairwise(edges))

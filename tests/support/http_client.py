@@ -100,6 +100,10 @@ class HttpClient(asyncio.Protocol):
                 self._news.clear()
                 await self._news.wait()
 
+    async def wait_body(self, num_bytes: int = 1) -> None:
+        """Wait until so much of a body is here, or the connection is closed. Raises: TimeoutError."""
+        await self.wait(lambda: len(self.current.body) >= num_bytes)
+
     def reset(self) -> None:
         """Leave by a TCP reset."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -1,0 +1,137 @@
+"""OpenTelemetry: spans reach a collector over OTLP, under the client's trace, and the upstream continues it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.gateway import Gateway, start_gateway
+from tests.support.openai_server import Behaviour, OpenAIServer, error
+
+PATH = "/v1/chat/completions"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = "b7ad6b7169203331"
+POLICY = """
+version: 1
+backends: {{up: {{type: openai, base_url: "{url}"}}}}
+defaults: {{retry: {{attempts: 0}}}}
+routes:
+  - {{name: cached, match: {{models: [kept]}}, backends: [{{ref: up}}], cache: {{exact: {{ttl: 60s}}}}}}
+  - {{name: all, match: {{models: ["*"]}}, backends: [{{ref: up, model: real}}]}}
+"""
+
+
+def chat(model: str = "m", **fields: Any) -> dict[str, Any]:
+    """A call of one word."""
+    return {"model": model, "messages": [{"role": "user", "content": "hello"}], **fields}
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[OpenAIServer]:
+    """Takes in what is exported: any server that answers 200 will do."""
+    async with OpenAIServer(Behaviour(body=b"", content_type="application/x-protobuf")) as server:
+        yield server
+
+
+@pytest.fixture
+async def gateway(openai_server: OpenAIServer, collector: OpenAIServer) -> AsyncIterator[Gateway]:
+    """A gateway that exports to it."""
+    environ = {
+        "SLIPSTREAM_TRACING": "true",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+    }
+    async with start_gateway(POLICY.format(url=openai_server.base_url), environ=environ) as gateway:
+        yield gateway
+
+
+async def test_spans_are_exported_and_the_trace_goes_on(
+    gateway: Gateway, openai_server: OpenAIServer, collector: OpenAIServer
+) -> None:
+    """One server span per request with its parts as children, what it was about, and no prompt in it."""
+    openai_server.next(Behaviour(), Behaviour(), Behaviour(), error(500, "upstream-words"))
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=1"}
+    async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+        plain = await client.post(PATH, json=chat(), headers=headers)
+        await client.post(PATH, json=chat("streamed", stream=True))
+        for _ in range(2):
+            await client.post(PATH, json=chat("kept"))
+        await client.post(PATH, json=chat("failing"))
+        await client.post(PATH, content=b"[]")
+    assert await gateway.terminate() == 0
+    spans = _spans(collector)
+
+    servers = {name: [span for span in spans if span["name"] == name] for name in {span["name"] for span in spans}}
+    first = servers["chat m"][0]
+    assert (first["trace"], first["parent"]) == (TRACE, PARENT)
+    assert first["gen_ai.request.model"] == "m"
+    assert first["gen_ai.response.model"] == "real"
+    assert first["gen_ai.usage.output_tokens"] == 1
+    assert first["slipstream.request_id"] == plain.headers["x-request-id"]
+    assert first["slipstream.backend"] == "up"
+    assert (first["http.response.status_code"], first["has_error"]) == (200, False)
+    assert _children(spans, first) == ["receive", "upstream"]
+    assert _children(spans, servers["chat streamed"][0]) == ["receive", "stream", "upstream"]
+    assert servers["chat streamed"][0]["slipstream.stream_end"] == "clean"
+    assert [span["slipstream.cache"] for span in servers["chat kept"]] == ["miss", "hit"]
+    assert _children(spans, servers["chat kept"][1]) == ["cache.exact"]
+    assert servers["chat failing"][0]["has_error"]
+    assert servers["chat"][0]["http.response.status_code"] == 400
+    assert len({span["trace"] for span in spans}) == 6
+    for span in spans:
+        assert span["start"] <= span["end"]
+    forwarded = openai_server.requests[0].header("traceparent") or ""
+    assert forwarded.split("-")[:3] == ["00", TRACE, first["id"]]
+    assert openai_server.requests[0].header("tracestate") == "vendor=1"
+    assert openai_server.requests[1].header("traceparent") is not None
+    exported = b"".join(request.body for request in collector.requests)
+    assert b"hello" not in exported
+    assert b"upstream-words" not in exported
+
+
+async def test_collector_that_is_gone_costs_spans_only(
+    gateway: Gateway, openai_server: OpenAIServer, collector: OpenAIServer
+) -> None:
+    """No request notices, and the end does not wait for it longer than a moment."""
+    await collector.refuse()
+    async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+        answers = await asyncio.gather(*(client.post(PATH, json=chat()) for _ in range(10)))
+
+    gateway.process.send_signal(signal.SIGTERM)
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert await gateway.wait_exit(timeout_s=8) == 0
+
+
+def _spans(collector: OpenAIServer) -> list[dict[str, Any]]:
+    spans = []
+    for request in collector.requests:
+        assert request.path == "/v1/traces"
+        for resource in ExportTraceServiceRequest.FromString(request.body).resource_spans:
+            for scope in resource.scope_spans:
+                spans += [_span(span) for span in scope.spans]
+    return spans
+
+
+def _span(span: Any) -> dict[str, Any]:
+    values = {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes}
+    return {
+        **values,
+        "name": span.name,
+        "id": span.span_id.hex(),
+        "trace": span.trace_id.hex(),
+        "parent": span.parent_span_id.hex(),
+        "start": span.start_time_unix_nano,
+        "end": span.end_time_unix_nano,
+        "has_error": span.status.code == 2,
+    }
+
+
+def _children(spans: list[dict[str, Any]], parent: dict[str, Any]) -> list[str]:
+    return sorted(span["name"] for span in spans if span["parent"] == parent["id"])

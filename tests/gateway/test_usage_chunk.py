@@ -1,0 +1,91 @@
+"""The usage chunk that nobody asked for is taken out, wherever a stream is cut; every other byte stays."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.usage_chunk import UsageChunkFilter
+
+USAGE = {"prompt_tokens": 3, "completion_tokens": 1}
+HIDDEN = [
+    {"choices": [], "usage": USAGE},
+    {"id": "c", "choices": [], "usage": USAGE, "x": None},
+    {"usage": {"a": {"usage": None}}, "choices": []},
+]
+KEPT = [
+    {"choices": [{"index": 0, "delta": {"content": "hi"}}], "usage": None},
+    {"choices": [{"index": 0, "delta": {"content": '"usage":{}, "choices":[]'}}]},
+    {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": USAGE},
+    {"choices": [], "usage": None},
+    {"choices": [], "prompt_filter_results": [{"usage": 1}]},
+    {"usage": USAGE},
+]
+ENDS = ["\n", "\r\n", "\r"]
+
+
+def _event(value: object, end: str, space: str, separators: tuple[str, str]) -> str:
+    return f"data:{space}{json.dumps(value, separators=separators)}{end}{end}"
+
+
+def _events(values: list[object]) -> st.SearchStrategy[str]:
+    return st.builds(
+        _event,
+        st.sampled_from(values),
+        st.sampled_from(ENDS),
+        st.sampled_from(["", " "]),
+        st.sampled_from([(",", ":"), (", ", ": ")]),
+    )
+
+
+_OTHER = st.sampled_from([": ping\n\n", "data: [DONE]\n\n", "event: x\ndata: {}\n\n", 'data: {"usage": broken\n\n'])
+_PARTS = st.lists(
+    st.tuples(_events(list(HIDDEN)), st.just(False)) | st.tuples(_events(list(KEPT)) | _OTHER, st.just(True)),
+    max_size=8,
+)
+
+
+def _through(pieces: list[bytes], *, hides_usage: bool = True) -> bytes:
+    usage_filter = UsageChunkFilter(hides_usage=hides_usage)
+    return b"".join([*map(usage_filter.feed, pieces), usage_filter.rest()])
+
+
+def _cut(data: bytes, places: list[int]) -> list[bytes]:
+    borders = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
+    return [data[start:stop] for start, stop in pairwise(borders) if start < stop]
+
+
+@given(parts=_PARTS, places=st.lists(st.integers(0, 5000), max_size=12))
+def test_filter_takes_out_usage_chunks_and_nothing_else(parts: list[tuple[str, bool]], places: list[int]) -> None:
+    """However the stream is cut, and whatever its line ends."""
+    stream = "".join(event for event, _ in parts).encode()
+    expected = "".join(event for event, is_kept in parts if is_kept).encode()
+
+    assert _through(_cut(stream, places)) == expected
+    assert _through(_cut(stream, places), hides_usage=False) == stream
+
+
+@pytest.mark.parametrize("num_bytes", [60_000, 70_000, 300_000])
+@pytest.mark.parametrize("size", [1000, 65_536, 10**9])
+def test_filter_passes_long_events_without_keeping_them(num_bytes: int, size: int) -> None:
+    """An event too long to be a usage chunk is not held back, and the chunk behind it is still found."""
+    long_event = b'data: {"choices":[{"delta":{"content":"%b"}}]}\n\n' % (b"x" * num_bytes)
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n'
+    stream = long_event + usage + b"data: [DONE]\n\n"
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+
+    assert _through(pieces) == long_event + b"data: [DONE]\n\n"
+
+
+def test_filter_holds_back_an_unfinished_event_only() -> None:
+    """Whole events leave at once; half of one waits for its end."""
+    usage_filter = UsageChunkFilter()
+
+    assert usage_filter.feed(b'data: {"a":1}\n\ndata: {"b"') == b'data: {"a":1}\n\n'
+    assert usage_filter.feed(b":2}\n") == b""
+    assert usage_filter.feed(b"\n") == b'data: {"b":2}\n\n'
+    assert usage_filter.rest() == b""
