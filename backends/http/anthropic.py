@@ -178,9 +178,15 @@ class AnthropicBackend:
     async def _stream_reply(self, call: Call, exchange: Exchange) -> Reply:
         translator = EventTranslator(call.facts, int(self._clock.wall()))
         source = TranslatedSource(exchange, translator)
+        assert call.facts.sent_at is not None, "send has set it"
+        give_up_at = call.facts.sent_at + call.timeouts.first_token_s
+        first = b""
         try:
             # Until the first event nothing is committed: a failure here is a real error answer, or another attempt.
-            first = await source.read()
+            while not first:
+                # Pings are no first token.
+                exchange.idle_s = give_up_at - self._clock.now()
+                first = await source.read_piece()
         except StreamStalled:
             raise FirstTokenTimeout(f'the upstream "{self.name}" sent no event within timeouts.first_token') from None
         except UpstreamErrorEvent:

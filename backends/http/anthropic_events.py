@@ -225,21 +225,28 @@ class TranslatedSource:
         Raises: UpstreamCut where the stream ends before the answer does, UpstreamErrorEvent, UpstreamGarbage, and
         what the exchange raises. What came before a failure is given first.
         """
-        while self._failure is None and not self._translator.is_complete:
-            piece = await self._exchange.read()
-            if not piece:
-                self._failure = UpstreamCut("the upstream ended its stream before the answer was complete")
-                break
-            chunks = self._translate(piece)
+        while not self._translator.is_complete:
+            chunks = await self.read_piece()
             if chunks:
                 return chunks
-        if self._failure is not None:
-            raise self._failure
         # The answer is whole, so how the transport ends does not matter; reading on frees the connection.
         self._exchange.idle_s = _DRAIN_S
         with suppress(UpstreamError):
             await self._exchange.read()
         return b""
+
+    async def read_piece(self) -> bytes:
+        """The translation of the next piece alone; b"" where it brings no chunk, such as a ping.
+
+        For an answer that is not complete. Raises: as `read`.
+        """
+        if self._failure is not None:
+            raise self._failure
+        piece = await self._exchange.read()
+        if not piece:
+            self._failure = UpstreamCut("the upstream ended its stream before the answer was complete")
+            raise self._failure
+        return self._translate(piece)
 
     async def aclose(self) -> None:
         """Close the exchange."""

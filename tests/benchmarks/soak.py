@@ -1,9 +1,9 @@
 """Runs mixed load for a while and looks whether anything grows: memory, open files, calls in flight.
 
-    python -m tests.benchmarks.soak --count 60
+    python -m tests.benchmarks.soak --count 180
 
 Every prompt, key and model is new; some calls are streamed, some are cut by the upstream, some are left by the client,
-some are bad, some come again and are answered from the cache. Growth is counted after a warm-up of a third of the time.
+some are bad, some come again and are answered from the cache. Growth is counted after a warm-up of half the time.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def measure(seconds: float, seed: int, *, is_shown: bool = False) -> Outco
                 for _ in range(_WORKERS):
                     tasks.create_task(work())
                 while (at_s := time.monotonic() - started_at) < seconds:
-                    if at_s > seconds / 3:
+                    if at_s > seconds / 2:
                         outcome.at_s.append(at_s)
                         outcome.rss_mib.append(gateway.rss_mib())
                         outcome.num_files.append(_num_files(gateway))
@@ -137,7 +137,7 @@ async def _look_afterwards(gateway: Gateway, outcome: Outcome) -> None:
 
 def main() -> int:
     """Measure and print."""
-    given = parser(__doc__, count=60, what="seconds").parse_args()
+    given = parser(__doc__, count=180, what="seconds").parse_args()
     outcome = asyncio.run(measure(given.count, given.seed, is_shown=True))
     for problem in outcome.problems:
         print(problem)

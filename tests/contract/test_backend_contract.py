@@ -89,6 +89,8 @@ async def test_plain_chat_is_a_completion_with_usage(case: BackendCase) -> None:
     assert completion["choices"][0]["message"] == {"role": "assistant", "content": "one two three", "refusal": None}
     assert completion["choices"][0]["finish_reason"] == "stop"
     assert call.facts.usage is not None
+    details = completion["usage"].pop("prompt_tokens_details", {"cached_tokens": 0})
+    assert details["cached_tokens"] == call.facts.usage.cached_tokens
     assert completion["usage"] == {
         "prompt_tokens": call.facts.usage.prompt_tokens,
         "completion_tokens": call.facts.usage.completion_tokens,
@@ -185,6 +187,18 @@ async def test_stream_silent_too_long_is_stalled(case: BackendCase) -> None:
 async def test_stream_without_a_first_event_times_out(case: BackendCase) -> None:
     """Nothing within `first_token` is an error before there is a reply, within 100 ms."""
     case.stall(0)
+    started = time.monotonic()
+
+    with pytest.raises(FirstTokenTimeout):
+        await case.backend.send(make_call(stream=True, timeouts=Timeouts(first_token_s=LIMIT_S)))
+
+    assert time.monotonic() - started == pytest.approx(LIMIT_S, abs=TOLERANCE_S)
+    await case.wait_left()
+
+
+async def test_stream_kept_alive_without_a_first_event_times_out(case: BackendCase) -> None:
+    """Signs of life are no event: they do not put `first_token` off."""
+    case.keep_alive(every_s=LIMIT_S / 5)
     started = time.monotonic()
 
     with pytest.raises(FirstTokenTimeout):

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.errors import openai_error
-from tests.support.gateway import Gateway
+from tests.support.gateway import Gateway, start_gateway
 from tests.support.openai_server import OpenAIServer
 
 JSON = {"content-type": "application/json"}
@@ -248,8 +248,6 @@ async def test_body_at_the_limit_is_taken(client: httpx.AsyncClient, upstream: O
 
 async def test_unknown_model_is_404() -> None:
     """Where no route takes the model."""
-    from tests.support.gateway import start_gateway
-
     policy = """
 version: 1
 backends: {own: {type: scripted}}
@@ -257,9 +255,8 @@ routes: [{name: all, match: {models: ["known", "family-*"]}, backends: [{ref: ow
 """
     async with start_gateway(policy) as gateway:
         async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
-            for endpoint, body in zip(
-                ENDPOINTS, [{"messages": MESSAGES}, {"prompt": "x"}, {"input": "x"}, {"input": "x"}], strict=True
-            ):
+            bodies: list[dict[str, Any]] = [{"messages": MESSAGES}, {"prompt": "x"}, {"input": "x"}, {"input": "x"}]
+            for endpoint, body in zip(ENDPOINTS, bodies, strict=True):
                 for model in ("unknown", "Known", "known ", "family"):
                     error = openai_error(await client.post(endpoint, json={**body, "model": model}), 404)
                     assert (error["code"], error["param"]) == ("model_not_found", "model")

@@ -251,7 +251,7 @@ async def test_two_workers_share_the_port_and_sum_their_metrics(openai_server: O
     policy = POLICY.format(url=openai_server.base_url)
     async with start_gateway(policy, environ=ENVIRON, args=["--workers", "2"]) as gateway:
         headers = {"authorization": f"Bearer {KEY}"}
-        prefixes = set()
+        prefixes: set[str] = set()
         num_asked = 0
         async with asyncio.timeout(20):
             while len(prefixes) < 2 or num_asked < 40:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from typing import Any
 
 import openai as sdk
 import pytest
@@ -15,7 +16,7 @@ from tests.e2e.conftest import ENVIRON
 from tests.support.gateway import Gateway
 from tests.support.openai_server import Behaviour, OpenAIServer, error, html_error
 
-ASK = [{"role": "user", "content": "hello there"}]
+ASK: Any = [{"role": "user", "content": "hello there"}]
 MODELS = ["plain", "scripted"]
 """Through an HTTP upstream, and the built-in backend."""
 
@@ -62,7 +63,7 @@ async def test_sdk_chat_is_answered(openai: AsyncOpenAI, upstream: OpenAIServer,
 @pytest.mark.parametrize("model", MODELS)
 async def test_sdk_stream_is_read_to_its_end(openai: AsyncOpenAI, upstream: OpenAIServer, model: str) -> None:
     """Deltas add up, the finish reason comes, and no usage chunk that nobody asked for."""
-    stream = await openai.chat.completions.create(model=model, messages=ASK, stream=True)
+    stream: Any = await openai.chat.completions.create(model=model, messages=ASK, stream=True)
     chunks = [chunk async for chunk in stream]
 
     assert "hello there" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
@@ -76,7 +77,7 @@ async def test_sdk_stream_with_usage_gets_one_chunk_of_it_last(
 ) -> None:
     """`include_usage` is the client's to ask for."""
     for _ in range(2):
-        stream = await openai.chat.completions.create(
+        stream: Any = await openai.chat.completions.create(
             model=model, messages=ASK, stream=True, stream_options={"include_usage": True}
         )
         chunks = [chunk async for chunk in stream]
@@ -89,7 +90,7 @@ async def test_sdk_stream_with_usage_gets_one_chunk_of_it_last(
 async def test_sdk_tool_calls_arrive_whole(openai: AsyncOpenAI, upstream: OpenAIServer, model: str) -> None:
     """Tools go up and calls come down, also a second time."""
     upstream.default = Behaviour(body=json.dumps(TOOL_ANSWER).encode())
-    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
     for _ in range(2):
         answer = await openai.chat.completions.create(
             model=model, messages=ASK, tools=tools, tool_choice="auto", parallel_tool_calls=False
@@ -103,7 +104,7 @@ async def test_sdk_tool_calls_arrive_whole(openai: AsyncOpenAI, upstream: OpenAI
 
 async def test_sdk_structured_output_sends_its_schema(openai: AsyncOpenAI, upstream: OpenAIServer) -> None:
     """`response_format` with a schema travels."""
-    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}, "strict": True}}
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}, "strict": True}}
 
     await openai.chat.completions.create(
         model="plain", messages=ASK, response_format=schema, extra_body={"chat_template_kwargs": {"think": False}}
@@ -157,7 +158,7 @@ async def test_sdk_lists_and_retrieves_models(openai: AsyncOpenAI, upstream: Ope
 async def test_sdk_responses_pass_through(openai: AsyncOpenAI, upstream: OpenAIServer) -> None:
     """The Responses API, whole and streamed."""
     whole = await openai.responses.create(model="plain", input="hello there")
-    stream = await openai.responses.create(model="plain", input="hello there", stream=True)
+    stream: Any = await openai.responses.create(model="plain", input="hello there", stream=True)
     events = [event async for event in stream]
 
     assert "hello there" in whole.output_text
@@ -237,7 +238,7 @@ async def test_sdk_retries_as_retry_after_says(gateway: Gateway, upstream: OpenA
 async def test_sdk_sees_a_cut_stream_as_an_error(openai: AsyncOpenAI, upstream: OpenAIServer) -> None:
     """A stream that breaks off never ends like a whole one."""
     upstream.next(Behaviour(cut_after_events=3))
-    stream = await openai.chat.completions.create(model="plain", messages=ASK, stream=True)
+    stream: Any = await openai.chat.completions.create(model="plain", messages=ASK, stream=True)
 
     with pytest.raises(sdk.APIError) as caught:
         async for _ in stream:

@@ -84,7 +84,7 @@ async def test_output_that_is_gone_raises_nothing() -> None:
     closed = io.BytesIO()
     closed.close()
     for output in (pipe, closed):
-        log = AccessLog(output, _counter())  # type: ignore[arg-type]  # an unbuffered pipe is good enough
+        log = AccessLog(output, _counter())
         log.add(_line("r-0"))
         await log.flush()
         log.add(_line("r-1"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -40,7 +41,7 @@ def test_settings_have_their_documented_defaults() -> None:
         ("colour", "red"),
     ],
 )
-def test_setting_that_is_wrong_is_refused(name: str, value: object) -> None:
+def test_setting_that_is_wrong_is_refused(name: str, value: Any) -> None:
     """Unknown names, missing units, values out of bounds."""
     with pytest.raises(ValidationError):
         Settings(**{name: value})

@@ -6,7 +6,7 @@ Its wire format is held to the real client library by test_anthropic_server.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -95,12 +95,19 @@ class Request:
     headers: dict[str, str]
     body: Any
 
+    @property
+    def question(self) -> str:
+        """The text the client said last."""
+        text: str = self.body["messages"][-1]["content"][-1]["text"]
+        return text
+
 
 @dataclass
 class Answer:
-    """What the server sends: `body` whole, or `events` one by one.
+    """What the server sends: `body` whole, or `events` one by one, each after `delay_s`.
 
     `cut` aborts the connection instead of ending the answer; `hold` sends nothing more until the client leaves.
+    Of a `body` that is not to end, none is sent.
     """
 
     status: int = 200
@@ -108,6 +115,7 @@ class Answer:
     events: list[bytes] | None = None
     content_type: str = "application/json"
     headers: Mapping[str, str] | None = None
+    delay_s: float = 0.0
     cut: bool = False
     hold: bool = False
 
@@ -117,7 +125,7 @@ class AnthropicServer:
 
     def __init__(self) -> None:
         self.message = make_message(text_block("Hello there."))
-        self.answer: Answer | None = None
+        self.answer: Answer | Callable[[Request], Answer] | None = None
         self.requests: list[Request] = []
         self.num_aborted = 0
         """Clients that left in the middle of an answer."""
@@ -133,6 +141,10 @@ class AnthropicServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.refuse()
+
+    async def refuse(self) -> None:
+        """Stop listening and drop every connection: who connects now is refused."""
         self._server.close()
         for writer in self._connections:
             writer.transport.abort()
@@ -146,7 +158,13 @@ class AnthropicServer:
         try:
             while request := await _read_request(reader):
                 self.requests.append(request)
-                if not await self._send(self._choose(request), reader, writer):
+                try:
+                    can_go_on = await _send(self._choose(request), reader, writer)
+                except ConnectionError:
+                    self.num_aborted += 1
+                    self.client_left.set()
+                    break
+                if not can_go_on:
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -168,35 +186,40 @@ class AnthropicServer:
             if field not in request.body:
                 return _error(400, "invalid_request_error", f"{field}: Field required")
         if self.answer is not None:
-            return self.answer
+            return self.answer if isinstance(self.answer, Answer) else self.answer(request)
         if request.body.get("stream"):
             return Answer(events=message_events(self.message))
         return Answer(body=msgspec.json.encode(self.message))
 
-    async def _send(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection can carry another request."""
-        fields = {"request-id": "req_01", "content-type": answer.content_type, **(answer.headers or {})}
-        if answer.events is None:
-            fields["content-length"] = str(len(answer.body))
-        else:
-            fields["content-type"] = "text/event-stream; charset=utf-8"
-            fields["transfer-encoding"] = "chunked"
-        lines = [f"HTTP/1.1 {answer.status} Answer", *(f"{name}: {value}" for name, value in fields.items())]
-        writer.write("\r\n".join([*lines, "", ""]).encode())
-        writer.write(answer.body)
-        for event in answer.events or ():
-            writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+async def _send(answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Whether the connection can carry another request. Raises: ConnectionError where the client leaves meanwhile."""
+    fields = {"request-id": "req_01", "content-type": answer.content_type, **(answer.headers or {})}
+    if answer.events is None:
+        fields["content-length"] = str(len(answer.body))
+        pieces = [] if answer.cut or answer.hold else [answer.body]
+    else:
+        fields["content-type"] = "text/event-stream; charset=utf-8"
+        fields["transfer-encoding"] = "chunked"
+        pieces = [b"%x\r\n%b\r\n" % (len(event), event) for event in answer.events]
+    lines = [f"HTTP/1.1 {answer.status} Answer", *(f"{name}: {value}" for name, value in fields.items())]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    for piece in pieces:
+        if answer.delay_s:
+            await asyncio.sleep(answer.delay_s)
+            if reader.at_eof():
+                raise ConnectionResetError("the client left")
+        writer.write(piece)
         await writer.drain()
-        if answer.hold:
-            await reader.read(1)
-            self.num_aborted += 1
-            self.client_left.set()
-        if answer.hold or answer.cut:
-            return False
-        if answer.events is not None:
-            writer.write(b"0\r\n\r\n")
-            await writer.drain()
-        return True
+    if answer.hold:
+        await reader.read(1)
+        raise ConnectionResetError("the client left")
+    if answer.cut:
+        return False
+    if answer.events is not None:
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+    return True
 
 
 def _error(status: int, type: str, message: str) -> Answer:

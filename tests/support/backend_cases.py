@@ -8,16 +8,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Protocol
+
+import msgspec
 
 from backends.clock import SystemClock
 from backends.protocol import Backend
 from backends.registry import Registry
 from backends.scripted import Scripted, ScriptedConfig, Step
+from tests.support.anthropic_server import (
+    KEY,
+    Answer,
+    AnthropicServer,
+    Request,
+    make_error,
+    make_event,
+    make_message,
+    message_events,
+    text_block,
+)
 from tests.support.clock import settle
 from tests.support.openai_server import Behaviour, OpenAIServer, error
 
 _SOON_S = 0.1
+_NUM_SIGNS_OF_LIFE = 20
 
 
 class BackendCase(Protocol):
@@ -35,6 +50,9 @@ class BackendCase(Protocol):
 
     def stall(self, after_events: int) -> None:
         """Go silent for ever."""
+
+    def keep_alive(self, every_s: float) -> None:
+        """Show signs of life, but no event of an answer."""
 
     def fail(self, status: int, retry_after_s: int) -> None:
         """Answer with an error."""
@@ -64,6 +82,10 @@ class ScriptedCase:
 
     def stall(self, after_events: int) -> None:
         self._play({"stall_after": after_events})
+
+    def keep_alive(self, every_s: float) -> None:
+        # Without a connection there is nothing to keep alive: it is silent.
+        self.stall(0)
 
     def fail(self, status: int, retry_after_s: int) -> None:
         self._play({"status": status, "retry_after": f"{retry_after_s}s"})
@@ -100,6 +122,9 @@ class ServerCase:
     def stall(self, after_events: int) -> None:
         self._server.default = Behaviour(stall_after_events=after_events)
 
+    def keep_alive(self, every_s: float) -> None:
+        self._server.default = Behaviour(events=(b": ping\n\n",) * _NUM_SIGNS_OF_LIFE, event_delay_s=every_s)
+
     def fail(self, status: int, retry_after_s: int) -> None:
         self._server.default = error(status, retry_after=str(retry_after_s))
 
@@ -111,6 +136,57 @@ class ServerCase:
 
     async def wait_left(self) -> None:
         await self._server.wait_disconnected(-1, _SOON_S)
+
+
+class AnthropicCase:
+    """A backend whose upstream is the Messages test server."""
+
+    def __init__(self, backend: Backend, server: AnthropicServer) -> None:
+        self.backend = backend
+        self._server = server
+        self.answer()
+
+    def answer(self, text: str | None = None, delay_s: float = 0.0) -> None:
+        def choose(request: Request) -> Answer:
+            message = make_message(text_block(request.question if text is None else text))
+            if request.body.get("stream"):
+                return Answer(events=message_events(message), delay_s=delay_s)
+            return Answer(body=msgspec.json.encode(message), delay_s=delay_s)
+
+        self._choose = self._server.answer = choose
+
+    def cut(self, after_events: int) -> None:
+        self._break_off(after_events, cut=True)
+
+    def stall(self, after_events: int) -> None:
+        self._break_off(after_events, hold=True)
+
+    def keep_alive(self, every_s: float) -> None:
+        self._server.answer = Answer(events=[make_event("ping")] * _NUM_SIGNS_OF_LIFE, delay_s=every_s)
+
+    def fail(self, status: int, retry_after_s: int) -> None:
+        body = msgspec.json.encode(make_error("api_error", "upstream says no"))
+        self._server.answer = Answer(status=status, body=body, headers={"retry-after": str(retry_after_s)})
+
+    async def refuse(self) -> None:
+        await self._server.refuse()
+
+    async def wait_asked(self) -> None:
+        async with asyncio.timeout(1.0):
+            while not self._server.requests:
+                await asyncio.sleep(0.001)
+
+    async def wait_left(self) -> None:
+        async with asyncio.timeout(_SOON_S):
+            await self._server.client_left.wait()
+
+    def _break_off(self, after_events: int, *, cut: bool = False, hold: bool = False) -> None:
+        def choose(request: Request) -> Answer:
+            answer = self._choose(request)
+            events = answer.events[:after_events] if answer.events is not None else None
+            return replace(answer, events=events, cut=cut, hold=hold)
+
+        self._server.answer = choose
 
 
 @asynccontextmanager
@@ -133,7 +209,21 @@ async def openai_case() -> AsyncIterator[BackendCase]:
         await backend.aclose()
 
 
+@asynccontextmanager
+async def anthropic_case() -> AsyncIterator[BackendCase]:
+    """`type: anthropic`, over a real socket."""
+    kind = Registry().kind("anthropic")
+    async with AnthropicServer() as server:
+        settings = {"base_url": server.base_url, "api_key": "env:KEY"}
+        config = kind.config.model_validate(settings, context={"environ": {"KEY": KEY}})
+        backend = kind.build("under-test", config, SystemClock())
+        await backend.open()
+        yield AnthropicCase(backend, server)
+        await backend.aclose()
+
+
 CASES: dict[str, Callable[[], AbstractAsyncContextManager[BackendCase]]] = {
     "scripted": scripted_case,
     "openai": openai_case,
+    "anthropic": anthropic_case,
 }
