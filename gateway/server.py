@@ -15,6 +15,7 @@ from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
 from types import FrameType
 
 import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
 
 from backends.errors import ConfigurationError
 from gateway.app import Application
@@ -85,7 +86,8 @@ def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="slipstream-metrics-") as directory:
         share_metrics_directory(directory)
-        supervise(settings.workers, partial(_run_as_worker, settings, listener), lambda: on_started(port))
+        run = partial(_run_as_worker, settings, listener)
+        supervise(settings.workers, run, lambda: on_started(port), mark_process_dead)
 
 
 def run_worker(settings: Settings, listener: socket, on_started: Callable[[], None]) -> None:

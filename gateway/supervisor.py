@@ -21,13 +21,14 @@ Worker = Callable[[Callable[[], None]], None]
 """Runs until it is told to stop by SIGTERM; calls its argument once it serves."""
 
 
-def supervise(num_workers: int, run: Worker, on_started: Callable[[], None]) -> None:
+def supervise(num_workers: int, run: Worker, on_started: Callable[[], None], on_died: Callable[[int], None]) -> None:
     """Keep `num_workers` processes of `run` alive until SIGTERM or SIGINT, then stop them in an orderly way.
 
-    `run` must be picklable. Raises: SystemExit(1) when workers cannot start.
+    `run` must be picklable; `on_died` gets the process id of a worker that is about to be replaced.
+    Raises: SystemExit(1) when workers cannot start.
     """
     context = get_context("spawn")
-    fleet = _Fleet(run)
+    fleet = _Fleet(run, on_died)
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(sig, fleet.pass_on)
     try:
@@ -43,8 +44,9 @@ def supervise(num_workers: int, run: Worker, on_started: Callable[[], None]) -> 
 class _Fleet:
     """The processes and when each of them began."""
 
-    def __init__(self, run: Worker) -> None:
+    def __init__(self, run: Worker, on_died: Callable[[int], None]) -> None:
         self._run = run
+        self._on_died = on_died
         self._began: dict[SpawnProcess, float] = {}
         self._started: list[Event] = []
         self._is_stopping = False
@@ -74,6 +76,8 @@ class _Fleet:
                 _logger.error("worker %s ended with %s after %.0f s", process.pid, process.exitcode, lived_s)
                 if lived_s < _LIVES_AT_LEAST_S:
                     raise SystemExit(1)
+                if process.pid is not None:
+                    self._on_died(process.pid)
                 self.start(get_context("spawn").Event())
 
     def pass_on(self, sig: int, frame: FrameType | None) -> None:

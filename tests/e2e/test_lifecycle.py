@@ -219,6 +219,35 @@ async def test_worker_that_dies_right_after_the_start_ends_the_gateway() -> None
         assert f"worker {first[0]} ended" in gateway.stderr
 
 
+async def test_worker_that_dies_later_is_replaced_and_its_gauges_with_it(openai_server: OpenAIServer) -> None:
+    """Killed in the middle of a stream: another takes its place, and what it was doing is not in flight for ever."""
+    openai_server.next(Behaviour(stall_after_events=1))
+    async with start_gateway(policy(openai_server.base_url), args=["--workers", "2"]) as gateway:
+        first = _workers(gateway)
+        async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+            async with client.stream("POST", PATH, json=chat(stream=True)) as answer:
+                pieces = answer.aiter_raw()
+                await anext(pieces)
+                in_flight = await _settled_gauge(gateway, "slipstream_requests_in_flight", 1)
+                # A worker that dies sooner is taken for one that cannot start.
+                await asyncio.sleep(5.1)
+                for pid in first:
+                    os.kill(pid, signal.SIGKILL)
+        await gateway.wait_stderr(r"(?s)worker \d+ ended.*worker \d+ ended")
+        async with asyncio.timeout(10):
+            while len(set(_workers(gateway)) - set(first)) < 2:
+                await asyncio.sleep(0.02)
+        async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+            again = await client.post(PATH, json=chat())
+        afterwards = await _settled_gauge(gateway, "slipstream_requests_in_flight", 0)
+        code = await gateway.terminate()
+
+    assert len(first) == 2
+    assert (in_flight, afterwards) == (1, 0)
+    assert again.status_code == 200
+    assert code == 0
+
+
 async def test_start_with_an_upstream_named_proxies_it(openai_server: OpenAIServer) -> None:
     """`--upstream URL` needs no file."""
     async with start_gateway(
@@ -263,6 +292,16 @@ async def _ask_until(client: httpx.AsyncClient, path: str, status: int) -> httpx
         while (answer := await client.get(path)).status_code != status:
             await asyncio.sleep(0.01)
     return answer
+
+
+async def _settled_gauge(gateway: Gateway, name: str, expected: float) -> float:
+    """A gauge once it has come to that value, or what it is after a while: workers bring theirs up to date by turns."""
+    value = -1.0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(8):
+            while (value := (await gateway.metrics()).value(name)) != expected:
+                await asyncio.sleep(0.05)
+    return value
 
 
 def _cpu_s(pid: int) -> float:
