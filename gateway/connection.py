@@ -36,7 +36,8 @@ class ClientConnection(HttpToolsProtocol):
         self._read_limit: asyncio.TimerHandle | None = None
         self._write_limit: asyncio.TimerHandle | None = None
         self.app_state = {**self.app_state, _STATE_KEY: self}
-        super().connection_made(_CorkedTransport(transport, self.loop))  # type: ignore[arg-type]  # by its methods
+        self._corked = _CorkedTransport(transport, self.loop)
+        super().connection_made(self._corked)  # type: ignore[arg-type]  # by its methods
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -50,21 +51,13 @@ class ClientConnection(HttpToolsProtocol):
         for task in self.answering:
             task.cancel()
 
-    @property
-    def is_write_paused(self) -> bool:
-        """The client has not read what it was sent; wait for `wait_writable` before more is written."""
-        return self.flow.write_paused
-
-    async def wait_writable(self) -> None:
-        """Until the client has read on."""
-        await self.flow.drain()
-
     def write_chunk(self, piece: bytes) -> None:
         """One piece of a chunked body whose head and end go through ASGI.
 
-        A message, a coroutine and its bookkeeping for every event would be a third of what an event costs.
+        A message, a coroutine and its bookkeeping for every event would be a third of what an event costs. While
+        `flow.write_paused`, the client has not read what it was sent: `flow.drain()` waits for it.
         """
-        self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self._corked.write_rest(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     def eof_received(self) -> None:
         """The client closed its half. While it waits for an answer it has left; the rest it would never read."""
@@ -153,10 +146,11 @@ def connection_of(scope: Scope) -> ClientConnection:
 class _CorkedTransport:
     """A transport that holds a head until the next write, or until the loop's next turn if none comes."""
 
-    __slots__ = ("_held", "_loop", "_transport", "is_closing", "pause_reading", "resume_reading")
+    __slots__ = ("_held", "_loop", "_transport", "_write", "is_closing", "pause_reading", "resume_reading")
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
+        self._write = transport.write
         self._loop = loop
         self._held = b""
         self.is_closing = transport.is_closing
@@ -178,6 +172,13 @@ class _CorkedTransport:
             self._loop.call_soon(self._flush)
         else:
             self._transport.write(data)
+
+    def write_rest(self, data: bytes) -> None:
+        """Write what is no head."""
+        if self._held:
+            self.write(data)
+        else:
+            self._write(data)
 
     def close(self) -> None:
         """Close after what was held is on its way."""

@@ -70,10 +70,11 @@ def _is_readable_sse(reply: Reply) -> bool:
 
 
 async def _pump_events(connection: ClientConnection, stream: Stream, usage_filter: UsageChunkFilter) -> None:
+    flow = connection.flow
     while piece := await stream.read():
         if out := usage_filter.feed(piece):
             connection.write_chunk(out)
-            if connection.is_write_paused:
-                await connection.wait_writable()
+            if flow.write_paused:
+                await flow.drain()
     if rest := usage_filter.rest():
         connection.write_chunk(rest)
