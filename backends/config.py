@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, WithJsonSchema
 
@@ -104,8 +104,3 @@ def format_duration(seconds: float) -> str:
     milliseconds = f"{round(seconds * 1000)}ms"
     # Fixed notation in full, for the few values that whole milliseconds do not give back exactly.
     return milliseconds if _parse_duration(milliseconds) == seconds else f"{Decimal(repr(seconds)):f}s"
-
-
-def plain(value: Any) -> Any:
-    """A JSON-ready copy of a section, secrets shown as `**********`."""
-    return value.model_dump(mode="json")

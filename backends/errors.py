@@ -57,6 +57,11 @@ class SlipstreamError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
 
+    @property
+    def reason(self) -> str:
+        """One word for metrics and logs: the code, or the type where there is none."""
+        return self.code or self.type
+
     def body(self) -> bytes:
         """The error in OpenAI's shape."""
         return error_body(self.message, type=self.type, param=self.param, code=self.code)

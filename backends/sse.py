@@ -17,7 +17,7 @@ DONE_EVENT = b"data: [DONE]\n\n"
 _LINE_END = rb"(?:\r\n|\n|\r(?!\n))"
 # Spelled out, because an alternation of plain beginnings is what the regular expression engine can search fast.
 _BLANK_LINE = re.compile(rb"\r\n" + _LINE_END + rb"|\n" + _LINE_END + rb"|\r(?!\n)" + _LINE_END)
-_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
 
 
@@ -38,7 +38,7 @@ def split_events(data: bytes) -> Iterator[bytes]:
 
 def whole_events_end(data: bytes) -> int:
     """Where the last whole event ends: the length of `data` unless an unfinished event follows."""
-    if data.endswith(_BLANK_LINES):
+    if data.endswith(BLANK_LINES):
         return len(data)
     return _last_blank_line(data, 0, len(data))
 
@@ -82,7 +82,7 @@ def _event_end(data: bytes, start: int) -> int:
 
 def _last_blank_line(data: bytes, start: int, stop: int) -> int:
     """Behind the last blank line between two places, or `start` if there is none."""
-    for blank in _BLANK_LINES:
+    for blank in BLANK_LINES:
         at = data.rfind(blank, start, stop)
         if at >= 0:
             start = at + len(blank)

@@ -61,7 +61,7 @@ class Application:
         self._hot: dict[str, ASGIApp] = {}
         for path, operation in _OPERATIONS.items():
             self._hot[path] = self._hot["/v1" + path] = Endpoint(core, operation, path)
-        self._models = Models(core, "/v1")
+        self._models = Models(core)
         self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
         self._pages = self._starlette()
 
@@ -139,7 +139,7 @@ class Application:
             own = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
         else:
             own = UnknownPath(f"there is no {request.url.path}; the API begins at /v1")
-        request_id = Incoming(request.scope["headers"]).request_id.decode("ascii") or self._core.next_request_id()
+        request_id = self._core.request_id(Incoming(request.scope["headers"]))
         headers = {**(error.headers or {}), "x-request-id": request_id}
         return Response(own.body(), own.status, headers=headers, media_type="application/json")
 

@@ -7,6 +7,7 @@ import secrets
 
 from backends.clock import Clock
 from gateway.exchange import Observer
+from gateway.incoming import Incoming
 from gateway.runtime import Runtime
 from gateway.settings import Settings
 from gateway.telemetry import Metrics
@@ -37,9 +38,9 @@ class Core:
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
-    def next_request_id(self) -> str:
-        """Unique among all processes: a random prefix of this one, and a counter."""
-        return f"req_{self._prefix}{next(self._numbers):08x}"
+    def request_id(self, incoming: Incoming) -> str:
+        """The client's own, or a new one that is unique among all processes: a random prefix and a counter."""
+        return incoming.request_id.decode("ascii") or f"req_{self._prefix}{next(self._numbers):08x}"
 
     def acquire(self) -> Runtime:
         """The policy in force, held until its `release`."""

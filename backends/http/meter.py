@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from backends.protocol import Facts, Usage
-from backends.sse import DONE, event_data, find_events, has_done, last_event_with
+from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done, last_event_with
 from backends.stream import StreamEnd
 
 
@@ -63,7 +63,6 @@ _ERROR = b'"error"'
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"[^"]')
 _RESPONSES_ENDS = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete)"')
 _RESPONSES_FAILS = re.compile(rb'"type"\s*:\s*"(?:response\.failed|error)"')
-_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 _MAX_HELD_BYTES = 64 * 1024
 _TAIL_BYTES = 16 * 1024
@@ -102,7 +101,7 @@ class StreamMeter:
 
     def is_complete(self) -> bool:
         """Whether the answer is whole, asked at a clean end of the transport."""
-        is_between_events = not self._parts and self._tail.endswith(_BLANK_LINES)
+        is_between_events = not self._parts and self._tail.endswith(BLANK_LINES)
         if self._parts:
             self.feed(b"\n")
         is_finished = self._num_finished >= self._num_choices and is_between_events

@@ -59,7 +59,7 @@ class Endpoint:
         core = self._core
         exchange = Exchange(self._operation, core.clock.now())
         incoming = Incoming(scope["headers"])
-        exchange.request_id = incoming.request_id.decode("ascii") or core.next_request_id()
+        exchange.request_id = core.request_id(incoming)
         runtime = core.acquire()
         core.in_flight += 1
         span = None
@@ -149,7 +149,7 @@ class Endpoint:
                 hides_usage = not call.include_usage and call.operation in _HIDES_USAGE
                 error = await send_stream(send, connection, reply, headers, hides_usage=hides_usage)
                 if error is not None:
-                    exchange.error_code = error.code or error.type
+                    exchange.error_code = error.reason
         except asyncio.CancelledError:
             if connection.is_gone:
                 task.uncancel()
@@ -170,7 +170,7 @@ class Endpoint:
 
     async def _refuse(self, send: Send, error: SlipstreamError, exchange: Exchange, incoming: Incoming) -> None:
         """Answer with an error, unless an answer has begun: that one stays without its end."""
-        exchange.error_code = error.code or error.type
+        exchange.error_code = error.reason
         if not exchange.status:
             exchange.status = error.status
             await send_error(send, error, self._own_headers(exchange, incoming))

@@ -30,9 +30,8 @@ _MAX_MODELS = 10_000
 class Models:
     """The list, and one model by its id (which may have slashes). Bare ASGI."""
 
-    def __init__(self, core: Core, prefix: str) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._prefix = prefix
         self._listings: dict[int, tuple[float, list[dict[str, Any]]]] = {}
         self._listings_of = ""
 
@@ -41,7 +40,7 @@ class Models:
         core = self._core
         exchange = Exchange(Operation.PASSTHROUGH, core.clock.now())
         incoming = Incoming(scope["headers"])
-        exchange.request_id = incoming.request_id.decode("ascii") or core.next_request_id()
+        exchange.request_id = core.request_id(incoming)
         headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
         if incoming.origin and core.settings.cors_origins:
             headers += cors_headers(incoming.origin, core.settings.cors_origins)
@@ -54,7 +53,7 @@ class Models:
             exchange.status = 200
             await send_body(send, 200, [*headers, JSON_HEADER], msgspec.json.encode(found))
         except SlipstreamError as error:
-            exchange.error_code = error.code
+            exchange.error_code = error.reason
             exchange.status = error.status
             await send_error(send, error, headers)
         finally:

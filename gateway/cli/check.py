@@ -9,20 +9,13 @@ from typing import Any
 import click
 
 from backends.errors import ConfigurationError
-from gateway.cli.loading import FileProblem, file_argument, no_env_option, read_policy
+from gateway.cli.loading import FileProblem, file_argument, format_option, no_env_option, read_policy
 from policies.load import LoadedPolicy
 
 
 @click.command()
 @file_argument
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Text for people, JSON for programs.",
-)
+@format_option
 @no_env_option
 @click.pass_context
 def check(context: click.Context, file: Path, form: str, no_env: bool) -> None:

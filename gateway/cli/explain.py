@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import click
 
 from backends.config import format_duration
-from gateway.cli.loading import file_argument, no_env_option, read_policy_or_exit
+from gateway.cli.loading import file_argument, format_option, no_env_option, read_policy_or_exit
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher, Verdict, allows, below_root
 from policies.schema import Policy, RouteBackend, RoutePolicy
@@ -48,14 +48,7 @@ class Request:
 @click.option(
     "--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A header of the request; repeatable."
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Text for people, JSON for programs.",
-)
+@format_option
 @no_env_option
 @click.pass_context
 def explain(

@@ -14,6 +14,14 @@ from gateway.settings import environment
 from policies.load import LoadedPolicy, load_policy
 
 file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text for people, JSON for programs.",
+)
 no_env_option = click.option(
     "--no-env", is_flag=True, help="Accept secrets whose environment variable is not set: look at the structure only."
 )
