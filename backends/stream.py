@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -32,6 +32,14 @@ class Source(Protocol):
         """Release the source; unread bytes are dropped and the work behind it is cancelled."""
 
 
+Receive = Callable[[bytes], bool]
+"""Takes a piece; False asks for a pause."""
+
+Push = Callable[[Receive], Awaitable[bool]]
+"""Hands pieces to a receiver from where they arrive, with no task in between, until it asks for a pause (True: there
+may be more) or the end (False). Raises like `Source.read`."""
+
+
 class Tap(Protocol):
     """Sees every piece on its way past and how the stream ended. Must not block and must not raise."""
 
@@ -43,13 +51,14 @@ class Tap(Protocol):
 
 
 class Stream:
-    """The pump. One reader calls `read` until b"" or an error; taps see each piece before the reader does.
+    """The pump. One reader calls `read` until b"" or an error, or `forward`; taps see each piece before it does.
 
     `is_complete` is asked at a clean end of the transport: False means that the answer itself stopped early
-    (an SSE stream without its terminator), which counts as a cut. `first` is a piece already read off the source.
+    (an SSE stream without its terminator), which counts as a cut. `first` is a piece already read off the source,
+    `push` the source's own way of handing pieces on, where it has a cheaper one than being read.
     """
 
-    __slots__ = ("_first", "_is_complete", "_source", "end", "on_end", "taps")
+    __slots__ = ("_first", "_is_complete", "_push", "_receive", "_source", "end", "on_end", "taps")
 
     def __init__(
         self,
@@ -57,9 +66,11 @@ class Stream:
         taps: list[Tap] | None = None,
         is_complete: Callable[[], bool] | None = None,
         first: bytes = b"",
+        push: Push | None = None,
     ) -> None:
         self._source = source
         self._first = first
+        self._push = push
         self._is_complete = is_complete
         self.taps: list[Tap] = taps if taps is not None else []
         self.end: StreamEnd | None = None
@@ -76,8 +87,8 @@ class Stream:
         else:
             try:
                 piece = await self._source.read()
-                if not piece and self._is_complete is not None and self.end is None and not self._is_complete():
-                    raise UpstreamCut("the upstream ended its stream before the answer was complete")
+                if not piece:
+                    self._check_complete()
             except SlipstreamError as error:
                 self._finish(StreamEnd(error.stream_end))
                 raise
@@ -88,10 +99,44 @@ class Stream:
             self._finish(StreamEnd.CLEAN)
         return piece
 
+    async def forward(self, receive: Receive) -> bool:
+        """Hand every piece to `receive` as it arrives, until it asks for a pause (True) or a clean end (False).
+
+        After a pause it may be called again. `receive` must not raise. Raises: as `read`.
+        """
+        if self._push is None:
+            while piece := await self.read():
+                if not receive(piece):
+                    return True
+            return False
+        self._receive = receive
+        if self._first and self.end is None:
+            first, self._first = self._first, b""
+            if not self._pass_on(first):
+                return True
+        try:
+            if await self._push(self._pass_on):
+                return True
+            self._check_complete()
+        except SlipstreamError as error:
+            self._finish(StreamEnd(error.stream_end))
+            raise
+        self._finish(StreamEnd.CLEAN)
+        return False
+
     async def aclose(self, how: StreamEnd = StreamEnd.CLIENT_GONE) -> None:
         """Stop reading. `how` is recorded if the stream had not ended by itself. Safe to call twice."""
         self._finish(how)
         await self._source.aclose()
+
+    def _pass_on(self, piece: bytes) -> bool:
+        for tap in self.taps:
+            tap.feed(piece)
+        return self._receive(piece)
+
+    def _check_complete(self) -> None:
+        if self._is_complete is not None and self.end is None and not self._is_complete():
+            raise UpstreamCut("the upstream ended its stream before the answer was complete")
 
     def _finish(self, how: StreamEnd) -> None:
         if self.end is None:

@@ -11,9 +11,10 @@ import asyncio
 from typing import Any
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from backends.errors import error_body
+from backends.protocol import Headers
 
 _HEAD = b"HTTP/1.1 "
 _STATE_KEY = "slipstream.connection"
@@ -51,6 +52,33 @@ class ClientConnection(HttpToolsProtocol):
         for task in self.answering:
             task.cancel()
 
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole answer, content-length added, to the request that is being answered.
+
+        One write: two ASGI messages, with checks of fields that were parsed or made here, cost several times more.
+        Raises: ValueError where a field holds a line break.
+        """
+        if self.flow.write_paused:
+            await self.flow.drain()
+        cycle = self._cycle
+        if cycle.disconnected:
+            return
+        lines = [b"%b: %b\r\n" % field for field in headers]
+        head = b"%b%bcontent-length: %d\r\n%b\r\n" % (
+            STATUS_LINE[status],
+            b"".join(lines),
+            len(body),
+            b"" if cycle.keep_alive else b"connection: close\r\n",
+        )
+        if head.count(b"\n") != len(lines) + (3 if cycle.keep_alive else 4):
+            raise ValueError("a field of the answer holds a line break")
+        self._corked.write_rest(head if cycle.scope["method"] == "HEAD" else head + body)
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self._corked.close()
+        cycle.on_response()
+
     def write_chunk(self, piece: bytes) -> None:
         """One piece of a chunked body whose head and end go through ASGI.
 
@@ -58,6 +86,11 @@ class ClientConnection(HttpToolsProtocol):
         `flow.write_paused`, the client has not read what it was sent: `flow.drain()` waits for it.
         """
         self._corked.write_rest(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        # `self.cycle` is the request read last; this one is answered now.
+        self._cycle = cycle
+        super()._start_asgi_task(cycle, app)
 
     def eof_received(self) -> None:
         """The client closed its half. While it waits for an answer it has left; the rest it would never read."""

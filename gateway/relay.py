@@ -1,4 +1,4 @@
-"""Writes a reply to the client: a whole body in one go, a stream piece by piece as the upstream sends it."""
+"""Relays a stream to the client, piece by piece as the upstream sends it, and says what went wrong."""
 
 from __future__ import annotations
 
@@ -15,21 +15,14 @@ JSON_HEADER = (b"content-type", b"application/json")
 _EVENT_STREAM = b"text/event-stream"
 
 
-async def send_body(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """A whole answer; content-length is added."""
-    headers.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_error(send: Send, error: SlipstreamError, headers: Headers) -> None:
+async def send_error(connection: ClientConnection, error: SlipstreamError, headers: Headers) -> None:
     """An error of ours in OpenAI's shape."""
     headers.append(JSON_HEADER)
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s + 0.5))))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    await send_body(send, error.status, headers, error.body())
+    await connection.answer(error.status, headers, error.body())
 
 
 async def send_stream(
@@ -71,10 +64,16 @@ def _is_readable_sse(reply: Reply) -> bool:
 
 async def _pump_events(connection: ClientConnection, stream: Stream, usage_filter: UsageChunkFilter) -> None:
     flow = connection.flow
-    while piece := await stream.read():
+
+    def receive(piece: bytes) -> bool:
+        if connection.is_gone:
+            # This task is on the way to being cancelled; what it would read until then is not to be paid for.
+            return False
         if out := usage_filter.feed(piece):
             connection.write_chunk(out)
-            if flow.write_paused:
-                await flow.drain()
+        return not flow.write_paused
+
+    while await stream.forward(receive):
+        await flow.drain()
     if rest := usage_filter.rest():
         connection.write_chunk(rest)

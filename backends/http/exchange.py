@@ -26,13 +26,12 @@ from backends.errors import (
 from backends.http.connection import Connection
 from backends.http.wire import Limits
 from backends.protocol import Headers
+from backends.stream import Receive
 
 MAX_FRAMING_BYTES = 64 * 1024
 """Bound of a header section, and of trailers and chunk framing that bring no body byte."""
-
 HIGH_WATER_BYTES = 16 * 1024
 """Unread body beyond this stops reading from the socket until the reader has caught up."""
-
 WRITE_SLICE_BYTES = 256 * 1024
 """A larger body is written in slices, so that no more than about one of them waits in the socket's buffer."""
 
@@ -72,6 +71,7 @@ class HttpExchange:
         "_parser",
         "_pieces",
         "_pool",
+        "_receive",
         "_waiter",
         "deadline",
         "headers",
@@ -102,6 +102,7 @@ class HttpExchange:
         self._buffered_bytes = 0
         self._failure: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._receive: Receive | None = None
         self._fields: Headers = []
         self._pieces: list[bytes] = []
         # llhttp calls the list itself: a stream of small events costs no Python frame per event.
@@ -111,7 +112,7 @@ class HttpExchange:
 
     @property
     def http_version(self) -> str:
-        """The version the upstream answered with, such as "1.1"; known while the exchange is open."""
+        """The version of the answer, such as "1.1"; known while the exchange is open."""
         return self._parser.get_http_version()
 
     def write(self, head: bytes, body: bytes) -> None:
@@ -156,25 +157,31 @@ class HttpExchange:
 
         Raises: UpstreamCut, UpstreamGarbage, StreamStalled, TotalTimeout. Cancelling closes the connection at once.
         """
-        pieces = self._pieces
-        while not pieces:
+        while not self._pieces:
             if self.is_complete:
                 return b""
-            if self._failure is not None:
-                raise self._failure
-            self.deadline = min(self._clock.now() + self.idle_s, self._limits.deadline)
-            try:
-                await self._next_event()
-            except asyncio.CancelledError:
-                self.close()
-                raise
-        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
-        self._buffered_bytes = 0
-        if self._is_paused:
-            self._is_paused = False
-            self._connection.transport.resume_reading()
-        return piece
+            await self._wait_more()
+        return self._take()
+
+    async def forward(self, receive: Receive) -> bool:
+        """Hand pieces to `receive` as they arrive, until it asks for a pause (True) or the end (False).
+
+        It is called from where the socket is read: an event of a stream costs neither a future nor a task switch.
+        Raises: as `read`. Cancelling closes the connection at once.
+        """
+        self._receive = receive
+        try:
+            while self._receive is not None:
+                if self._pieces:
+                    if not receive(self._take()):
+                        return True
+                elif self.is_complete:
+                    return False
+                else:
+                    await self._wait_more()
+            return True
+        finally:
+            self._receive = None
 
     async def body(self, max_bytes: int) -> bytes:
         """Everything to the end.
@@ -197,11 +204,11 @@ class HttpExchange:
         return whole
 
     async def aclose(self) -> None:
-        """Give the connection back if the answer is whole, else close it at once. Safe to call twice."""
+        """See `close`."""
         self.close()
 
     def close(self) -> None:
-        """`aclose` for those who cannot wait; it does not wait either."""
+        """Give the connection back if the answer is whole, else close it at once. Safe to call twice."""
         pool = self._pool
         if pool is None:
             return
@@ -230,8 +237,8 @@ class HttpExchange:
             connection.transport.resume_reading()
         pool.finish(self, connection, is_reusable=is_reusable, has_failed=has_failed)
 
-    def feed(self, data: memoryview) -> None:
-        """Bytes from the socket; the parser copies what it keeps."""
+    def feed(self, data: bytes) -> None:
+        """Bytes from the socket."""
         self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -246,9 +253,18 @@ class HttpExchange:
                 self.keeps_alive = False
             self._framing_bytes = 0
             self._buffered_bytes += len(data)
+            receive = self._receive
+            if receive is not None and self._pieces:
+                self.deadline = min(self._clock.now() + self.idle_s, self._limits.deadline)
+                if not receive(self._take()):
+                    self._receive = None
+                elif not self.is_complete:
+                    return
             if self._buffered_bytes > HIGH_WATER_BYTES and not self.is_complete and not self._is_paused:
                 self._is_paused = True
                 self._connection.transport.pause_reading()
+                # Thousands of small events that wait for a slow reader take several times their bytes.
+                self._pieces[:] = [b"".join(self._pieces)]
         elif self._framing_bytes > MAX_FRAMING_BYTES and not self.is_complete:
             what = "trailers or chunk framing" if self.status else "header section"
             self.fail(UpstreamGarbage(f"the upstream's {what} is longer than {MAX_FRAMING_BYTES} bytes"))
@@ -304,6 +320,28 @@ class HttpExchange:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
+    async def _wait_more(self) -> None:
+        """Wait for something to happen after the head. Raises: what `read` raises."""
+        if self._failure is not None:
+            raise self._failure
+        self.deadline = min(self._clock.now() + self.idle_s, self._limits.deadline)
+        try:
+            await self._next_event()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+
+    def _take(self) -> bytes:
+        """What has arrived; there is something."""
+        pieces = self._pieces
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._buffered_bytes = 0
+        if self._is_paused:
+            self._is_paused = False
+            self._connection.transport.resume_reading()
+        return piece
+
     def _next_event(self) -> asyncio.Future[None]:
         """Done as soon as something has happened; who waits for it looks for itself what."""
         assert self._waiter is None or self._waiter.done(), "one task reads an exchange at a time"
@@ -337,7 +375,8 @@ class HttpExchange:
             if status == 101 or status < 100:
                 raise _RefusedError(f"status {status}, which was not asked for")
             return
-        if self._framing_bytes > MAX_FRAMING_BYTES and _size(fields) > MAX_FRAMING_BYTES:
+        # What was read with the head may be body.
+        if self._framing_bytes > MAX_FRAMING_BYTES and sum(len(n) + len(v) + 4 for n, v in fields) > MAX_FRAMING_BYTES:
             raise _RefusedError(f"a header section longer than {MAX_FRAMING_BYTES} bytes")
         self.headers = fields
         self.status = status
@@ -352,10 +391,6 @@ class HttpExchange:
 
 class _RefusedError(Exception):
     """Raised out of a callback: llhttp was content, we are not."""
-
-
-def _size(fields: Headers) -> int:
-    return sum(len(name) + len(value) + 4 for name, value in fields)
 
 
 def _garbage(error: httptools.HttpParserError) -> UpstreamGarbage:

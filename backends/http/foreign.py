@@ -28,6 +28,7 @@ from backends.errors import (
 from backends.http.transport import parse_origin
 from backends.http.wire import Limits
 from backends.protocol import Headers, Statistics
+from backends.stream import Receive
 
 
 class HttpxWire:
@@ -144,6 +145,13 @@ class HttpxExchange:
                 self._failure = UpstreamCut("the reading of the answer was broken off")
                 raise
         raise self._failure
+
+    async def forward(self, receive: Receive) -> bool:
+        """See `Exchange.forward`."""
+        while piece := await self.read():
+            if not receive(piece):
+                return True
+        return False
 
     async def body(self, max_bytes: int) -> bytes:
         """See `Exchange.body`."""

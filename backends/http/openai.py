@@ -217,10 +217,12 @@ class OpenAIBackend:
         call.facts.first_token_at = self._clock.now()
         exchange.idle_s = call.timeouts.stream_idle_s
         if call.operation not in _COUNTED:
-            return Reply(exchange.status, headers, stream=Stream(exchange, first=first))
+            return Reply(exchange.status, headers, stream=Stream(exchange, first=first, push=exchange.forward))
         responses = call.operation is Operation.RESPONSES
         meter = StreamMeter(call.facts, responses=responses, num_choices=_num_choices(call))
-        return Reply(exchange.status, headers, stream=Stream(exchange, [meter], meter.is_complete, first))
+        return Reply(
+            exchange.status, headers, stream=Stream(exchange, [meter], meter.is_complete, first, exchange.forward)
+        )
 
     async def _first_event(self, exchange: Exchange, call: Call) -> tuple[bytes, bytes]:
         """What has arrived up to the first event with data, and that event.

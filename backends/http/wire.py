@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from backends.protocol import Headers, Statistics
+from backends.stream import Receive
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,12 @@ class Exchange(Protocol):
         """Bytes that arrived since the last call, at least one; b"" at the end.
 
         Raises: UpstreamCut, StreamStalled, TotalTimeout.
+        """
+
+    async def forward(self, receive: Receive) -> bool:
+        """Hand pieces to `receive` as they arrive, until it asks for a pause (True) or the end (False).
+
+        Raises: as `read`.
         """
 
     async def body(self, max_bytes: int) -> bytes:

@@ -28,7 +28,7 @@ from gateway.core import Core
 from gateway.decode import decode_body, decode_json
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
-from gateway.relay import send_body, send_error, send_error_event, send_stream
+from gateway.relay import send_error, send_error_event, send_stream
 from gateway.runtime import Runtime, Stack
 
 _logger = logging.getLogger(__name__)
@@ -68,11 +68,11 @@ class Endpoint:
         try:
             await self._answer(scope, receive, send, incoming=incoming, exchange=exchange, runtime=runtime)
         except SlipstreamError as error:
-            await self._refuse(send, error, exchange, incoming)
+            await self._refuse(scope, error, exchange, incoming)
         except Exception:
             _logger.exception("request %s failed inside the gateway", exchange.request_id)
             bug = InternalError("the gateway failed on this request; its log says why")
-            await self._refuse(send, bug, exchange, incoming)
+            await self._refuse(scope, bug, exchange, incoming)
         finally:
             runtime.release()
             core.in_flight -= 1
@@ -144,7 +144,7 @@ class Endpoint:
             headers = self._own_headers(exchange, incoming)
             headers += reply.headers
             if reply.body is not None:
-                await send_body(send, reply.status, headers, reply.body)
+                await connection.answer(reply.status, headers, reply.body)
             else:
                 hides_usage = not call.include_usage and call.operation in _HIDES_USAGE
                 error = await send_stream(send, connection, reply, headers, hides_usage=hides_usage)
@@ -168,12 +168,12 @@ class Endpoint:
             if reply is not None:
                 await reply.aclose()
 
-    async def _refuse(self, send: Send, error: SlipstreamError, exchange: Exchange, incoming: Incoming) -> None:
+    async def _refuse(self, scope: Scope, error: SlipstreamError, exchange: Exchange, incoming: Incoming) -> None:
         """Answer with an error, unless an answer has begun: that one stays without its end."""
         exchange.error_code = error.reason
         if not exchange.status:
             exchange.status = error.status
-            await send_error(send, error, self._own_headers(exchange, incoming))
+            await send_error(connection_of(scope), error, self._own_headers(exchange, incoming))
 
     def _read(self, raw: bytes, incoming: Incoming) -> Asked:
         if self._operation is Operation.PASSTHROUGH:

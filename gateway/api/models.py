@@ -13,10 +13,11 @@ from starlette.types import Receive, Scope, Send
 from backends.errors import SlipstreamError, UnknownModel
 from backends.protocol import Backend, Call, Facts, Operation, Timeouts
 from gateway.api.endpoint import cors_headers
+from gateway.connection import connection_of
 from gateway.core import Core
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming
-from gateway.relay import JSON_HEADER, send_body, send_error
+from gateway.relay import JSON_HEADER, send_error
 from gateway.runtime import Runtime, Stack
 from policies.match import allows
 
@@ -51,11 +52,11 @@ class Models:
             wanted = scope["path"].removeprefix("/v1").removeprefix("/models").strip("/")
             found = _one(models, wanted) if wanted else {"object": "list", "data": models}
             exchange.status = 200
-            await send_body(send, 200, [*headers, JSON_HEADER], msgspec.json.encode(found))
+            await connection_of(scope).answer(200, [*headers, JSON_HEADER], msgspec.json.encode(found))
         except SlipstreamError as error:
             exchange.error_code = error.reason
             exchange.status = error.status
-            await send_error(send, error, headers)
+            await send_error(connection_of(scope), error, headers)
         finally:
             runtime.release()
             core.observer.finished(exchange)

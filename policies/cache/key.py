@@ -1,22 +1,22 @@
 """The identity of a call in the exact cache: who may share an answer, and which calls are the same call.
 
-A key is the SHA-256 of a JSON array, which no two different lists of parts have in common. Whatever may change the
-answer is in it, fields that nobody knows yet included: the whole body goes in but for how the answer travels.
+A key is the SHA-256 of a MessagePack array: every part carries its type and length, so no two different lists of parts
+have one in common. Whatever may change the answer is in it, fields that nobody knows yet included: the whole body goes
+in but for how the answer travels.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-from typing import Any
+import json
 
 import msgspec
 
 from backends.protocol import Call, Operation
 from policies.schema import CacheScope
 
-_FORMAT_VERSION = 1
-_ENCODE = msgspec.json.Encoder(order="deterministic").encode
+_FORMAT_VERSION = 2
+_ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
 
 _CONVERTIBLE = frozenset({Operation.CHAT, Operation.COMPLETION})
 """Operations whose stored answer serves both forms; the others keep one entry for each form."""
@@ -43,11 +43,10 @@ def identity_of(call: Call, scope: CacheScope) -> str | None:
     return f"{scope}:{len(call.tenant)}:{call.tenant}:{member}"
 
 
-def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes | None:
+def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes:
     """The 32-byte key of a call with a decoded body on that route.
 
-    The order of an object's keys and white space do not matter; 1, 1.0 and true are three values. None where the body
-    has a number too large for a float: its key would be that of null.
+    The order of an object's keys and white space do not matter; 1, 1.0 and true are three values.
     """
     body = dict(call.body or {})
     body.pop("stream", None)
@@ -65,15 +64,9 @@ def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes | None
         call.stream and call.operation not in _CONVERTIBLE,
         body,
     )
-    encoded = _ENCODE(parts)
-    if b"null" in encoded and _has_infinity(body):
-        return None
+    try:
+        encoded = _ENCODE(parts)
+    except OverflowError:
+        # MessagePack's integers end at 64 bits. No array of it begins like a JSON text.
+        encoded = json.dumps(parts, sort_keys=True, default=lambda value: value.decode("latin-1")).encode()
     return hashlib.sha256(encoded).digest()
-
-
-def _has_infinity(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_infinity, value.values()))
-    if isinstance(value, list):
-        return any(map(_has_infinity, value))
-    return isinstance(value, float) and math.isinf(value)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import ClientGone, InternalError, SlipstreamError, StreamStalled, TotalTimeout, UpstreamCut
-from backends.stream import Stream, StreamEnd
+from backends.stream import Receive, Stream, StreamEnd
 
 
 class ListSource:
@@ -124,6 +125,66 @@ async def test_stream_complete_at_its_end_is_clean() -> None:
 
     assert await stream.read() == b""
     assert stream.end is StreamEnd.CLEAN
+
+
+class PushingSource(ListSource):
+    """A source that can also hand its pieces on."""
+
+    async def push(self, receive: Receive) -> bool:
+        """Until there is none left, or a pause is asked for."""
+        while piece := await self.read():
+            if not receive(piece):
+                return True
+        return False
+
+
+def pushed(source: PushingSource, **settings: Any) -> tuple[Stream, list[tuple[str, bytes | StreamEnd]]]:
+    """A stream over such a source, with one tap, and its log."""
+    log: list[tuple[str, bytes | StreamEnd]] = []
+    return Stream(source, [LogTap("a", log)], push=source.push, **settings), log
+
+
+@pytest.mark.parametrize("is_pushing", [True, False])
+@pytest.mark.parametrize("first", [b"", b"zero"])
+async def test_stream_forwarded_with_pauses_loses_nothing(is_pushing: bool, first: bytes) -> None:
+    """A source that pushes and one that is read give the same pieces, pauses and end, to taps and receiver."""
+    source = PushingSource([b"one", b"two", b"three"])
+    log: list[tuple[str, bytes | StreamEnd]] = []
+    stream = Stream(source, [LogTap("a", log)], first=first, push=source.push if is_pushing else None)
+    received: list[bytes] = []
+
+    def receive(piece: bytes) -> bool:
+        received.append(piece)
+        return piece not in (b"zero", b"two")
+
+    num_pauses = 0
+    while await stream.forward(receive):
+        num_pauses += 1
+
+    pieces = [*([first] if first else []), b"one", b"two", b"three"]
+    assert received == pieces
+    assert log == [*(("a", piece) for piece in pieces), ("a", StreamEnd.CLEAN)]
+    assert num_pauses == (2 if first else 1)
+
+
+async def test_stream_forwarded_that_fails_ends_as_its_error_says() -> None:
+    """The error comes out of forward, and taps learn of the end."""
+    stream, log = pushed(PushingSource([b"one"], StreamStalled("silent")))
+
+    with pytest.raises(StreamStalled):
+        await stream.forward(lambda piece: True)
+
+    assert log == [("a", b"one"), ("a", StreamEnd.STALL)]
+
+
+async def test_stream_forwarded_incomplete_at_its_end_is_cut() -> None:
+    """A good end of the transport is a cut where the answer is not whole."""
+    stream, log = pushed(PushingSource([b"one"]), is_complete=lambda: False)
+
+    with pytest.raises(UpstreamCut):
+        await stream.forward(lambda piece: True)
+
+    assert log[-1] == ("a", StreamEnd.UPSTREAM_CUT)
 
 
 @pytest.mark.parametrize("how", list(StreamEnd))

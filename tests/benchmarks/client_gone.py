@@ -27,7 +27,7 @@ _WORKERS = 4
 _LIMIT_S = 2.0
 _EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
 _SMALL = (_EVENT % b"word",) * 50
-_LARGE = (_EVENT % (b"x" * 8192),) * 2000
+_LARGE = (_EVENT % (b"x" * 8192),) * 5_000
 PHASES = ("plain", "large body", "before the head", "mid-stream", "slow reader", "shared plain", "shared stream")
 WAYS = ("reset", "close", "half close")
 
