@@ -13,7 +13,7 @@ PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
 
-serve: $(VENV)/.serve ## Start the gateway on 127.0.0.1:8080 (UPSTREAM=http://host:port/v1 to proxy a server)
+serve: $(VENV)/$(if $(UPSTREAM),.serve,.engine) ## Start the gateway on 127.0.0.1:8080 (UPSTREAM=http://host:port/v1 to proxy a server)
 	@$(BIN)/slipstream serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
 test: $(VENV)/.dev ## Install what the tests need, then run all of them
@@ -42,7 +42,12 @@ $(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e . -c constraints.txt
 	@touch $@
 
+$(VENV)/.engine: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing pinned dependencies and the engine into $(VENV) ..."
+	@$(PIP_INSTALL) -e '.[engine]' -c constraints.txt
+	@touch $@ $(VENV)/.serve
+
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies of the tests into $(VENV) ..."
 	@$(PIP_INSTALL) -e '.[dev]' -c constraints.txt
-	@touch $@ $(VENV)/.serve
+	@touch $@ $(VENV)/.serve $(VENV)/.engine

@@ -3,6 +3,7 @@
     SlipstreamError
     ├── RequestError                 the caller can mend it
     │   ├── InvalidRequest           400, names the field
+    │   │   └── ContextLengthExceeded 400, prompt and answer are longer than the model's context
     │   ├── Unauthorized             401
     │   ├── UnknownModel             404
     │   ├── UnknownPath              404
@@ -82,6 +83,12 @@ class RequestError(SlipstreamError):
 
 class InvalidRequest(RequestError):
     """The body or a parameter is not what the operation takes."""
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and answer together are longer than the context of a model that is served here."""
+
+    code = "context_length_exceeded"
 
 
 class Unauthorized(RequestError):

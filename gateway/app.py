@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from backends.errors import MethodNotAllowed, SlipstreamError, UnknownPath
+from backends.errors import ConfigurationError, MethodNotAllowed, SlipstreamError, UnknownPath
 from backends.protocol import Operation
 from gateway.api.endpoint import Endpoint, cors_headers
 from gateway.api.models import Models
@@ -64,6 +64,7 @@ class Application:
         self._models = Models(core)
         self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
         self._pages = self._starlette()
+        self.opening_error: ConfigurationError | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the lifespan."""
@@ -154,8 +155,14 @@ class Application:
         """Open, serve until the server says stop, close."""
         await receive()
         core = self._core
-        await self._store.open()
-        await open_runtime(core.runtime)
+        try:
+            await self._store.open()
+            await open_runtime(core.runtime)
+        except ConfigurationError as error:
+            self.opening_error = error
+            await self._close()
+            await send({"type": "lifespan.startup.failed", "message": ""})
+            return
         show_revision(core)
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from backends.protocol import ModelServer
 from gateway.core import Core
 from gateway.settings import shares_metrics
 
@@ -24,6 +25,8 @@ def refresh_gauges(core: Core, store: Store) -> None:
         metrics.backend_in_flight.labels(name).set(counted.in_flight)
         metrics.backend_connections.labels(name, "opened").set(counted.connections_opened)
         metrics.backend_connections.labels(name, "reused").set(counted.connections_reused)
+        if isinstance(backend, ModelServer):
+            metrics.engines.refresh(name, backend)
     for route, stack in core.runtime.stacks.items():
         for name, state in stack.breaker_states().items():
             metrics.breaker_open.labels(route, name).set(state != "closed")
@@ -43,6 +46,11 @@ def retire_gauges(core: Core, previous: Runtime) -> None:
         _retire(metrics.backend_in_flight, name)
         _retire(metrics.backend_connections, name, "opened")
         _retire(metrics.backend_connections, name, "reused")
+    for name, leaf in previous.leaves.items():
+        if runtime.leaves.get(name) is not leaf:
+            gauges, labels = metrics.engines.retire(name)
+            for gauge in gauges:
+                _retire(gauge, *labels)
     for route, stack in previous.stacks.items():
         kept = runtime.stacks[route].breaker_states() if route in runtime.stacks else {}
         for name in stack.breaker_states().keys() - kept.keys():

@@ -67,6 +67,7 @@ class Reloader:
     async def _reload(self) -> None:
         core = self._core
         old = core.runtime
+        new = None
         try:
             new = self._build(old)
             await open_runtime(new, old)
@@ -75,6 +76,9 @@ class Reloader:
             _logger.error(
                 "the changed policy file is not taken over; revision %s stays\n%s", old.revision, error.message
             )
+            if new is not None:
+                # What it had opened already is closed like that of a policy that was in force.
+                self._retired.add(new)
             return
         core.runtime = new
         core.metrics.policy_reloads.labels("applied").inc()

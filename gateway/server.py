@@ -24,6 +24,8 @@ from gateway.settings import Settings, export_settings, share_metrics_directory
 from gateway.supervisor import supervise
 
 _logger = logging.getLogger(__name__)
+_SWITCH_INTERVAL_S = 0.0005
+"""How soon the event loop gets the interpreter back from the thread of an engine; Python's own 5 ms are felt."""
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
 """Longer than the idle time of common client pools, so that it is the client who closes."""
@@ -75,7 +77,7 @@ class GatewayServer(uvicorn.Server):
 def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
     """Serve until told to stop. `on_started` gets the port once it answers.
 
-    Raises: OSError where the address cannot be had.
+    Raises: OSError where the address cannot be had, ConfigurationError where a backend cannot be opened.
     """
     export_settings(settings)
     configure_logging(settings)
@@ -91,11 +93,21 @@ def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
 
 
 def run_worker(settings: Settings, listener: socket, on_started: Callable[[], None]) -> None:
-    """Serve in this process, on a socket that listens already."""
+    """Serve in this process, on a socket that listens already.
+
+    Raises: ConfigurationError where a backend cannot be opened.
+    """
     config = _config(settings)
     config.load()
     _tune_garbage_collector()
-    GatewayServer(config, settings.drain_delay, on_started).run(sockets=[listener])
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        GatewayServer(config, settings.drain_delay, on_started).run(sockets=[listener])
+    except SystemExit as ended:
+        # uvicorn's way to say that the application did not open.
+        if isinstance(config.loaded_app, Application) and config.loaded_app.opening_error is not None:
+            raise config.loaded_app.opening_error from ended
+        raise
 
 
 def _tune_garbage_collector() -> None:

@@ -15,7 +15,7 @@ from types import FrameType
 
 _logger = logging.getLogger(__name__)
 _LIVES_AT_LEAST_S = 5.0
-"""A worker that dies sooner would die again; then the gateway gives up with a clear message instead of spinning."""
+"""A worker that dies sooner, or before it served, would die again; then the gateway gives up instead of spinning."""
 
 Worker = Callable[[Callable[[], None]], None]
 """Runs until it is told to stop by SIGTERM; calls its argument once it serves."""
@@ -48,18 +48,18 @@ class _Fleet:
         self._run = run
         self._on_died = on_died
         self._began: dict[SpawnProcess, float] = {}
-        self._started: list[Event] = []
+        self._started: dict[SpawnProcess, Event] = {}
         self._is_stopping = False
 
     def start(self, started: Event) -> None:
         process = get_context("spawn").Process(target=_worker, args=(self._run, started), name="slipstream-worker")
         process.start()
         self._began[process] = time.monotonic()
-        self._started.append(started)
+        self._started[process] = started
 
     def wait_started(self) -> bool:
         """Wait until every worker serves; False if one died first."""
-        while not all(started.is_set() for started in self._started):
+        while not all(started.is_set() for started in self._started.values()):
             if self._is_stopping or any(not process.is_alive() for process in self._began):
                 return False
             time.sleep(0.02)
@@ -71,10 +71,11 @@ class _Fleet:
             wait([process.sentinel for process in self._began], timeout=0.5)
             for process in [process for process in self._began if not process.is_alive()]:
                 lived_s = time.monotonic() - self._began.pop(process)
+                has_served = self._started.pop(process).is_set()
                 if self._is_stopping:
                     return
                 _logger.error("worker %s ended with %s after %.0f s", process.pid, process.exitcode, lived_s)
-                if lived_s < _LIVES_AT_LEAST_S:
+                if lived_s < _LIVES_AT_LEAST_S or not has_served:
                     raise SystemExit(1)
                 if process.pid is not None:
                     self._on_died(process.pid)

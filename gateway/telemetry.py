@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from backends.protocol import CacheOutcome, Facts, Operation
 from backends.stream import StreamEnd
+from gateway.engine_metrics import EngineMetrics
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
@@ -64,6 +65,7 @@ class Metrics:
         self.store_entries = gauge("cache_entries", "Answers that the cache holds in memory.")
         self.store_bytes = gauge("cache_bytes", "Bytes that the cache holds in memory.")
         self.store_errors = gauge("cache_store_errors", "Failures of the cache's store since start; each was a miss.")
+        self.engines = EngineMetrics(registry)
 
 
 class RouteMetrics:

@@ -15,6 +15,7 @@ from backends.headers import _DROPPED_FROM_ANSWERS
 from backends.protocol import CacheOutcome, Operation
 from backends.stream import StreamEnd
 from gateway.access_log import Line
+from gateway.engine_metrics import EngineMetrics
 from gateway.incoming import _OWN
 from gateway.settings import Settings
 from gateway.telemetry import Metrics
@@ -33,9 +34,27 @@ def test_docs_metrics_are_those_of_the_registry() -> None:
     }
 
 
+def test_docs_engine_metrics_are_those_of_the_registry() -> None:
+    """Every metric of a model in this process is described with its name, type and labels, in the words of the code."""
+    described = [
+        [row[0].strip("`"), row[1], names(row[2]), row[3]] for row in table("docs/metrics.md", "engine metric")
+    ]
+
+    assert described == [
+        [
+            metric._name + "_total" * (metric._type == "counter"),
+            metric._type,
+            [name for name in metric._labelnames if name not in ("model_name", "engine")],
+            metric._documentation,
+        ]
+        for metric in EngineMetrics(CollectorRegistry()).metrics()
+    ]
+
+
 def test_docs_metrics_queries_use_metrics_that_exist() -> None:
     """Every query asks for described metrics and labels only; there are at least five."""
     described = {row[0].strip("`"): names(row[2]) for row in table("docs/metrics.md", "metric")}
+    described |= {row[0].strip("`"): names(row[2]) for row in table("docs/metrics.md", "engine metric")}
     queries = [block.text for block in blocks("promql")]
 
     assert len(queries) >= 5

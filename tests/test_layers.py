@@ -20,9 +20,22 @@ LAYERS = ("kernels", "backends", "policies", "gateway")
 MAX_LINES = 400
 SHARED_BACKENDS = {f"backends.{name}" for name in ("protocol", "stream", "errors", "clock", "config", "sse")}
 """What policies may know of backends."""
-CONCRETE = ("backends.http", "backends.scripted", "backends.engine", "policies.cache", "policies.pool")
+CONCRETE = (
+    *("backends.http", "backends.scripted", "backends.engine", "backends.serving"),
+    *("policies.cache", "policies.pool"),
+)
 """What only the assembly may import at run time."""
-ENGINE_MAY = {"kernels", "numpy", "torch", "triton", "safetensors", "tokenizers", "transformers"}
+ENGINE_MAY = {
+    "kernels",
+    "jinja2",
+    "llguidance",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "triton",
+}
 HEAVY = {"torch", "faiss", "sentence_transformers", "triton", "redis", "opentelemetry"}
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb"}
 

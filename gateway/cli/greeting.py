@@ -14,7 +14,9 @@ from policies.load import LoadedPolicy
 from policies.match import is_glob
 
 TRIAL = "the built-in trial"
-"""Stands for a policy's origin where neither a file nor an upstream is named."""
+"""Stands for a policy's origin where nothing is named and a scripted backend answers."""
+EMBEDDED = "the built-in test models"
+"""Stands for it where nothing is named and the models that come with the package answer."""
 
 _ASK_LIMIT_S = 2.0
 
@@ -28,7 +30,13 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
         lines.append("The policy has no `keys`: anybody on this machine may call, nobody else can (loopback only).")
     if source == TRIAL:
         lines.append(
-            "No upstream is named: a scripted backend answers. For a real one: slipstream serve --upstream URL"
+            "No upstream is named: a scripted backend answers. For a real one: slipstream serve --upstream URL; "
+            "for models that run here: pip install 'slipstream-gateway[engine]'"
+        )
+    if source == EMBEDDED:
+        lines.append(
+            "Two small test models answer, slipstream-target and its draft: sums, sorting, JSON, a little small talk, "
+            "and nothing that could be relied on. For a model of yours: slipstream serve --model DIR"
         )
     question = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
     body = shlex.quote(json.dumps(question))

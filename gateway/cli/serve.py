@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import resources
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
-import yaml
 from pydantic import ValidationError
 
 from backends.errors import ConfigurationError
 from backends.registry import Registry
-from gateway.cli.greeting import TRIAL, ask_model, greeting, some_model, unknown_variables
+from gateway.cli.greeting import EMBEDDED, TRIAL, ask_model, greeting, some_model, unknown_variables
+from gateway.cli.ready_made import UPSTREAM_KEY, Origin, has_embedded_models, model_name, ready_made_policy
 from gateway.factory import load
 from gateway.settings import LOOPBACK_HOSTS, Settings, environment
 from policies.load import LoadedPolicy
 
-_UPSTREAM_KEY = "UPSTREAM_KEY"
+_MADE_UP = {
+    "backends.upstream.base_url: ": "--upstream",
+    "backends.model.model: ": "--model",
+    "backends.model.draft: ": "--draft",
+}
+"""Where a problem stands in a file of our own making, and the option that is wrong then."""
 
 
 @click.command()
@@ -32,13 +34,25 @@ _UPSTREAM_KEY = "UPSTREAM_KEY"
     help="Without a FILE: proxy this OpenAI-compatible server, as in http://127.0.0.1:8000/v1. "
     "Its key, if it wants one, is taken from the environment variable UPSTREAM_KEY.",
 )
+@click.option("--model", metavar="DIR", help="Without a FILE: serve this model, a folder in Hugging Face's layout.")
+@click.option(
+    "--draft", metavar="DIR", help="With --model: a smaller model with the same tokenizer, to speculate with."
+)
+@click.option(
+    "--quantization",
+    type=click.Choice(["int8", "w8a8", "int4", "nf4", "fp8"]),
+    help="With --model: what to turn its weights into.",
+)
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), help="With --model: where it runs.  [default: auto]"
+)
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 lets the system choose.  [default: 8080]"
 )
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes that share the port.  [default: 1]")
-def serve(file: Path | None, upstream: str | None, host: str | None, port: int | None, workers: int | None) -> None:
-    """Start the gateway with a policy FILE, or with --upstream, or with neither to try it out.
+def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
+    """Start the gateway with a policy FILE, or with --upstream or --model, or with nothing to try it out.
 
     Ctrl-C or SIGTERM stops it once the answers in flight are finished. A policy file is read again when it changes,
     and on SIGHUP. These settings and more can be given as environment variables, such as SLIPSTREAM_PORT and
@@ -48,13 +62,20 @@ def serve(file: Path | None, upstream: str | None, host: str | None, port: int |
     Examples:
       slipstream serve
       UPSTREAM_KEY=sk-... slipstream serve --upstream https://api.openai.com/v1
+      slipstream serve --model models/Qwen3-0.6B --quantization int8 --device cpu
       slipstream serve policy.yaml --host 0.0.0.0 --workers 2
     """
-    settings = _settings({"policy": file, "host": host, "port": port, "workers": workers})
-    if settings.policy is not None and upstream is not None:
-        raise click.UsageError("give a policy FILE (or SLIPSTREAM_POLICY) or --upstream, not both")
-    source = upstream or (settings.policy.name if settings.policy is not None else TRIAL)
-    with _policy_file(settings.policy, upstream) as path:
+    settings = _settings({"policy": file, **{name: options[name] for name in ("host", "port", "workers")}})
+    origin = Origin(upstream, _model_settings(options))
+    if settings.policy is not None and origin != Origin():
+        option = "--upstream" if upstream is not None else "--model"
+        raise click.UsageError(f"give a policy FILE (or SLIPSTREAM_POLICY) or {option}, not both")
+    if upstream is not None and origin.model is not None:
+        raise click.UsageError("give --upstream or --model, not both")
+    source = _source(settings.policy, origin)
+    has_key = bool(environment().get(UPSTREAM_KEY))
+    made = nullcontext(settings.policy) if settings.policy else ready_made_policy(origin, has_key=has_key)
+    with made as path:
         # model_copy leaves the fields that were given marked as given, which export_settings goes by.
         settings = settings.model_copy(update={"policy": path})
         try:
@@ -66,11 +87,34 @@ def serve(file: Path | None, upstream: str | None, host: str | None, port: int |
                 raise click.ClickException(_open_door(settings, source))
             _run(settings, loaded, source, upstream)
         except ConfigurationError as error:
-            _, is_about_url, problem = error.message.partition("backends.upstream.base_url: ")
-            if upstream is not None and is_about_url:
-                # The file is of our own making, so the option is what is wrong.
-                raise click.BadParameter(problem, param_hint="--upstream") from error
+            if origin != Origin():
+                _blame_option(error)
             raise click.ClickException(error.message) from error
+
+
+def _model_settings(options: dict[str, Any]) -> dict[str, str] | None:
+    """Settings of a backend for --model, from it and the options beside it."""
+    given = {name: options[name] for name in ("model", "draft", "quantization", "device") if options[name] is not None}
+    if given and "model" not in given:
+        raise click.UsageError(f"--{next(iter(given))} needs --model")
+    return given or None
+
+
+def _source(policy: Path | None, origin: Origin) -> str:
+    """Where the policy comes from, in a word."""
+    if policy is not None:
+        return policy.name
+    if origin.model is not None:
+        return model_name(origin.model["model"])
+    return origin.upstream or (EMBEDDED if has_embedded_models() else TRIAL)
+
+
+def _blame_option(error: ConfigurationError) -> None:
+    """Name the option where a problem lies in what it says, since the file is of our own making."""
+    for place, option in _MADE_UP.items():
+        _, is_there, problem = error.message.partition(place)
+        if is_there:
+            raise click.BadParameter(problem, param_hint=option) from error
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -92,7 +136,7 @@ def _run(settings: Settings, loaded: LoadedPolicy, source: str, upstream: str | 
     warnings = [*loaded.warnings, *unknown_variables(environment())]
     model = some_model(loaded)
     if upstream is not None:
-        listed, troubles = ask_model(upstream, environment().get(_UPSTREAM_KEY, ""))
+        listed, troubles = ask_model(upstream, environment().get(UPSTREAM_KEY, ""))
         model = listed or model
         warnings += troubles
 
@@ -118,30 +162,3 @@ def _open_door(settings: Settings, source: str) -> str:
     if settings.policy is None or source != settings.policy.name:
         return f"without a policy file there are no `keys`: {danger}. Name a file that has some, or leave --host away."
     return f"{settings.policy} has no `keys`, so {danger}. Add keys to it, or leave --host away."
-
-
-@contextmanager
-def _policy_file(given: Path | None, upstream: str | None) -> Iterator[Path]:
-    """The policy to serve: the one given, or one made up for --upstream, or the built-in trial."""
-    if given is not None:
-        yield given
-    elif upstream is None:
-        with resources.as_file(resources.files("policies.presets").joinpath("scripted.yaml")) as path:
-            yield path
-    else:
-        with tempfile.TemporaryDirectory(prefix="slipstream-") as directory:
-            path = Path(directory, "upstream.yaml")
-            path.write_text(_policy_for(upstream), encoding="utf-8")
-            yield path
-
-
-def _policy_for(upstream: str) -> str:
-    backend = {"type": "openai", "base_url": upstream}
-    if environment().get(_UPSTREAM_KEY):
-        backend["api_key"] = f"env:{_UPSTREAM_KEY}"
-    policy = {
-        "version": 1,
-        "backends": {"upstream": backend},
-        "routes": [{"name": "all", "match": {"models": ["*"]}, "backends": [{"ref": "upstream"}]}],
-    }
-    return yaml.safe_dump(policy, sort_keys=False)

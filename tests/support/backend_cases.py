@@ -12,11 +12,14 @@ from dataclasses import replace
 from typing import Protocol
 
 import msgspec
+import pytest
 
 from backends.clock import SystemClock
 from backends.protocol import Backend
 from backends.registry import Registry
 from backends.scripted import Scripted, ScriptedConfig, Step
+from backends.serving.backend import EngineBackend, Served
+from backends.serving.meter import Meter
 from tests.support.anthropic_server import (
     KEY,
     Answer,
@@ -29,6 +32,7 @@ from tests.support.anthropic_server import (
     text_block,
 )
 from tests.support.clock import settle
+from tests.support.fake_engine import FakeEngine, make_model
 from tests.support.openai_server import Behaviour, OpenAIServer, error
 
 _SOON_S = 0.1
@@ -189,6 +193,43 @@ class AnthropicCase:
         self._server.answer = choose
 
 
+class EngineCase:
+    """The engine's backend, with an engine that does as it is told."""
+
+    def __init__(self, backend: Backend, engine: FakeEngine) -> None:
+        self.backend = backend
+        self._engine = engine
+
+    def answer(self, text: str | None = None, delay_s: float = 0.0) -> None:
+        self._engine.reply, self._engine.delay_s = text, delay_s
+
+    def cut(self, after_events: int) -> None:
+        self._engine.cut_after = after_events
+
+    def stall(self, after_events: int) -> None:
+        self._engine.stall_after = after_events
+
+    def keep_alive(self, every_s: float) -> None:
+        # There is no connection to keep alive: it is silent.
+        self.stall(0)
+
+    def fail(self, status: int, retry_after_s: int) -> None:
+        pytest.skip("the engine has no HTTP statuses; what it refuses is tested with its backend")
+
+    async def refuse(self) -> None:
+        self._engine.is_stopped = True
+
+    async def wait_asked(self) -> None:
+        async with asyncio.timeout(1.0):
+            while not self._engine.requests:
+                await asyncio.sleep(0.001)
+
+    async def wait_left(self) -> None:
+        async with asyncio.timeout(_SOON_S):
+            while self._engine.num_active:
+                await asyncio.sleep(0.001)
+
+
 @asynccontextmanager
 async def scripted_case() -> AsyncIterator[BackendCase]:
     """`type: scripted`."""
@@ -222,8 +263,20 @@ async def anthropic_case() -> AsyncIterator[BackendCase]:
         await backend.aclose()
 
 
+@asynccontextmanager
+async def engine_case() -> AsyncIterator[BackendCase]:
+    """`type: engine`, on an engine without a model."""
+    engine = FakeEngine()
+    served = Served(engine, make_model(), "fp_test")
+    backend = EngineBackend("under-test", SystemClock(), lambda: served, meter=Meter("model", 8), max_requests=100)
+    await backend.open()
+    yield EngineCase(backend, engine)
+    await backend.aclose()
+
+
 CASES: dict[str, Callable[[], AbstractAsyncContextManager[BackendCase]]] = {
     "scripted": scripted_case,
     "openai": openai_case,
     "anthropic": anthropic_case,
+    "engine": engine_case,
 }

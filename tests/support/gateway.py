@@ -30,7 +30,7 @@ _STOP_LIMIT_S = 15.0
 _POLL_S = 0.01
 _GREETING = re.compile(r"Slipstream listens on http://\S*?:(\d+)/v1, policy revision (\w+)")
 _RELOADED = re.compile(r"policy revision (\w+) is in force|the changed policy file is not taken over")
-_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+_SAMPLE = re.compile(r"^([\w:]+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 Line = dict[str, Any]

@@ -6,11 +6,15 @@ import asyncio
 import shutil
 import socket
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from gateway.cli.greeting import ask_model
+from gateway.cli.greeting import EMBEDDED, TRIAL, ask_model, greeting
+from gateway.cli.loading import read_policy
+from gateway.cli.ready_made import Origin, has_embedded_models, model_name, ready_made_policy
+from gateway.settings import Settings
 from tests.support.cli import Run
 from tests.support.gateway import Gateway, gateway_process, start_gateway
 from tests.support.openai_server import Behaviour, OpenAIServer, error
@@ -37,13 +41,13 @@ async def try_it(gateway: Gateway, environ: Mapping[str, str] | None = None) -> 
 
 
 async def test_serve_without_anything_prints_a_line_that_works() -> None:
-    """With neither file nor upstream a scripted backend answers, and says that it does."""
+    """With neither file nor upstream the small test models answer, or else a scripted backend; it says which."""
     async with start_gateway(None) as gateway:
         answer = await try_it(gateway)
 
         assert answer.startswith("data: ")
         assert answer.endswith("data: [DONE]\n\n")
-        assert "No upstream is named" in gateway.stderr
+        assert ("Two small test models" if has_embedded_models() else "No upstream is named") in gateway.stderr
         assert "warning" not in gateway.stderr
 
 
@@ -104,6 +108,74 @@ async def test_serve_warns_of_variables_that_are_no_settings() -> None:
     """A misspelt setting would otherwise go unnoticed."""
     async with start_gateway(None, environ={"SLIPSTREAM_WORKRS": "3"}) as gateway:
         assert "SLIPSTREAM_WORKRS is not a setting and is ignored. Did you mean SLIPSTREAM_WORKERS?" in gateway.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [(TRIAL, "pip install 'slipstream-gateway[engine]'"), (EMBEDDED, "nothing that could be relied on")],
+)
+def test_greeting_says_what_answers(source: str, said: str, policy: Path) -> None:
+    """Whoever tries it out is told what they talk to, and how to get something better."""
+    loaded = read_policy(policy, no_env=True)
+
+    lines = greeting(Settings(), loaded, source, 8080, "m")
+
+    assert said in lines
+    assert "slipstream serve --" in lines
+
+
+def test_ready_made_policy_serves_a_folder_under_its_name(tmp_path: Path) -> None:
+    """The options of the command line become a backend, and the folder's name is the model's."""
+    settings = {"model": str(tmp_path), "quantization": "int8", "device": "cpu"}
+
+    with ready_made_policy(Origin(model=settings), has_key=False) as path:
+        loaded = read_policy(path, no_env=True)
+
+    kind, config = loaded.backends["model"]
+    assert (kind, config.model_dump(include=set(settings))) == ("engine", settings)
+    assert loaded.policy.routes[0].match.models == (model_name(str(tmp_path)),) == (tmp_path.name,)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--draft", "x"], "--draft needs --model"),
+        (["--device", "cpu"], "--device needs --model"),
+        (["--model", "x", "--upstream", "http://127.0.0.1:1/v1"], "give --upstream or --model, not both"),
+        (["--model", "x", "--quantization", "int3"], "'int3' is not one of"),
+    ],
+)
+def test_serve_refuses_options_that_do_not_go_together(run: Run, arguments: list[str], said: str) -> None:
+    """What would be ignored is a mistake."""
+    result = run("serve", *arguments)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+async def test_serve_names_the_option_with_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """The option is wrong, not the file that is made up for it; and nothing of Python's is shown."""
+    async with asyncio.timeout(15):
+        with gateway_process(None, args=["--model", str(tmp_path / "nowhere")]) as gateway:
+            assert await gateway.wait_exit() == 2
+
+            assert f'--model: there is no folder "{tmp_path / "nowhere"}"' in gateway.stderr
+            assert "Traceback" not in gateway.stderr
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_serve_ends_where_a_model_cannot_be_loaded(tmp_path: Path, workers: str) -> None:
+    """What is wrong with a folder is found when it is opened; it ends the start with its name, and no greeting."""
+    with gateway_process(None, args=["--model", str(tmp_path), "--workers", workers]) as gateway:
+        assert await gateway.wait_exit(timeout_s=60) == 1
+
+        assert "backends.model: " in gateway.stderr
+        assert str(tmp_path) in gateway.stderr
+        assert "Traceback" not in gateway.stderr
+        assert "listens on" not in gateway.stderr
 
 
 def test_serve_refuses_an_upstream_that_is_no_url(run: Run) -> None:

@@ -1,0 +1,1 @@
+"""The in-process engine: a model folder in, tokens out. Runs without the web stack."""

@@ -1,0 +1,96 @@
+"""How many tokens to draft: what acceptance and step times, as measured, make the most tokens a second.
+
+With acceptance a per position, k drafts bring 1 + a + .. + a^k tokens a step on average (Leviathan et al., 2023,
+section 3.1); they cost k steps of the draft model and k more rows in the target's step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_TIME_WEIGHT = 0.02
+"""Of a new measurement, once there are enough; the older ones fade over some 50 steps."""
+_OUTLIER = 4.0
+"""A step that takes this many times what was expected says something of the machine, not of the step."""
+
+
+class StepTime:
+    """Seconds of a step as a line over its rows, fitted to the latest measurements.
+
+    Before rows have varied it takes the step to cost the same for any number of them, which invites trying more.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._rows = self._seconds = 0.0
+        self._variance = self._covariance = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was measured, by a clock that moves."""
+        return self._seconds > 0
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Notes one measured step."""
+        self._count += 1
+        weight = max(1 / self._count, _TIME_WEIGHT)
+        if self._count > 4:
+            seconds = min(seconds, _OUTLIER * self.predict(rows))
+        rows_off, seconds_off = rows - self._rows, seconds - self._seconds
+        self._rows += weight * rows_off
+        self._seconds += weight * seconds_off
+        self._variance = (1 - weight) * (self._variance + weight * rows_off * rows_off)
+        self._covariance = (1 - weight) * (self._covariance + weight * rows_off * seconds_off)
+
+    def predict(self, rows: int) -> float:
+        """Seconds of a step with so many rows; never less than a tenth of the mean."""
+        # Below a variance of 0.01 the slope is noise over noise.
+        slope = max(self._covariance / self._variance, 0.0) if self._variance > 0.01 else 0.0
+        return max(self._seconds + slope * (rows - self._rows), 0.1 * self._seconds)
+
+
+class Acceptance:
+    """The share of proposed tokens that were accepted, of those that were judged; old ones fade.
+
+    `start` is what to believe before the first, `weight` that of one judged token.
+    """
+
+    __slots__ = ("_weight", "rate")
+
+    def __init__(self, start: float, weight: float) -> None:
+        self.rate = start
+        self._weight = weight
+
+    def add(self, num_proposed: int, num_accepted: int) -> None:
+        """Notes one verification. Tokens behind the first rejected one were never judged."""
+        num_judged = min(num_accepted + 1, num_proposed)
+        kept = (1 - self._weight) ** num_judged
+        self.rate = kept * self.rate + (1 - kept) * num_accepted / num_judged
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A number of tokens to draft, and the tokens a second that one sequence can expect of it."""
+
+    num_draft: int
+    tokens_per_s: float
+
+
+def best_draft(
+    rate: float, most: int, *, num_sequences: int, target: StepTime, draft: StepTime | None = None
+) -> Length:
+    """The best number of drafts, 0..`most`, where each of `num_sequences` drafts as many.
+
+    `rate`: the acceptance to expect, 0..1. `draft` is the time of the draft model's steps, None where drafts cost
+    nothing.
+    """
+    best = Length(0, 1 / target.predict(num_sequences))
+    draft_s = 0.0 if draft is None else draft.predict(num_sequences)
+    expected, power = 1.0, 1.0
+    for num_draft in range(1, most + 1):
+        power *= rate
+        expected += power
+        step_s = target.predict(num_sequences * (1 + num_draft)) + num_draft * draft_s
+        if expected / step_s > best.tokens_per_s:
+            best = Length(num_draft, expected / step_s)
+    return best

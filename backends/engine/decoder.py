@@ -1,0 +1,100 @@
+"""One decoder for every family we serve; what sets them apart are the flags of ModelConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backends.engine.batch import Batch
+from backends.engine.config import ModelConfig
+from backends.engine.layers import Layer
+from backends.engine.rope import rope_table
+from backends.engine.weights import Weights
+from kernels.dispatch import Ops
+from kernels.paging import PagedKV
+
+
+class Decoder:
+    """A loaded model. Keeps nothing between steps: what a sequence has been through lies in its pages."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, ops: Ops, *, max_positions: int) -> None:
+        """Reads all weights. Raises ModelError for a tensor that is missing or shaped otherwise."""
+        self.config = config
+        self._ops = ops
+        self._embedding = weights.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self.dtype = self._embedding.dtype
+        # Rounded as the models were trained with it.
+        self._embedding_multiplier = torch.tensor(config.embedding_multiplier, dtype=self.dtype).item()
+        self._layers = [Layer(config, number, weights, ops) for number in range(config.num_layers)]
+        self._norm = weights.tensor("model.norm.weight", config.hidden_size)
+        if config.tie_embeddings:
+            self._head = weights.tied_head(self._embedding)
+        else:
+            self._head = weights.linear(["lm_head"], [config.vocab_size], config.hidden_size)
+        device = self._embedding.device
+        table = rope_table(config.rope, max_positions, device)
+        local = table if config.local_rope is None else rope_table(config.local_rope, max_positions, device)
+        self._cos_sin = [local if window else table for window in config.windows]
+        self.max_positions = max_positions
+        self.weight_bytes = weights.num_bytes
+        """Bytes of all parameters as they lie in memory, a tied embedding once; without the rope tables."""
+
+    def forward(self, batch: Batch, kv: Sequence[PagedKV]) -> Tensor:
+        """One step over the flat tokens of `batch`; writes their keys and values into `kv`, one entry a layer.
+
+        Returns the final hidden states, normed, of `batch.rows`: [rows, hidden_size] in the model's type. Positions
+        must lie below `max_positions`.
+        """
+        with torch.inference_mode():
+            hidden = functional.embedding(batch.token_ids, self._embedding)
+            if self._embedding_multiplier != 1.0:
+                hidden = hidden * self._embedding_multiplier
+            residual: Tensor | None = None
+            last = len(self._layers) - 1
+            for number, layer in enumerate(self._layers):
+                hidden, residual = layer(
+                    hidden, residual, batch, kv[number], self._cos_sin[number], is_last=number == last
+                )
+            config = self.config
+            hidden, _ = self._ops.rms_norm(
+                hidden, self._norm, config.norm_eps, residual=residual, offset=config.norm_offset
+            )
+            return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden_size] as `forward` returns it -> [rows, vocab_size] float32."""
+        with torch.inference_mode():
+            logits = self._head(hidden).float()
+            if self.config.logits_divisor != 1.0:
+                logits = logits / self.config.logits_divisor
+            if self.config.logits_softcap:
+                logits = torch.tanh(logits / self.config.logits_softcap) * self.config.logits_softcap
+            return logits
+
+
+def load_decoder(
+    folder: Path,
+    *,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    ops: Ops,
+    quantization: str | None = None,
+    adapter: Path | None = None,
+    max_positions: int | None = None,
+) -> Decoder:
+    """The model of a Hugging Face folder: config.json and safetensors, with a PEFT LoRA folder merged in.
+
+    `dtype` None is the checkpoint's. `max_positions`: the longest context to prepare for, the model's own by default;
+    a shorter one saves memory, and decides which factors LongRoPE takes.
+    Raises ModelError, which names the file and the field or tensor.
+    """
+    config = ModelConfig.from_folder(folder)
+    weights = Weights(folder, dtype=dtype, device=device, quantization=quantization, adapter=adapter)
+    positions = config.max_positions if max_positions is None else min(max_positions, config.max_positions)
+    decoder = Decoder(config, weights, ops, max_positions=positions)
+    weights.check_complete()
+    return decoder

@@ -1,0 +1,201 @@
+"""Linear layers behind one call, whatever their weights are kept in.
+
+On the CPU weights are laid out once for oneDNN, which halves the time of a step or better:
+
+    768 -> 4096, us, one thread    functional.linear    packed    int8 dynamic    int8 weight-only
+    1 token, bf16                                773       322             129                 367
+    8 tokens, bf16                               989       542             470                 838
+    64 tokens, bf16                             3120      2440               -                7791
+    1 token / 8 tokens, float32           647 / 1380  318 / 562              -                   -
+
+(AMD EPYC with avx512_vnni and avx512_bf16, torch 2.13, CPU time beside other work: ratios count.) Torch has no public
+name for these operations; they are what its compiler emits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.w4a16 import SYMMETRIC_ZERO, GroupWeight, quantize_int4, quantize_nf4, w4a16_linear_reference
+from kernels.w8 import RowWeight, quantize_rows, w8_linear_reference, w8a8_linear_reference
+
+QUANTIZATIONS = ("int8", "w8a8", "int4", "nf4", "fp8")
+DEFAULT_GROUP_SIZE = 128
+
+SMALLEST_PACKED_FLOAT32 = 2**18
+"""Numbers below which float32 is quicker as it came: 20 against 36 us at 256 -> 512, both 55 at 256 -> 1408."""
+INT4_GROUP_SIZES = (32, 64, 128, 256)
+"""What torch's product takes on the CPU, for a multiple of 16 outputs; other 4-bit weights are unpacked at load."""
+PACKED_FOR_TOKENS = 32
+"""What the packed layout is chosen for; measured as quick at 1 and at 256 tokens as one that is made for them."""
+
+
+class Linear(Protocol):
+    """x [tokens, in] -> x W^T + b [tokens, out], in x's type."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights as they are kept."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, in] -> [tokens, out]."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltLinear:
+    """A Linear that is one function of its input."""
+
+    run: Callable[[Tensor], Tensor]
+    num_bytes: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, in] -> [tokens, out]."""
+        return self.run(x)
+
+
+def make_linear(
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    quantization: str | None = None,
+    group_size: int = DEFAULT_GROUP_SIZE,
+    smoothing: Tensor | None = None,
+) -> Linear:
+    """A linear layer of `weight` [out, in] and `bias` [out] in the model's type, rounded to `quantization`.
+
+    None keeps the weight; "int8", "fp8": one scale a row; "w8a8": int8 activations too, a scale a token; "int4", "nf4":
+    one scale a group of `group_size` inputs, fewer where that does not divide them. `smoothing` [in] moves range from
+    activations to weights before rounding (see `quantize.smoothing_scales`). On the CPU "int8" rounds activations as
+    "w8a8" does, since it is several times quicker, and fp8 and nf4, for which it has no instruction, are rounded and
+    then kept in the model's type.
+    Raises ValueError for another quantization, or inputs that have no even group size.
+    """
+    if smoothing is not None:
+        smoothed = make_linear(weight * smoothing, bias, quantization=quantization, group_size=group_size)
+        inverse = smoothing.reciprocal().to(weight.dtype)
+        return BuiltLinear(lambda x: smoothed(x * inverse), smoothed.num_bytes + inverse.nbytes)
+    if quantization is None:
+        return _dense(weight, bias)
+    quantized = quantize_weight(weight, quantization, group_size=group_size)
+    return quantized_linear(quantized, bias, dtype=weight.dtype, round_input=quantization == "w8a8")
+
+
+def quantize_weight(
+    weight: Tensor, quantization: str, *, group_size: int = DEFAULT_GROUP_SIZE, symmetric: bool = True
+) -> RowWeight | GroupWeight:
+    """`weight` [out, in] rounded as `make_linear` says. Raises ValueError as it does."""
+    match quantization:
+        case "int8" | "w8a8":
+            return quantize_rows(weight, torch.int8)
+        case "fp8":
+            return quantize_rows(weight, torch.float8_e4m3fn)
+        case "int4" | "nf4":
+            group_size = math.gcd(group_size, weight.shape[1])
+            if group_size % 2:
+                raise ValueError(f"{weight.shape[1]} inputs cannot be cut into groups for {quantization}; use int8")
+            if quantization == "nf4":
+                return quantize_nf4(weight, group_size)
+            return quantize_int4(weight, group_size, symmetric=symmetric)
+    raise ValueError(f"quantization {quantization!r} is unknown; known are {', '.join(QUANTIZATIONS)}")
+
+
+def quantized_linear(
+    weight: RowWeight | GroupWeight, bias: Tensor | None, *, dtype: torch.dtype, round_input: bool = False
+) -> Linear:
+    """A linear layer of a weight that is rounded already; `dtype` is the model's, that of the inputs to come.
+
+    `round_input`: int8 weights meet activations that are rounded to int8, a scale a token.
+    """
+    is_cpu = weight.scales.device.type == "cpu"
+    if isinstance(weight, GroupWeight):
+        if not is_cpu:
+            return BuiltLinear(partial(w4a16_linear_reference, weight=weight, bias=bias), weight.num_bytes)
+        if weight.is_nf4 or weight.group_size not in INT4_GROUP_SIZES or weight.packed.shape[0] % 16:
+            return _dense(weight.dequantized(dtype), bias)
+        return _cpu_int4(weight, bias)
+    if is_cpu and weight.stored.dtype == torch.int8 and _has_onednn():
+        return _cpu_int8(weight, bias)
+    if is_cpu and weight.stored.dtype != torch.int8:
+        return _dense(weight.dequantized(dtype), bias)
+    linear = w8a8_linear_reference if round_input else w8_linear_reference
+    return BuiltLinear(partial(linear, weight=weight, bias=bias), weight.num_bytes)
+
+
+def _dense(weight: Tensor, bias: Tensor | None) -> Linear:
+    if not _is_packable(weight):
+        return BuiltLinear(lambda x: functional.linear(x, weight, bias), weight.nbytes)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_TOKENS)  # noqa: SLF001
+    pointwise = torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001
+
+    def run(x: Tensor) -> Tensor:
+        out: Tensor = pointwise(x, packed, bias, "none", [], "")
+        return out
+
+    return BuiltLinear(run, weight.nbytes)
+
+
+def _is_packable(weight: Tensor) -> bool:
+    if weight.device.type != "cpu" or not _has_onednn():
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
+    return weight.dtype == torch.float32 and weight.numel() >= SMALLEST_PACKED_FLOAT32
+
+
+def _has_onednn() -> bool:
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]  # torch has no types here
+
+
+def _cpu_int8(weight: RowWeight, bias: Tensor | None) -> Linear:
+    """int8 weights by uint8 activations that are shifted by 128, each token over its own largest number.
+
+    oneDNN falls back to a loop, 500 times slower, where the activations are int8.
+    """
+    packed = torch.ops.onednn.qlinear_prepack(weight.stored, None)
+    scales, zeros = weight.scales / 127, torch.zeros_like(weight.scales, dtype=torch.int32)
+    pointwise = torch.ops.onednn.qlinear_pointwise.default
+
+    # Adding it rounds to the nearest, for the cut to uint8 drops what is behind the point.
+    shift = torch.tensor([128.5])
+
+    def run(x: Tensor) -> Tensor:
+        # An output in fp16 would fall back to the loop as well.
+        dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
+        if x.shape[0] == 1:
+            peak = x.abs().amax().item() or 1.0
+            rounded = torch.add(shift, x, alpha=127.0 / peak).to(torch.uint8)
+            out: Tensor = pointwise(rounded, peak, 128, packed, scales, zeros, bias, 1.0, 0, dtype, "none", [], "")
+            return out.to(x.dtype)
+        peaks = x.abs().amax(1, keepdim=True)
+        # A token of zeros is 0 / 0 here, and set right by its peak.
+        rounded = (x / peaks.float()).mul_(127.0).add_(shift).to(torch.uint8)
+        out = pointwise(rounded, 1.0, 128, packed, scales, zeros, None, 1.0, 0, dtype, "none", [], "").mul_(peaks)
+        return (out if bias is None else out.add_(bias)).to(x.dtype)
+
+    return BuiltLinear(run, weight.num_bytes)
+
+
+def _cpu_int4(weight: GroupWeight, bias: Tensor | None) -> Linear:
+    """int4 by torch's own product: for one token and little memory. Many tokens are slower than with any other kind."""
+    group_size = weight.group_size
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weight.codes().int(), 1)  # noqa: SLF001
+    scales = weight.scales.float()
+    # The product knows (code - 8) * scale + shift.
+    shifts = torch.zeros_like(scales) if weight.zeros is None else (SYMMETRIC_ZERO - weight.zeros.float()) * scales
+    scales_and_shifts = torch.stack((scales.T, shifts.T), dim=2).bfloat16().contiguous()
+    product = torch.ops.aten._weight_int4pack_mm_for_cpu.default  # noqa: SLF001
+
+    def run(x: Tensor) -> Tensor:
+        # In float32 the product is a plain loop, 30 times slower.
+        out: Tensor = product(x.bfloat16().contiguous(), packed, group_size, scales_and_shifts).to(x.dtype)
+        return out if bias is None else out.add_(bias)
+
+    return BuiltLinear(run, packed.nbytes + scales_and_shifts.nbytes)

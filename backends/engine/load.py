@@ -1,0 +1,169 @@
+"""From options to the parts of a running engine: models, caches, pages. Called by the engine's thread, once."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from backends.engine.config import ModelConfig
+from backends.engine.decoder import Decoder, load_decoder
+from backends.engine.draft_model import DraftModel
+from backends.engine.errors import ModelError, OutOfMemory
+from backends.engine.grammar import GrammarFactory
+from backends.engine.graphs import DecodeGraphs
+from backends.engine.kv_cache import KVCache, page_bytes
+from backends.engine.options import EngineOptions
+from backends.engine.pages import PagePool, pages_for
+from backends.engine.runner import Runner
+from backends.engine.sampling import Sampler
+from backends.engine.scheduler import Scheduler
+from backends.engine.speculate import Speculator
+from backends.engine.tokenizer import Tokenizer
+from kernels.dispatch import select_ops
+from kernels.paging import PAGE_SIZE
+
+logger = logging.getLogger(__name__)
+
+_CPU_KV_BYTES = 2**30
+_FREE_SHARE = 0.85
+"""Of a GPU's memory that is free once the weights are loaded; the rest is for activations and graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is made of. `page_bytes`: of one page in both caches; `max_context`: as far as pages reach."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    grammars: GrammarFactory
+    scheduler: Scheduler
+    speculator: Speculator
+    runner: Runner
+    draft: DraftModel | None
+    max_context: int
+    weight_bytes: int
+    page_bytes: int
+
+
+def load_parts(options: EngineOptions, now: Callable[[], float]) -> Parts:
+    """Loads the models and makes room for their keys and values. `now` reads a clock in seconds.
+
+    Raises ModelError, OutOfMemory.
+    """
+    device = _device(options)
+    tokenizer = Tokenizer(options.model)
+    decoder = _decoder(options, options.model, device, is_draft=False)
+    draft = None
+    if options.draft is not None and options.speculate in ("auto", "draft"):
+        draft = _decoder(options, options.draft, device, is_draft=True)
+    kv_dtypes = {"auto": decoder.dtype, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+    kv_dtype = kv_dtypes[options.kv_dtype]
+    draft_page_bytes = 0 if draft is None else page_bytes(draft.config, draft.dtype)
+    bytes_of_page = page_bytes(decoder.config, kv_dtype) + draft_page_bytes
+    num_pages, max_context = _size(options, decoder.max_positions, bytes_of_page, device)
+    host_pages = options.host_bytes // bytes_of_page
+    cache = KVCache(decoder.config, num_pages, dtype=kv_dtype, device=device, host_pages=host_pages)
+    grammars = GrammarFactory(tokenizer)
+    sampler = Sampler(decoder.config.vocab_size, device, grammars, eos_token_ids=decoder.config.eos_token_ids)
+    draft_model = None
+    if draft is not None:
+        draft_model = DraftModel(
+            draft,
+            KVCache(draft.config, num_pages, dtype=draft.dtype, device=device, host_pages=host_pages),
+            sampler,
+            max_tokens=options.max_batch_tokens,
+            vocab_size=decoder.config.vocab_size,
+            device=device,
+        )
+    return Parts(
+        config=decoder.config,
+        tokenizer=tokenizer,
+        grammars=grammars,
+        scheduler=Scheduler(
+            PagePool(num_pages, host_pages=host_pages, fingerprint=_fingerprint(options)),
+            max_batch_tokens=options.max_batch_tokens,
+            max_sequences=options.max_sequences,
+            max_context=max_context,
+        ),
+        speculator=Speculator(
+            options.speculate,
+            draft_model,
+            most=options.max_draft,
+            below=options.speculate_below,
+            vocab_size=decoder.config.vocab_size,
+            now=now,
+        ),
+        runner=Runner(
+            decoder,
+            cache,
+            sampler,
+            device=device,
+            graphs=_graphs(options, decoder, cache, pages_for(max_context)) if device.type == "cuda" else None,
+        ),
+        draft=draft_model,
+        max_context=max_context,
+        weight_bytes=decoder.weight_bytes + (0 if draft is None else draft.weight_bytes),
+        page_bytes=bytes_of_page,
+    )
+
+
+def _device(options: EngineOptions) -> torch.device:
+    is_there = torch.cuda.is_available()
+    if options.device == "cuda" and not is_there:
+        raise ModelError("device is 'cuda', but PyTorch finds no CUDA device; take 'cpu' or 'auto'")
+    return torch.device("cuda" if options.device != "cpu" and is_there else "cpu")
+
+
+def _decoder(options: EngineOptions, folder: Path, device: torch.device, *, is_draft: bool) -> Decoder:
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    try:
+        return load_decoder(
+            folder,
+            dtype=dtypes.get(options.dtype),
+            device=device,
+            ops=select_ops(device.type, reference=options.reference_kernels),
+            quantization=None if is_draft else options.quantization,
+            adapter=None if is_draft else options.adapter,
+            max_positions=options.max_context,
+        )
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemory(f"the weights of {folder} do not fit on {device}; quantize them ({error})") from error
+
+
+def _size(options: EngineOptions, max_positions: int, bytes_of_page: int, device: torch.device) -> tuple[int, int]:
+    """(pages, longest context): as many pages as the memory holds, and no more than all places can use."""
+    wanted = options.max_sequences * pages_for(max_positions)
+    if options.kv_bytes is not None:
+        kv_bytes = options.kv_bytes
+    elif device.type == "cuda":
+        kv_bytes = int(torch.cuda.mem_get_info(device)[0] * _FREE_SHARE)
+    else:
+        kv_bytes = _CPU_KV_BYTES
+    num_pages = min(kv_bytes // bytes_of_page, wanted)
+    needed = 1 if options.max_context is None else pages_for(max_positions)
+    if num_pages < needed:
+        raise OutOfMemory(
+            f"a context of {max_positions} tokens needs {needed * bytes_of_page} bytes of keys and values and there is "
+            f"room for {kv_bytes}; lower max_context, or give the cache more memory"
+        )
+    return num_pages, min(max_positions, num_pages * PAGE_SIZE)
+
+
+def _fingerprint(options: EngineOptions) -> bytes:
+    """Names what the pages of this engine's cache hold."""
+    parts = (str(options.model), str(options.adapter), options.dtype, str(options.quantization), options.kv_dtype)
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
+
+
+def _graphs(options: EngineOptions, decoder: Decoder, cache: KVCache, max_pages: int) -> DecodeGraphs | None:
+    device = torch.device("cuda")
+    try:
+        return DecodeGraphs(decoder, cache, most=options.max_sequences, max_pages=max_pages, device=device)
+    except RuntimeError:
+        logger.exception("decode steps could not be captured as CUDA graphs; they run without")
+        return None

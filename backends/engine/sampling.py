@@ -1,0 +1,253 @@
+"""From logits to tokens: what the sampling parameters ask for, with drafts verified on the way.
+
+Batches of greedy rows without extras take one argmax; everything else is paid for only by the batches that use it.
+The order of what is applied is vLLM's: log-probabilities are of the model's own logits; then the edits of `edits.py`;
+then temperature, min-p, top-k and top-p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from backends.engine.edits import LogitEditor, Rows, edits_logits
+from backends.engine.grammar import GrammarFactory
+from backends.engine.request import TokenLogprob
+from backends.engine.sampling_params import check_params
+from backends.engine.sequence import Sequence, Slice
+from kernels.random import DRAFT_STREAM, TARGET_STREAM
+from kernels.reject import reject_reference
+from kernels.sample import SampleRows, draw_reference, probabilities_reference, sample_reference
+
+__all__ = ["Choice", "Sampler", "check_params"]
+
+_GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy: logits divided by them could overflow."""
+_SEED_RANGE = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What follows a sequence's tokens: its first `num_accepted` drafts and one more token.
+
+    `logprobs` has an entry for each of `tokens`, None where they were not asked for.
+    """
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """How a sequence is drawn, as far as it stays the same from step to step."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    has_edits: bool
+    num_logprobs: int | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the likeliest token is all that is wanted."""
+        return self.temperature == 0 and not self.has_edits and self.num_logprobs is None
+
+
+class Sampler:
+    """Chooses the tokens of all sequences of a step. Owned by the engine's thread.
+
+    `eos_token_ids` are what `min_tokens` forbids. A request with a grammar needs `grammars`.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        device: torch.device,
+        grammars: GrammarFactory | None = None,
+        *,
+        eos_token_ids: Collection[int] = (),
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._editor = LogitEditor(vocab_size, device, grammars, eos_token_ids)
+        self._rules: dict[Sequence, _Rules] = {}
+        self._drawn: list[Tensor] = []
+
+    def choose(self, logits: Tensor, slices: SequenceOf[Slice], draft_probs: Tensor | None = None) -> list[Choice]:
+        """A choice for each slice that samples, in order.
+
+        `logits`: [rows, vocab] float32, for each of these slices one row behind its known tokens and one behind each
+        token of `sequence.draft`; overwritten. `draft_probs`: [all draft tokens, vocab] float32, what each was drawn
+        from; None where each was proposed with certainty.
+        """
+        sequences = [part.sequence for part in slices if part.samples]
+        rules = [self._rules_of(sequence) for sequence in sequences]
+        if all(rule.is_plain for rule in rules):
+            return _matched(sequences, logits.argmax(dim=1).tolist())
+        step: list[Rows] = []
+        for sequence in sequences:
+            step.append(Rows(sequence, step[-1].end if step else 0, sequence.draft))
+        raw = self._raw_logprobs(logits, step, rules)
+        edited = [rows for rows, rule in zip(step, rules, strict=True) if rule.has_edits]
+        if edited:
+            self._editor.apply(logits, edited)
+        if all(rule.temperature == 0 for rule in rules):
+            choices = _matched(sequences, logits.argmax(dim=1).tolist())
+        elif draft_probs is None or not len(draft_probs):
+            # Drawing first and comparing then accepts a certain proposal x with probability p(x), as it should be,
+            # and draws the same tokens as without proposals.
+            choices = _matched(sequences, sample_reference(logits, self._rows(step, rules), TARGET_STREAM).tolist())
+        else:
+            choices = self._verify(logits, step, rules, draft_probs)
+        return choices if raw is None else _with_logprobs(choices, raw, step, rules)
+
+    def draft(self, logits: Tensor, sequences: SequenceOf[Sequence], depth: int) -> tuple[Tensor, Tensor | None]:
+        """What a draft model proposes behind `depth` tokens that it has proposed already, in the calls before.
+
+        `logits`: [sequences, vocab] float32, overwritten. Returns the tokens, [sequences] int64, and the distributions
+        they were drawn from, [sequences, vocab] float32, None where all are greedy.
+        """
+        if not depth:
+            self._drawn.clear()
+        rules = [self._rules_of(sequence) for sequence in sequences]
+        if any(rule.has_edits for rule in rules):
+            self._edit_drafts(logits, sequences, rules)
+        if all(rule.temperature == 0 for rule in rules):
+            tokens, probs = logits.argmax(dim=1), None
+        else:
+            step = [Rows(sequence, index) for index, sequence in enumerate(sequences)]
+            rows = self._rows(step, rules, depth)
+            probs = probabilities_reference(logits, rows)
+            tokens = draw_reference(probs, rows.seeds, rows.positions, DRAFT_STREAM, is_sparse=rows.is_filtered)
+        self._drawn.append(tokens)
+        return tokens, probs
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drops what is kept of a sequence that has ended."""
+        self._rules.pop(sequence, None)
+        self._editor.forget(sequence)
+
+    def _rules_of(self, sequence: Sequence) -> _Rules:
+        rules = self._rules.get(sequence)
+        if rules is None:
+            params = sequence.request.params
+            is_greedy = params.temperature < _GREEDY_BELOW or params.top_k == 1
+            rules = self._rules[sequence] = _Rules(
+                temperature=0.0 if is_greedy else params.temperature,
+                top_k=params.top_k if 0 < params.top_k < self._vocab_size else self._vocab_size,
+                top_p=params.top_p,
+                min_p=params.min_p,
+                seed=_signed(sequence.seed),
+                has_edits=edits_logits(params),
+                num_logprobs=params.logprobs,
+            )
+        return rules
+
+    def _rows(self, step: list[Rows], rules: list[_Rules], depth: int = 0) -> SampleRows:
+        """How each row is drawn; positions are `depth` further than the rows tell."""
+        integers, numbers = [], []
+        for rows, rule in zip(step, rules, strict=True):
+            position = len(rows.sequence.tokens) + depth
+            for offset in range(1 + len(rows.drafts)):
+                integers.append((rule.seed, position + offset, rule.top_k))
+                numbers.append((rule.temperature, rule.top_p, rule.min_p))
+        seeds, positions, top_k = torch.tensor(integers, device=self._device).t().contiguous().unbind(0)
+        temperature, top_p, min_p = torch.tensor(numbers, device=self._device).t().contiguous().unbind(0)
+        drawn = [rule for rule in rules if rule.temperature]
+        return SampleRows(
+            seeds=seeds,
+            positions=positions,
+            temperature=temperature,
+            top_k=top_k if any(rule.top_k < self._vocab_size for rule in drawn) else None,
+            top_p=top_p if any(rule.top_p < 1 for rule in drawn) else None,
+            min_p=min_p if any(rule.min_p > 0 for rule in drawn) else None,
+        )
+
+    def _verify(self, logits: Tensor, step: list[Rows], rules: list[_Rules], draft_probs: Tensor) -> list[Choice]:
+        sample_rows = self._rows(step, rules)
+        starts = torch.tensor([0, *(rows.end for rows in step)], device=self._device)
+        drafts = torch.tensor([token for rows in step for token in rows.drafts], device=self._device)
+        probs = probabilities_reference(logits, sample_rows)
+        accepted, following = reject_reference(probs, draft_probs, drafts, starts, sample_rows)
+        return [
+            Choice([*rows.drafts[:num_accepted], token], None, num_accepted)
+            for rows, num_accepted, token in zip(step, accepted.tolist(), following.tolist(), strict=True)
+        ]
+
+    def _edit_drafts(self, logits: Tensor, sequences: SequenceOf[Sequence], rules: list[_Rules]) -> None:
+        """Edits the draft model's logits, as if what it has proposed belonged to the text."""
+        drawn = torch.stack(self._drawn, dim=1).tolist() if self._drawn else [()] * len(sequences)
+        edited = [
+            Rows(sequence, index, before=drawn[index])
+            for index, (sequence, rule) in enumerate(zip(sequences, rules, strict=True))
+            if rule.has_edits
+        ]
+        self._editor.apply(logits, edited)
+
+    def _raw_logprobs(self, logits: Tensor, step: list[Rows], rules: list[_Rules]) -> Tensor | None:
+        """The model's own log-probabilities in the rows of sequences that ask for them, one after the other."""
+        wanted = [
+            row
+            for rows, rule in zip(step, rules, strict=True)
+            if rule.num_logprobs is not None
+            for row in range(rows.first, rows.end)
+        ]
+        if not wanted:
+            return None
+        return (logits if len(wanted) == len(logits) else logits[wanted]).log_softmax(dim=1)
+
+
+def _matched(sequences: list[Sequence], tokens: list[int]) -> list[Choice]:
+    """Accepts the drafts that equal what was chosen in their place."""
+    choices = []
+    first = 0
+    for sequence in sequences:
+        num_accepted = 0
+        for draft in sequence.draft:
+            if draft != tokens[first + num_accepted]:
+                break
+            num_accepted += 1
+        choices.append(Choice(tokens[first : first + num_accepted + 1], None, num_accepted))
+        first += 1 + len(sequence.draft)
+    return choices
+
+
+def _with_logprobs(choices: list[Choice], raw: Tensor, step: list[Rows], rules: list[_Rules]) -> list[Choice]:
+    """The choices with log-probabilities from `raw`, the rows of those sequences that ask for them."""
+    places: list[int] = []
+    tokens: list[int] = []
+    first = 0
+    for choice, rows, rule in zip(choices, step, rules, strict=True):
+        if rule.num_logprobs is not None:
+            places += range(first, first + len(choice.tokens))
+            tokens += choice.tokens
+            first += rows.end - rows.first
+    raw = raw if len(places) == len(raw) else raw[places]
+    chosen = raw.gather(1, torch.tensor(tokens, device=raw.device).unsqueeze(1)).squeeze(1).tolist()
+    most = max(rule.num_logprobs or 0 for rule in rules)
+    top_values, top_tokens = (tensor.tolist() for tensor in raw.topk(min(most, raw.shape[1]), dim=1))
+    entries = iter(zip(tokens, chosen, top_tokens, top_values, strict=True))
+    found = []
+    for choice, rule in zip(choices, rules, strict=True):
+        logprobs = None
+        if (count := rule.num_logprobs) is not None:
+            logprobs = [
+                TokenLogprob(token, logprob, tuple(zip(ids[:count], values[:count], strict=True)))
+                for token, logprob, ids, values in islice(entries, len(choice.tokens))
+            ]
+        found.append(replace(choice, logprobs=logprobs))
+    return found
+
+
+def _signed(seed: int) -> int:
+    """The seed's low 64 bits, as int64 holds them."""
+    seed %= _SEED_RANGE
+    return seed - _SEED_RANGE if seed >= _SEED_RANGE // 2 else seed

@@ -1,0 +1,227 @@
+"""Who proposes tokens for the target to verify, and how many: prompt lookup, the draft model, or nobody.
+
+For each sequence the proposer that promises the most tokens a second, by its acceptance so far and the step times as
+measured. Proposals never change what is answered: the sampler verifies them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from backends.engine.adaptive import Acceptance, Length, StepTime, best_draft
+from backends.engine.draft_model import DraftModel
+from backends.engine.ngram import Match, PairIndex, continuation
+from backends.engine.options import Speculate
+from backends.engine.sampling import Choice
+from backends.engine.sequence import Sequence, Slice
+
+Source = Literal["draft", "ngram", "prediction"]
+
+_START_RATES: dict[Source, float] = {"draft": 0.7, "ngram": 0.6, "prediction": 0.8}
+_SEQUENCE_WEIGHT = 0.1
+_ENGINE_WEIGHT = 0.01
+_PROBE_EVERY = 64
+"""Steps without a proposal after which one is made anyway, to learn whether it would pay by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStatistics:
+    """Tokens since the start, by who proposed them; `accepted_at[i]` counts accepted drafts at position i."""
+
+    proposed: dict[Source, int]
+    accepted: dict[Source, int]
+    accepted_at: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Proposed tokens of one sequence, by what became of them."""
+
+    draft_accepted: int = 0
+    draft_rejected: int = 0
+    prediction_accepted: int = 0
+    prediction_rejected: int = 0
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of one sequence."""
+
+    rates: dict[Source, Acceptance]
+    prediction: list[int]
+    pairs: PairIndex = field(default_factory=PairIndex)
+    predicted_pairs: PairIndex = field(default_factory=PairIndex)
+    source: Source = "ngram"
+    num_idle: int = 0
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+class Speculator:
+    """Proposes for each step, and learns from what came of it. `draft` None: prompt lookup alone.
+
+    `most` tokens a sequence, and none in steps of more than `below` sequences. `now` reads a clock in seconds.
+    """
+
+    def __init__(
+        self,
+        mode: Speculate,
+        draft: DraftModel | None,
+        *,
+        most: int,
+        below: int,
+        vocab_size: int,
+        now: Callable[[], float],
+    ) -> None:
+        self._looks_up = mode in ("auto", "ngram")
+        self._draft = draft if mode in ("auto", "draft") else None
+        self._most = most if mode != "off" else 0
+        self._below = below
+        self._vocab_size = vocab_size
+        self._now = now
+        self._target_time = StepTime()
+        self._draft_time = StepTime()
+        self._rates = {source: Acceptance(rate, _ENGINE_WEIGHT) for source, rate in _START_RATES.items()}
+        self._records: dict[Sequence, _Record] = {}
+        self._num_sequences = 1
+        self._proposed: dict[Source, int] = dict.fromkeys(_START_RATES, 0)
+        self._accepted: dict[Source, int] = dict.fromkeys(_START_RATES, 0)
+        self._accepted_at = [0] * most
+
+    @property
+    def room(self) -> int:
+        """Draft tokens to make room for in the coming step, for each sequence."""
+        return self._most if self._num_sequences <= self._below else 0
+
+    def propose(self, slices: SequenceOf[Slice]) -> Tensor | None:
+        """Fills `sequence.draft` of the step's sequences with at most `num_draft` tokens.
+
+        Returns the distributions that drafts were drawn from, [all draft tokens, vocab_size] in the slices' order,
+        or None where each was proposed with certainty.
+        """
+        self._num_sequences = max(len(slices), 1)
+        if not any(part.num_draft for part in slices):
+            return None
+        decoding = [part for part in slices if part.num_draft]
+        lengths = [self._choose(part) for part in decoding]
+        if self._draft is None:
+            return None
+        began = self._now()
+        probs = self._draft.propose(decoding, lengths)
+        if (most := max(lengths)) > 0:
+            self._draft_time.add(len(decoding), (self._now() - began) / most)
+        return self._joined(decoding, probs) if probs else None
+
+    def observe(self, done: SequenceOf[tuple[Slice, Choice | None]], seconds: float) -> None:
+        """Notes what came of a step's proposals, and its time; before anything is committed."""
+        num_rows, is_decode = 0, True
+        for part, choice in done:
+            num_draft = len(part.sequence.draft)
+            if num_draft and choice is not None:
+                self._judge(part.sequence, choice.num_accepted)
+            num_rows += 1 + num_draft
+            is_decode &= part.num_tokens == 1
+        if num_rows and is_decode:
+            self._target_time.add(num_rows, seconds)
+
+    def disable(self) -> None:
+        """Proposes nothing from here on."""
+        self._most = 0
+
+    def outcome(self, sequence: Sequence) -> Outcome:
+        """What became of the sequence's proposals so far."""
+        record = self._records.get(sequence)
+        return Outcome() if record is None else record.outcome
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence has ended."""
+        self._records.pop(sequence, None)
+
+    def statistics(self) -> SpeculationStatistics:
+        """Counts since the start."""
+        return SpeculationStatistics(dict(self._proposed), dict(self._accepted), tuple(self._accepted_at))
+
+    def _choose(self, part: Slice) -> int:
+        """Looks up a draft for the slice, or says how many tokens the draft model shall propose."""
+        sequence = part.sequence
+        record = self._records.get(sequence)
+        if record is None:
+            record = self._records[sequence] = self._new_record(sequence)
+        found = self._find(record, sequence.tokens) if self._looks_up else None
+        lookup, draft = Length(0, 0.0), Length(0, 0.0)
+        if found is not None:
+            lookup = self._length(record.rates[found[0]].rate, part.num_draft, None)
+        if self._draft is not None:
+            most = min(part.num_draft, self._draft.max_positions - len(sequence.tokens))
+            draft = self._length(record.rates["draft"].rate, most, self._draft_time)
+        chosen = max(lookup, draft, key=lambda length: length.tokens_per_s)
+        num_draft = chosen.num_draft
+        if not num_draft:
+            record.num_idle += 1
+            if record.num_idle < _PROBE_EVERY:
+                return 0
+            num_draft = 1
+        record.num_idle = 0
+        if found is not None and chosen is lookup:
+            record.source, text, match = found
+            sequence.draft = continuation(text, match.position, num_draft)
+            return 0
+        record.source = "draft"
+        return num_draft if self._draft is not None else 0
+
+    def _length(self, rate: float, most: int, draft_time: StepTime | None) -> Length:
+        if not self._target_time.is_known:
+            return Length(max(most, 0), rate)
+        return best_draft(rate, most, num_sequences=self._num_sequences, target=self._target_time, draft=draft_time)
+
+    def _find(self, record: _Record, tokens: list[int]) -> tuple[Source, list[int], Match] | None:
+        """The better match of the text's end, in the prediction or in the text itself."""
+        record.pairs.extend(tokens)
+        own = record.pairs.find(tokens, tokens)
+        if record.prediction:
+            predicted = record.predicted_pairs.find(record.prediction, tokens)
+            if predicted is not None and (own is None or predicted.length >= own.length):
+                return ("prediction", record.prediction, predicted)
+        return None if own is None else ("ngram", tokens, own)
+
+    def _new_record(self, sequence: Sequence) -> _Record:
+        rates = {source: Acceptance(shared.rate, _SEQUENCE_WEIGHT) for source, shared in self._rates.items()}
+        record = _Record(rates, list(sequence.request.prediction))
+        record.predicted_pairs.extend(record.prediction)
+        return record
+
+    def _judge(self, sequence: Sequence, num_accepted: int) -> None:
+        record = self._records[sequence]
+        source, num_proposed = record.source, len(sequence.draft)
+        record.rates[source].add(num_proposed, num_accepted)
+        self._rates[source].add(num_proposed, num_accepted)
+        self._proposed[source] += num_proposed
+        self._accepted[source] += num_accepted
+        for position in range(num_accepted):
+            self._accepted_at[position] += 1
+        outcome = record.outcome
+        if source == "prediction":
+            outcome.prediction_accepted += num_accepted
+            outcome.prediction_rejected += num_proposed - num_accepted
+        else:
+            outcome.draft_accepted += num_accepted
+            outcome.draft_rejected += num_proposed - num_accepted
+
+    def _joined(self, slices: list[Slice], probs: dict[Sequence, Tensor]) -> Tensor:
+        """The distributions of all drafts in order; what was looked up was proposed with certainty."""
+        like = next(iter(probs.values()))
+        parts = []
+        for part in slices:
+            sequence = part.sequence
+            if sequence in probs:
+                parts.append(probs[sequence])
+            elif sequence.draft:
+                certain = like.new_zeros((len(sequence.draft), self._vocab_size))
+                certain[range(len(sequence.draft)), sequence.draft] = 1.0
+                parts.append(certain)
+        return torch.cat(parts)

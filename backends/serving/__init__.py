@@ -1,0 +1,1 @@
+"""The engine behind the Backend protocol: OpenAI bodies in, OpenAI answers out."""

@@ -1,0 +1,309 @@
+"""From a call in OpenAI's words to requests of the engine, and to the object that puts its answer together.
+
+Runs in a worker thread: templates and tokenizers take milliseconds for long prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from backends.engine.errors import RequestRefused
+from backends.engine.request import Pooling, Request, SamplingParams
+from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
+from backends.protocol import Call, Operation
+from backends.serving.chat_reply import ChatAnswer, ChatShape, ChatStream, Parser
+from backends.serving.completion_reply import CompletionAnswer, CompletionShape, CompletionStream
+from backends.serving.embedding_reply import EmbeddingAnswer
+from backends.serving.fields import (
+    MAX_INPUTS,
+    ChatFields,
+    CompletionFields,
+    EmbeddingFields,
+    NamedTool,
+    ResponseFormat,
+    SamplingFields,
+    Texts,
+    read_fields,
+)
+from backends.serving.messages import template_messages, text_of, tools_in_use
+from backends.serving.parts import Answer, Head, Vocabulary
+from backends.serving.tool_syntax import ForcedCall, ToolParser, ToolSyntax, forced_schema
+
+_DEFAULT_COMPLETION_TOKENS = 16
+"""OpenAI's, where a completion names no `max_tokens`; a chat goes on to its end."""
+
+
+class Grammars(Protocol):
+    """Names for the two forms of an answer that the engine can hold a model to, as its grammar library takes them."""
+
+    def json_object(self) -> str:
+        """Any JSON object."""
+
+    def json_schema(self, schema: Mapping[str, Any] | bool) -> str:
+        """Values of a JSON schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is known of the model that is served."""
+
+    vocabulary: Vocabulary
+    vocab_size: int
+    max_context: int
+    grammars: Grammars
+    syntax: ToolSyntax | None
+    call_token: int | None = None
+    """The token that begins a call in that syntax, where it is one that answers do not show."""
+    pooling: Pooling
+    num_dimensions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one call asks of the engine."""
+
+    requests: Sequence[Request]
+    answer: Answer
+
+
+def plan(call: Call, model: Model, head: Head) -> Job:
+    """The job that answers a call; `head.id` becomes the beginning of its requests' ids.
+
+    Raises: InvalidRequest, naming the field; UnknownPath for an operation that no model has.
+    """
+    builders: dict[Operation, Callable[[Call, Model, Head], Job]] = {
+        Operation.CHAT: _chat,
+        Operation.COMPLETION: _completion,
+        Operation.EMBEDDING: _embedding,
+    }
+    build = builders.get(call.operation)
+    if build is None:
+        raise UnknownPath(f"a model that is served here does not answer {call.method} {call.path}")
+    return build(call, model, head)
+
+
+def _chat(call: Call, model: Model, head: Head) -> Job:
+    fields = read_fields(call.body, ChatFields)
+    assert call.body is not None, "it has just been read"
+    if fields.top_logprobs is not None and not fields.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+    tools = tools_in_use(fields, call.body)
+    if tools and model.syntax is None:
+        raise InvalidRequest("this model's chat template knows no tools", param="tools")
+    messages = template_messages(fields.messages)
+    template = dict(fields.chat_template_kwargs or {})
+    if template.keys() & {"messages", "tools", "add_generation_prompt", "tokenize"}:
+        raise InvalidRequest("chat_template_kwargs names what has a field of its own", param="chat_template_kwargs")
+    asks_for_answer = fields.add_generation_prompt is not False
+    prompt = model.vocabulary.apply_chat_template(messages, tools, asks_for_answer, **template)
+    make_parser, grammar = _tool_plan(fields, model) if tools else (None, None)
+    max_tokens = fields.max_completion_tokens or fields.max_tokens
+    _check_length(len(prompt), max_tokens, model, "messages")
+    logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
+    params = _sampling(fields, max_tokens, logprobs, grammar or _grammar(fields.response_format, model))
+    predicted = fields.prediction
+    request = Request(
+        id=head.id,
+        prompt=tuple(prompt),
+        params=params,
+        n=fields.n or 1,
+        salt=call.tenant.encode(),
+        priority=fields.priority or 0,
+        prediction=_predicted(predicted.content, model) if predicted is not None else (),
+    )
+    shape = ChatShape(
+        num_choices=request.n,
+        top_logprobs=logprobs,
+        has_prediction=predicted is not None,
+        make_parser=make_parser,
+        has_parallel_calls=fields.parallel_tool_calls is not False,
+        call_id_length=model.syntax.id_length if model.syntax is not None else 0,
+        call_token=model.call_token,
+        call_tag=model.syntax.start if model.syntax is not None else "",
+    )
+    make = ChatStream if call.stream else ChatAnswer
+    return Job([request], make(head, shape, model.vocabulary))
+
+
+def _predicted(content: Any, model: Model) -> tuple[int, ...]:
+    return tuple(model.vocabulary.encode(text_of(content, "prediction.content"), add_special_tokens=False))
+
+
+def _tool_plan(fields: ChatFields, model: Model) -> tuple[Callable[[], Parser], str | None]:
+    """How calls are found in the answer, and the grammar that forces one where `tool_choice` demands it."""
+    choice, tools = fields.tool_choice, fields.tools or []
+    parameters = {tool.function.name: tool.function.parameters or {"type": "object"} for tool in tools}
+    if isinstance(choice, NamedTool):
+        name = choice.function.name
+        return lambda: ForcedCall(name), _call_grammar(parameters[name], model)
+    if choice == "required":
+        return lambda: ForcedCall(None), _call_grammar(forced_schema(parameters), model)
+    syntax = model.syntax
+    assert syntax is not None, "tools were refused without one"
+    return lambda: ToolParser(syntax), None
+
+
+def _call_grammar(schema: Mapping[str, Any], model: Model) -> str:
+    try:
+        return model.grammars.json_schema(schema)
+    except RequestRefused as error:
+        # The engine takes every grammar for a response format.
+        raise InvalidRequest(str(error).replace("response_format", "the tools' parameters"), param="tools") from error
+
+
+def _completion(call: Call, model: Model, head: Head) -> Job:
+    fields = read_fields(call.body, CompletionFields)
+    n, best_of = fields.n or 1, fields.best_of
+    if best_of is not None and best_of < n:
+        raise InvalidRequest(f"best_of is {best_of}; it must be at least n, which is {n}", param="best_of")
+    if best_of is not None and best_of > n and call.stream:
+        raise InvalidRequest(
+            "best_of cannot be streamed: which answers are the best is known at the end", param="best_of"
+        )
+    has_output = fields.max_tokens != 0
+    if not has_output and not fields.echo and fields.prompt_logprobs is None:
+        raise InvalidRequest(
+            "max_tokens is 0; that asks for something only with echo or prompt_logprobs", param="max_tokens"
+        )
+    max_tokens = _DEFAULT_COMPLETION_TOKENS if fields.max_tokens is None else fields.max_tokens
+    known = [
+        number for number in (fields.prompt_logprobs, fields.logprobs if fields.echo else None) if number is not None
+    ]
+    params = _sampling(fields, max_tokens, fields.logprobs, _grammar(fields.response_format, model))
+    prompts = _prompts(fields.prompt, model, "prompt")
+    for prompt in prompts:
+        _check_length(len(prompt), max_tokens, model, "prompt")
+    requests = [
+        Request(
+            id=f"{head.id}-{number}",
+            prompt=prompt,
+            params=params,
+            n=n,
+            best_of=best_of,
+            prompt_logprobs=max(known) if known else None,
+            salt=call.tenant.encode(),
+            priority=fields.priority or 0,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+    shape = CompletionShape(
+        prompts={request.id: request.prompt for request in requests},
+        num_choices=n,
+        logprobs=fields.logprobs,
+        prompt_logprobs=fields.prompt_logprobs,
+        echo=fields.echo is True,
+        has_output=has_output,
+    )
+    make = CompletionStream if call.stream else CompletionAnswer
+    return Job(requests, make(head, shape, model.vocabulary))
+
+
+def _embedding(call: Call, model: Model, head: Head) -> Job:
+    fields = read_fields(call.body, EmbeddingFields)
+    if fields.dimensions is not None and fields.dimensions > model.num_dimensions:
+        problem = f"dimensions is {fields.dimensions}; this model's vectors have {model.num_dimensions}"
+        raise InvalidRequest(problem, param="dimensions")
+    prompts = _prompts(fields.input, model, "input")
+    for prompt in prompts:
+        _check_length(len(prompt), 0, model, "input")
+    requests = [
+        Request(
+            id=f"{head.id}-{number}",
+            prompt=prompt,
+            params=SamplingParams(max_tokens=1),
+            pooling=model.pooling,
+            salt=call.tenant.encode(),
+            priority=fields.priority or 0,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+    answer = EmbeddingAnswer(
+        call.model,
+        [request.id for request in requests],
+        dimensions=fields.dimensions,
+        is_base64=fields.encoding_format == "base64",
+    )
+    return Job(requests, answer)
+
+
+def _prompts(given: Texts, model: Model, param: str) -> list[tuple[int, ...]]:
+    """The tokens of each prompt: texts are encoded, tokens are checked.
+
+    Raises: InvalidRequest.
+    """
+    if isinstance(given, str):
+        prompts = [model.vocabulary.encode(given)]
+    elif all(isinstance(item, int) for item in given):
+        prompts = [[token for token in given if isinstance(token, int)]]
+    elif any(isinstance(item, int) for item in given):
+        raise InvalidRequest(f"{param} mixes token ids with texts or lists", param=param)
+    else:
+        prompts = [model.vocabulary.encode(item) if isinstance(item, str) else item for item in given]  # type: ignore[misc]  # ints are gone
+    if len(prompts) > MAX_INPUTS:
+        raise InvalidRequest(f"{param} has {len(prompts)} entries; at most {MAX_INPUTS} are taken", param=param)
+    for index, prompt in enumerate(prompts):
+        where = f"{param}[{index}]" if len(prompts) > 1 else param
+        if not prompt:
+            raise InvalidRequest(f"{where} is empty", param=param)
+        highest = max(prompt)
+        if highest >= model.vocab_size:
+            problem = f"{where} has the token {highest}; this model has {model.vocab_size} tokens"
+            raise InvalidRequest(problem, param=param)
+    return [tuple(prompt) for prompt in prompts]
+
+
+def _check_length(num_prompt: int, num_asked: int | None, model: Model, param: str) -> None:
+    """Raises: ContextLengthExceeded, worded as OpenAI words it, since programs look for that."""
+    limit = model.max_context
+    if num_prompt + (num_asked or 0) > limit or (num_asked is None and num_prompt >= limit):
+        asked = f" ({num_prompt} in the {param}, {num_asked} in the completion)" if num_asked else ""
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {limit} tokens. However, your request asks for"
+            f" {num_prompt + (num_asked or 0)} tokens{asked}. Please reduce the length of the {param}"
+            + (" or of the completion." if num_asked else "."),
+            param=param,
+        )
+
+
+def _grammar(wanted: ResponseFormat | None, model: Model) -> str | None:
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return model.grammars.json_object()
+    schema = wanted.json_schema.schema if wanted.json_schema is not None else None
+    if schema is None:
+        raise InvalidRequest("response_format.json_schema.schema is missing", param="response_format")
+    return model.grammars.json_schema(schema)
+
+
+_PLAIN = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
+
+
+def _sampling(
+    fields: SamplingFields, max_tokens: int | None, logprobs: int | None, grammar: str | None
+) -> SamplingParams:
+    given = {name: getattr(fields, name) for name in _PLAIN if getattr(fields, name) is not None}
+    stop = fields.stop or ()
+    return SamplingParams(
+        max_tokens=max_tokens,
+        # vLLM's other way to say "off".
+        top_k=0 if fields.top_k == -1 else fields.top_k or 0,
+        logit_bias=_logit_bias(fields.logit_bias or {}),
+        seed=fields.seed,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        include_stop=fields.include_stop_str_in_output is True,
+        ignore_eos=fields.ignore_eos is True,
+        logprobs=logprobs,
+        grammar=grammar,
+        **given,
+    )
+
+
+def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
+    for token in given:
+        if not token.isdecimal() or not token.isascii():
+            raise InvalidRequest(f'logit_bias has the key "{token}"; keys are token ids', param="logit_bias")
+    return {int(token): bias for token, bias in given.items()}

@@ -1,0 +1,94 @@
+"""Loads an engine from a backend's settings; the one module here that meets PyTorch, inside its functions."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backends.engine.errors import EngineError, RequestRefused
+from backends.errors import ConfigurationError
+from backends.serving.backend import Served
+from backends.serving.fields import MAX_INPUTS
+from backends.serving.requests import Model
+from backends.serving.settings import EngineConfig
+from backends.serving.tool_syntax import SAMPLE_CHAT, SAMPLE_TOOLS, ToolSyntax, syntax_of
+
+if TYPE_CHECKING:
+    from backends.engine.options import EngineOptions
+    from backends.engine.tokenizer import Tokenizer
+
+
+_logger = logging.getLogger(__name__)
+
+
+def start_engine(name: str, config: EngineConfig, *, model: Path, draft: Path | None, adapter: Path | None) -> Served:
+    """An engine that runs; takes seconds, and belongs in a worker thread.
+
+    Raises: ConfigurationError where the folder cannot be served, or does not fit.
+    """
+    from backends.engine.engine import Engine
+
+    _logger.info("backend %s loads %s", name, model)
+    engine = Engine(_options(config, model, draft, adapter))
+    try:
+        engine.start()
+    except EngineError as error:
+        raise ConfigurationError(f"backends.{name}: {error}") from error
+    tokenizer = engine.tokenizer
+    syntax = _tool_syntax(tokenizer)
+    known = Model(
+        vocabulary=tokenizer,
+        vocab_size=engine.config.vocab_size,
+        max_context=engine.max_context,
+        grammars=engine.grammars,
+        syntax=syntax,
+        call_token=_hidden_token(tokenizer, syntax.start) if syntax is not None else None,
+        pooling=config.pooling,
+        num_dimensions=engine.config.hidden_size,
+    )
+    _logger.info("backend %s is ready", name)
+    return Served(engine, known, _fingerprint(config))
+
+
+def _options(config: EngineConfig, model: Path, draft: Path | None, adapter: Path | None) -> EngineOptions:
+    from backends.engine.options import EngineOptions
+
+    return EngineOptions(
+        model=model,
+        draft=draft,
+        adapter=adapter,
+        device=config.device,
+        dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
+        quantization=config.quantization,
+        max_context=config.max_context,
+        max_batch_tokens=config.max_batch_tokens,
+        max_sequences=config.max_sequences,
+        # The backend counts first, and lets one call with many prompts be over its limit.
+        max_requests=config.max_requests + MAX_INPUTS,
+        kv_bytes=config.memory,
+        host_bytes=config.host_memory or 0,
+        speculate=config.speculate,
+        threads=config.threads,
+    )
+
+
+def _tool_syntax(tokenizer: Tokenizer) -> ToolSyntax | None:
+    """How the model's template writes a call, seen by letting it write one."""
+    try:
+        return syntax_of(tokenizer.render_chat(SAMPLE_CHAT, SAMPLE_TOOLS))
+    except RequestRefused:
+        return None
+
+
+def _hidden_token(tokenizer: Tokenizer, text: str) -> int | None:
+    """The token that a text is, if it is a special one, which decoding leaves out."""
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    return tokens[0] if len(tokens) == 1 and not tokenizer.token_bytes(tokens[0]) else None
+
+
+def _fingerprint(config: EngineConfig) -> str:
+    """OpenAI's `system_fingerprint`: the same as long as model and settings are."""
+    return f"fp_{hashlib.blake2b(config.model_dump_json().encode(), digest_size=5).hexdigest()}"

@@ -1,0 +1,73 @@
+"""Policies that `slipstream serve` makes up where it is given no file: for an upstream, a model, or to try it out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+UPSTREAM_KEY = "UPSTREAM_KEY"
+"""The environment variable with the key of `--upstream`."""
+
+_ENGINE_NEEDS = ("torch", "numpy", "safetensors", "tokenizers", "jinja2")
+
+
+class Origin(NamedTuple):
+    """What is served without a file; both None: whatever there is to try."""
+
+    upstream: str | None = None
+    model: dict[str, str] | None = None
+    """Settings of a backend of `type: engine`."""
+
+
+def has_embedded_models() -> bool:
+    """Whether the models that come with the package can run here: they are there, and so is PyTorch."""
+    if any(find_spec(module) is None for module in _ENGINE_NEEDS):
+        return False
+    folder = resources.files("backends.engine.demo_models")
+    return all(folder.joinpath(name, "config.json").is_file() for name in ("target", "draft"))
+
+
+@contextmanager
+def ready_made_policy(origin: Origin, *, has_key: bool) -> Iterator[Path]:
+    """A policy file for that; gone afterwards. `has_key`: the environment has the upstream's key."""
+    if origin.upstream is None and origin.model is None:
+        name = "embedded.yaml" if has_embedded_models() else "scripted.yaml"
+        with resources.as_file(resources.files("policies.presets").joinpath(name)) as path:
+            yield path
+        return
+    policy = _for_upstream(origin.upstream, has_key) if origin.upstream is not None else _for_model(origin.model or {})
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as directory:
+        path = Path(directory, "policy.yaml")
+        path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
+        yield path
+
+
+def model_name(model: str) -> str:
+    """What clients call a model that is served from a folder: the folder's name."""
+    return Path(model).expanduser().resolve().name
+
+
+def _for_upstream(upstream: str, has_key: bool) -> dict[str, Any]:
+    backend = {"type": "openai", "base_url": upstream}
+    if has_key:
+        backend["api_key"] = f"env:{UPSTREAM_KEY}"
+    return _policy("upstream", backend, "*")
+
+
+def _for_model(settings: dict[str, str]) -> dict[str, Any]:
+    return _policy("model", {"type": "engine", **settings}, model_name(settings["model"]))
+
+
+def _policy(name: str, backend: dict[str, str], models: str) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "backends": {name: backend},
+        "routes": [{"name": "all", "match": {"models": [models]}, "backends": [{"ref": name}]}],
+    }

@@ -1,0 +1,131 @@
+"""Metrics of models that run in this process, under vLLM's names where it has one, so that its panels work here too.
+
+Totals are copied from the backends' snapshots when somebody looks. `docs/metrics.md` describes each of them; a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+
+from backends.protocol import AnswerTimes, ModelServer, ModelStatistics
+
+_FIRST_TOKEN_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_TOKEN_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+_TOTAL_BUCKETS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_LABELS = ("model_name", "engine")
+
+
+class EngineMetrics:
+    """Every metric of such models, on the gateway's registry. `engine` is the backend's name."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, meaning: str, workers: Literal["livesum", "livemax"] = "livesum") -> Gauge:
+            return Gauge(name, meaning, _LABELS, registry=registry, multiprocess_mode=workers)
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(name, meaning, (*_LABELS, *labels), registry=registry)
+
+        def histogram(name: str, meaning: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, meaning, _LABELS, buckets=buckets, registry=registry)
+
+        self.running = gauge("vllm:num_requests_running", "Answers that the model works on.")
+        self.waiting = gauge("vllm:num_requests_waiting", "Answers that wait for the model.")
+        self.kv_usage = gauge(
+            "vllm:kv_cache_usage_perc", "Used share of the room for keys and values, 0 to 1.", "livemax"
+        )
+        self.places = gauge("slipstream_engine_places", "Answers that one step can hold.")
+        self.success = counter("vllm:request_success", "Answers by the way they ended.", "finished_reason")
+        self.first_token = histogram(
+            "vllm:time_to_first_token_seconds", "From a call's start to its first token.", _FIRST_TOKEN_BUCKETS
+        )
+        self.per_token = histogram(
+            "vllm:request_time_per_output_token_seconds", "A call's mean time per token.", _TOKEN_BUCKETS
+        )
+        self.decode = histogram(
+            "vllm:request_decode_time_seconds", "From a call's first token to its last.", _TOTAL_BUCKETS
+        )
+        self.total = histogram(
+            "vllm:e2e_request_latency_seconds", "From a call's start to its last token.", _TOTAL_BUCKETS
+        )
+        self.queue = Summary(
+            "vllm:request_queue_time_seconds", "From a prompt's arrival to its first step.", _LABELS, registry=registry
+        )
+        self._totals: dict[str, Counter] = {}
+        for field, name, meaning in _TOTALS:
+            self._totals[field] = counter(name, meaning)
+        self._last: dict[str, ModelStatistics] = {}
+
+    def metrics(self) -> list[Gauge | Counter | Histogram | Summary]:
+        """All of them, for who compares."""
+        own = [value for value in vars(self).values() if isinstance(value, Gauge | Counter | Histogram | Summary)]
+        return [*own, *self._totals.values()]
+
+    def refresh(self, name: str, server: ModelServer) -> None:
+        """Bring one backend's metrics up to date."""
+        now = server.model_statistics()
+        if now is None:
+            return
+        last = self._last.get(name)
+        if last is None or last.model != now.model or last.steps > now.steps:
+            # Another engine took the name over, and counts from nothing.
+            last = ModelStatistics(model=now.model)
+        labels = (now.model, name)
+        self.running.labels(*labels).set(now.running)
+        self.waiting.labels(*labels).set(now.waiting)
+        self.kv_usage.labels(*labels).set(now.kv_usage)
+        self.places.labels(*labels).set(now.places)
+        for field, counter in self._totals.items():
+            counter.labels(*labels).inc(max(0, getattr(now, field) - getattr(last, field)))
+        for reason, number in now.finished.items():
+            self.success.labels(*labels, reason).inc(max(0, number - last.finished.get(reason, 0)))
+        num_started = now.started - last.started
+        for _ in range(num_started):
+            # Waits are known in sum only: the sum and the number are right, which is all that a summary shows.
+            self.queue.labels(*labels).observe(max(0.0, now.queue_s - last.queue_s) / num_started)
+        for times in server.take_answer_times():
+            self._observe(labels, times)
+        self._last[name] = now
+
+    def retire(self, name: str) -> tuple[list[Gauge], tuple[str, ...]]:
+        """The gauges that a backend leaves behind, none where it had none, and their labels."""
+        last = self._last.pop(name, None)
+        if last is None:
+            return [], ()
+        return [self.running, self.waiting, self.kv_usage, self.places], (last.model, name)
+
+    def _observe(self, labels: tuple[str, str], times: AnswerTimes) -> None:
+        self.first_token.labels(*labels).observe(times.first_token_s)
+        self.total.labels(*labels).observe(times.total_s)
+        if times.num_tokens > 1:
+            decode_s = times.total_s - times.first_token_s
+            self.decode.labels(*labels).observe(decode_s)
+            self.per_token.labels(*labels).observe(decode_s / (times.num_tokens - 1))
+
+
+_TOTALS = (
+    ("prompt", "vllm:prompt_tokens", "Tokens of prompts."),
+    ("generated", "vllm:generation_tokens", "Tokens of answers."),
+    ("prefix_queried", "vllm:prefix_cache_queries", "Prompt tokens that were looked for in the prefix cache."),
+    ("prefix_hits", "vllm:prefix_cache_hits", "Prompt tokens that were found there."),
+    ("preemptions", "vllm:num_preemptions", "Answers that had to give their room up and wait again."),
+    ("drafted", "vllm:spec_decode_num_draft_tokens", "Tokens that were proposed."),
+    ("accepted", "vllm:spec_decode_num_accepted_tokens", "Proposed tokens that the model would have said too."),
+    ("evicted_pages", "slipstream_engine_evicted_pages", "Cached pages given up for others."),
+    ("steps", "slipstream_engine_steps", "Steps of the model."),
+    ("step_answers", "slipstream_engine_step_answers", "Answers in those steps, summed: the batch fill."),
+    ("step_tokens", "slipstream_engine_step_tokens", "Tokens in those steps, drafts included."),
+    ("busy_s", "slipstream_engine_busy_seconds", "Time spent in steps."),
+)
+"""Fields of `ModelStatistics` that only grow, the name of each metric without `_total`, and its meaning."""

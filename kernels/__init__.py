@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: one file an operation, its Triton kernel beside its torch twin."""

@@ -1,0 +1,124 @@
+"""The adaptive draft length: what it learns, and what it chooses."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from backends.engine.adaptive import Acceptance, StepTime, best_draft
+
+
+def line(fixed: float, each: float, rows: tuple[int, ...] = (1, 2, 4, 8)) -> StepTime:
+    """A step time that was measured often, without noise."""
+    time = StepTime()
+    for _ in range(50):
+        for count in rows:
+            time.add(count, fixed + each * count)
+    return time
+
+
+def test_step_time_of_a_noisy_line_predicts_between_and_beyond_what_was_measured() -> None:
+    """The fit follows the line within the noise."""
+    rng = random.Random(1)
+    time = StepTime()
+    for _ in range(500):
+        rows = rng.randint(1, 8)
+        time.add(rows, (2.0 + 0.5 * rows) * rng.uniform(0.9, 1.1))
+
+    assert [time.predict(rows) for rows in (1, 4, 16)] == pytest.approx([2.5, 4.0, 10.0], rel=0.1)
+
+
+def test_step_time_measured_at_one_size_is_taken_to_be_flat() -> None:
+    """Nothing is known of other sizes, so they are worth a try."""
+    time = line(1.0, 0.0, rows=(1,))
+
+    assert time.predict(8) == pytest.approx(1.0)
+
+
+def test_step_time_after_an_outlier_has_hardly_moved() -> None:
+    """One step that took a hundred times as long, while the machine did something else."""
+    time = line(1.0, 0.1)
+    before = time.predict(4)
+
+    time.add(4, 100 * before)
+
+    assert time.predict(4) == pytest.approx(before, rel=0.1)
+
+
+def test_step_time_of_a_machine_that_slows_down_follows() -> None:
+    """Old measurements fade."""
+    time = line(1.0, 0.1)
+
+    for _ in range(300):
+        time.add(1, 2.2)
+
+    assert time.predict(1) == pytest.approx(2.2, rel=0.05)
+
+
+@pytest.mark.parametrize("truth", [0.2, 0.6, 0.95])
+def test_acceptance_of_simulated_drafts_finds_the_rate(truth: float) -> None:
+    """Drafts behind the first rejected one do not count, or the rate would come out too low."""
+    rng = random.Random(2)
+    acceptance = Acceptance(0.5, 0.005)
+    for _ in range(3000):
+        num_accepted = 0
+        while num_accepted < 4 and rng.random() < truth:
+            num_accepted += 1
+        acceptance.add(4, num_accepted)
+
+    assert acceptance.rate == pytest.approx(truth, abs=0.07)
+
+
+def test_best_draft_of_free_sure_drafts_is_the_most() -> None:
+    """A step that costs the same with any number of rows should carry all that it can."""
+    assert best_draft(0.99, 6, num_sequences=1, target=line(1.0, 0.0)).num_draft == 6
+
+
+def test_best_draft_where_nothing_is_accepted_is_none() -> None:
+    """Rows that cost and bring nothing."""
+    assert best_draft(0.0, 6, num_sequences=1, target=line(1.0, 0.1)).num_draft == 0
+
+
+def test_best_draft_of_a_slow_draft_model_is_none() -> None:
+    """A draft step as long as the target's own never pays."""
+    target = line(1.0, 0.1)
+
+    assert best_draft(0.8, 6, num_sequences=1, target=target, draft=line(1.0, 0.1)).num_draft == 0
+
+
+def test_best_draft_grows_with_acceptance_and_shrinks_with_the_batch() -> None:
+    """Longer drafts for those whose drafts are accepted, shorter ones where rows are many."""
+    target, draft = line(2.0, 0.1), line(0.2, 0.0)
+
+    by_rate = [
+        best_draft(rate, 8, num_sequences=1, target=target, draft=draft).num_draft
+        for rate in (0.1, 0.5, 0.7, 0.9, 0.98)
+    ]
+    by_batch = [
+        best_draft(0.7, 8, num_sequences=count, target=target, draft=draft).num_draft for count in (1, 8, 32, 256)
+    ]
+    assert by_rate == sorted(by_rate)
+    assert by_rate[0] < by_rate[-1]
+    assert by_batch == sorted(by_batch, reverse=True)
+    assert by_batch[-1] == 0
+
+
+def test_best_draft_is_the_best_of_a_simulation() -> None:
+    """The formula agrees with drawing acceptances: the chosen length makes the most tokens a second."""
+    rng = random.Random(3)
+    target, draft, rate = line(2.0, 0.1), line(0.3, 0.0), 0.75
+
+    def tokens_per_s(length: int) -> float:
+        tokens = 0
+        for _ in range(20_000):
+            accepted = 0
+            while accepted < length and rng.random() < rate:
+                accepted += 1
+            tokens += accepted + 1
+        return tokens / 20_000 / (2.1 + 0.1 * length + 0.3 * length)
+
+    simulated = {length: tokens_per_s(length) for length in range(7)}
+    chosen = best_draft(rate, 6, num_sequences=1, target=target, draft=draft)
+    assert simulated[chosen.num_draft] == pytest.approx(max(simulated.values()), rel=0.02)
+    assert chosen.tokens_per_s == pytest.approx(simulated[chosen.num_draft], rel=0.05)

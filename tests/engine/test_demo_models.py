@@ -1,0 +1,301 @@
+"""The embedded pair: its questions are right and well split, its tokenizer exact, its weights what the scores say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from backends.engine.demo_models import export as exporting
+from backends.engine.demo_models import score as scoring
+from backends.engine.demo_models import train as training
+from backends.engine.demo_models.facts import CAPITALS
+from backends.engine.demo_models.generator import TASK_NAMES, held_out_conversation, training_conversation
+from backends.engine.demo_models.muon import orthogonalize
+from backends.engine.demo_models.networks import DRAFT_SHAPE, make_network, quicken
+from backends.engine.demo_models.stream import TrainingStream, held_out_batches
+from backends.engine.demo_models.tokenizer import encode, train_tokenizer
+from backends.engine.demo_models.turn import is_held_out
+from tests.support.demo_oracle import ORACLES, follow_up
+
+PACKAGE = Path(exporting.__file__).parent
+PAGE = PACKAGE.parents[2] / "docs" / "demo-models.md"
+SCORES = PACKAGE / "scores.json"
+needs_weights = pytest.mark.skipif(not SCORES.exists(), reason="no weights exported yet")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer from few conversations: smaller than the real one, and made in the same way."""
+    return train_tokenizer(0, conversations=400)
+
+
+def test_generator_same_seed_draws_the_same() -> None:
+    """The seed alone decides what is drawn."""
+    first, again, other = ([training_conversation(rng) for _ in range(50)] for rng in (Random(3), Random(3), Random(4)))
+
+    assert first == again
+    assert first != other
+
+
+def test_split_training_never_meets_held_out() -> None:
+    """No prompt that is scored is ever trained on, in whatever turn it stands."""
+    rng = Random(5)
+    trained = {(turn.context, turn.prompt) for _ in range(6000) for turn in training_conversation(rng).turns}
+    conversations = [held_out_conversation(rng, task) for task in TASK_NAMES for _ in range(25)]
+
+    assert all(not is_held_out(turn) for conversation in conversations for turn in conversation.turns[:-1])
+    assert all(is_held_out(conversation.turns[-1]) for conversation in conversations)
+    assert {(c.turns[-1].context, c.turns[-1].prompt) for c in conversations}.isdisjoint(trained)
+
+
+def test_split_every_task_has_held_out_prompts_enough() -> None:
+    """Each task can be scored on many different prompts."""
+    rng = Random(6)
+
+    for task in TASK_NAMES:
+        asked = [held_out_conversation(rng, task) for _ in range(40)]
+        assert {conversation.task for conversation in asked} == {task}
+        assert len({json.dumps(conversation.messages()) for conversation in asked}) >= 25, task
+
+
+def test_generator_covers_every_task_in_training() -> None:
+    """Nothing is scored that was never taught."""
+    rng = Random(7)
+    seen = {turn.task for _ in range(800) for turn in training_conversation(rng).turns}
+
+    assert seen == set(TASK_NAMES)
+
+
+def test_answers_agree_with_an_independent_calculation() -> None:
+    """Every computed answer is right, worked out again from the prompt's text."""
+    rng = Random(8)
+    checked: dict[str, int] = defaultdict(int)
+
+    for _ in range(6000):
+        former = ""
+        for turn in training_conversation(rng).turns:
+            if turn.task in ORACLES:
+                assert ORACLES[turn.task](turn.prompt) == turn.answer, turn.prompt
+                checked[turn.task] += 1
+            elif turn.task == "follow_up":
+                assert follow_up(turn.prompt, former) == turn.answer, turn.prompt
+                checked[turn.task] += 1
+            former = turn.answer
+
+    assert min(checked[task] for task in (*ORACLES, "follow_up")) > 100
+
+
+def test_answers_in_json_hold_what_the_prompt_says() -> None:
+    """Objects have the fields asked for, in that order, with values from the text."""
+    rng = Random(9)
+    turns = [turn for _ in range(3000) for turn in training_conversation(rng).turns if turn.task == "json"]
+
+    for turn in turns:
+        answer = json.loads(turn.answer)
+        assert json.dumps(answer) == turn.answer
+        if isinstance(answer, list):
+            assert re.search(r"list of ([\w, ]+)\.", turn.prompt)[1].replace(" and ", ", ").split(", ") == answer  # type: ignore[index]
+        elif "sum" in answer:
+            assert answer["sum"] == answer["a"] + answer["b"]
+            assert f"{answer['a']} + {answer['b']}" in turn.prompt
+        elif "capital" in answer:
+            assert (answer["country"], answer["capital"]) in CAPITALS
+            assert answer["country"] in turn.prompt
+        else:
+            wording, _, text = turn.prompt.partition(": ")
+            assert re.findall("|".join(answer), wording) == list(answer)
+            assert all(re.search(rf"\b{value}\b", text) for value in answer.values())
+
+
+def test_answers_with_tools_call_an_offered_tool() -> None:
+    """A call names an offered tool and passes what the prompt names; a result is told."""
+    rng = Random(10)
+
+    for _ in range(200):
+        conversation = held_out_conversation(rng, "tools")
+        for turn in conversation.turns:
+            if turn.role == "tool":
+                assert turn.answer == f"The result is {json.loads(turn.prompt)['result']}."
+                continue
+            call = json.loads(turn.answer.removeprefix("<tool_call>").removesuffix("</tool_call>"))
+            assert call["name"] in [tool.name for tool in conversation.tools]
+            assert all(str(value) in turn.prompt for value in call["arguments"].values())
+
+
+def test_answers_are_a_function_of_the_prompts() -> None:
+    """The same prompts never have two answers, so an exact share of 1 is possible."""
+    rng = Random(11)
+    answers: dict[str, set[str]] = defaultdict(set)
+    for _ in range(6000):
+        *prompt, answer = (conversation := training_conversation(rng)).messages()
+        answers[json.dumps([[tool.name for tool in conversation.tools], prompt])].add(answer["content"])
+
+    assert [prompt for prompt, given in answers.items() if len(given) > 1] == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(text=st.text(max_size=60))
+def test_tokenizer_any_text_comes_back(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    """Bytes are the fallback, so no text is lost."""
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+
+    assert tokenizer.decode(tokens) == text
+
+
+def test_tokenizer_digits_stand_alone(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Numbers are digits, so that arithmetic can be learned."""
+    assert [tokenizer.decode([token]) for token in tokenizer.encode("1234")] == ["1", "2", "3", "4"]
+    assert not any(re.search(r"\d.|.\d", entry) for entry in tokenizer.get_vocab())
+
+
+def test_tokenizer_marks_are_single_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Turn marks vanish from decoded text; the marks of a tool call stay."""
+    text = "<tool_call>x</tool_call><|im_end|><|endoftext|>"
+    tokens = tokenizer.encode(text)
+
+    assert len(tokens) == 5
+    assert tokenizer.decode(tokens, skip_special_tokens=True) == "<tool_call>x</tool_call>"
+
+
+def test_template_several_turns_and_prompt(tokenizer: PreTrainedTokenizerFast) -> None:
+    """System, several turns, parts of text, calls with their results, and the opening of the answer."""
+    call = {"type": "function", "function": {"name": "get_time", "arguments": '{"city": "Oslo"}'}}
+    tool = {"type": "function", "function": {"name": "get_time", "parameters": {"properties": {"city": {}, "day": {}}}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Answer briefly."},
+        {"role": "user", "content": [{"type": "text", "text": "Hello"}, {"type": "text", "text": "!"}]},
+        {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": "What time is it in Oslo?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": '{"result": "9"}'},
+    ]
+
+    text = tokenizer.apply_chat_template(messages, tools=[tool], add_generation_prompt=True, tokenize=False)
+
+    assert text == (
+        "<|im_start|>system\nAnswer briefly.\nTools: get_time(city, day)<|im_end|>\n"
+        "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n"
+        "<|im_start|>user\nWhat time is it in Oslo?<|im_end|>\n"
+        "<|im_start|>assistant\n<tool_call>\n"
+        '{"name": "get_time", "arguments": {"city": "Oslo"}}\n</tool_call><|im_end|>\n'
+        '<|im_start|>tool\n{"result": "9"}<|im_end|>\n<|im_start|>assistant\n'
+    )
+
+
+def test_encoding_is_the_templates_and_marks_the_answers(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Training sees exactly the tokens that serving will send, and learns the answers with their ends only."""
+    rng = Random(12)
+
+    for conversation in [training_conversation(rng) for _ in range(150)]:
+        tokens, is_answer = encode(tokenizer, conversation)
+        schemas: list[Any] = [tool.schema() for tool in conversation.tools]
+        whole = tokenizer.apply_chat_template(conversation.messages(), tools=schemas or None, return_dict=False)
+        marked = tokenizer.decode([token for token, flag in zip(tokens, is_answer, strict=True) if flag])
+
+        assert whole == [*tokens, *tokenizer.encode("\n")]
+        assert marked == "".join(f"{turn.answer}<|im_end|>" for turn in conversation.turns)
+
+
+def test_stream_labels_are_the_next_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Each marked position predicts the token that follows it, and batches keep to their size."""
+    stream = TrainingStream(tokenizer, seed=1, batch_tokens=1024)
+    batch = next(iter(stream))
+    width = batch.tokens.shape[1]
+    inside = (batch.rows + 1) % width != 0
+    following = batch.tokens.flatten()[(batch.rows + 1)[inside]]
+    is_end = batch.labels[inside] == tokenizer.eos_token_id
+
+    assert batch.num_tokens <= 1024 * 1.3
+    assert torch.equal(batch.owner, batch.rows // width)
+    assert torch.equal(following[~is_end], batch.labels[inside][~is_end])
+
+
+def test_folded_attention_is_the_stock_attention(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Training computes the very network that is exported."""
+    network = make_network(DRAFT_SHAPE, tokenizer)
+    [[batch, *_], *_] = held_out_batches(tokenizer, seed=2, per_task=2).values()
+    with torch.no_grad():
+        expected = network(input_ids=batch.tokens).logits
+        quicken(network, compiles=False)
+        actual = network(input_ids=batch.tokens).logits
+
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 32, 96), (1, 96, 32), (3, 48, 48)])
+def test_orthogonalize_evens_the_singular_values(shape: tuple[int, int, int]) -> None:
+    """Whatever the gradient's spectrum, all directions move about equally."""
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    values = torch.linalg.svdvals(orthogonalize(matrices).float())
+
+    assert values.min() > 0.3
+    assert values.max() < 1.4
+
+
+@pytest.mark.long
+def test_training_resumes_exports_and_scores(tmp_path: Path) -> None:
+    """A short run can be stopped, taken up again, exported and scored."""
+    options = ["--out", str(tmp_path / "run"), "--threads", "1", "--batch-tokens", "512", "--held-out", "1"]
+    training.main([*options, "--minutes", "0.05", "--draft-minutes", "0.02"])
+    before = json.loads((tmp_path / "run" / "record.json").read_text())
+    training.main([*options, "--minutes", "0.1", "--draft-minutes", "0.02", "--resume"])
+    after = json.loads((tmp_path / "run" / "record.json").read_text())
+
+    scores = exporting.export(tmp_path / "run", tmp_path / "pair", count=12)
+
+    assert after["tokens"] > before["tokens"]
+    assert set(scores["models"]) == {"target", "draft"}
+    assert sorted(path.name for path in (tmp_path / "pair").iterdir()) == ["draft", "scores.json", "target"]
+
+
+@needs_weights
+def test_package_is_small_and_whole() -> None:
+    """Both folders hold what a reader of Hugging Face folders wants, in 16 MB together."""
+    files = [path for name in ("target", "draft") for path in (PACKAGE / name).iterdir()]
+
+    assert sum(path.stat().st_size for path in files) <= 16_000_000
+    for name in ("target", "draft"):
+        config = json.loads((PACKAGE / name / "config.json").read_text())
+        assert config["rope_parameters"]["rope_theta"] == config["rope_theta"]
+        assert config["dtype"] == "bfloat16"
+        assert (PACKAGE / name / "generation_config.json").exists()
+    assert (PACKAGE / "target" / "tokenizer.json").read_bytes() == (PACKAGE / "draft" / "tokenizer.json").read_bytes()
+
+
+@needs_weights
+def test_package_scores_keep_the_promise() -> None:
+    """Final weights answer nine prompts in ten; the draft is clearly worse than its target."""
+    scores = json.loads(SCORES.read_text())
+    target, draft = scores["models"]["target"], scores["models"]["draft"]
+
+    assert scores["is_interim"] or target["exact"] >= 0.9
+    assert draft["exact"] <= target["exact"] - 0.05
+    assert set(target["tasks"]) == set(draft["tasks"]) == set(TASK_NAMES)
+
+
+@needs_weights
+def test_package_target_answers_by_itself() -> None:
+    """The packaged folder alone gives about the scores that stand beside it."""
+    asked = scoring.held_out_set(24, seed=1)
+    model = AutoModelForCausalLM.from_pretrained(PACKAGE / "target", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(PACKAGE / "target", padding_side="left")
+    answers = scoring.greedy_answers(model, tokenizer, asked)
+    right = sum(answer == c.turns[-1].answer for answer, c in zip(answers, asked, strict=True)) / len(asked)
+
+    assert right >= json.loads(SCORES.read_text())["models"]["target"]["exact"] - 0.3
+
+
+@needs_weights
+def test_page_shows_the_packaged_scores() -> None:
+    """The table that people read is the one that was measured."""
+    assert exporting.score_table(json.loads(SCORES.read_text())) in PAGE.read_text(encoding="utf-8")

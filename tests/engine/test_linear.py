@@ -1,0 +1,160 @@
+"""Linear layers in every form of weights: near their dequantized product, quick forms and plain ones alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from backends.engine.linear import QUANTIZATIONS, make_linear, quantize_weight, quantized_linear
+from kernels.w4a16 import quantize_int4
+
+SIZES = {"small": (48, 64), "odd": (37, 30), "packed": (544, 512)}
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 5e-3, torch.float16: 2e-3}
+
+
+def layer(out_size: int, in_size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A random weight and bias."""
+    generator = torch.Generator().manual_seed(out_size)
+    weight = torch.randn(out_size, in_size, generator=generator) / in_size**0.5
+    return weight.to(dtype), torch.randn(out_size, generator=generator).to(dtype)
+
+
+def tokens(count: int, in_size: int, dtype: torch.dtype) -> Tensor:
+    """Random inputs, each token of another magnitude."""
+    generator = torch.Generator().manual_seed(count)
+    return (torch.randn(count, in_size, generator=generator) * torch.logspace(-2, 2, count).unsqueeze(1)).to(dtype)
+
+
+def worst_row_error(out: Tensor, expected: Tensor) -> float:
+    """Largest RMS error of a token, over the RMS of that token."""
+    return float(((out.double() - expected).norm(dim=1) / expected.norm(dim=1)).max())
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize("dtype", BOUNDS.keys(), ids=["float32", "bf16", "fp16"])
+@pytest.mark.parametrize("count", [1, 9])
+def test_linear_dense_equals_product(size: tuple[int, int], dtype: torch.dtype, count: int) -> None:
+    """Whether oneDNN lays the weight out or not, the numbers are the product's."""
+    weight, bias = layer(*size, dtype)
+    x = tokens(count, size[1], dtype)
+
+    for given in (bias, None):
+        out = make_linear(weight, given)(x)
+
+        expected = x.double() @ weight.double().T + (0 if given is None else given.double())
+        assert out.dtype == dtype
+        assert worst_row_error(out, expected) <= BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize("dtype", BOUNDS.keys(), ids=["float32", "bf16", "fp16"])
+@pytest.mark.parametrize("count", [1, 9])
+def test_linear_quantized_stays_near_its_dequantized_weight(
+    quantization: str, size: tuple[int, int], dtype: torch.dtype, count: int
+) -> None:
+    """The weight's rounding is the only large error; activations rounded to int8 add one percent, token by token."""
+    weight, bias = layer(*size, dtype)
+    x = tokens(count, size[1], dtype)
+    rounded = quantize_weight(weight, quantization).dequantized(torch.float64)
+
+    for given in (bias, None):
+        out = make_linear(weight, given, quantization=quantization)(x)
+
+        product = x.double() @ rounded.T
+        expected = product + (0 if given is None else given.double())
+        bound = 0.015 if quantization in ("int8", "w8a8") else 6e-3
+        error = (out.double() - expected).norm(dim=1)
+        assert out.dtype == dtype
+        assert (error <= bound * (product.norm(dim=1) + expected.norm(dim=1))).all()
+
+
+@pytest.mark.parametrize("quantization", [None, *QUANTIZATIONS])
+def test_linear_token_alone_equals_token_among_others(quantization: str | None) -> None:
+    """What a token gets does not hang on its neighbours beyond the last digits of the type."""
+    weight, bias = layer(544, 512, torch.float32)
+    linear = make_linear(weight, bias, quantization=quantization)
+    x = tokens(20, 512, torch.float32)
+
+    among = linear(x)
+
+    alone = torch.cat([linear(x[i : i + 1]) for i in range(20)])
+    assert worst_row_error(among, alone.double()) <= 5e-3
+
+
+@pytest.mark.parametrize("quantization", [None, *QUANTIZATIONS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bf16"])
+def test_linear_token_of_zeros_brings_the_bias(quantization: str | None, dtype: torch.dtype) -> None:
+    """Activations without a largest number divide by no zero, alone or among others."""
+    weight, bias = layer(64, 128, dtype)
+    linear = make_linear(weight, bias, quantization=quantization)
+    x = tokens(3, 128, dtype)
+    x[1] = 0
+
+    torch.testing.assert_close(linear(x)[1], bias)
+    torch.testing.assert_close(linear(x[1:2])[0], bias)
+
+
+def test_linear_bytes_follow_the_format() -> None:
+    """int8 is about half of bf16, int4 about a quarter."""
+    weight, _ = layer(544, 512, torch.bfloat16)
+
+    sizes = {kind: make_linear(weight, None, quantization=kind).num_bytes for kind in (None, "int8", "int4")}
+
+    assert sizes[None] == weight.nbytes
+    assert weight.nbytes / 2 <= sizes["int8"] <= weight.nbytes * 0.51
+    assert weight.nbytes / 4 <= sizes["int4"] <= weight.nbytes * 0.28
+
+
+def test_linear_int4_zero_points_reach_the_product() -> None:
+    """A weight far from zero keeps its offset through torch's own 4-bit product."""
+    weight = quantize_int4(layer(64, 256, torch.float32)[0] + 0.5, 64, symmetric=False)
+    x = tokens(5, 256, torch.bfloat16)
+
+    out = quantized_linear(weight, None, dtype=torch.bfloat16)(x)
+
+    assert worst_row_error(out, x.double() @ weight.dequantized(torch.float64).T) <= 8e-3
+
+
+def test_linear_smoothing_saves_w8a8_from_an_outlier() -> None:
+    """One input a thousand times the others costs them their digits, unless its range goes to the weights."""
+    weight, bias = layer(64, 256, torch.float32)
+    x = torch.randn(16, 256, generator=torch.Generator().manual_seed(1))
+    x[:, 7] *= 1000
+    weight[:, 7] /= 1000
+    smoothing = (x.abs().amax(0) / weight.abs().amax(0)).sqrt()
+    expected = x.double() @ weight.double().T + bias.double()
+
+    plain = make_linear(weight, bias, quantization="w8a8")(x)
+    smoothed = make_linear(weight, bias, quantization="w8a8", smoothing=smoothing)(x)
+
+    assert worst_row_error(smoothed, expected) <= 0.03
+    assert worst_row_error(plain, expected) > 5 * worst_row_error(smoothed, expected)
+
+
+def test_linear_input_rows_apart_in_memory_are_read_rightly() -> None:
+    """A slice of a wider tensor is an input like any other."""
+    weight, bias = layer(544, 512, torch.bfloat16)
+    wide = tokens(6, 700, torch.bfloat16)
+
+    for quantization in (None, *QUANTIZATIONS):
+        linear = make_linear(weight, bias, quantization=quantization)
+
+        assert torch.equal(linear(wide[:, 50:562]), linear(wide[:, 50:562].contiguous()))
+
+
+def test_linear_unknown_quantization_is_refused() -> None:
+    """The message lists what is known."""
+    weight, bias = layer(8, 8, torch.float32)
+
+    with pytest.raises(ValueError, match="'int3' is unknown; known are int8, w8a8, int4, nf4, fp8"):
+        make_linear(weight, bias, quantization="int3")
+
+
+def test_linear_odd_inputs_refuse_four_bits() -> None:
+    """An odd width has no pairs to pack, and the message says what to take instead."""
+    weight, _ = layer(8, 9, torch.float32)
+
+    with pytest.raises(ValueError, match="9 inputs cannot be cut into groups for nf4; use int8"):
+        make_linear(weight, None, quantization="nf4")

@@ -1,0 +1,264 @@
+"""Who proposes how much, and what is learned from it; then the answers' distribution with drafts that are drawn."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from backends.engine.engine import Engine
+from backends.engine.request import Request, SamplingParams
+from backends.engine.sampling import Choice
+from backends.engine.sequence import Sequence, Slice
+from backends.engine.speculate import Speculator
+from tests.support.tiny_pair import Pair, answer, make_pair, options
+
+REPEATING = (1, 2, 3, 4, 1, 2, 3, 4, 1, 2)
+FRESH = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+
+
+class FixedDraft:
+    """A draft model that proposes token 7 and takes no time; says what it drew from if it is `unsure`."""
+
+    max_positions = 100
+
+    def __init__(self, *, is_unsure: bool = False) -> None:
+        self.asked: list[list[int]] = []
+        self._is_unsure = is_unsure
+
+    def propose(self, slices: SequenceOf[Slice], lengths: SequenceOf[int]) -> dict[Sequence, Tensor]:
+        """As many tokens as were asked for."""
+        self.asked.append(list(lengths))
+        found = {}
+        for part, length in zip(slices, lengths, strict=True):
+            if length:
+                part.sequence.draft = [7] * length
+                found[part.sequence] = torch.full((length, 16), 1 / 16)
+        return found if self._is_unsure else {}
+
+
+def sequence(prompt: tuple[int, ...], **changes: Any) -> Sequence:
+    """One that has sampled a token."""
+    return Sequence(Request(id="a", prompt=prompt[:-1], **changes), 0, 0, list(prompt), 1)
+
+
+def decoding(made: Sequence, room: int = 4) -> Slice:
+    """A slice of one known token, with room for drafts."""
+    return Slice(made, len(made.tokens) - 1, 1, room, True)
+
+
+def make(mode: Any, draft: FixedDraft | None = None, *, below: int = 8) -> Speculator:
+    """A speculator whose clock stands still."""
+    return Speculator(mode, draft, most=4, below=below, vocab_size=16, now=lambda: 0.0)  # type: ignore[arg-type]
+
+
+def verify(speculator: Speculator, made: Sequence, num_accepted: int, seconds: float) -> None:
+    """The target's step over the sequence's draft."""
+    choice = Choice([*made.draft[:num_accepted], 0], None, num_accepted)
+    speculator.observe([(decoding(made), choice)], seconds)
+    made.draft = []
+
+
+def test_lookup_in_a_text_that_repeats_proposes_what_followed() -> None:
+    """The text's own continuation, as many tokens as there is room for, as long as nothing is measured."""
+    made = sequence(REPEATING)
+
+    assert make("ngram").propose([decoding(made)]) is None
+    assert made.draft == [3, 4, 1, 2]
+
+
+def test_lookup_in_a_fresh_text_proposes_nothing() -> None:
+    """Without a draft model nobody else does."""
+    made = sequence(FRESH)
+    make("ngram").propose([decoding(made)])
+
+    assert made.draft == []
+
+
+def test_lookup_prefers_a_prediction_that_matches_as_well() -> None:
+    """What the client predicts is worth more than what the text says elsewhere."""
+    made = sequence(REPEATING, prediction=(9, 4, 1, 2, 5, 6, 7))
+    speculator = make("ngram")
+    speculator.propose([decoding(made)])
+    proposed = list(made.draft)
+    verify(speculator, made, 2, 1.0)
+
+    outcome = speculator.outcome(made)
+    assert proposed == [3, 4, 1, 2]  # the text's match is longer
+    made = sequence((9, 4, 1, 2), prediction=(9, 4, 1, 2, 5, 6, 7))
+    speculator.propose([decoding(made)])
+    assert made.draft[:3] == [5, 6, 7]
+    verify(speculator, made, 2, 1.0)
+    assert (outcome.draft_accepted, outcome.draft_rejected) == (2, 2)
+    assert speculator.outcome(made).prediction_accepted == 2
+    assert speculator.statistics().accepted == {"draft": 0, "ngram": 2, "prediction": 2}
+
+
+def test_auto_without_a_match_asks_the_draft_model() -> None:
+    """Each sequence of a step has its own proposer."""
+    draft = FixedDraft()
+    repeating, fresh = sequence(REPEATING), sequence(FRESH)
+    make("auto", draft).propose([decoding(fresh), decoding(repeating)])
+
+    assert fresh.draft == [7, 7, 7, 7]
+    assert draft.asked[0][0] == 4
+
+
+@pytest.mark.parametrize("mode", ["off", "auto"])
+def test_room_above_the_batch_limit_or_switched_off_is_none(mode: str) -> None:
+    """Pages and budget are not set aside for drafts that will not be made."""
+    speculator = make(mode, FixedDraft(), below=2)
+    small = speculator.room
+    speculator.propose([Slice(sequence(FRESH), 9, 1, 0, True) for _ in range(3)])
+
+    assert (small, speculator.room) == ((0, 0) if mode == "off" else (4, 0))
+
+
+def test_disable_ends_all_proposals() -> None:
+    """For good."""
+    speculator = make("auto", FixedDraft())
+    speculator.disable()
+
+    assert speculator.room == 0
+
+
+def test_drafts_that_are_never_accepted_stop_but_for_a_probe_now_and_then() -> None:
+    """Rows cost time here, so useless drafts are given up, and tried again at long intervals."""
+    draft = FixedDraft()
+    speculator = make("draft", draft)
+    made = sequence(FRESH)
+    lengths = []
+    for _ in range(400):
+        speculator.propose([decoding(made)])
+        lengths.append(len(made.draft))
+        verify(speculator, made, 0, 1.0 + 0.5 * len(made.draft))
+
+    assert lengths[0] > 0
+    assert 2 <= sum(length > 0 for length in lengths[-200:]) <= 4
+
+
+def test_drafts_that_are_always_accepted_stay_at_the_most() -> None:
+    """Rows are cheap here, so each accepted draft is worth its row."""
+    speculator = make("draft", FixedDraft())
+    made = sequence(FRESH)
+    lengths = []
+    for _ in range(60):
+        speculator.propose([decoding(made)])
+        lengths.append(len(made.draft))
+        verify(speculator, made, len(made.draft), 1.0 + 0.05 * len(made.draft))
+
+    assert set(lengths) == {4}
+    assert speculator.statistics().accepted_at == (60, 60, 60, 60)
+
+
+def test_draft_past_the_draft_models_context_is_cut() -> None:
+    """A draft model may have been made for shorter texts than its target."""
+    draft = FixedDraft()
+    made = sequence(tuple(range(10)) * 10)
+    made.tokens = made.tokens[:98]
+    make("draft", draft).propose([decoding(made)])
+
+    assert draft.asked == [[2]]
+
+
+def test_distributions_of_a_step_are_in_the_slices_order() -> None:
+    """What was looked up stands among what was drawn, with certainty for its tokens."""
+    first, second, third = sequence(FRESH), sequence(REPEATING), sequence(FRESH)
+    slices = [decoding(first), decoding(second, 2), Slice(third, 9, 1, 0, True)]
+    speculator = make("auto", FixedDraft(is_unsure=True))
+    # Lookup wins where it is believed to be accepted more often.
+    for _ in range(200):
+        speculator.propose(slices[1:2])
+        if not second.draft or second.draft[0] == 7:
+            verify(speculator, second, 0, 1.0)
+        else:
+            verify(speculator, second, len(second.draft), 1.0)
+
+    probs = speculator.propose(slices)
+
+    assert second.draft == [3, 4]
+    assert third.draft == []
+    assert probs is not None
+    num_first = len(first.draft)
+    assert probs.shape == (num_first + 2, 16)
+    assert probs[:num_first].tolist() == [[1 / 16] * 16] * num_first
+    assert probs[num_first:].argmax(1).tolist() == [3, 4]
+    assert probs[num_first:].sum(1).tolist() == [1.0, 1.0]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The models, made once."""
+    return make_pair(tmp_path_factory.mktemp("pair"))
+
+
+def test_drawn_drafts_of_the_target_itself_are_all_accepted(pair: Pair) -> None:
+    """Both distributions are the same: a rejection would mean that rows and drafts do not belong together."""
+    params = SamplingParams(max_tokens=30, ignore_eos=True)
+    made = [Request(id=str(number), prompt=(number, 5, 6), params=params) for number in range(6)]
+    engine = Engine(options(pair, speculate="draft", draft=pair.target, max_draft=3), now=_stopped)
+    engine.start()
+    try:
+        answer(engine, made)
+        statistics = engine.statistics().speculation
+    finally:
+        engine.close()
+
+    # Rounding differs between a step of one row and one of four.
+    assert statistics.accepted["draft"] >= 0.99 * statistics.proposed["draft"] > 100
+
+
+def test_answers_with_drawn_drafts_keep_the_targets_distribution(pair: Pair) -> None:
+    """All answers of three tokens out of the two likeliest at each place, counted over many seeds (chi-square)."""
+    prompt, num_requests = (40, 41, 42, 43), 800
+    expected = _answers_of_two(pair, prompt)
+    params = SamplingParams(max_tokens=3, top_k=2, ignore_eos=True)
+    engine = Engine(options(pair, speculate="draft", max_draft=2, max_requests=num_requests), now=_stopped)
+    engine.start()
+    try:
+        made = [
+            Request(id=str(number), prompt=prompt, params=replace(params, seed=number))
+            for number in range(num_requests)
+        ]
+        found = Counter(tuple(one.tokens()) for one in answer(engine, made))
+        statistics = engine.statistics().speculation
+    finally:
+        engine.close()
+
+    assert set(found) <= set(expected)
+    chi_square = sum(
+        (found[tokens] - share * num_requests) ** 2 / (share * num_requests) for tokens, share in expected.items()
+    )
+    assert 0 < statistics.accepted["draft"] < statistics.proposed["draft"]
+    # The 99.9th percentile with seven degrees of freedom.
+    assert chi_square < 24.32
+
+
+def _stopped() -> float:
+    """A clock that measures nothing, so that as much is drafted as there is room for."""
+    return 0.0
+
+
+def _answers_of_two(pair: Pair, prompt: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+    """Each possible answer of three tokens and its probability, by another implementation of the target."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(pair.target)
+    found: dict[tuple[int, ...], float] = {}
+    for places in itertools.product((0, 1), repeat=3):
+        tokens: list[int] = []
+        share = 1.0
+        for place in places:
+            with torch.inference_mode():
+                values, ids = model(torch.tensor([[*prompt, *tokens]])).logits[0, -1].topk(2)
+            share *= math.exp(torch.log_softmax(values, 0)[place].item())
+            tokens.append(ids[place].item())
+        found[tuple(tokens)] = share
+    return found

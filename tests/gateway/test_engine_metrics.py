@@ -1,0 +1,95 @@
+"""Metrics of models in this process: copied from snapshots, right across reloads."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from backends.protocol import AnswerTimes, ModelStatistics
+from gateway.engine_metrics import EngineMetrics
+
+LABELS = {"model_name": "m", "engine": "local"}
+
+
+class Server:
+    """A backend that says what it is told to."""
+
+    def __init__(self, statistics: ModelStatistics | None, times: list[AnswerTimes] | None = None) -> None:
+        self.statistics = statistics
+        self.times = times or []
+
+    def model_statistics(self) -> ModelStatistics | None:
+        return self.statistics
+
+    def take_answer_times(self) -> list[AnswerTimes]:
+        times, self.times = self.times, []
+        return times
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """A registry of this test's own."""
+    return CollectorRegistry()
+
+
+def test_totals_are_added_once(registry: CollectorRegistry) -> None:
+    """Two looks at the same numbers count them once, and a third what was added."""
+    metrics = EngineMetrics(registry)
+    server = Server(ModelStatistics(model="m", prompt=5, running=2, kv_usage=0.5, finished={"stop": 1}))
+
+    metrics.refresh("local", server)
+    metrics.refresh("local", server)
+    server.statistics = ModelStatistics(model="m", prompt=7, running=1, finished={"stop": 1, "length": 2})
+    metrics.refresh("local", server)
+
+    assert registry.get_sample_value("vllm:prompt_tokens_total", LABELS) == 7
+    assert registry.get_sample_value("vllm:num_requests_running", LABELS) == 1
+    assert registry.get_sample_value("vllm:request_success_total", {**LABELS, "finished_reason": "length"}) == 2
+
+
+def test_times_become_histograms(registry: CollectorRegistry) -> None:
+    """First token, whole call, and the time per token behind the first."""
+    metrics = EngineMetrics(registry)
+    statistics = ModelStatistics(model="m", started=2, queue_s=0.5)
+    server = Server(statistics, [AnswerTimes(0.25, 1.25, 11), AnswerTimes(0.25, 0.25, 1)])
+
+    metrics.refresh("local", server)
+
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(name, LABELS)
+
+    assert value("vllm:time_to_first_token_seconds_count") == 2
+    assert value("vllm:e2e_request_latency_seconds_sum") == 1.5
+    assert value("vllm:request_time_per_output_token_seconds_sum") == pytest.approx(0.1)
+    assert value("vllm:request_decode_time_seconds_count") == 1
+    assert (value("vllm:request_queue_time_seconds_count"), value("vllm:request_queue_time_seconds_sum")) == (2, 0.5)
+
+
+def test_totals_of_another_engine_begin_anew(registry: CollectorRegistry) -> None:
+    """After a reload the backend's name has an engine that counts from nothing; what was counted stays."""
+    metrics = EngineMetrics(registry)
+    metrics.refresh("local", Server(ModelStatistics(model="m", prompt=5, steps=9)))
+
+    metrics.refresh("local", Server(ModelStatistics(model="m", prompt=2, steps=1)))
+
+    assert registry.get_sample_value("vllm:prompt_tokens_total", LABELS) == 7
+
+
+def test_gauges_of_a_backend_that_is_gone_are_named(registry: CollectorRegistry) -> None:
+    """Who retires it is told which series it leaves; one that never was leaves none."""
+    metrics = EngineMetrics(registry)
+    metrics.refresh("local", Server(ModelStatistics(model="m", running=3)))
+
+    gauges, labels = metrics.retire("local")
+    for gauge in gauges:
+        gauge.remove(*labels)
+
+    assert b"vllm:num_requests_running{" not in generate_latest(registry)
+    assert metrics.retire("local") == ([], ())
+
+
+def test_backend_without_a_model_has_no_series(registry: CollectorRegistry) -> None:
+    """Before a model is loaded there is nothing to show."""
+    EngineMetrics(registry).refresh("local", Server(None))
+
+    assert b"{" not in generate_latest(registry)

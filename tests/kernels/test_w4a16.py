@@ -1,0 +1,88 @@
+"""Rounding to four bits a number, the packed layout, and products with such weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.w4a16 import NF4_TABLE, GroupWeight, pack_codes, quantize_int4, quantize_nf4, w4a16_linear_reference
+
+GROUP_SIZES = (64, 128)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    group_size=st.sampled_from(GROUP_SIZES),
+    symmetric=st.booleans(),
+    shift=st.sampled_from((0.0, 0.05, -3.0)),
+    magnitude=st.sampled_from((1e-3, 1.0)),
+)
+def test_quantize_int4_is_within_half_a_scale(
+    seed: int, group_size: int, symmetric: bool, shift: float, magnitude: float
+) -> None:
+    """No number is off by more than half its group's scale, wherever the group lies."""
+    weight = torch.randn(6, 256, generator=torch.Generator().manual_seed(seed)) * magnitude + shift
+
+    rounded = quantize_int4(weight, group_size, symmetric=symmetric)
+
+    scales = rounded.scales.double().repeat_interleave(group_size, dim=1)
+    error = (weight.double() - rounded.dequantized(torch.float32).double()).abs()
+    # The scale itself is rounded to fp16, by 2^-11 of up to 15 steps.
+    assert (error <= scales * (0.5 + 15 * 2.0**-11)).all()
+    assert rounded.group_size == group_size
+    assert (rounded.zeros is None) == symmetric
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), group_size=st.sampled_from(GROUP_SIZES))
+def test_quantize_nf4_takes_the_nearest_entry(seed: int, group_size: int) -> None:
+    """Each number becomes the table's nearest entry times its group's largest."""
+    weight = torch.randn(4, 256, generator=torch.Generator().manual_seed(seed))
+
+    rounded = quantize_nf4(weight, group_size)
+
+    scales = rounded.scales.double().repeat_interleave(group_size, dim=1)
+    entries = torch.tensor(NF4_TABLE, dtype=torch.float64)
+    best = (weight.double() / scales).unsqueeze(2).sub(entries).abs().amin(2) * scales
+    error = (weight.double() - rounded.dequantized(torch.float32).double()).abs()
+    torch.testing.assert_close(error, best, rtol=1e-4, atol=1e-6)
+
+
+def test_pack_codes_puts_the_even_input_low() -> None:
+    """The layout that kernels and checkpoints rely on."""
+    codes = torch.tensor([[1, 2, 15, 0]])
+
+    packed = pack_codes(codes)
+
+    assert packed.tolist() == [[0x21, 0x0F]]
+    assert torch.equal(GroupWeight(packed, torch.ones(1, 1)).codes(), codes.to(torch.uint8))
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "zero-point", "nf4"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-3)], ids=["f32", "bf16"])
+def test_w4a16_linear_equals_product_with_dequantized_weight(kind: str, dtype: torch.dtype, bound: float) -> None:
+    """The product is that of the dequantized weight, as near as the model's type allows."""
+    generator = torch.Generator().manual_seed(5)
+    dense, x = torch.randn(48, 256, generator=generator), torch.randn(3, 256, generator=generator).to(dtype)
+    bias = torch.randn(48, generator=generator).to(dtype)
+    weight = quantize_nf4(dense, 64) if kind == "nf4" else quantize_int4(dense, 64, symmetric=kind == "symmetric")
+
+    out = w4a16_linear_reference(x, weight, bias)
+
+    expected = x.double() @ weight.dequantized(torch.float64).T + bias.double()
+    assert (out.double() - expected).norm() <= bound * expected.norm()
+
+
+def test_quantize_zero_group_stays_zero() -> None:
+    """A group of zeros divides by no zero, in any of the kinds."""
+    weight = torch.zeros(2, 128)
+
+    for rounded in (
+        quantize_int4(weight, 64),
+        quantize_int4(weight, 64, symmetric=False),
+        quantize_nf4(weight, 64),
+    ):
+        assert rounded.dequantized(torch.float32).eq(0).all()

@@ -1,0 +1,330 @@
+"""From OpenAI's bodies to the engine's requests: every field arrives, and what is wrong is refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from backends.engine.request import Request, SamplingParams
+from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
+from backends.protocol import Operation
+from backends.serving.parts import Head
+from backends.serving.requests import Model, plan
+from backends.serving.tool_syntax import HERMES
+from tests.support.calls import make_call
+from tests.support.fake_engine import Characters, make_model
+
+HEAD = Head("id-1", 1_700_000_000, "test-model", "fp")
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+PNG = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+def requests_of(
+    extra: dict[str, Any], *, operation: Operation = Operation.CHAT, model: Model | None = None, **fields: Any
+) -> list[Request]:
+    """The engine's requests for a call that asks "hello", with `extra` in its body."""
+    call = make_call(operation=operation, extra=extra, **fields)
+    return list(plan(call, model or make_model(syntax=HERMES), HEAD).requests)
+
+
+def params_of(extra: dict[str, Any], operation: Operation = Operation.CHAT) -> SamplingParams:
+    """The sampling parameters of the one request that a body makes."""
+    [request] = requests_of(extra, operation=operation)
+    return request.params
+
+
+def refusal(extra: dict[str, Any], operation: Operation = Operation.CHAT, model: Model | None = None) -> InvalidRequest:
+    """How a body is refused."""
+    with pytest.raises(InvalidRequest) as refused:
+        requests_of(extra, operation=operation, model=model)
+    return refused.value
+
+
+def test_chat_without_options_takes_the_defaults() -> None:
+    """A bare question asks for one answer, as OpenAI samples it, as long as it gets."""
+    [request] = requests_of({})
+
+    assert request == Request(id="id-1", prompt=tuple(map(ord, "hello")), params=SamplingParams())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"temperature": 0}, SamplingParams(temperature=0)),
+        ({"top_p": 0.5, "top_k": 7, "min_p": 0.1}, SamplingParams(top_p=0.5, top_k=7, min_p=0.1)),
+        ({"top_k": -1}, SamplingParams()),
+        ({"presence_penalty": 1, "frequency_penalty": -1}, SamplingParams(presence_penalty=1, frequency_penalty=-1)),
+        ({"repetition_penalty": 1.2, "seed": 7}, SamplingParams(repetition_penalty=1.2, seed=7)),
+        ({"stop": "x"}, SamplingParams(stop=("x",))),
+        ({"stop": ["x", "yz"], "stop_token_ids": [3]}, SamplingParams(stop=("x", "yz"), stop_token_ids=(3,))),
+        ({"include_stop_str_in_output": True, "ignore_eos": True}, SamplingParams(include_stop=True, ignore_eos=True)),
+        ({"logit_bias": {"7": -100, "8": 1.5}}, SamplingParams(logit_bias={7: -100, 8: 1.5})),
+        ({"max_tokens": 5, "min_tokens": 2}, SamplingParams(max_tokens=5, min_tokens=2)),
+        ({"max_tokens": 5, "max_completion_tokens": 9}, SamplingParams(max_tokens=9)),
+        ({"logprobs": True}, SamplingParams(logprobs=0)),
+        ({"logprobs": True, "top_logprobs": 3}, SamplingParams(logprobs=3)),
+        ({"logprobs": False}, SamplingParams()),
+        ({"response_format": {"type": "text"}}, SamplingParams()),
+        ({"response_format": {"type": "json_object"}}, SamplingParams(grammar="json")),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "null"}}}},
+            SamplingParams(grammar='schema:{"type":"null"}'),
+        ),
+        (
+            {"temperature": None, "stop": None, "n": None, "tools": None, "audio": None, "suffix": None},
+            SamplingParams(),
+        ),
+        ({"user": "u", "store": True, "metadata": {"a": "b"}, "unheard_of": [1]}, SamplingParams()),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_chat_sampling_fields_arrive(given: dict[str, Any], expected: SamplingParams) -> None:
+    """Each field, OpenAI's and vLLM's, becomes what the engine calls it; null is the default."""
+    assert params_of(given) == expected
+
+
+def test_chat_other_fields_arrive() -> None:
+    """n, priority, prediction and the tenant are the request's own."""
+    prediction = {"type": "content", "content": [{"type": "text", "text": "ab"}]}
+
+    [request] = requests_of({"n": 3, "priority": -2, "prediction": prediction}, tenant="red")
+
+    assert (request.n, request.priority, request.prediction, request.salt) == (3, -2, (97, 98), b"red")
+
+
+def test_chat_messages_reach_the_template_in_its_words() -> None:
+    """Parts are joined, the developer is the system, arguments are objects, and template options pass."""
+    model = make_model(syntax=HERMES)
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "name": "ann", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "42"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+    ]
+    options = {"add_generation_prompt": False, "chat_template_kwargs": {"enable_thinking": False}}
+
+    requests_of({"messages": messages, "tools": TOOLS, **options}, model=model)
+
+    assert isinstance(model.vocabulary, Characters)
+    assert model.vocabulary.rendered == [
+        {
+            "messages": [
+                {"role": "system", "content": "be brief"},
+                {"role": "user", "content": "ab", "name": "ann"},
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{**call, "function": {"name": "f", "arguments": {"a": 1}}}],
+                },
+                {"role": "tool", "content": "42", "tool_call_id": "c1"},
+                {"role": "assistant", "content": "no"},
+            ],
+            "tools": TOOLS,
+            "add_generation_prompt": False,
+            "enable_thinking": False,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "told", "grammar"),
+    [
+        (None, True, None),
+        ("auto", True, None),
+        ("none", False, None),
+        ("required", True, "weather"),
+        ({"type": "function", "function": {"name": "weather"}}, True, 'schema:{"type":"object"}'),
+    ],
+    ids=["default", "auto", "none", "required", "named"],
+)
+def test_chat_tool_choice_decides_template_and_grammar(choice: Any, told: bool, grammar: str | None) -> None:
+    """The model is told of tools unless it may call none, and held to a call where it must make one."""
+    model = make_model(syntax=HERMES)
+
+    [request] = requests_of({"tools": TOOLS, "tool_choice": choice}, model=model)
+
+    assert isinstance(model.vocabulary, Characters)
+    assert model.vocabulary.rendered[0]["tools"] == (TOOLS if told else None)
+    assert (request.params.grammar is None) if grammar is None else (grammar in (request.params.grammar or ""))
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"temperature": "hot"}, "temperature"),
+        ({"n": 0}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": True}, "max_completion_tokens"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"stop": ""}, "stop"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"priority": 10**6}, "priority"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [PNG]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+        ({"chat_template": "{{ x }}"}, "chat_template"),
+        ({"functions": [{}]}, "functions"),
+        ({"audio": {"voice": "a"}}, "audio"),
+        ({"modalities": ["audio"]}, "modalities[0]"),
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"prompt_logprobs": 2}, "prompt_logprobs"),
+        ({"prediction": {"type": "content", "content": [PNG]}}, "prediction.content[0]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_chat_what_is_wrong_is_refused_by_name(given: dict[str, Any], param: str) -> None:
+    """A wrong value, or a wish that cannot be met, is named and never dropped in silence."""
+    error = refusal(given)
+
+    assert (error.param, error.status) == (param, 400)
+    assert param.partition("[")[0].partition(".")[0] in error.message
+
+
+def test_chat_tools_without_a_template_for_them_are_refused() -> None:
+    """A model that was never told of tools cannot call them."""
+    assert refusal({"tools": TOOLS}, model=make_model(syntax=None)).param == "tools"
+
+
+@pytest.mark.parametrize(
+    ("given", "operation", "param"),
+    [
+        ({"max_tokens": 6}, Operation.CHAT, "messages"),
+        ({"messages": [{"role": "user", "content": "x" * 10}]}, Operation.CHAT, "messages"),
+        ({"max_tokens": 6}, Operation.COMPLETION, "prompt"),
+        ({"prompt": ["a", "x" * 11], "max_tokens": 0, "echo": True}, Operation.COMPLETION, "prompt"),
+        ({"input": "x" * 11}, Operation.EMBEDDING, "input"),
+    ],
+)
+def test_prompt_over_the_context_is_refused_as_openai_does(
+    given: dict[str, Any], operation: Operation, param: str
+) -> None:
+    """Agents and fallbacks act on this code, and on these words."""
+    error = refusal(given, operation, make_model(max_context=10))
+
+    assert isinstance(error, ContextLengthExceeded)
+    assert (error.code, error.param) == ("context_length_exceeded", param)
+    assert "maximum context length is 10 tokens" in error.message
+
+
+def test_prompt_that_fills_the_context_is_taken() -> None:
+    """The last token of the context can be used."""
+    [request] = requests_of({"max_tokens": 5}, model=make_model(max_context=10))
+
+    assert len(request.prompt) + (request.params.max_tokens or 0) == 10
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("ab", [(97, 98)]),
+        (["ab", "c"], [(97, 98), (99,)]),
+        ([97, 98], [(97, 98)]),
+        ([[97], [98, 99]], [(97,), (98, 99)]),
+        (["ab", [99]], [(97, 98), (99,)]),
+    ],
+    ids=["text", "texts", "tokens", "token-lists", "mixed"],
+)
+@pytest.mark.parametrize("operation", [Operation.COMPLETION, Operation.EMBEDDING])
+def test_prompts_in_every_form_are_tokens(prompt: Any, expected: list[tuple[int, ...]], operation: Operation) -> None:
+    """Texts are encoded, tokens are taken as they are; each prompt is a request of its own, in order."""
+    field = "prompt" if operation is Operation.COMPLETION else "input"
+
+    requests = requests_of({field: prompt}, operation=operation)
+
+    assert [request.prompt for request in requests] == expected
+    assert [request.id for request in requests] == [f"id-1-{number}" for number in range(len(expected))]
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [], [""], [[]], [0x110000], [-1], [97, "a"], [[97], 98], [True], {"a": 1}, ["a"] * 2049]
+)
+@pytest.mark.parametrize("operation", [Operation.COMPLETION, Operation.EMBEDDING])
+def test_prompts_that_are_none_are_refused(prompt: Any, operation: Operation) -> None:
+    """Empty prompts, unknown tokens and mixtures are the caller's mistake."""
+    field = "prompt" if operation is Operation.COMPLETION else "input"
+
+    assert (refusal({field: prompt}, operation).param or "").startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("given", "logprobs", "prompt_logprobs", "max_tokens"),
+    [
+        ({}, None, None, 16),
+        ({"max_tokens": 3, "logprobs": 2}, 2, None, 3),
+        ({"echo": True, "logprobs": 2}, 2, 2, 16),
+        ({"echo": True, "max_tokens": 0}, None, None, 0),
+        ({"prompt_logprobs": 4, "max_tokens": 0}, None, 4, 0),
+        ({"prompt_logprobs": 4, "echo": True, "logprobs": 5}, 5, 5, 16),
+    ],
+)
+def test_completion_logprobs_and_limits_arrive(
+    given: dict[str, Any], logprobs: int | None, prompt_logprobs: int | None, max_tokens: int
+) -> None:
+    """echo asks for the prompt's log-probabilities too; a prompt can be read without output."""
+    [request] = requests_of(given, operation=Operation.COMPLETION)
+
+    assert (request.params.logprobs, request.prompt_logprobs) == (logprobs, prompt_logprobs)
+    assert request.params.max_tokens == max_tokens
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 3, "stream": True}, "best_of"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"logprobs": True}, "logprobs"),
+        ({"prompt": None}, "prompt"),
+    ],
+)
+def test_completion_what_is_wrong_is_refused_by_name(given: dict[str, Any], param: str) -> None:
+    """As with chat."""
+    call = make_call(operation=Operation.COMPLETION, extra=given, stream=given.get("stream", False))
+
+    with pytest.raises(InvalidRequest) as refused:
+        plan(call, make_model(), HEAD)
+
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"dimensions": 5}, "dimensions"),
+        ({"dimensions": 0}, "dimensions"),
+        ({"encoding_format": "int8"}, "encoding_format"),
+    ],
+)
+def test_embedding_what_is_wrong_is_refused_by_name(given: dict[str, Any], param: str) -> None:
+    """A vector has only so many dimensions, and two forms."""
+    assert refusal(given, Operation.EMBEDDING).param == param
+
+
+def test_embedding_asks_for_the_configured_pooling() -> None:
+    """How states become a vector is the operator's choice."""
+    [request] = requests_of({}, operation=Operation.EMBEDDING)
+
+    assert request.pooling == "mean"
+
+
+@pytest.mark.parametrize("operation", [Operation.RESPONSES, Operation.PASSTHROUGH])
+def test_other_operations_are_unknown(operation: Operation) -> None:
+    """There is no answer that would be right."""
+    with pytest.raises(UnknownPath):
+        requests_of({}, operation=operation)
