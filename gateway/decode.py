@@ -111,7 +111,7 @@ def decode_json(raw: bytes) -> Any:
     Raises: InvalidRequest.
     """
     try:
-        return jiter.from_json(raw, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="keys")
+        return jiter.from_json(raw, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="none")
     except ValueError as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
 
