@@ -174,7 +174,8 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What a model in this process is doing, and its totals since the start, in tokens where nothing else is said.
 
     `kv_usage` is the used share of the room for keys and values, 0..1. `places` is how many answers one step can hold.
-    `queue_s` is the summed wait of `started` requests for their first step.
+    `queue_s` is the summed wait of `started` requests for their first step, `queue_times` the waits of the latest ones,
+    in order. `operations` and bytes are counted over the models' steps; peaks are the device's, 0 where not measured.
     """
 
     model: str
@@ -192,10 +193,16 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int = 0
     started: int = 0
     queue_s: float = 0.0
+    queue_times: Sequence[float] = ()
     steps: int = 0
     step_answers: int = 0
     step_tokens: int = 0
     busy_s: float = 0.0
+    operations: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    peak_operations_per_s: float = 0.0
+    peak_bytes_per_s: float = 0.0
     finished: Mapping[str, int] = {}
     """Answers by the way they ended."""
 

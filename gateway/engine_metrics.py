@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from backends.protocol import AnswerTimes, ModelServer, ModelStatistics
 
@@ -59,17 +59,23 @@ class EngineMetrics:
         self.total = histogram(
             "vllm:e2e_request_latency_seconds", "From a call's start to its last token.", _TOTAL_BUCKETS
         )
-        self.queue = Summary(
-            "vllm:request_queue_time_seconds", "From a prompt's arrival to its first step.", _LABELS, registry=registry
+        self.queue = histogram(
+            "vllm:request_queue_time_seconds", "From a prompt's arrival to its first step.", _TOTAL_BUCKETS
+        )
+        self.peak_operations = gauge(
+            "slipstream_engine_peak_operations_per_second", "What the device reaches, where measured.", "livemax"
+        )
+        self.peak_bytes = gauge(
+            "slipstream_engine_peak_bytes_per_second", "What the device's memory reaches, where measured.", "livemax"
         )
         self._totals: dict[str, Counter] = {}
         for field, name, meaning in _TOTALS:
             self._totals[field] = counter(name, meaning)
         self._last: dict[str, ModelStatistics] = {}
 
-    def metrics(self) -> list[Gauge | Counter | Histogram | Summary]:
+    def metrics(self) -> list[Gauge | Counter | Histogram]:
         """All of them, for who compares."""
-        own = [value for value in vars(self).values() if isinstance(value, Gauge | Counter | Histogram | Summary)]
+        own = [value for value in vars(self).values() if isinstance(value, Gauge | Counter | Histogram)]
         return [*own, *self._totals.values()]
 
     def refresh(self, name: str, server: ModelServer) -> None:
@@ -90,10 +96,11 @@ class EngineMetrics:
             counter.labels(*labels).inc(max(0, getattr(now, field) - getattr(last, field)))
         for reason, number in now.finished.items():
             self.success.labels(*labels, reason).inc(max(0, number - last.finished.get(reason, 0)))
-        num_started = now.started - last.started
-        for _ in range(num_started):
-            # Waits are known in sum only: the sum and the number are right, which is all that a summary shows.
-            self.queue.labels(*labels).observe(max(0.0, now.queue_s - last.queue_s) / num_started)
+        for wait_s in _waits(now, last):
+            self.queue.labels(*labels).observe(wait_s)
+        if now.peak_operations_per_s:
+            self.peak_operations.labels(*labels).set(now.peak_operations_per_s)
+            self.peak_bytes.labels(*labels).set(now.peak_bytes_per_s)
         for times in server.take_answer_times():
             self._observe(labels, times)
         self._last[name] = now
@@ -103,7 +110,10 @@ class EngineMetrics:
         last = self._last.pop(name, None)
         if last is None:
             return [], ()
-        return [self.running, self.waiting, self.kv_usage, self.places], (last.model, name)
+        gauges = [self.running, self.waiting, self.kv_usage, self.places]
+        if last.peak_operations_per_s:
+            gauges += [self.peak_operations, self.peak_bytes]
+        return gauges, (last.model, name)
 
     def _observe(self, labels: tuple[str, str], times: AnswerTimes) -> None:
         self.first_token.labels(*labels).observe(times.first_token_s)
@@ -112,6 +122,16 @@ class EngineMetrics:
             decode_s = times.total_s - times.first_token_s
             self.decode.labels(*labels).observe(decode_s)
             self.per_token.labels(*labels).observe(decode_s / (times.num_tokens - 1))
+
+
+def _waits(now: ModelStatistics, last: ModelStatistics) -> list[float]:
+    """Those of the requests that started since `last`; what is no longer known one by one counts with its mean."""
+    num_started = now.started - last.started
+    known = list(now.queue_times)[-num_started:] if num_started > 0 else []
+    num_others = num_started - len(known)
+    if num_others > 0:
+        known += [max(0.0, now.queue_s - last.queue_s - sum(known)) / num_others] * num_others
+    return known
 
 
 _TOTALS = (
@@ -127,5 +147,8 @@ _TOTALS = (
     ("step_answers", "slipstream_engine_step_answers", "Answers in those steps, summed: the batch fill."),
     ("step_tokens", "slipstream_engine_step_tokens", "Tokens in those steps, drafts included."),
     ("busy_s", "slipstream_engine_busy_seconds", "Time spent in steps."),
+    ("operations", "vllm:estimated_flops_per_gpu", "Operations of the models' steps, counted from their shapes."),
+    ("read_bytes", "vllm:estimated_read_bytes_per_gpu", "Weights, keys and values read in those steps."),
+    ("written_bytes", "vllm:estimated_write_bytes_per_gpu", "Keys and values written in those steps."),
 )
 """Fields of `ModelStatistics` that only grow, the name of each metric without `_total`, and its meaning."""

@@ -46,7 +46,7 @@ class Answer:
         self._params = params
         self._eos = frozenset[int]() if params.ignore_eos else eos_token_ids
         self._stop_ids = frozenset(params.stop_token_ids)
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, continues=sequence.request.continues_text)
         self._stops = StopChecker(params.stop, include_stop=params.include_stop) if params.stop else None
 
     def take(self, choice: Choice) -> Progress:

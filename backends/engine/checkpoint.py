@@ -37,17 +37,31 @@ class Checkpoint:
         if weight_map is None:
             raise ModelError(f"{index}: 'weight_map' is missing; copy the file again")
         shards = [folder / shard for shard in sorted(weight_map.texts())]
-        return cls({shard: _opened(shard) for shard in shards}, index)
+        return cls({shard: open_file(shard) for shard in shards}, index)
 
     @classmethod
     def from_file(cls, path: Path) -> Checkpoint:
         """One file. Raises ModelError where it is missing or torn."""
-        return cls({path: _opened(path)}, path)
+        return cls({path: open_file(path)}, path)
 
     @property
     def names(self) -> frozenset[str]:
         """Every tensor's name."""
         return frozenset(self._paths)
+
+    @property
+    def names_by_file(self) -> dict[Path, list[str]]:
+        """The tensors of each file."""
+        return {path: [name for name, where in self._paths.items() if where == path] for path in self._files}
+
+    def find(self, name: str) -> Tensor | None:
+        """The tensor, whatever its shape and type, None where there is none; a view of the mapped file as in `read`."""
+        return self.stored(name) if name in self._paths else None
+
+    def stored(self, name: str) -> Tensor:
+        """As `find`. Raises ModelError where there is no such tensor."""
+        tensor: Tensor = self._files[self._path(name)].get_tensor(name)
+        return tensor
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape as stored. Raises ModelError where there is no such tensor."""
@@ -65,7 +79,7 @@ class Checkpoint:
                 f"{path}: tensor {name!r} has shape {list(found)}, expected {list(shape)} from config.json: "
                 "the two do not belong together"
             )
-        tensor: Tensor = self._files[path].get_tensor(name)
+        tensor = self.stored(name)
         if not tensor.is_floating_point():
             raise ModelError(f"{path}: tensor {name!r} is {tensor.dtype}, expected a floating type: is it quantized?")
         return tensor
@@ -77,7 +91,8 @@ class Checkpoint:
         return path
 
 
-def _opened(path: Path) -> Any:
+def open_file(path: Path) -> Any:
+    """An open safetensors file, its tensors views of the mapped file. Raises ModelError where it is missing or torn."""
     try:
         return safe_open(path, framework="pt", device="cpu")
     except FileNotFoundError as exc:

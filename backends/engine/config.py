@@ -14,6 +14,7 @@ from typing import Literal
 
 from backends.engine.errors import ModelError
 from backends.engine.json_fields import JsonFields
+from backends.engine.quantized_formats import CONFIG_FIELD, QuantizationConfig
 from backends.engine.rope import RopeConfig
 
 MODEL_FILE = "config.json"
@@ -42,7 +43,7 @@ class ModelConfig:
     `windows`: per layer, how many last positions a query sees, 0 for all. `local_rope` is the rotation of windowed
     layers where they have their own. Soft caps of 0 are off. `norm_offset`: norms scale by offset + weight.
     `post_norms`: attention and feed-forward are normed once more before they join the residual.
-    `fused_names`: the checkpoint holds qkv_proj and gate_up_proj.
+    `fused_names`: the checkpoint holds qkv_proj and gate_up_proj. `quantization`: the form its weights are stored in.
     """
 
     architecture: str
@@ -75,6 +76,7 @@ class ModelConfig:
     residual_multiplier: float = 1.0
     logits_divisor: float = 1.0
     experts: ExpertsConfig | None = None
+    quantization: QuantizationConfig | None = None
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelConfig:
@@ -83,6 +85,19 @@ class ModelConfig:
         Raises ModelError, which names the file and the field.
         """
         return _model_config(JsonFields.from_file(folder / MODEL_FILE), folder)
+
+
+def check_divisible(config: ModelConfig, count: int) -> None:
+    """Raises ModelError where the model's layers cannot be divided among so many ranks."""
+    sizes = {"num_attention_heads": config.num_heads, "intermediate_size": config.intermediate_size}
+    if config.experts is not None:
+        sizes["the size of an expert"] = config.experts.size
+    for name, size in sizes.items():
+        if size % count:
+            raise ModelError(f"tensor_parallel is {count}, which does not divide {name} ({size})")
+    num_kv_heads = config.num_kv_heads
+    if num_kv_heads % count and count % num_kv_heads:
+        raise ModelError(f"tensor_parallel is {count}, which cannot share out num_key_value_heads ({num_kv_heads})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +137,6 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
 
 def _model_config(fields: JsonFields, folder: Path) -> ModelConfig:
     architecture, family = _family(fields)
-    if "quantization_config" in fields:
-        raise ModelError(f"{fields.where}: 'quantization_config' is set, but this checkpoint format is not read")
     if fields.flag("use_bidirectional_attention"):
         raise fields.invalid("use_bidirectional_attention", "false: only causal models are served")
     hidden_size, num_heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
@@ -166,6 +179,7 @@ def _model_config(fields: JsonFields, folder: Path) -> ModelConfig:
         residual_multiplier=fields.number("residual_multiplier", 1.0),
         logits_divisor=fields.number("logits_scaling", 1.0),
         experts=_experts(fields, family, num_layers),
+        quantization=_quantization(fields),
     )
 
 
@@ -179,6 +193,11 @@ def _family(fields: JsonFields) -> tuple[str, _Family]:
             f"{fields.where}: 'architectures' names {names[0]!r}, which is not served; known are {', '.join(FAMILIES)}"
         )
     return names[0], family
+
+
+def _quantization(fields: JsonFields) -> QuantizationConfig | None:
+    stored = fields.nested(CONFIG_FIELD)
+    return None if stored is None else QuantizationConfig.from_fields(stored)
 
 
 def _eos_token_ids(fields: JsonFields, folder: Path) -> tuple[int, ...]:

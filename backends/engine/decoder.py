@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.engine.batch import Batch
-from backends.engine.config import ModelConfig
+from backends.engine.config import ModelConfig, check_divisible
 from backends.engine.layers import Layer
 from backends.engine.rope import rope_table
-from backends.engine.weights import Weights
+from backends.engine.shard import Shard
+from backends.engine.weights import Observer, Weights
 from kernels.dispatch import Ops
 from kernels.paging import PagedKV
 
@@ -31,10 +32,8 @@ class Decoder:
         self._embedding_multiplier = torch.tensor(config.embedding_multiplier, dtype=self.dtype).item()
         self._layers = [Layer(config, number, weights, ops) for number in range(config.num_layers)]
         self._norm = weights.tensor("model.norm.weight", config.hidden_size)
-        if config.tie_embeddings:
-            self._head = weights.tied_head(self._embedding)
-        else:
-            self._head = weights.linear(["lm_head"], [config.vocab_size], config.hidden_size)
+        tied = self._embedding if config.tie_embeddings else None
+        self._head = weights.head(config.vocab_size, config.hidden_size, tied=tied)
         device = self._embedding.device
         table = rope_table(config.rope, max_positions, device)
         local = table if config.local_rope is None else rope_table(config.local_rope, max_positions, device)
@@ -85,16 +84,30 @@ def load_decoder(
     quantization: str | None = None,
     adapter: Path | None = None,
     max_positions: int | None = None,
+    shard: Shard | None = None,
+    observe: Observer | None = None,
+    make: Callable[..., Decoder] = Decoder,
 ) -> Decoder:
     """The model of a Hugging Face folder: config.json and safetensors, with a PEFT LoRA folder merged in.
 
     `dtype` None is the checkpoint's. `max_positions`: the longest context to prepare for, the model's own by default;
-    a shorter one saves memory, and decides which factors LongRoPE takes.
+    a shorter one saves memory, and decides which factors LongRoPE takes. `shard`: one rank's share of the layers.
+    `observe` is told what goes into each layer; `make` builds the decoder, by default a plain one.
     Raises ModelError, which names the file and the field or tensor.
     """
     config = ModelConfig.from_folder(folder)
-    weights = Weights(folder, dtype=dtype, device=device, quantization=quantization, adapter=adapter)
+    weights = Weights(
+        folder,
+        dtype=dtype,
+        device=device,
+        quantization=quantization,
+        stored=config.quantization,
+        adapter=adapter,
+        shard=shard,
+        observe=observe,
+    )
     positions = config.max_positions if max_positions is None else min(max_positions, config.max_positions)
-    decoder = Decoder(config, weights, ops, max_positions=positions)
+    check_divisible(config, weights.shard.count)
+    decoder = make(config, weights, ops, max_positions=positions)
     weights.check_complete()
     return decoder

@@ -18,6 +18,7 @@ from backends.engine.kv_cache import KVCache
 from backends.engine.plan import Transfers
 from backends.engine.sampling import Sampler
 from backends.engine.sequence import Sequence, Slice
+from backends.engine.utilization import WorkCounter
 from kernels.paging import PAGE_SIZE
 
 
@@ -25,7 +26,7 @@ class DraftModel:
     """Runs the draft over what the target already knows, and some tokens further.
 
     `max_tokens` are caught up with in one step at most; `vocab_size` is the target's, to which the draft's logits are
-    cut or filled up.
+    cut or filled up. `work` counts its steps.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class DraftModel:
         max_tokens: int,
         vocab_size: int,
         device: torch.device,
+        work: WorkCounter | None = None,
     ) -> None:
         self._decoder = decoder
         self._cache = cache
@@ -44,6 +46,7 @@ class DraftModel:
         self._max_tokens = max_tokens
         self._missing = vocab_size - decoder.config.vocab_size
         self._device = device
+        self._work = work
 
     @property
     def max_positions(self) -> int:
@@ -57,8 +60,8 @@ class DraftModel:
     def propose(self, slices: SequenceOf[Slice], lengths: SequenceOf[int]) -> dict[Sequence, Tensor]:
         """Fills `sequence.draft` with `lengths` tokens for each slice (at most its `num_draft`), where not 0.
 
-        Returns the distributions that the drafts were drawn from, [tokens, vocab_size] for each such sequence, or
-        nothing where all were the likeliest tokens. A sequence that lags by more than can be caught up with in this
+        Returns the distributions that drafts were drawn from, [tokens, vocab_size] for each sequence whose drafts are
+        judged by them. A sequence that lags by more than can be caught up with in this
         step gets no draft. One that is not to draft is caught up with a page at a time.
         """
         spans: list[Span] = []
@@ -82,6 +85,8 @@ class DraftModel:
                 drafting.append((sequence, length))
         if not spans:
             return {}
+        if self._work is not None:
+            self._work.add(spans, len(rows))
         hidden = self._decoder.forward(build_batch(spans, rows, self._device), self._cache.layers)
         return self._extend(hidden, drafting) if drafting else {}
 
@@ -93,6 +98,8 @@ class DraftModel:
         spans = [Span([0] * length, len(sequence.tokens), sequence.pages) for sequence, length in drafting]
         drawn = [self._sampler.draft(self._logits(hidden), sequences, 0)]
         for depth, step in enumerate(build_steps(spans, most - 1, self._device) if most > 1 else (), start=1):
+            if self._work is not None:
+                self._work.add([Span([0], span.start + depth - 1, span.pages) for span in spans], len(spans))
             hidden = self._decoder.forward(step.batch(drawn[-1][0]), self._cache.layers)
             drawn.append(self._sampler.draft(self._logits(hidden), sequences, depth))
         tokens = torch.stack([tokens for tokens, _ in drawn], dim=1).tolist()
@@ -103,7 +110,11 @@ class DraftModel:
         if not probs:
             return {}
         stacked = torch.stack(probs, dim=1)
-        return {sequence: stacked[index, :length] for index, (sequence, length) in enumerate(drafting)}
+        return {
+            sequence: stacked[index, :length]
+            for index, (sequence, length) in enumerate(drafting)
+            if self._sampler.is_judged(sequence)
+        }
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = self._decoder.logits(hidden)

@@ -13,6 +13,7 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import Future
@@ -26,7 +27,7 @@ from torch import Tensor
 from backends.engine.answer import Answer
 from backends.engine.calls import Call, Calls, Sink
 from backends.engine.config import ModelConfig
-from backends.engine.errors import EngineError, EngineStopped, OutOfMemory, RequestRefused
+from backends.engine.errors import EngineError, EngineStopped, RequestRefused, as_engine_error
 from backends.engine.grammar import GrammarFactory
 from backends.engine.load import Parts, load_parts
 from backends.engine.options import EngineOptions
@@ -40,6 +41,8 @@ from backends.engine.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 _SEED_BITS = 63
+_KEPT_QUEUE_TIMES = 1024
+"""Waits handed out one by one; older ones are known in sum only."""
 
 
 class Engine:
@@ -68,6 +71,7 @@ class Engine:
         self._counts = StepCounts()
         self._num_started = 0
         self._queue_s = 0.0
+        self._queue_times: deque[float] = deque(maxlen=_KEPT_QUEUE_TIMES)
         self._next_order = 0
         self._is_closing = False
         # Guards the two below, which any thread may look at.
@@ -142,11 +146,14 @@ class Engine:
             num_requests=len(self._in_hand),
             num_started=self._num_started,
             queue_s=self._queue_s,
+            queue_times=tuple(self._queue_times.copy()),
             steps=replace(self._counts),
             scheduler=parts.scheduler.statistics(),
             speculation=parts.speculator.statistics(),
             weight_bytes=parts.weight_bytes,
             page_bytes=parts.page_bytes,
+            work=replace(parts.work),
+            peaks=parts.peaks,
         )
 
     @property
@@ -193,12 +200,12 @@ class Engine:
                     if self._parts.scheduler.has_work:
                         self._step(self._parts)
                     self._deliver()
-        except Exception as error:  # the thread's border: it never dies silently
+        except BaseException as error:  # the thread's border: it never dies silently
             logger.exception("the engine stops")
             stopped = EngineStopped(f"the engine stopped because of an error: {error}")
             stopped.__cause__ = error
-        finally:
-            self._end_all(stopped)
+        self._end_all(stopped)
+        self._parts.close()
 
     def _take_commands(self) -> None:
         """Carries out what has come in; waits for something to do where there is nothing."""
@@ -229,23 +236,29 @@ class Engine:
             if parts.draft is not None:
                 parts.draft.transfer(transfers)
 
-    def _propose(self, parts: Parts, slices: SequenceOf[Slice]) -> Tensor | None:
+    def _propose(self, parts: Parts, slices: SequenceOf[Slice]) -> dict[Sequence, Tensor]:
         try:
             return parts.speculator.propose(slices)
+        except RequestRefused:  # of one request; whose it is shows when the step is carried out
+            for part in slices:
+                part.sequence.draft.clear()
+            return {}
         except Exception:  # drafts are a help, so their failure fails nobody
             logger.exception("drafting failed; the engine goes on without")
             parts.speculator.disable()
             for part in slices:
                 part.sequence.draft.clear()
-            return None
+            return {}
 
     def _run(
-        self, parts: Parts, slices: SequenceOf[Slice], draft_probs: Tensor | None
+        self, parts: Parts, slices: SequenceOf[Slice], draft_probs: dict[Sequence, Tensor]
     ) -> list[tuple[Slice, Choice | None]]:
         """The slices that could be carried out, with what was chosen where something was."""
         began = self._now()
         try:
             choices = parts.runner.run(slices, draft_probs)
+        except EngineStopped:  # a rank is gone
+            raise
         except Exception:  # the step's border: whose fault it was is found out below
             logger.exception("a step failed; it is run again, one sequence at a time")
             return self._run_apart(parts, slices)
@@ -265,7 +278,7 @@ class Engine:
                 done += zip((part,), parts.runner.run((part,)), strict=True)
             except Exception as error:  # the step's border, for one sequence
                 logger.exception("a request fails")
-                self._end(self._calls.of(part.sequence), _told(error))
+                self._end(self._calls.of(part.sequence), as_engine_error(error))
         if not done:
             parts.runner.probe()
         return done
@@ -279,8 +292,10 @@ class Engine:
         call = self._calls.of(sequence)
         if not call.has_started:
             call.has_started = True
+            queue_s = self._now() - call.submitted_s
             self._num_started += 1
-            self._queue_s += self._now() - call.submitted_s
+            self._queue_s += queue_s
+            self._queue_times.append(queue_s)
         try:
             if choice is None:
                 self._read_prompt(parts, part)
@@ -288,7 +303,7 @@ class Engine:
                 self._accept(parts, part, choice)
         except Exception as error:  # the step's border, for one sequence
             logger.exception("a request fails")
-            self._end(call, _told(error))
+            self._end(call, as_engine_error(error))
 
     def _read_prompt(self, parts: Parts, part: Slice) -> None:
         """A part of a prompt is computed, after which nothing is to be chosen yet, or at all."""
@@ -323,7 +338,7 @@ class Engine:
         except Exception as error:  # the step's border, for one request
             logger.exception("a request fails")
             self._calls.add(call, [])
-            self._end(call, _told(error))
+            self._end(call, as_engine_error(error))
             return
         self._calls.add(call, answers)
         for answer in answers:
@@ -361,7 +376,10 @@ class Engine:
         with self._lock:
             self._stopped = stopped
         while not self._commands.empty():
-            self._commands.get()()
+            try:
+                self._commands.get()()
+            except Exception:  # what is broken must not keep the others from hearing of it
+                logger.exception("a command fails while the engine stops")
         for call in self._calls.all():
             self._calls.end(call, "error", stopped)
         self._calls.deliver()
@@ -376,15 +394,3 @@ class Engine:
     def _deliver(self) -> None:
         for request_id in self._calls.deliver():
             self._abort(request_id)
-
-
-def _told(error: Exception) -> EngineError:
-    """What a client is told of an error that is not ours."""
-    if isinstance(error, EngineError):
-        return error
-    if isinstance(error, torch.OutOfMemoryError):
-        told: EngineError = OutOfMemory("the device ran out of memory; send a shorter prompt, or fewer at once")
-    else:
-        told = EngineError("an internal error ended this answer")
-    told.__cause__ = error
-    return told

@@ -34,3 +34,29 @@ class OutOfMemory(EngineError):
 
 class EngineStopped(EngineError):
     """No more steps will run."""
+
+
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed", "cannot allocate memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was what a computation wanted for; PyTorch tells of it in words alone where it is the host's."""
+    if isinstance(error, RuntimeError):
+        message = str(error).lower()
+        return any(words in message for words in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError)
+
+
+def as_engine_error(error: Exception) -> EngineError:
+    """What a client is told of an error: itself where it is ours, else one of ours with it as the cause."""
+    if isinstance(error, EngineError):
+        return error
+    if is_out_of_memory(error):
+        told: EngineError = OutOfMemory(
+            "the device ran out of memory; send a shorter prompt, or give the engine a smaller max_batch_tokens, cache "
+            "(memory) or number of sequences"
+        )
+    else:
+        told = EngineError("an internal error ended this answer")
+    told.__cause__ = error
+    return told

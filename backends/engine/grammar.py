@@ -18,6 +18,8 @@ from backends.engine.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+_WHITE_SPACE = {"whitespace_pattern": r"( |\n[ \t]{0,32})?"}
+"""Between the parts of JSON, as people write it. Small models would go on for ever where any number of spaces may."""
 _NUM_KEPT = 64
 """Compiled grammars that are kept; compiling takes 1 ms for plain JSON and up to seconds for large schemas."""
 
@@ -37,6 +39,9 @@ class GrammarFactory:
 
     def json_schema(self, schema: Mapping[str, Any] | bool) -> str:
         """The values of a JSON schema. Raises RequestRefused where it cannot be compiled."""
+        if isinstance(schema, Mapping):
+            # What the library reads; a schema may bring its own.
+            schema = {"x-guidance": _WHITE_SPACE, **schema}
         return self.check(json.dumps({"grammars": [{"json_schema": schema}]}))
 
     def regex(self, pattern: str) -> str:
@@ -81,12 +86,16 @@ class GrammarFactory:
             end = list(self._tokenizer.eos_token_ids)
             self._vocabulary = LLTokenizer(self._tokenizer.to_json(), eos_token=end or None)
         matcher = LLMatcher(self._vocabulary, grammar, log_level=0)
-        if matcher.is_error():
-            problem = matcher.get_error().strip().partition("\n")[0]
-            raise RequestRefused(
-                f"response_format cannot be compiled: {problem}", param="response_format", code="invalid_grammar"
-            )
-        return matcher
+        if not matcher.is_error():
+            # Some problems show at the first step only.
+            probe = matcher.deep_copy()
+            probe.compute_bitmask()
+            if not probe.is_error():
+                return matcher
+            matcher = probe
+        raise RequestRefused(
+            f"response_format cannot be compiled: {_problem(matcher)}", param="response_format", code="invalid_grammar"
+        )
 
 
 class Grammar:
@@ -99,7 +108,7 @@ class Grammar:
         self.num_consumed = 0
 
     def advance(self, tokens: SequenceOf[int]) -> None:
-        """Takes tokens of the answer. Behind the grammar's end, or the library's limits, only an end may come."""
+        """Takes tokens of the answer. Behind the grammar's end only an end may come."""
         for token in tokens:
             self._take(token)
         self.num_consumed += len(tokens)
@@ -107,19 +116,40 @@ class Grammar:
     def masks(self, drafts: SequenceOf[int]) -> list[bytes]:
         """What may come next, and what behind each draft, up to the first that is refused.
 
-        One bit a token, the first one the lowest; tokens beyond the mask's end are refused.
+        One bit a token, the first one the lowest; tokens beyond the mask's end are refused. Raises RequestRefused
+        where the library's limits are reached: an answer that ends there would look whole.
         """
-        masks = [self._matcher.compute_bitmask()]
+        masks = [self._mask()]
         num_taken = 0
         for token in drafts:
             if not self._take(token):
+                self._check()
                 break
             num_taken += 1
-            masks.append(self._matcher.compute_bitmask())
+            masks.append(self._mask())
         if num_taken:
             self._matcher.rollback(num_taken)
         return masks
 
+    def _mask(self) -> bytes:
+        mask = self._matcher.compute_bitmask()
+        self._check()
+        return mask
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise RequestRefused(
+                f"response_format is too much for this answer: {_problem(self._matcher)}",
+                param="response_format",
+                code="invalid_grammar",
+            )
+
     def _take(self, token: int) -> bool:
         # A token that the library does not know would leave it in a state of error.
         return token < self._vocab_size and self._matcher.try_consume_tokens([token]) == 1
+
+
+def _problem(matcher: LLMatcher) -> str:
+    """What is wrong, in a line: a regular expression's trouble stands in the last one, after a picture of it."""
+    lines = matcher.get_error().partition("<state>")[0].strip().splitlines() or ["unknown"]
+    return " ".join(line.strip() for line in (lines if lines[0].endswith("error:") else lines[:1]))

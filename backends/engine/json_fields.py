@@ -20,6 +20,11 @@ class JsonFields:
         self._values = values
         self.where = where
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """All fields as they stand."""
+        return self._values
+
     @classmethod
     def from_file(cls, path: Path) -> JsonFields:
         """Raises ModelError where the file is missing, unreadable or no JSON object."""

@@ -26,12 +26,14 @@ class Layer:
         prefix = f"model.layers.{number}."
         attention, hidden, head_dim = f"{prefix}self_attn.", config.hidden_size, config.head_dim
         query_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
-        if config.fused_names:
-            names, sizes = [f"{attention}qkv_proj"], [query_size + 2 * kv_size]
-        else:
-            names, sizes = [f"{attention}{part}_proj" for part in "qkv"], [query_size, kv_size, kv_size]
-        self._qkv = weights.linear(names, sizes, hidden, bias=config.qkv_bias)
-        self._output = weights.linear([f"{attention}o_proj"], [hidden], query_size, bias=config.output_bias)
+        names = [f"{attention}{part}_proj" for part in (["qkv"] if config.fused_names else "qkv")]
+        self._qkv = weights.linear(
+            names, [query_size, kv_size, kv_size], hidden, bias=config.qkv_bias, split="outputs", unit=head_dim
+        )
+        self._output = weights.linear(
+            [f"{attention}o_proj"], [hidden], query_size, bias=config.output_bias, split="inputs"
+        )
+        self._num_heads = config.num_heads // weights.shard.count
         self._q_norm, self._k_norm = (
             weights.tensor(f"{attention}{part}_norm.weight", head_dim) if config.qk_norm else None for part in "qk"
         )
@@ -65,7 +67,7 @@ class Layer:
             batch.positions,
             kv,
             batch.slots,
-            num_heads=config.num_heads,
+            num_heads=self._num_heads,
             q_norm=self._q_norm,
             k_norm=self._k_norm,
             eps=eps,
@@ -108,12 +110,11 @@ class GatedMLP:
         """Reads its weights under `prefix`. Raises ModelError."""
         self._kind, self._activation = config.activation, activation
         hidden, size, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        if config.fused_names:
-            self._gate_up = weights.linear([f"{prefix}gate_up_proj"], [2 * size], hidden, bias=bias)
-        else:
-            names = [f"{prefix}gate_proj", f"{prefix}up_proj"]
-            self._gate_up = weights.linear(names, [size, size], hidden, bias=bias)
-        self._down = weights.linear([f"{prefix}down_proj"], [hidden], size, bias=bias)
+        names = ["gate_up_proj"] if config.fused_names else ["gate_proj", "up_proj"]
+        self._gate_up = weights.linear(
+            [f"{prefix}{name}" for name in names], [size, size], hidden, bias=bias, split="outputs"
+        )
+        self._down = weights.linear([f"{prefix}down_proj"], [hidden], size, bias=bias, split="inputs")
 
     def __call__(self, x: Tensor) -> Tensor:
         """See FeedForward."""
@@ -135,8 +136,10 @@ class RoutedExperts:
         self._gate_ups, self._downs = [], []
         for number in range(experts.count):
             expert = f"{prefix}experts.{number}."
-            self._gate_ups.append(weights.linear([f"{expert}{gate}", f"{expert}{up}"], [size, size], hidden))
-            self._downs.append(weights.linear([f"{expert}{down}"], [hidden], size))
+            names = [f"{expert}{gate}", f"{expert}{up}"]
+            self._gate_ups.append(weights.linear(names, [size, size], hidden, split="outputs"))
+            self._downs.append(weights.linear([f"{expert}{down}"], [hidden], size, split="inputs", adds_up=False))
+        self._add_up = weights.shard.add_up
 
     def __call__(self, x: Tensor) -> Tensor:
         """See FeedForward. Reads on the host which experts were chosen."""
@@ -156,7 +159,7 @@ class RoutedExperts:
                 start += count
                 inner = self._activation(self._gate_ups[number](inputs[part]), self._kind)
                 output.index_add_(0, tokens[part], self._downs[number](inner) * scales[part])
-        return output
+        return self._add_up(output)
 
 
 def _feed_forward(config: ModelConfig, number: int, weights: Weights, activation: GatedActivation) -> FeedForward:

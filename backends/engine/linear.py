@@ -28,6 +28,9 @@ from kernels.w4a16 import SYMMETRIC_ZERO, GroupWeight, quantize_int4, quantize_n
 from kernels.w8 import RowWeight, quantize_rows, w8_linear_reference, w8a8_linear_reference
 
 QUANTIZATIONS = ("int8", "w8a8", "int4", "nf4", "fp8")
+FOUR_BITS = ("int4", "nf4")
+OUTPUT_LAYER = "lm_head"
+"""The module whose outputs are the logits; tied models have none of its own."""
 DEFAULT_GROUP_SIZE = 128
 
 SMALLEST_PACKED_FLOAT32 = 2**18
@@ -130,7 +133,7 @@ def quantized_linear(
 
 
 def _dense(weight: Tensor, bias: Tensor | None) -> Linear:
-    if not _is_packable(weight):
+    if not is_packable(weight):
         return BuiltLinear(lambda x: functional.linear(x, weight, bias), weight.nbytes)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_TOKENS)  # noqa: SLF001
     pointwise = torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001
@@ -142,7 +145,8 @@ def _dense(weight: Tensor, bias: Tensor | None) -> Linear:
     return BuiltLinear(run, weight.nbytes)
 
 
-def _is_packable(weight: Tensor) -> bool:
+def is_packable(weight: Tensor) -> bool:
+    """Whether a layer of it keeps a copy that is laid out for oneDNN, instead of the weight itself."""
     if weight.device.type != "cpu" or not _has_onednn():
         return False
     if weight.dtype == torch.bfloat16:

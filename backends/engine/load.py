@@ -13,30 +13,37 @@ import torch
 from backends.engine.config import ModelConfig
 from backends.engine.decoder import Decoder, load_decoder
 from backends.engine.draft_model import DraftModel
-from backends.engine.errors import ModelError, OutOfMemory
+from backends.engine.errors import ModelError, OutOfMemory, is_out_of_memory
 from backends.engine.grammar import GrammarFactory
 from backends.engine.graphs import DecodeGraphs
 from backends.engine.kv_cache import KVCache, page_bytes
 from backends.engine.options import EngineOptions
 from backends.engine.pages import PagePool, pages_for
+from backends.engine.parallel import Followers
 from backends.engine.runner import Runner
 from backends.engine.sampling import Sampler
 from backends.engine.scheduler import Scheduler
+from backends.engine.shard import Shard, kv_shape
 from backends.engine.speculate import Speculator
 from backends.engine.tokenizer import Tokenizer
+from backends.engine.utilization import Peaks, Work, WorkCounter, measure_peaks
 from kernels.dispatch import select_ops
 from kernels.paging import PAGE_SIZE
 
 logger = logging.getLogger(__name__)
 
 _CPU_KV_BYTES = 2**30
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _FREE_SHARE = 0.85
 """Of a GPU's memory that is free once the weights are loaded; the rest is for activations and graphs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of. `page_bytes`: of one page in both caches; `max_context`: as far as pages reach."""
+    """What an engine is made of. `page_bytes`: of one page in both caches; `max_context`: as far as pages reach.
+
+    `close` ends what runs beside the engine.
+    """
 
     config: ModelConfig
     tokenizer: Tokenizer
@@ -48,6 +55,9 @@ class Parts:
     max_context: int
     weight_bytes: int
     page_bytes: int
+    work: Work
+    peaks: Peaks | None
+    close: Callable[[], None]
 
 
 def load_parts(options: EngineOptions, now: Callable[[], float]) -> Parts:
@@ -56,20 +66,38 @@ def load_parts(options: EngineOptions, now: Callable[[], float]) -> Parts:
     Raises ModelError, OutOfMemory.
     """
     device = _device(options)
+    if options.tensor_parallel == 1:
+        return _load_parts(options, now, device, None)
+    followers = Followers(options, _DTYPES.get(options.dtype), device)
+    try:
+        return _load_parts(options, now, device, followers)
+    except BaseException:
+        followers.close()
+        raise
+
+
+def _load_parts(
+    options: EngineOptions, now: Callable[[], float], device: torch.device, followers: Followers | None
+) -> Parts:
     tokenizer = Tokenizer(options.model)
-    decoder = _decoder(options, options.model, device, is_draft=False)
+    decoder = _decoder(options, options.model, device, is_draft=False, followers=followers)
     draft = None
     if options.draft is not None and options.speculate in ("auto", "draft"):
         draft = _decoder(options, options.draft, device, is_draft=True)
     kv_dtypes = {"auto": decoder.dtype, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
     kv_dtype = kv_dtypes[options.kv_dtype]
     draft_page_bytes = 0 if draft is None else page_bytes(draft.config, draft.dtype)
-    bytes_of_page = page_bytes(decoder.config, kv_dtype) + draft_page_bytes
+    shape = kv_shape(decoder.config, Shard() if followers is None else followers.shard)
+    bytes_of_page = page_bytes(shape, kv_dtype) + draft_page_bytes
     num_pages, max_context = _size(options, decoder.max_positions, bytes_of_page, device)
     host_pages = options.host_bytes // bytes_of_page
-    cache = KVCache(decoder.config, num_pages, dtype=kv_dtype, device=device, host_pages=host_pages)
+    make_cache = KVCache if followers is None else followers.cache
+    cache = make_cache(shape, num_pages, dtype=kv_dtype, device=device, host_pages=host_pages)
+    work = Work()
     grammars = GrammarFactory(tokenizer)
     sampler = Sampler(decoder.config.vocab_size, device, grammars, eos_token_ids=decoder.config.eos_token_ids)
+    # Ranks would have to replay their graphs in step.
+    has_graphs = device.type == "cuda" and followers is None
     draft_model = None
     if draft is not None:
         draft_model = DraftModel(
@@ -79,6 +107,7 @@ def load_parts(options: EngineOptions, now: Callable[[], float]) -> Parts:
             max_tokens=options.max_batch_tokens,
             vocab_size=decoder.config.vocab_size,
             device=device,
+            work=WorkCounter(draft.config, work, weight_bytes=draft.weight_bytes, kv_dtype=draft.dtype),
         )
     return Parts(
         config=decoder.config,
@@ -95,7 +124,6 @@ def load_parts(options: EngineOptions, now: Callable[[], float]) -> Parts:
             draft_model,
             most=options.max_draft,
             below=options.speculate_below,
-            vocab_size=decoder.config.vocab_size,
             now=now,
         ),
         runner=Runner(
@@ -103,13 +131,21 @@ def load_parts(options: EngineOptions, now: Callable[[], float]) -> Parts:
             cache,
             sampler,
             device=device,
-            graphs=_graphs(options, decoder, cache, pages_for(max_context)) if device.type == "cuda" else None,
+            graphs=_graphs(options, decoder, cache, pages_for(max_context)) if has_graphs else None,
+            work=WorkCounter(decoder.config, work, weight_bytes=decoder.weight_bytes, kv_dtype=kv_dtype),
         ),
         draft=draft_model,
         max_context=max_context,
         weight_bytes=decoder.weight_bytes + (0 if draft is None else draft.weight_bytes),
         page_bytes=bytes_of_page,
+        work=work,
+        peaks=measure_peaks(device, decoder.dtype) if options.measure_peaks else None,
+        close=_nothing if followers is None else followers.close,
     )
+
+
+def _nothing() -> None:
+    """A model on one device has nothing beside it."""
 
 
 def _device(options: EngineOptions) -> torch.device:
@@ -119,20 +155,32 @@ def _device(options: EngineOptions) -> torch.device:
     return torch.device("cuda" if options.device != "cpu" and is_there else "cpu")
 
 
-def _decoder(options: EngineOptions, folder: Path, device: torch.device, *, is_draft: bool) -> Decoder:
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+def _decoder(
+    options: EngineOptions,
+    folder: Path,
+    device: torch.device,
+    *,
+    is_draft: bool,
+    followers: Followers | None = None,
+) -> Decoder:
     try:
         return load_decoder(
             folder,
-            dtype=dtypes.get(options.dtype),
+            dtype=_DTYPES.get(options.dtype),
             device=device,
             ops=select_ops(device.type, reference=options.reference_kernels),
             quantization=None if is_draft else options.quantization,
             adapter=None if is_draft else options.adapter,
             max_positions=options.max_context,
+            shard=None if followers is None else followers.shard,
+            make=Decoder if followers is None else followers.decoder,
         )
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemory(f"the weights of {folder} do not fit on {device}; quantize them ({error})") from error
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(
+            f"the weights of {folder} do not fit on {device}; quantize them, or take a smaller model ({error})"
+        ) from error
 
 
 def _size(options: EngineOptions, max_positions: int, bytes_of_page: int, device: torch.device) -> tuple[int, int]:
@@ -155,8 +203,15 @@ def _size(options: EngineOptions, max_positions: int, bytes_of_page: int, device
 
 
 def _fingerprint(options: EngineOptions) -> bytes:
-    """Names what the pages of this engine's cache hold."""
-    parts = (str(options.model), str(options.adapter), options.dtype, str(options.quantization), options.kv_dtype)
+    """Names what the pages of this engine's cache hold: which weights, and in what form."""
+    parts = [options.dtype, str(options.quantization), options.kv_dtype]
+    for folder in (options.model, options.adapter):
+        # A folder may be written anew under its old name; reading gigabytes to know it would take too long.
+        files = sorted(folder.iterdir()) if folder is not None else []
+        parts.append(str(folder))
+        for file in files:
+            found = file.stat()
+            parts += [file.name, str(found.st_size), str(found.st_mtime_ns)]
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
 
 

@@ -23,7 +23,9 @@ class EngineOptions:
     for keys and values of both models (None: what the device can spare, 1 GiB on a CPU), `host_bytes` that of the
     tier behind it. `max_requests` in flight, waiting ones included; more are refused. `threads` of the CPU (None
     leaves torch's number). `max_draft` tokens are proposed at once at most, and none in steps of more than
-    `speculate_below` answers. `reference_kernels` runs the torch twins on CUDA too. Raises ValueError.
+    `speculate_below` answers. `measure_peaks` takes half a second at the start to find what the device reaches, which
+    the statistics' work is a share of. `reference_kernels` runs the torch twins on CUDA too. `tensor_parallel` devices
+    share each layer of the target between them, all on this machine. Raises ValueError.
     """
 
     model: Path
@@ -43,10 +45,12 @@ class EngineOptions:
     max_draft: int = 6
     speculate_below: int = 32
     threads: int | None = None
+    measure_peaks: bool = False
     reference_kernels: bool = False
+    tensor_parallel: int = 1
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("max_batch_tokens", "max_sequences", "max_requests", "max_draft"), 1)
+        least = dict.fromkeys(("max_batch_tokens", "max_sequences", "max_requests", "max_draft", "tensor_parallel"), 1)
         least |= {"host_bytes": 0, "speculate_below": 0}
         least |= {name: 1 for name in ("max_context", "kv_bytes", "threads") if getattr(self, name) is not None}
         for name, minimum in least.items():

@@ -1,23 +1,28 @@
-"""What a quantized checkpoint says of itself, and the 4-bit layouts of others unpacked into ours.
+"""What a quantized checkpoint says of itself, and the layouts of others, of four or three bits, unpacked into ours.
 
-Both keep weights as [in, out] with eight numbers in an int32. GPTQ packs along the inputs, AWQ along the outputs and
-in the order of AWQ_ORDER; GPTQ's first format stores zero points less one.
+Both keep weights as [in, out] with eight numbers in an int32 (or 32 in three). GPTQ packs along the inputs, AWQ along
+the outputs and in the order of AWQ_ORDER; GPTQ's first format stores zero points less one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from backends.engine.errors import ModelError
+from backends.engine.json_fields import JsonFields
+from backends.engine.linear import QUANTIZATIONS
 from kernels.w4a16 import SYMMETRIC_ZERO, GroupWeight, pack_codes
 
 CONFIG_FIELD = "quantization_config"
 OUR_METHOD = "slipstream"
+READ_BITS: Mapping[str, tuple[int, ...]] = MappingProxyType({"gptq": (4, 3), "awq": (4,)})
+"""Formats of others, and the bits a number that we read of each."""
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight neighbouring outputs lies in each nibble of AWQ's int32, lowest first."""
 
@@ -27,43 +32,51 @@ TensorSource = Callable[[str], Tensor | None]
 
 @dataclass(frozen=True, slots=True)
 class QuantizationConfig:
-    """config.json's `quantization_config`: whose format, and for ours which method."""
+    """config.json's `quantization_config`: whose format, for ours which method, and GPTQ's bits a number."""
 
     quant_method: str
     method: str
+    bits: int = 4
     has_stored_zero_less_one: bool = False
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> QuantizationConfig:
+    def from_fields(cls, fields: JsonFields) -> QuantizationConfig:
         """Raises ModelError for a format that is not read, which says what is."""
-        quant_method = fields.get("quant_method")
+        quant_method = fields.raw("quant_method")
         if quant_method == OUR_METHOD:
-            return cls(quant_method, str(fields.get("method")))
-        if quant_method not in ("gptq", "awq"):
-            raise ModelError(f"quant_method {quant_method!r} is not read; read are {OUR_METHOD}, gptq and awq")
-        bits = fields.get("bits", fields.get("w_bit"))
-        if bits != 4:
-            raise ModelError(f"{quant_method} with {bits} bits is not read; only 4 bits are")
-        if quant_method == "awq" and fields.get("version", "gemm") != "gemm":
-            raise ModelError(f"awq version {fields['version']!r} is not read; only gemm is")
-        is_first_format = quant_method == "gptq" and fields.get("checkpoint_format", "gptq") != "gptq_v2"
-        return cls(quant_method, "int4", is_first_format)
+            method = fields.raw("method")
+            if method not in QUANTIZATIONS:
+                raise fields.invalid("method", f"one of {', '.join(QUANTIZATIONS)}")
+            return cls(OUR_METHOD, method)
+        if quant_method not in READ_BITS:
+            known = ", ".join((OUR_METHOD, *READ_BITS))
+            raise fields.invalid("quant_method", f"one of {known}: weights in another form are not read")
+        name = "w_bit" if "bits" not in fields and "w_bit" in fields else "bits"
+        if fields.raw(name) not in READ_BITS[quant_method]:
+            read = " or ".join(str(bits) for bits in READ_BITS[quant_method])
+            raise fields.invalid(name, f"{read}: {quant_method} is read with no other")
+        if quant_method == "awq" and fields.text("version", "gemm").lower() != "gemm":
+            raise fields.invalid("version", "'gemm': awq is read in no other layout")
+        is_first_format = quant_method == "gptq" and fields.raw("checkpoint_format") != "gptq_v2"
+        return cls(quant_method, "int4", fields.whole(name), is_first_format)
 
 
 def gptq_weight(
     name: str, qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor | None, config: QuantizationConfig
 ) -> GroupWeight | Tensor:
-    """The weight [out, in] of GPTQ's qweight [in / 8, out], qzeros [groups, out / 8], scales [groups, out].
+    """The weight [out, in] of GPTQ's qweight [in * bits / 32, out], qzeros [groups, out * bits / 32], scales [groups,
+    out].
 
     Inputs that were sorted by activation (`g_idx` [in], a group for each) have no groups of neighbours: their weight
     comes back unpacked, float32. Raises ModelError where the shapes do not fit.
     """
-    num_in, num_out = qweight.shape[0] * 8, qweight.shape[1]
-    _check_shapes(name, num_in, num_out, qzeros, scales)
-    codes = _nibbles(qweight).permute(1, 0, 2).reshape(num_out, num_in)
-    zeros = _nibbles(qzeros).flatten(1).T
+    bits, largest = config.bits, 2**config.bits - 1
+    num_in, num_out = qweight.shape[0] * 32 // bits, qweight.shape[1]
+    _check_shapes(name, num_in, num_out, qzeros, scales, bits)
+    codes = _numbers(qweight.T, bits)
+    zeros = _numbers(qzeros, bits).T
     if config.has_stored_zero_less_one:
-        zeros = (zeros + 1) & 15
+        zeros = (zeros + 1) & largest
     num_groups = scales.shape[0]
     in_order = torch.arange(num_in) // (num_in // num_groups)
     if g_idx is not None and not torch.equal(g_idx.cpu().long(), in_order):
@@ -80,7 +93,7 @@ def awq_weight(name: str, qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Gr
     Raises ModelError where the shapes do not fit.
     """
     num_in, num_out = qweight.shape[0], qweight.shape[1] * 8
-    _check_shapes(name, num_in, num_out, qzeros, scales)
+    _check_shapes(name, num_in, num_out, qzeros, scales, 4)
     back = [AWQ_ORDER.index(output) for output in range(8)]
     codes = _nibbles(qweight)[:, :, back].flatten(1).T
     zeros = _nibbles(qzeros)[:, :, back].flatten(1).T
@@ -101,16 +114,27 @@ def _nibbles(words: Tensor) -> Tensor:
     return (words.unsqueeze(2) >> shifts) & 15
 
 
-def _check_shapes(name: str, num_in: int, num_out: int, qzeros: Tensor, scales: Tensor) -> None:
-    num_groups = scales.shape[0]
+def _numbers(words: Tensor, bits: int) -> Tensor:
+    """[n, m] int32 -> [n, m * 32 / bits] int32 numbers of 4 or 3 bits, which lie side by side from the lowest on."""
+    if bits == 4:
+        return _nibbles(words).flatten(1)
+    # 32 numbers lie in three words, number 21 across a border of 64 bits.
+    first, second, third = (words.long() & 0xFFFFFFFF).reshape(words.shape[0], -1, 3).unsqueeze(3).unbind(2)
+    low, high = first | second << 32, second >> 31 | third << 1
+    parts = (low >> 3 * torch.arange(21), high >> 3 * torch.arange(11))
+    return (torch.cat(parts, dim=2) & 7).flatten(1).int()
+
+
+def _check_shapes(name: str, num_in: int, num_out: int, qzeros: Tensor, scales: Tensor, bits: int) -> None:
+    num_groups, unit = scales.shape[0], 32 // math.gcd(32, bits)
     is_fitting = (
         scales.shape[1:] == (num_out,)
-        and qzeros.shape == (num_groups, num_out // 8)
+        and qzeros.shape == (num_groups, num_out * bits // 32)
         and num_groups > 0
-        and num_in % num_groups == 0
+        and num_in % num_groups == num_in % unit == num_out % unit == 0
     )
     if not is_fitting:
         raise ModelError(
             f"{name}: qzeros {list(qzeros.shape)} and scales {list(scales.shape)} do not fit a weight of {num_in} "
-            f"inputs and {num_out} outputs: the file is no 4-bit checkpoint of its quant_method"
+            f"inputs and {num_out} outputs: the file is no {bits}-bit checkpoint of its quant_method"
         )

@@ -45,6 +45,7 @@ class Request:
     reports that many alternatives at each prompt position from `prompt_logprobs_from` on: echo, and scoring.
     `pooling` asks for an embedding of the prompt instead of an answer. `salt` separates prefix caches (tenants),
     `adapter` names a LoRA. Lower `priority` goes first. `prediction`: tokens the answer will probably repeat.
+    `continues_text`: the answer goes on where the prompt's text ends, so a space that begins it belongs to it.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Request:
     adapter: str | None = None
     priority: int = 0
     prediction: tuple[int, ...] = ()
+    continues_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 
 import torch
@@ -16,6 +17,7 @@ from backends.engine.prompt_reader import Pooling, PromptLogprobs, PromptReader,
 from backends.engine.request import TokenLogprob
 from backends.engine.sampling import Choice, Sampler
 from backends.engine.sequence import Sequence, Slice
+from backends.engine.utilization import WorkCounter
 
 
 def wants_answer(sequence: Sequence) -> bool:
@@ -25,7 +27,7 @@ def wants_answer(sequence: Sequence) -> bool:
 
 
 class Runner:
-    """One target model with its cache and sampler. `graphs`: captured decode steps, on CUDA."""
+    """One target model with its cache and sampler. `graphs`: captured decode steps, on CUDA. `work` counts steps."""
 
     def __init__(
         self,
@@ -35,19 +37,23 @@ class Runner:
         *,
         device: torch.device,
         graphs: DecodeGraphs | None = None,
+        work: WorkCounter | None = None,
     ) -> None:
         self._decoder = decoder
         self._cache = cache
         self._sampler = sampler
         self._device = device
         self._graphs = graphs
+        self._work = work
         self._readers: dict[Sequence, PromptReader] = {}
 
     def transfer(self, transfers: Transfers) -> None:
         """Moves pages before a step."""
         self._cache.transfer(transfers)
 
-    def run(self, slices: SequenceOf[Slice], draft_probs: Tensor | None = None) -> list[Choice | None]:
+    def run(
+        self, slices: SequenceOf[Slice], draft_probs: Mapping[Sequence, Tensor] | None = None
+    ) -> list[Choice | None]:
         """Computes the slices with their sequences' drafts and chooses tokens.
 
         Returns for each slice what was chosen, None where it does not sample or no answer is wanted. `draft_probs` as
@@ -77,6 +83,8 @@ class Runner:
         for _, wanted, offset in reading:
             rows += range(wanted.start + offset, wanted.stop + offset)
         batch = build_batch(spans, rows, self._device)
+        if self._work is not None:
+            self._work.add(spans, num_sampling)
         if self._graphs is not None and not reading and self._graphs.can_run(batch):
             logits = self._graphs.run(batch)
         else:

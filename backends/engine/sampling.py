@@ -3,11 +3,15 @@
 Batches of greedy rows without extras take one argmax; everything else is paid for only by the batches that use it.
 The order of what is applied is vLLM's: log-probabilities are of the model's own logits; then the edits of `edits.py`;
 then temperature, min-p, top-k and top-p.
+
+A request that gives a seed gets the same tokens whatever is drafted: its tokens are drawn first, and drafts accepted
+that equal them; its draft model draws with the same noise, so that they often do. Without a seed drafts are accepted by
+rejection sampling, which accepts the most (docs/decisions/011).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,15 +24,25 @@ from backends.engine.grammar import GrammarFactory
 from backends.engine.request import TokenLogprob
 from backends.engine.sampling_params import check_params
 from backends.engine.sequence import Sequence, Slice
-from kernels.random import DRAFT_STREAM, TARGET_STREAM
+from kernels.random import TARGET_STREAM
 from kernels.reject import reject_reference
-from kernels.sample import SampleRows, draw_reference, probabilities_reference, sample_reference
+from kernels.sample import (
+    SampleRows,
+    draw_reference,
+    likeliest_reference,
+    normalized_reference,
+    probabilities_reference,
+    sample_reference,
+    weights_reference,
+)
 
 __all__ = ["Choice", "Sampler", "check_params"]
 
 _GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: logits divided by them could overflow."""
 _SEED_RANGE = 1 << 64
+_OTHER_SEED = 1 << 63
+"""Turns a seed into that of a draft's own noise: the engine draws seeds of 63 bits, so they never meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +59,18 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """How a sequence is drawn, as far as it stays the same from step to step."""
+    """How a sequence is drawn, as far as it stays the same from step to step.
+
+    `is_judged`: its draft model's proposals are verified by rejection sampling, and not by drawing first.
+    """
 
     temperature: float
     top_k: int
     top_p: float
     min_p: float
     seed: int
+    draft_seed: int
+    is_judged: bool
     has_edits: bool
     num_logprobs: int | None
 
@@ -80,18 +99,21 @@ class Sampler:
         self._editor = LogitEditor(vocab_size, device, grammars, eos_token_ids)
         self._rules: dict[Sequence, _Rules] = {}
         self._drawn: list[Tensor] = []
+        self._last_rows: dict[bool, tuple[list[tuple[Sequence, int]], SampleRows]] = {}
 
-    def choose(self, logits: Tensor, slices: SequenceOf[Slice], draft_probs: Tensor | None = None) -> list[Choice]:
+    def choose(
+        self, logits: Tensor, slices: SequenceOf[Slice], draft_probs: Mapping[Sequence, Tensor] | None = None
+    ) -> list[Choice]:
         """A choice for each slice that samples, in order.
 
         `logits`: [rows, vocab] float32, for each of these slices one row behind its known tokens and one behind each
-        token of `sequence.draft`; overwritten. `draft_probs`: [all draft tokens, vocab] float32, what each was drawn
-        from; None where each was proposed with certainty.
+        token of `sequence.draft`; overwritten. `draft_probs`: for each sequence that `is_judged` what its drafts were
+        drawn from, [draft tokens, vocab] float32; the other drafts count as proposed with certainty.
         """
         sequences = [part.sequence for part in slices if part.samples]
         rules = [self._rules_of(sequence) for sequence in sequences]
         if all(rule.is_plain for rule in rules):
-            return _matched(sequences, logits.argmax(dim=1).tolist())
+            return _matched(sequences, likeliest_reference(logits).tolist())
         step: list[Rows] = []
         for sequence in sequences:
             step.append(Rows(sequence, step[-1].end if step else 0, sequence.draft))
@@ -100,20 +122,16 @@ class Sampler:
         if edited:
             self._editor.apply(logits, edited)
         if all(rule.temperature == 0 for rule in rules):
-            choices = _matched(sequences, logits.argmax(dim=1).tolist())
-        elif draft_probs is None or not len(draft_probs):
-            # Drawing first and comparing then accepts a certain proposal x with probability p(x), as it should be,
-            # and draws the same tokens as without proposals.
-            choices = _matched(sequences, sample_reference(logits, self._rows(step, rules), TARGET_STREAM).tolist())
+            choices = _matched(sequences, likeliest_reference(logits).tolist())
         else:
-            choices = self._verify(logits, step, rules, draft_probs)
+            choices = self._verify(logits, step, rules, draft_probs or {})
         return choices if raw is None else _with_logprobs(choices, raw, step, rules)
 
     def draft(self, logits: Tensor, sequences: SequenceOf[Sequence], depth: int) -> tuple[Tensor, Tensor | None]:
         """What a draft model proposes behind `depth` tokens that it has proposed already, in the calls before.
 
         `logits`: [sequences, vocab] float32, overwritten. Returns the tokens, [sequences] int64, and the distributions
-        they were drawn from, [sequences, vocab] float32, None where all are greedy.
+        they were drawn from, [sequences, vocab] float32, None where no sequence `is_judged` by them.
         """
         if not depth:
             self._drawn.clear()
@@ -121,14 +139,19 @@ class Sampler:
         if any(rule.has_edits for rule in rules):
             self._edit_drafts(logits, sequences, rules)
         if all(rule.temperature == 0 for rule in rules):
-            tokens, probs = logits.argmax(dim=1), None
+            tokens, probs = likeliest_reference(logits), None
         else:
             step = [Rows(sequence, index) for index, sequence in enumerate(sequences)]
-            rows = self._rows(step, rules, depth)
-            probs = probabilities_reference(logits, rows)
-            tokens = draw_reference(probs, rows.seeds, rows.positions, DRAFT_STREAM, is_sparse=rows.is_filtered)
+            rows = self._rows(step, rules, is_draft=True, depth=depth)
+            weights = weights_reference(logits, rows)
+            tokens = draw_reference(weights, rows.seeds, rows.positions, TARGET_STREAM, is_sparse=rows.is_filtered)
+            probs = normalized_reference(weights) if any(rule.is_judged for rule in rules) else None
         self._drawn.append(tokens)
         return tokens, probs
+
+    def is_judged(self, sequence: Sequence) -> bool:
+        """Whether its draft model's proposals are verified by their distributions: drawn, and without a seed given."""
+        return self._rules_of(sequence).is_judged
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept of a sequence that has ended."""
@@ -140,43 +163,95 @@ class Sampler:
         if rules is None:
             params = sequence.request.params
             is_greedy = params.temperature < _GREEDY_BELOW or params.top_k == 1
+            is_seeded = params.seed is not None
             rules = self._rules[sequence] = _Rules(
                 temperature=0.0 if is_greedy else params.temperature,
                 top_k=params.top_k if 0 < params.top_k < self._vocab_size else self._vocab_size,
                 top_p=params.top_p,
                 min_p=params.min_p,
                 seed=_signed(sequence.seed),
+                draft_seed=_signed(sequence.seed if is_seeded else sequence.seed ^ _OTHER_SEED),
+                is_judged=not (is_greedy or is_seeded),
                 has_edits=edits_logits(params),
                 num_logprobs=params.logprobs,
             )
         return rules
 
-    def _rows(self, step: list[Rows], rules: list[_Rules], depth: int = 0) -> SampleRows:
+    def _rows(self, step: list[Rows], rules: list[_Rules], *, is_draft: bool = False, depth: int = 0) -> SampleRows:
         """How each row is drawn; positions are `depth` further than the rows tell."""
-        integers, numbers = [], []
-        for rows, rule in zip(step, rules, strict=True):
-            position = len(rows.sequence.tokens) + depth
-            for offset in range(1 + len(rows.drafts)):
-                integers.append((rule.seed, position + offset, rule.top_k))
-                numbers.append((rule.temperature, rule.top_p, rule.min_p))
-        seeds, positions, top_k = torch.tensor(integers, device=self._device).t().contiguous().unbind(0)
+        positions: list[int] = []
+        members: list[tuple[Sequence, int]] = []
+        for rows in step:
+            position, count = len(rows.sequence.tokens) + depth, 1 + len(rows.drafts)
+            positions += range(position, position + count)
+            members.append((rows.sequence, count))
+        last_members, last = self._last_rows.get(is_draft, (None, None))
+        where = torch.tensor(positions, device=self._device)
+        if last is not None and last_members == members:
+            # Written out: `replace` costs as much as five tensors.
+            return SampleRows(last.seeds, where, last.temperature, last.top_k, last.top_p, last.min_p, last.is_greedy)
+        integers, numbers, is_greedy = [], [], []
+        for (_, count), rule in zip(members, rules, strict=True):
+            integers += [(rule.draft_seed if is_draft else rule.seed, rule.top_k)] * count
+            numbers += [(rule.temperature or 1.0, rule.top_p, rule.min_p)] * count
+            is_greedy += [not rule.temperature] * count
+        seeds, top_k = torch.tensor(integers, device=self._device).t().contiguous().unbind(0)
         temperature, top_p, min_p = torch.tensor(numbers, device=self._device).t().contiguous().unbind(0)
         drawn = [rule for rule in rules if rule.temperature]
-        return SampleRows(
+        made = SampleRows(
             seeds=seeds,
-            positions=positions,
+            positions=where,
             temperature=temperature,
             top_k=top_k if any(rule.top_k < self._vocab_size for rule in drawn) else None,
             top_p=top_p if any(rule.top_p < 1 for rule in drawn) else None,
             min_p=min_p if any(rule.min_p > 0 for rule in drawn) else None,
+            is_greedy=torch.tensor(is_greedy, device=self._device) if len(drawn) < len(rules) else None,
         )
+        # Most steps have the same sequences as the one before.
+        self._last_rows[is_draft] = (members, made)
+        return made
 
-    def _verify(self, logits: Tensor, step: list[Rows], rules: list[_Rules], draft_probs: Tensor) -> list[Choice]:
+    def _verify(
+        self, logits: Tensor, step: list[Rows], rules: list[_Rules], draft_probs: Mapping[Sequence, Tensor]
+    ) -> list[Choice]:
+        """Each sequence by its own way of two."""
+        is_judged = [rows.sequence in draft_probs and bool(rows.drafts) for rows in step]
+        if not any(is_judged):
+            return self._draw(logits, step, rules)
+        if all(is_judged):
+            return self._judge(logits, step, rules, draft_probs)
+        choices: dict[int, Choice] = {}
+        for kind in (True, False):
+            members = [index for index, found in enumerate(is_judged) if found is kind]
+            part: list[Rows] = []
+            where: list[int] = []
+            for rows in (step[index] for index in members):
+                part.append(Rows(rows.sequence, len(where), rows.drafts))
+                where += range(rows.first, rows.end)
+            own = [rules[index] for index in members]
+            found = self._judge(logits[where], part, own, draft_probs) if kind else self._draw(logits[where], part, own)
+            choices.update(zip(members, found, strict=True))
+        return [choices[index] for index in range(len(step))]
+
+    def _draw(self, logits: Tensor, step: list[Rows], rules: list[_Rules]) -> list[Choice]:
+        """Draws first and compares then: a certain proposal x is accepted with probability p(x), as it should be, and
+        the tokens are those drawn without any proposals.
+        """
+        tokens = sample_reference(logits, self._rows(step, rules), TARGET_STREAM).tolist()
+        return _matched([rows.sequence for rows in step], tokens)
+
+    def _judge(
+        self, logits: Tensor, step: list[Rows], rules: list[_Rules], draft_probs: Mapping[Sequence, Tensor]
+    ) -> list[Choice]:
+        """Rejection sampling, of what was drawn from `draft_probs`."""
         sample_rows = self._rows(step, rules)
-        starts = torch.tensor([0, *(rows.end for rows in step)], device=self._device)
-        drafts = torch.tensor([token for rows in step for token in rows.drafts], device=self._device)
-        probs = probabilities_reference(logits, sample_rows)
-        accepted, following = reject_reference(probs, draft_probs, drafts, starts, sample_rows)
+        accepted, following = reject_reference(
+            probabilities_reference(logits, sample_rows),
+            torch.cat([draft_probs[rows.sequence] for rows in step]),
+            torch.tensor([token for rows in step for token in rows.drafts], device=self._device),
+            torch.tensor([0, *(rows.end for rows in step)], device=self._device),
+            sample_rows,
+        )
         return [
             Choice([*rows.drafts[:num_accepted], token], None, num_accepted)
             for rows, num_accepted, token in zip(step, accepted.tolist(), following.tolist(), strict=True)

@@ -11,7 +11,6 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from backends.engine.adaptive import Acceptance, Length, StepTime, best_draft
@@ -75,14 +74,12 @@ class Speculator:
         *,
         most: int,
         below: int,
-        vocab_size: int,
         now: Callable[[], float],
     ) -> None:
         self._looks_up = mode in ("auto", "ngram")
         self._draft = draft if mode in ("auto", "draft") else None
         self._most = most if mode != "off" else 0
         self._below = below
-        self._vocab_size = vocab_size
         self._now = now
         self._target_time = StepTime()
         self._draft_time = StepTime()
@@ -98,24 +95,24 @@ class Speculator:
         """Draft tokens to make room for in the coming step, for each sequence."""
         return self._most if self._num_sequences <= self._below else 0
 
-    def propose(self, slices: SequenceOf[Slice]) -> Tensor | None:
+    def propose(self, slices: SequenceOf[Slice]) -> dict[Sequence, Tensor]:
         """Fills `sequence.draft` of the step's sequences with at most `num_draft` tokens.
 
-        Returns the distributions that drafts were drawn from, [all draft tokens, vocab_size] in the slices' order,
-        or None where each was proposed with certainty.
+        Returns the distributions that drafts were drawn from, [tokens, vocab_size], of the sequences whose drafts are
+        judged by them.
         """
         self._num_sequences = max(len(slices), 1)
         if not any(part.num_draft for part in slices):
-            return None
+            return {}
         decoding = [part for part in slices if part.num_draft]
         lengths = [self._choose(part) for part in decoding]
         if self._draft is None:
-            return None
+            return {}
         began = self._now()
         probs = self._draft.propose(decoding, lengths)
         if (most := max(lengths)) > 0:
             self._draft_time.add(len(decoding), (self._now() - began) / most)
-        return self._joined(decoding, probs) if probs else None
+        return probs
 
     def observe(self, done: SequenceOf[tuple[Slice, Choice | None]], seconds: float) -> None:
         """Notes what came of a step's proposals, and its time; before anything is committed."""
@@ -211,17 +208,3 @@ class Speculator:
         else:
             outcome.draft_accepted += num_accepted
             outcome.draft_rejected += num_proposed - num_accepted
-
-    def _joined(self, slices: list[Slice], probs: dict[Sequence, Tensor]) -> Tensor:
-        """The distributions of all drafts in order; what was looked up was proposed with certainty."""
-        like = next(iter(probs.values()))
-        parts = []
-        for part in slices:
-            sequence = part.sequence
-            if sequence in probs:
-                parts.append(probs[sequence])
-            elif sequence.draft:
-                certain = like.new_zeros((len(sequence.draft), self._vocab_size))
-                certain[range(len(sequence.draft)), sequence.draft] = 1.0
-                parts.append(certain)
-        return torch.cat(parts)

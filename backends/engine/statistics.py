@@ -8,6 +8,7 @@ from backends.engine.sampling import Choice
 from backends.engine.scheduler import SchedulerStatistics
 from backends.engine.sequence import Slice
 from backends.engine.speculate import SpeculationStatistics
+from backends.engine.utilization import Peaks, Work
 
 
 @dataclass(slots=True)
@@ -42,13 +43,34 @@ class StepCounts:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """An engine at this moment. `queue_s` is the summed wait of `num_started` requests for their first step."""
+    """An engine at this moment. `queue_s` is the summed wait of `num_started` requests for their first step, and
+    `queue_times` are the waits of the latest of them, in order. `work` over `steps.run_s` and `peaks` is utilization;
+    peaks are None where they were not measured.
+    """
 
     num_requests: int
     num_started: int
     queue_s: float
+    queue_times: tuple[float, ...]
     steps: StepCounts
     scheduler: SchedulerStatistics
     speculation: SpeculationStatistics
     weight_bytes: int
     page_bytes: int
+    work: Work
+    peaks: Peaks | None
+
+    @property
+    def mfu(self) -> float | None:
+        """The share of the device's operations that the models' steps used, 0..1; None where its peak is unknown."""
+        return None if self.peaks is None else self._share(self.work.operations, self.peaks.operations_per_s)
+
+    @property
+    def mbu(self) -> float | None:
+        """The share of the device's bandwidth, likewise."""
+        if self.peaks is None:
+            return None
+        return self._share(self.work.read_bytes + self.work.written_bytes, self.peaks.bytes_per_s)
+
+    def _share(self, done: int, peak: float) -> float:
+        return done / (self.steps.run_s * peak) if self.steps.run_s else 0.0

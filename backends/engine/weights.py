@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -10,7 +10,14 @@ from torch import Tensor
 
 from backends.engine.adapter import LoraAdapter
 from backends.engine.checkpoint import Checkpoint
-from backends.engine.linear import Linear, make_linear
+from backends.engine.errors import ModelError
+from backends.engine.linear import FOUR_BITS, OUTPUT_LAYER, BuiltLinear, Linear, is_packable, make_linear
+from backends.engine.quantized_formats import QuantizationConfig
+from backends.engine.quantized_reader import read_quantized
+from backends.engine.shard import Piece, Shard, Split, pieces_of
+
+Observer = Callable[[Sequence[str], Tensor], None]
+"""Is told what goes into a layer: the modules it is made of, and their common input [tokens, in]."""
 
 
 class Weights:
@@ -23,19 +30,35 @@ class Weights:
         dtype: torch.dtype | None,
         device: torch.device,
         quantization: str | None = None,
+        stored: QuantizationConfig | None = None,
         adapter: Path | None = None,
+        shard: Shard | None = None,
+        observe: Observer | None = None,
     ) -> None:
-        """`dtype` None is the checkpoint's own. Raises ModelError for files that are missing or torn."""
+        """`dtype` None is the checkpoint's own; `stored`: how its layers are quantized already. `shard`: only this
+        rank's share of the layers that can be divided. Raises ModelError for files that are missing or torn, and where
+        quantized weights are to be quantized or merged with an adapter.
+        """
+        if stored is not None:
+            for what, wanted in (("quantization", quantization), ("an adapter", adapter)):
+                if wanted is not None:
+                    raise ModelError(
+                        f"{folder}: the weights are quantized already ({stored.quant_method}), so they cannot take "
+                        f"{what}: start from the original, or leave it out"
+                    )
+        self.shard = Shard() if shard is None else shard
         self._checkpoint = Checkpoint.from_folder(folder)
         self._adapter = None if adapter is None else LoraAdapter(adapter)
         self._device = device
         self._quantization = quantization
+        self._stored = stored
         self._dtype = dtype
+        self._observe = observe
         self.num_bytes = 0
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """One parameter, a copy of its own. Raises ModelError where it is missing or shaped otherwise."""
-        tensor = self._read(name, shape)
+        tensor = self._copied(self._read(name, shape))
         self.num_bytes += tensor.nbytes
         return tensor
 
@@ -47,43 +70,97 @@ class Weights:
         *,
         bias: bool = False,
         quantized: bool = True,
+        split: Split | None = None,
+        unit: int = 1,
+        adds_up: bool = True,
     ) -> Linear:
-        """The modules `names` of `out_sizes` outputs as one layer, in that order.
+        """The modules `names` of `out_sizes` outputs as one layer, in that order; a single name may have several sizes.
 
-        `quantized` False keeps the layer in the model's type. Raises ModelError as `tensor` does.
+        `split` "outputs": this rank has its share of each of `out_sizes`, in steps of `unit`; "inputs": its share of
+        the inputs, and the ranks' results are added up, unless `adds_up` is False. `quantized` False keeps the layer in
+        the model's type. Raises ModelError as `tensor` does.
         """
-        sizes = list(zip(names, out_sizes, strict=True))
-        parts = [self._read(f"{name}.weight", (size, in_size)) for name, size in sizes]
-        biases = [self._read(f"{name}.bias", (size,)) for name, size in sizes] if bias else []
-        return self._made(parts, biases, quantized=quantized)
+        pieces = pieces_of(names, out_sizes, in_size, self.shard, split=split, unit=unit)
+        biases = None
+        # Of results that are added up, one brings the bias.
+        if bias and not (split == "inputs" and self.shard.rank):
+            read = [piece.cut_rows(self._read(f"{piece.name}.bias", (piece.out_size,))) for piece in pieces]
+            biases = self._joined(read)
+            self.num_bytes += biases.nbytes
+        linear = self._linear(pieces, biases, self._quantization if quantized else None)
+        self.num_bytes += linear.num_bytes
+        if self._observe is not None:
+            linear = _observed(linear, names, self._observe)
+        if split == "inputs" and adds_up and self.shard.count > 1:
+            linear = _added_up(linear, self.shard)
+        return linear
 
-    def tied_head(self, embedding: Tensor) -> Linear:
-        """The output layer of a model that reads its embedding [vocab, hidden] backwards."""
-        weight = embedding if self._adapter is None else self._adapter.merge("lm_head.weight", embedding)
-        if self._quantization is None and weight is embedding:
-            # Already counted: one tensor serves both ends.
-            return make_linear(weight, None, quantization=None)
-        return self._made([weight], [])
+    def head(self, vocab_size: int, hidden_size: int, *, tied: Tensor | None) -> Linear:
+        """The output layer; `tied`: the embedding [vocab, hidden] that the model reads backwards for it.
+
+        Where the other layers have four bits a number, this one has eight: it decides every token.
+        """
+        quantization = "int8" if self._quantization in FOUR_BITS else self._quantization
+        if tied is None:
+            linear = self._linear([Piece.whole(OUTPUT_LAYER, vocab_size, hidden_size)], None, quantization)
+        else:
+            weight = tied if self._adapter is None else self._adapter.merge(f"{OUTPUT_LAYER}.weight", tied)
+            linear = make_linear(weight, None, quantization=quantization)
+            if weight is tied and quantization is None and not is_packable(weight):
+                # Already counted: one tensor serves both ends.
+                return linear
+        self.num_bytes += linear.num_bytes
+        return linear if self._observe is None else _observed(linear, [OUTPUT_LAYER], self._observe)
 
     def check_complete(self) -> None:
         """Call when everything was read. Raises ModelError where a part of the adapter found no place."""
         if self._adapter is not None:
             self._adapter.check_all_merged()
 
-    def _made(self, parts: list[Tensor], biases: list[Tensor], *, quantized: bool = True) -> Linear:
-        linear = make_linear(
-            torch.cat(parts) if len(parts) > 1 else parts[0],
-            torch.cat(biases) if biases else None,
-            quantization=self._quantization if quantized else None,
-        )
-        self.num_bytes += linear.num_bytes
-        return linear
+    def _linear(self, pieces: Sequence[Piece], bias: Tensor | None, quantization: str | None) -> Linear:
+        linear = None if self._stored is None else self._read_quantized(pieces, bias, self._stored)
+        if linear is not None:
+            return linear
+        parts = [piece.cut(self._read(f"{piece.name}.weight", (piece.out_size, piece.in_size))) for piece in pieces]
+        return make_linear(self._joined(parts), bias, quantization=quantization)
+
+    def _read_quantized(
+        self, pieces: Sequence[Piece], bias: Tensor | None, stored: QuantizationConfig
+    ) -> Linear | None:
+        assert self._dtype is not None, "the embedding is read first"
+        try:
+            return read_quantized(
+                pieces, self._checkpoint.find, stored, bias=bias, dtype=self._dtype, device=self._device
+            )
+        except ModelError as error:
+            raise ModelError(f"{self._checkpoint.source}: {error}") from error
 
     def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A view of the mapped file, or a merged tensor."""
         tensor = self._checkpoint.read(name, shape)
         if self._dtype is None:
             self._dtype = tensor.dtype
         if self._adapter is not None and len(shape) == 2:
             tensor = self._adapter.merge(name, tensor)
-        # A copy even where nothing changes: the mapped file may be unaligned, and replaced under a running server.
+        return tensor
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        return self._copied(parts[0]) if len(parts) == 1 else torch.cat(parts).to(self._device, self._dtype)
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        """On the device. A copy even where nothing changes: the mapped file may be unaligned, and replaced under a
+        running server.
+        """
         return tensor.to(self._device, self._dtype, copy=True)
+
+
+def _observed(linear: Linear, names: Sequence[str], observe: Observer) -> Linear:
+    def run(x: Tensor) -> Tensor:
+        observe(names, x)
+        return linear(x)
+
+    return BuiltLinear(run, linear.num_bytes)
+
+
+def _added_up(linear: Linear, shard: Shard) -> Linear:
+    return BuiltLinear(lambda x: shard.add_up(linear(x)), linear.num_bytes)

@@ -37,8 +37,13 @@ from backends.stream import Stream
 if TYPE_CHECKING:
     from backends.engine.statistics import EngineStatistics
 
-_OPERATIONS = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING})
-_ID_PREFIX = {Operation.CHAT: "chatcmpl", Operation.COMPLETION: "cmpl", Operation.EMBEDDING: "embd"}
+_ID_PREFIX = {
+    Operation.CHAT: "chatcmpl-",
+    Operation.COMPLETION: "cmpl-",
+    Operation.EMBEDDING: "embd-",
+    Operation.RESPONSES: "resp_",
+}
+_OPERATIONS = frozenset(_ID_PREFIX)
 _TICK_S = 0.02
 """How often time limits are looked at while calls are in flight."""
 _NUM_PREPARERS = 2
@@ -76,7 +81,7 @@ class Served:
 class EngineBackend:
     """Answers calls with a model in this process. `start` loads it, in a worker thread of `open`.
 
-    More than `max_requests` prompts at once are turned away.
+    Calls are turned away while `max_requests` answers or more are in hand.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class EngineBackend:
         self._exchanges: set[Exchange] = set()
         self._by_request: dict[str, Exchange] = {}
         self._num_preparing = 0
+        self._num_answers = 0
         # One object for all calls, so that the engine hands over a step at once.
         self._sink = self._deliver
         self._sweep: asyncio.TimerHandle | None = None
@@ -108,7 +114,7 @@ class EngineBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Chat, completions and embeddings; the context is known once the model is loaded."""
+        """Chat, completions, embeddings and responses; the context is known once the model is loaded."""
         max_context = self._served.model.max_context if self._served is not None else None
         return Capabilities(operations=_OPERATIONS, max_context_tokens=max_context)
 
@@ -186,7 +192,7 @@ class EngineBackend:
 
     async def _prepare(self, call: Call, served: Served) -> Job:
         number = f"{self._id}{self._num_sent:x}"
-        head = Head(f"{_ID_PREFIX[call.operation]}-{number}", int(self._clock.wall()), call.model, served.fingerprint)
+        head = Head(f"{_ID_PREFIX[call.operation]}{number}", int(self._clock.wall()), call.model, served.fingerprint)
         loop = asyncio.get_running_loop()
         self._num_preparing += 1
         try:
@@ -218,6 +224,7 @@ class EngineBackend:
         if self._served is None:
             raise self._failed(ConnectFailed(f"backend {self._name} is closed"))
         self._exchanges.add(exchange)
+        self._num_answers += exchange.num_answers
         self._watch()
         try:
             for request in job.requests:
@@ -248,7 +255,10 @@ class EngineBackend:
 
     def _over(self, engine: Engine, exchange: Exchange) -> None:
         """A call has its answer, or will not get one."""
+        if exchange not in self._exchanges:
+            return
         self._exchanges.discard(exchange)
+        self._num_answers -= exchange.num_answers
         for request_id in exchange.requests:
             self._by_request.pop(request_id, None)
         for request_id in exchange.unfinished:
@@ -259,10 +269,11 @@ class EngineBackend:
             self._num_failed += 1
 
     def _is_full(self) -> bool:
-        return len(self._by_request) + self._num_preparing >= self._max_requests
+        return self._num_answers + self._num_preparing >= self._max_requests
 
     def _too_many(self) -> Reply:
-        message = f"backend {self._name} has {self._max_requests} prompts in hand already; try again later"
+        num_in_hand = self._num_answers + self._num_preparing
+        message = f"backend {self._name} has {num_in_hand} answers in hand already; try again later"
         body = error_body(message, type="rate_limit_error", code="too_many_requests")
         return Reply(429, [_JSON, _RETRY_AFTER], body=body)
 

@@ -43,7 +43,7 @@ class ChatShape:
     call_tag: str = ""
 
 
-class _Choice:
+class Choice:
     """One choice: its deltas as they come out of the engine's events."""
 
     def __init__(self, head: Head, index: int, shape: ChatShape) -> None:
@@ -98,7 +98,7 @@ class ChatAnswer:
         self._shape = shape
         self._vocabulary = vocabulary
         self._tally = Tally()
-        self._choices = [_Choice(head, index, shape) for index in range(shape.num_choices)]
+        self._choices = [Choice(head, index, shape) for index in range(shape.num_choices)]
         self._texts: list[list[str]] = [[] for _ in self._choices]
         self._calls: list[list[dict[str, Any]]] = [[] for _ in self._choices]
         self._logprobs: list[list[dict[str, Any]]] = [[] for _ in self._choices]
@@ -155,7 +155,7 @@ class ChatStream:
         self._shape = shape
         self._vocabulary = vocabulary
         self._tally = Tally()
-        self._choices = [_Choice(head, index, shape) for index in range(shape.num_choices)]
+        self._choices = [Choice(head, index, shape) for index in range(shape.num_choices)]
         self._begun: set[int] = set()
         self._taken: list[Event] = []
 

@@ -46,6 +46,7 @@ class Exchange:
         self.facts = call.facts
         self.requests = [request.id for request in job.requests]
         self.unfinished = set(self.requests)
+        self.num_answers = sum(request.best_of or request.n for request in job.requests)
         self.is_stream = call.stream and call.operation is not Operation.EMBEDDING
         self.is_closed = False
         self.error: SlipstreamError | None = None

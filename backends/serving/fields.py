@@ -15,14 +15,18 @@ from msgspec import Meta
 from backends.errors import InvalidRequest
 
 MAX_INPUTS = 2048
-"""Prompts of one completion call, or inputs of one embedding call; OpenAI's own limit."""
+"""Prompts of one completion call, or inputs of one embedding call; OpenAI's own limit. Answers of one call too."""
+MAX_LOGPROBS = 4_000_000
+"""Log-probabilities of prompts that one call may ask for; each takes some hundred bytes until the answer is written."""
 
 Text = Annotated[str, Meta(min_length=1)]
+_Stop = Annotated[str, Meta(min_length=1, max_length=1024)]
+_Stops = Annotated[list[_Stop], Meta(max_length=64)]
 Token = Annotated[int, Meta(ge=0)]
 Tokens = list[Token]
 Texts = str | Annotated[list[str | Token | Tokens], Meta(min_length=1)]
 _Count = Annotated[int, Meta(ge=1, le=128)]
-_Alternatives = Annotated[int, Meta(ge=0, le=20)]
+Alternatives = Annotated[int, Meta(ge=0, le=20)]
 
 
 class JSONSchema(msgspec.Struct):
@@ -50,7 +54,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
-    stop: Text | list[Text] | None = None
+    stop: _Stop | _Stops | None = None
     stop_token_ids: Tokens | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
@@ -134,7 +138,7 @@ class ChatFields(SamplingFields, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: _Alternatives | None = None
+    top_logprobs: Alternatives | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -151,8 +155,8 @@ class CompletionFields(SamplingFields, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
     echo: bool | None = None
-    logprobs: _Alternatives | None = None
-    prompt_logprobs: _Alternatives | None = None
+    logprobs: Alternatives | None = None
+    prompt_logprobs: Alternatives | None = None
 
 
 class EmbeddingFields(msgspec.Struct, kw_only=True):
@@ -164,9 +168,9 @@ class EmbeddingFields(msgspec.Struct, kw_only=True):
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
 
 
-Fields = TypeVar("Fields", ChatFields, CompletionFields, EmbeddingFields)
+Shape = TypeVar("Shape", bound=msgspec.Struct)
 
-_SAMPLING_REFUSED = {
+REFUSED_SAMPLING = {
     "use_beam_search": "beam search is not done here",
     "structured_outputs": "give a response_format instead",
     "guided_json": "give a response_format instead",
@@ -174,47 +178,52 @@ _SAMPLING_REFUSED = {
     "guided_choice": "only response_format can guide an answer here",
     "guided_grammar": "only response_format can guide an answer here",
 }
-_REFUSED: dict[type[msgspec.Struct], Mapping[str, str]] = {
-    ChatFields: {
-        **_SAMPLING_REFUSED,
-        "audio": "this model answers with text only",
-        "functions": "it is obsolete; give tools instead",
-        "function_call": "it is obsolete; give tool_choice instead",
-        "web_search_options": "this model cannot search the web",
-        "chat_template": "the model's own template is used; chat_template_kwargs can be given",
-        "continue_final_message": "the last message cannot be continued; use completions for that",
-        "prompt_logprobs": "only completions report it",
-    },
-    CompletionFields: {**_SAMPLING_REFUSED, "suffix": "this model cannot fill in the middle"},
-    EmbeddingFields: {},
+REFUSED_CHAT = {
+    **REFUSED_SAMPLING,
+    "audio": "this model answers with text only",
+    "functions": "it is obsolete; give tools instead",
+    "function_call": "it is obsolete; give tool_choice instead",
+    "web_search_options": "this model cannot search the web",
+    "chat_template": "the model's own template is used; chat_template_kwargs can be given",
+    "continue_final_message": "the last message cannot be continued; use completions for that",
+    "prompt_logprobs": "only completions report it",
 }
+REFUSED_COMPLETION = {**REFUSED_SAMPLING, "suffix": "this model cannot fill in the middle"}
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
-def read_fields(body: Mapping[str, Any] | None, shape: type[Fields]) -> Fields:
-    """The fields of a body.
+def read_fields(body: Mapping[str, Any] | None, shape: type[Shape], refused: Mapping[str, str]) -> Shape:
+    """The fields of a body; `refused` has the ones that cannot be used, each with the reason.
 
     Raises: InvalidRequest, its `param` naming the field.
     """
     if body is None:
         raise InvalidRequest("the body is not a JSON object")
-    for name, reason in _REFUSED[shape].items():
+    for name, reason in refused.items():
         # What is null, false or empty asks for nothing.
         if body.get(name):
             raise InvalidRequest(f"{name} cannot be used: {reason}", param=name)
+    return convert(body, shape)
+
+
+def convert(value: Mapping[str, Any], shape: type[Shape], place: str = "") -> Shape:
+    """The fields of an object that stands at `place` in a body.
+
+    Raises: InvalidRequest, its `param` naming the field.
+    """
     try:
-        return msgspec.convert(body, shape)
+        return msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from None
+        raise _invalid(str(error), place) from None
 
 
-def _invalid(problem: str) -> InvalidRequest:
+def _invalid(problem: str, place: str) -> InvalidRequest:
     match = _PLACE.match(problem)
     assert match is not None, "the pattern takes any text"
-    what, path = match["what"], match["path"] or ""
+    what = match["what"]
     missing = _MISSING.match(what)
+    path = ".".join(part for part in (place, match["path"], missing and missing[1]) if part)
     if missing is not None:
-        path = f"{path}.{missing[1]}" if path else missing[1]
         return InvalidRequest(f"{path} is missing", param=path)
     return InvalidRequest(f"{path}: {what[:1].lower()}{what[1:].replace('`', '')}", param=path)

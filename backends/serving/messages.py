@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from backends.errors import InvalidRequest
@@ -18,8 +18,8 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def tools_in_use(fields: ChatFields, body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The tools, as the client wrote them, that the model is told of; None where it may not call any.
+def tools_in_use(fields: ChatFields, written: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """The tools, as the client has `written` them, that the model is told of; None where it may not call any.
 
     Raises: InvalidRequest where `tool_choice` asks for what is not there.
     """
@@ -34,13 +34,13 @@ def tools_in_use(fields: ChatFields, body: Mapping[str, Any]) -> list[dict[str, 
             raise InvalidRequest(f'tool_choice names "{name}", which is not among the tools', param="tool_choice")
     if choice == "none":
         return None
-    return list(body["tools"])
+    return list(written or ())
 
 
-def text_of(content: str | Sequence[Part] | None, place: str) -> str:
-    """The text of a content, its parts joined.
+def text_of(content: str | Sequence[Part] | None, place: str, kinds: Sequence[str] = ("text",)) -> str:
+    """The text of a content, its parts joined; `kinds` are the types of a part that is text.
 
-    Raises: InvalidRequest for a part that is not text; `place` says where the content stands.
+    Raises: InvalidRequest for a part that is not; `place` says where the content stands.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -48,7 +48,7 @@ def text_of(content: str | Sequence[Part] | None, place: str) -> str:
     for index, part in enumerate(content):
         if part.type == "refusal" and part.refusal is not None:
             texts.append(part.refusal)
-        elif part.type == "text" and part.text is not None:
+        elif part.type in kinds and part.text is not None:
             texts.append(part.text)
         else:
             where = f"{place}[{index}]"

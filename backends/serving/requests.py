@@ -18,6 +18,9 @@ from backends.serving.completion_reply import CompletionAnswer, CompletionShape,
 from backends.serving.embedding_reply import EmbeddingAnswer
 from backends.serving.fields import (
     MAX_INPUTS,
+    MAX_LOGPROBS,
+    REFUSED_CHAT,
+    REFUSED_COMPLETION,
     ChatFields,
     CompletionFields,
     EmbeddingFields,
@@ -29,6 +32,8 @@ from backends.serving.fields import (
 )
 from backends.serving.messages import template_messages, text_of, tools_in_use
 from backends.serving.parts import Answer, Head, Vocabulary
+from backends.serving.response_fields import chat_tools, echoed, read_response
+from backends.serving.response_reply import ResponseAnswer, ResponseStream
 from backends.serving.tool_syntax import ForcedCall, ToolParser, ToolSyntax, forced_schema
 
 _DEFAULT_COMPLETION_TOKENS = 16
@@ -75,6 +80,7 @@ def plan(call: Call, model: Model, head: Head) -> Job:
     """
     builders: dict[Operation, Callable[[Call, Model, Head], Job]] = {
         Operation.CHAT: _chat,
+        Operation.RESPONSES: _response,
         Operation.COMPLETION: _completion,
         Operation.EMBEDDING: _embedding,
     }
@@ -85,11 +91,36 @@ def plan(call: Call, model: Model, head: Head) -> Job:
 
 
 def _chat(call: Call, model: Model, head: Head) -> Job:
-    fields = read_fields(call.body, ChatFields)
+    fields = read_fields(call.body, ChatFields, REFUSED_CHAT)
     assert call.body is not None, "it has just been read"
     if fields.top_logprobs is not None and not fields.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
-    tools = tools_in_use(fields, call.body)
+    request, shape = _turn(fields, tools_in_use(fields, call.body.get("tools")), call, model, head)
+    make = ChatStream if call.stream else ChatAnswer
+    return Job([request], make(head, shape, model.vocabulary))
+
+
+def _response(call: Call, model: Model, head: Head) -> Job:
+    fields, chat = read_response(call.body)
+    assert call.body is not None, "it has just been read"
+    tools = tools_in_use(chat, chat_tools(fields.tools or ()))
+    try:
+        request, shape = _turn(chat, tools, call, model, head)
+    except ContextLengthExceeded as error:
+        raise ContextLengthExceeded(error.message, param="input") from error
+    except RequestRefused as error:
+        # The engine and its templates know these by a chat's names.
+        param = {"response_format": "text.format", "messages": "input"}.get(error.param or "", error.param)
+        message = str(error).replace("response_format", "text.format")
+        raise RequestRefused(message, param=param, code=error.code) from error
+    make = ResponseStream if call.stream else ResponseAnswer
+    return Job([request], make(head, shape, model.vocabulary, echoed(fields, call.body)))
+
+
+def _turn(
+    fields: ChatFields, tools: list[dict[str, Any]] | None, call: Call, model: Model, head: Head
+) -> tuple[Request, ChatShape]:
+    """What a chat asks of the engine for the model's turn, and the form in which it is told; `tools` are in use."""
     if tools and model.syntax is None:
         raise InvalidRequest("this model's chat template knows no tools", param="tools")
     messages = template_messages(fields.messages)
@@ -123,8 +154,7 @@ def _chat(call: Call, model: Model, head: Head) -> Job:
         call_token=model.call_token,
         call_tag=model.syntax.start if model.syntax is not None else "",
     )
-    make = ChatStream if call.stream else ChatAnswer
-    return Job([request], make(head, shape, model.vocabulary))
+    return request, shape
 
 
 def _predicted(content: Any, model: Model) -> tuple[int, ...]:
@@ -154,7 +184,7 @@ def _call_grammar(schema: Mapping[str, Any], model: Model) -> str:
 
 
 def _completion(call: Call, model: Model, head: Head) -> Job:
-    fields = read_fields(call.body, CompletionFields)
+    fields = read_fields(call.body, CompletionFields, REFUSED_COMPLETION)
     n, best_of = fields.n or 1, fields.best_of
     if best_of is not None and best_of < n:
         raise InvalidRequest(f"best_of is {best_of}; it must be at least n, which is {n}", param="best_of")
@@ -173,8 +203,17 @@ def _completion(call: Call, model: Model, head: Head) -> Job:
     ]
     params = _sampling(fields, max_tokens, fields.logprobs, _grammar(fields.response_format, model))
     prompts = _prompts(fields.prompt, model, "prompt")
+    if len(prompts) * (best_of or n) > MAX_INPUTS:
+        problem = f"{len(prompts)} prompts with {best_of or n} answers each; at most {MAX_INPUTS} are taken in one call"
+        raise InvalidRequest(problem, param="n" if best_of is None else "best_of")
     for prompt in prompts:
         _check_length(len(prompt), max_tokens, model, "prompt")
+    num_known = sum(map(len, prompts)) * (1 + max(known)) if known else 0
+    if num_known > MAX_LOGPROBS:
+        problem = (
+            f"{num_known} log-probabilities of prompts are asked for; at most {MAX_LOGPROBS} are taken in one call"
+        )
+        raise InvalidRequest(problem, param="prompt_logprobs" if fields.prompt_logprobs is not None else "logprobs")
     requests = [
         Request(
             id=f"{head.id}-{number}",
@@ -185,6 +224,7 @@ def _completion(call: Call, model: Model, head: Head) -> Job:
             prompt_logprobs=max(known) if known else None,
             salt=call.tenant.encode(),
             priority=fields.priority or 0,
+            continues_text=True,
         )
         for number, prompt in enumerate(prompts)
     ]
@@ -201,7 +241,7 @@ def _completion(call: Call, model: Model, head: Head) -> Job:
 
 
 def _embedding(call: Call, model: Model, head: Head) -> Job:
-    fields = read_fields(call.body, EmbeddingFields)
+    fields = read_fields(call.body, EmbeddingFields, {})
     if fields.dimensions is not None and fields.dimensions > model.num_dimensions:
         problem = f"dimensions is {fields.dimensions}; this model's vectors have {model.num_dimensions}"
         raise InvalidRequest(problem, param="dimensions")

@@ -50,7 +50,7 @@ class EngineConfig(Config):
     )
     max_sequences: int = Field(default=64, ge=1, le=4096, description="Answers that are worked on at the same time.")
     max_requests: int = Field(
-        default=1024, ge=1, le=100_000, description="Prompts in hand, waiting ones included; further calls get a 429."
+        default=1024, ge=1, le=100_000, description="Answers in hand, waiting ones included; further calls get a 429."
     )
     memory: ByteSize | None = Field(
         default=None,
@@ -66,6 +66,15 @@ class EngineConfig(Config):
     )
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="Processor threads for the model; none leaves it to PyTorch."
+    )
+    tensor_parallel: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="GPUs of this machine that share each layer of the model, each in a process of its own.",
+    )
+    measure_peaks: bool = Field(
+        default=False, description="Measure at the start what the device reaches, for the shares that metrics show."
     )
     pooling: Literal["mean", "last"] = Field(
         default="mean", description="What an embedding is made of: all tokens' states, or the last one's."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backends.engine.errors import EngineError, RequestRefused
 from backends.errors import ConfigurationError
@@ -28,9 +29,14 @@ def start_engine(name: str, config: EngineConfig, *, model: Path, draft: Path | 
 
     Raises: ConfigurationError where the folder cannot be served, or does not fit.
     """
-    from backends.engine.engine import Engine
-
+    try:
+        from backends.engine.engine import Engine
+    except (ImportError, OSError) as error:
+        problem = f"the engine's libraries cannot be loaded ({error}); install them again, or give them more memory"
+        raise ConfigurationError(f"backends.{name}: {problem}") from error
     _logger.info("backend %s loads %s", name, model)
+    if draft is not None:
+        _check_draft(name, model, draft)
     engine = Engine(_options(config, model, draft, adapter))
     try:
         engine.start()
@@ -72,7 +78,34 @@ def _options(config: EngineConfig, model: Path, draft: Path | None, adapter: Pat
         host_bytes=config.host_memory or 0,
         speculate=config.speculate,
         threads=config.threads,
+        tensor_parallel=config.tensor_parallel,
+        measure_peaks=config.measure_peaks,
     )
+
+
+def _check_draft(name: str, model: Path, draft: Path) -> None:
+    """What a draft proposes are tokens, so it must number them as the model does.
+
+    Raises: ConfigurationError.
+    """
+    from backends.engine.tokenizer import TOKENIZER_FILE, Tokenizer
+
+    # A draft without a tokenizer of its own was made for the model's.
+    if not (draft / TOKENIZER_FILE).exists():
+        return
+    try:
+        numbered = [_vocabulary(Tokenizer(folder)) for folder in (model, draft)]
+    except EngineError as error:
+        raise ConfigurationError(f"backends.{name}: {error}") from error
+    if numbered[0] != numbered[1]:
+        problem = f'the model in "{draft}" has another tokenizer than "{model}"; take a draft of the same family'
+        raise ConfigurationError(f"backends.{name}.draft: {problem}")
+
+
+def _vocabulary(tokenizer: Tokenizer) -> tuple[Any, dict[int, str]]:
+    """Every token and its number."""
+    written = json.loads(tokenizer.to_json())
+    return written["model"].get("vocab"), {token["id"]: token["content"] for token in written.get("added_tokens", ())}
 
 
 def _tool_syntax(tokenizer: Tokenizer) -> ToolSyntax | None:

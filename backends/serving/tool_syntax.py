@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _NAMED_CALL = re.compile(r"\s*(?:\[TOOL_CALLS\])?\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?\s*(?:\[ARGS\])?\s*(?=\{)")
+_CUT_CALL = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(.*)', re.DOTALL)
 _BETWEEN = re.compile(r"[\s;,]*")
 
 
@@ -173,7 +174,11 @@ class ForcedCall:
         if self._name is not None:
             return Piece("", (FunctionCall(self._name, text),))
         calls = parse_calls(text)
-        return Piece(text) if calls is None else Piece("", tuple(calls))
+        if calls is not None:
+            return Piece("", tuple(calls))
+        # The answer ended at its limit: the call as far as it got, as for a function that is named.
+        cut = _CUT_CALL.match(text)
+        return Piece(text) if cut is None else Piece("", (FunctionCall(json.loads(cut[1]), cut[2]),))
 
 
 def forced_schema(functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

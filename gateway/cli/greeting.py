@@ -82,6 +82,14 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterable[str]:
             yield f"{name} is not a setting and is ignored." + (f" Did you mean {near[0]}?" if near else "")
 
 
+def copies_of_models(loaded: LoadedPolicy, workers: int) -> Iterable[str]:
+    """A warning where models would be loaded several times over."""
+    models = [name for name, (kind, _) in loaded.backends.items() if kind == "engine"]
+    if workers > 1 and models:
+        copies = f"each of the {workers} workers loads its own copy of {', '.join(models)}"
+        yield f"{copies}, with a prefix cache of its own; one worker serves a model best"
+
+
 def _first_key(loaded: LoadedPolicy) -> str:
     """How a shell finds the first key, from the place where the policy finds it."""
     kind, _, place = str(loaded.document.value(("keys", 0, "key"))).partition(":")

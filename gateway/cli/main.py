@@ -84,6 +84,26 @@ class LazyGroup(click.Group):
             "Start the gateway.",
             "slipstream serve policy.yaml --port 8080",
         ),
+        "size": Deferred(
+            "gateway.cli.size:size",
+            "Work out what a model needs of a GPU, and how fast it could be there.",
+            "slipstream size llama-3.1-8b --gpu h200 --context 8192 --concurrency 64",
+        ),
+        "quantize": Deferred(
+            "gateway.cli.quantize:quantize",
+            "Make a model folder smaller: int8, int4 and others.",
+            "slipstream quantize models/Qwen3-0.6B models/Qwen3-0.6B-int8 --method int8",
+        ),
+        "eval": Deferred(
+            "gateway.cli.evaluate:evaluate",
+            "Measure what that costs in quality, on a file of yours.",
+            "slipstream eval models/Qwen3-0.6B notes.txt --quantization int8",
+        ),
+        "bench": Deferred(
+            "gateway.cli.bench:bench",
+            "Measure on this machine what the engine promises, beside its peers.",
+            "slipstream bench engine",
+        ),
         "version": Deferred("gateway.cli.main:version", "Print the version.", "slipstream version"),
     },
     epilog="Each command has its own --help. Exit codes: 0 all is well, 1 a problem with the file, 2 wrong usage.",

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from backends.errors import ConfigurationError
 from backends.registry import Registry
-from gateway.cli.greeting import EMBEDDED, TRIAL, ask_model, greeting, some_model, unknown_variables
+from gateway.cli.greeting import EMBEDDED, TRIAL, ask_model, copies_of_models, greeting, some_model, unknown_variables
 from gateway.cli.ready_made import UPSTREAM_KEY, Origin, has_embedded_models, model_name, ready_made_policy
 from gateway.factory import load
 from gateway.settings import LOOPBACK_HOSTS, Settings, environment
@@ -133,7 +133,7 @@ def _run(settings: Settings, loaded: LoadedPolicy, source: str, upstream: str | 
     # Imported late: prometheus_client decides at import whether workers share their metrics.
     from gateway.server import serve as run_server
 
-    warnings = [*loaded.warnings, *unknown_variables(environment())]
+    warnings = [*loaded.warnings, *unknown_variables(environment()), *copies_of_models(loaded, settings.workers)]
     model = some_model(loaded)
     if upstream is not None:
         listed, troubles = ask_model(upstream, environment().get(UPSTREAM_KEY, ""))

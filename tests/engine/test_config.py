@@ -128,7 +128,10 @@ def test_config_unites_the_end_tokens_of_both_files(tmp_path: Path) -> None:
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: 'factor' is missing"),
         ({"rope_scaling": [1]}, "'rope_scaling' is [1], expected a JSON object"),
         ({"partial_rotary_factor": 0.2}, "'partial_rotary_factor'"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "'quantization_config' is set"),
+        (
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
+            "quantization_config: 'quant_method' is 'bitsandbytes', expected one of slipstream, gptq, awq",
+        ),
         (
             {
                 "architectures": ["Phi3ForCausalLM"],

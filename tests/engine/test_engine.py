@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 
+from backends.engine.answer import Answer
 from backends.engine.engine import Engine
-from backends.engine.errors import EngineError, EngineStopped, ModelError, OutOfMemory, RequestRefused
+from backends.engine.errors import (
+    EngineError,
+    EngineStopped,
+    ModelError,
+    OutOfMemory,
+    RequestRefused,
+    is_out_of_memory,
+)
 from backends.engine.load import Parts, load_parts
 from backends.engine.options import EngineOptions
 from backends.engine.request import Request, SamplingParams
-from backends.engine.sequence import Slice
+from backends.engine.sampling import Choice
+from backends.engine.sequence import Sequence, Slice
+from backends.engine.tokenizer import Tokenizer
+from tests.support.engine_load import run_load
 from tests.support.tiny_pair import EOS, GREEDY, Listener, Pair, answer, make_pair, options
 
 PROMPT = tuple(range(40, 60))
@@ -49,6 +63,18 @@ def engine(pair: Pair) -> Iterator[Engine]:
     with running(pair) as engine:
         yield engine
         assert engine.statistics().scheduler.pool.num_used == 0
+
+
+class SpacedTokenizer:
+    """One word, whose leading space does not belong to a text that it begins."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """In the middle of a text."""
+        return b" word"
+
+    def first_bytes(self, token: int) -> bytes:
+        """At its beginning."""
+        return b"word"
 
 
 class Faulty:
@@ -280,40 +306,124 @@ def test_abort_of_a_running_request_ends_it_and_leaves_the_others(pair: Pair) ->
         assert engine.statistics().scheduler.pool.num_used == 0
 
 
-def test_random_requests_with_aborts_leave_no_page_in_use(pair: Pair) -> None:
-    """A thousand requests of every kind, a third aborted at random moments, all end once; nothing is left behind."""
-    rng = random.Random(5)
-    listener = Listener()
-    with running(pair, speculate="auto", kv_bytes=12 * 24 * 1024, max_context=256, max_sequences=6) as engine:
-        for number in range(1000):
-            length = rng.choice((1, 3, 30, 64, 100))
-            engine.submit(
-                Request(
-                    id=str(number),
-                    prompt=tuple(rng.randrange(4) for _ in range(length)),
-                    params=SamplingParams(
-                        max_tokens=rng.choice((0, 1, 2, 6)), temperature=rng.choice((0.0, 1.0)), stop=("a",)
-                    ),
-                    n=rng.choice((1, 1, 2)),
-                    pooling=rng.choice((None, None, None, "mean", "last")),
-                    prompt_logprobs=rng.choice((None, None, 1)),
-                    priority=rng.randrange(3),
-                ),
-                listener,
-            )
-            if rng.random() < 0.33:
-                engine.abort(str(rng.randrange(number + 1)))
-            if number >= 50:
-                listener.wait(str(number - 50))
-        for number in range(1000):
-            listener.wait(str(number))
+def test_random_requests_with_aborts_leave_nothing_behind(pair: Pair) -> None:
+    """Three hundred of every kind, a third aborted at random moments, all end once; no page stays in use."""
+    room = 8 * 32 * 1024
+    with running(
+        pair, speculate="auto", kv_bytes=room, host_bytes=3 * room, max_context=256, max_sequences=6
+    ) as engine:
+        endings = run_load(engine, 300, seed=5)
         statistics = engine.statistics()
 
+    assert endings.total() == 300
+    assert endings["abort"] > 30
+    assert statistics.scheduler.pool.num_evictions > 0
     assert statistics.num_requests == 0
     assert statistics.scheduler.pool.num_used == 0
     assert statistics.steps.num_failed == 0
-    assert all(sum(event.is_last for event in one.events) == 1 for one in listener.answers.values())
-    assert not any(one.last.error for one in listener.answers.values())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+    ids=["device", "host", "python"],
+)
+def test_request_that_runs_out_of_memory_is_told_what_to_do(pair: Pair, error: Exception) -> None:
+    """It ends with an error of ours; the engine goes on."""
+
+    def fails(slices: SequenceOf[Slice]) -> bool:
+        if any(part.sequence.tokens[0] == 99 for part in slices):
+            raise error
+        return False
+
+    with running(pair, load=faulty(fails, [])) as engine:
+        failed, other = answer(
+            engine,
+            [
+                Request(id="a", prompt=(99, *PROMPT), params=GREEDY),
+                Request(id="b", prompt=PROMPT, params=GREEDY),
+            ],
+        )
+
+    assert isinstance(failed.last.error, OutOfMemory)
+    assert "shorter prompt" in str(failed.last.error)
+    assert other.last.finish_reason == "length"
+
+
+def test_want_of_memory_on_the_host_is_known_by_the_words_that_tell_of_it() -> None:
+    """PyTorch has no error of its own for it; other runtime errors are not mistaken for one."""
+    # What the address space cannot hold, no overcommitment grants.
+    with pytest.raises(RuntimeError) as caught:
+        torch.ones(1).expand(2**45).contiguous()
+
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+
+
+def test_thread_that_is_killed_tells_everybody(pair: Pair) -> None:
+    """Not even an error that is no Exception ends it silently."""
+
+    def fails(slices: SequenceOf[Slice]) -> bool:
+        raise SystemExit("the test ends the thread")
+
+    listener = Listener()
+    with running(pair, load=faulty(fails, [])) as engine:
+        for number in range(3):
+            engine.submit(Request(id=str(number), prompt=PROMPT, params=GREEDY), listener)
+        ended = [listener.wait(str(number)).last for number in range(3)]
+        with pytest.raises(EngineStopped, match="the test ends the thread"):
+            engine.submit(Request(id="a", prompt=PROMPT, params=GREEDY), listener)
+
+    assert all(isinstance(event.error, EngineStopped) for event in ended)
+
+
+def test_answer_that_continues_a_text_keeps_the_space_that_begins_it() -> None:
+    """A chat's answer is a text of its own; a completion goes on where its prompt ended."""
+    spaced = SpacedTokenizer()
+    found = []
+    for continues in (False, True):
+        request = Request(id="a", prompt=(1,), params=GREEDY, continues_text=continues)
+        sequence = Sequence(request, 0, 0, [1], 0)
+        answering = Answer(sequence, cast(Tokenizer, spaced), eos_token_ids=frozenset(), max_context=99)
+        found.append(answering.take(Choice([5, 5], None, 0)).text)
+
+    assert found == ["word word", " word word"]
+
+
+def test_queue_times_are_those_of_the_requests_that_started(pair: Pair) -> None:
+    """One for each, in order, which add up to the sum."""
+    with running(pair, max_sequences=1) as engine:
+        answer(engine, [Request(id=str(number), prompt=(number, 1), params=GREEDY) for number in range(4)])
+        statistics = engine.statistics()
+
+    assert len(statistics.queue_times) == statistics.num_started == 4
+    assert sum(statistics.queue_times) == pytest.approx(statistics.queue_s)
+    # Each waits for the one before.
+    assert list(statistics.queue_times) == sorted(statistics.queue_times)
+
+
+def test_weights_written_anew_in_the_same_folder_have_other_pages(pair: Pair, tmp_path: Path) -> None:
+    """What names cached pages follows the files, not only where they lie."""
+    folder = tmp_path / "model"
+    shutil.copytree(pair.target, folder)
+
+    def first_page() -> bytes:
+        parts = load_parts(options(pair, model=folder, draft=None), lambda: 0.0)
+        sequence = Sequence(Request(id="a", prompt=(1,) * 65), 0, 0, [1] * 65, 0)
+        parts.scheduler.add(sequence)
+        parts.scheduler.schedule()
+        return sequence.block_hashes[0]
+
+    before, again = first_page(), first_page()
+    weights = folder / "model.safetensors"
+    os.utime(weights, ns=(weights.stat().st_atime_ns, weights.stat().st_mtime_ns + 1_000_000))
+
+    assert before == again
+    assert first_page() != before
 
 
 def test_request_that_fails_alone_takes_no_other_with_it(pair: Pair) -> None:
@@ -446,6 +556,14 @@ def test_start_without_room_for_the_context_says_how_much_is_missing(pair: Pair)
     engine = Engine(options(pair, max_context=512, kv_bytes=24 * 1024))
 
     with pytest.raises(OutOfMemory, match="512 tokens"):
+        engine.start()
+
+
+def test_start_with_more_host_memory_than_there_is_says_what_to_do(pair: Pair) -> None:
+    """Found before the first request too."""
+    engine = Engine(options(pair, host_bytes=2**55))
+
+    with pytest.raises(OutOfMemory, match="give the cache less memory"):
         engine.start()
 
 

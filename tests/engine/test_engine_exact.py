@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,8 @@ from tests.support.tiny_pair import GREEDY, MAX_CONTEXT, Answered, Pair, answer,
 
 LENGTHS = (1, 5, 63, 64, 65, 130, 200)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=7, ignore_eos=True)
+
+HOT = SamplingParams(temperature=1.0, max_tokens=24, seed=7, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +137,7 @@ def test_answers_with_cached_prefixes_are_the_same(pair: Pair, alone: dict[str, 
 def test_answers_with_too_few_pages_are_the_same(pair: Pair, speculate: str) -> None:
     """All grow into a second page at once, so some are preempted and computed anew; seeds survive that."""
     lengths = (60, 61, 62, 63, 62, 60)
-    params = [GREEDY if speculate == "auto" or number % 2 else SAMPLED for number in range(len(lengths))]
+    params = [GREEDY if number % 2 else SAMPLED for number in range(len(lengths))]
     made = [
         Request(id=str(number), prompt=prompt, params=params[number]) for number, prompt in enumerate(prompts(lengths))
     ]
@@ -159,6 +162,39 @@ def test_answers_with_a_host_tier_are_the_same(pair: Pair, alone: dict[str, list
     assert rounds == [alone["greedy"]] * 3
 
 
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_answers_with_quantized_keys_and_values_stay_close_and_lose_nothing_on_the_host(
+    pair: Pair, alone: dict[str, list[list[int]]], kv_dtype: str
+) -> None:
+    """Log-probabilities of a plain run's answers hardly move; rounds through the host tier are equal to the bit."""
+    scored = [
+        Request(
+            id=f"scored {number}",
+            prompt=(*prompt, *answered),
+            params=replace(GREEDY, max_tokens=0),
+            prompt_logprobs=0,
+            salt=b"scored",
+        )
+        for number, (prompt, answered) in enumerate(zip(prompts(), alone["greedy"], strict=True))
+    ]
+    with running(pair) as engine:
+        exact = _scores(answer(engine, scored))
+    few = _pages(6, "off") // 2
+    with running(pair, kv_dtype=kv_dtype, max_context=256, kv_bytes=few, host_bytes=10 * few) as engine:
+        close = _scores(answer(engine, scored))
+        rounds = [tokens(answer(engine, requests(GREEDY))) for _ in range(3)]
+        num_host_hits = engine.statistics().scheduler.pool.num_host_hits
+
+    assert exact != close
+    assert statistics.correlation(exact, close) >= 0.999
+    assert num_host_hits > 0
+    assert rounds == [rounds[0]] * 3
+
+
+def _scores(answered: list[Answered]) -> list[float]:
+    return [entry.logprob for one in answered for entry in one.events[-1].prompt_logprobs or () if entry is not None]
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 6])
 @pytest.mark.parametrize("speculate", ["ngram", "draft", "auto"])
 def test_answers_with_drafts_are_the_same(
@@ -167,11 +203,11 @@ def test_answers_with_drafts_are_the_same(
     """Whoever proposes, and however much."""
     with running(pair, speculate=speculate, max_draft=length) as engine:
         together = answer(engine, requests(GREEDY))
-        statistics = engine.statistics().speculation
+        speculation = engine.statistics().speculation
 
     assert tokens(together) == alone["greedy"]
-    assert sum(statistics.proposed.values()) > 0
-    assert sum(one.usage.draft_accepted for one in together) == sum(statistics.accepted.values())
+    assert sum(speculation.proposed.values()) > 0
+    assert sum(one.usage.draft_accepted for one in together) == sum(speculation.accepted.values())
 
 
 def test_drawn_answers_with_lookup_are_the_same(pair: Pair, alone: dict[str, list[list[int]]]) -> None:
@@ -186,6 +222,30 @@ def test_drawn_answers_with_lookup_are_the_same(pair: Pair, alone: dict[str, lis
 
     assert num_accepted > 50
     assert tokens(together) == alone["sampled"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 6])
+def test_drawn_answers_with_a_seed_are_the_same_whatever_the_draft_model_says(
+    pair: Pair, hot: list[list[int]], length: int
+) -> None:
+    """Alone, and in a batch with others whose drafts are judged in another way."""
+    made = requests(HOT)
+    with running(pair, speculate="draft", max_draft=length) as engine:
+        apart = [answer(engine, [request])[0] for request in made]
+        num_accepted = engine.statistics().speculation.accepted["draft"]
+        others = [replace(request, id=f"other {request.id}", params=replace(HOT, seed=None)) for request in made]
+        among = answer(engine, [request for both in zip(made, others, strict=True) for request in both])[::2]
+
+    assert tokens(apart) == hot
+    assert tokens(among) == hot
+    assert num_accepted > 0
+
+
+@pytest.fixture(scope="module")
+def hot(pair: Pair) -> list[list[int]]:
+    """The plain run at temperature 1."""
+    with running(pair) as engine:
+        return [answer(engine, [request])[0].tokens() for request in _salted(requests(HOT))]
 
 
 @pytest.mark.parametrize("speculate", ["ngram", "draft"])
@@ -212,11 +272,11 @@ def test_answers_with_a_draft_that_always_agrees_take_fewer_steps(
     """The target as its own draft: every proposal is accepted, so its cache never lags or goes stale."""
     with running(pair, speculate="draft", draft=pair.target, max_draft=3) as engine:
         together = answer(engine, requests(GREEDY))
-        statistics = engine.statistics()
+        found = engine.statistics()
 
     assert tokens(together) == alone["greedy"]
     # The last draft of an answer may reach past its end.
-    assert statistics.speculation.accepted["draft"] == statistics.speculation.proposed["draft"] > 0
+    assert found.speculation.accepted["draft"] == found.speculation.proposed["draft"] > 0
 
 
 def test_answers_with_a_prediction_that_comes_true_count_it(pair: Pair, alone: dict[str, list[list[int]]]) -> None:

@@ -10,8 +10,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from backends.engine.decoder import load_decoder
 from backends.engine.errors import ModelError
-from backends.engine.gguf_file import convert_gguf
+from backends.engine.gguf_file import NAMES, convert_gguf
+from kernels.dispatch import select_ops
+from tests.support.engine_batches import run_sequences
+from tests.support.tiny_models import SHAPE, random_tokens, save_tiny_model, tiny_config
 
 gguf = pytest.importorskip("gguf")
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 8, 4, 32, 256
@@ -160,3 +164,41 @@ def test_convert_gguf_refuses_what_it_cannot_read(tmp_path: Path) -> None:
             convert_gguf(tmp_path / file, base, tmp_path / target, progress=ignore)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_convert_gguf_of_a_whole_model_gives_its_logits(tmp_path: Path) -> None:
+    """What the decoder reads back is the model that was written, rotary heads in order."""
+    save_tiny_model(tmp_path / "original", tiny_config("Llama"))
+    ours_to_gguf = {ours: theirs for theirs, ours in NAMES.items()}
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_head_count(SHAPE["num_attention_heads"])
+    writer.add_head_count_kv(SHAPE["num_key_value_heads"])
+    for name, weight in load_file(tmp_path / "original/model.safetensors").items():
+        module, prefix = name.removesuffix(".weight"), ""
+        if module.startswith("model.layers."):
+            number, module = module.removeprefix("model.layers.").split(".", 1)
+            prefix = f"blk.{number}."
+        if module.endswith(("q_proj", "k_proj")):
+            heads = weight.view(-1, 2, SHAPE["head_dim"] // 2, weight.shape[1])
+            weight = heads.transpose(1, 2).reshape(weight.shape)
+        writer.add_tensor(f"{prefix}{ours_to_gguf[module]}.weight", weight.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    convert_gguf(
+        tmp_path / "model.gguf", tmp_path / "original", tmp_path / "model", dtype=torch.float32, progress=ignore
+    )
+
+    tokens = random_tokens(20, SHAPE["vocab_size"], seed=1)
+    found, expected = (
+        run_sequences(
+            load_decoder(tmp_path / name, dtype=None, device=torch.device("cpu"), ops=select_ops("cpu")),
+            [tokens],
+            num_decode=2,
+            chunk=16,
+        )[0]
+        for name in ("model", "original")
+    )
+    assert torch.equal(found, expected)

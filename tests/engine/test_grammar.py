@@ -175,6 +175,7 @@ def test_grammar_is_compiled_once_and_started_afresh(tokenizer: Tokenizer, gramm
         {"type": "string", "minLength": 5, "maxLength": 2},
         {"$ref": "#/definitions/missing"},
         {"type": "string", "pattern": "["},
+        {"$ref": "#"},
     ],
     ids=str,
 )
@@ -184,6 +185,45 @@ def test_grammar_that_cannot_be_compiled_is_refused(grammars: GrammarFactory, sc
         grammars.json_schema(schema)
 
     assert (caught.value.param, caught.value.code) == ("response_format", "invalid_grammar")
+
+
+def test_grammar_of_a_schema_says_what_is_wrong_with_a_pattern(grammars: GrammarFactory) -> None:
+    """The library draws a picture of it; what is wrong stands below."""
+    with pytest.raises(RequestRefused, match="unclosed character class"):
+        grammars.json_schema({"type": "string", "pattern": "["})
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ('{"name":"a","age":1}', True),
+        ('{"name": "a", "age": 1}', True),
+        ('{\n  "name": "a",\n  "age": 1\n}', True),
+        ('{"name":  "a", "age": 1}', False),
+        ('{"name":\n\n"a", "age": 1}', False),
+    ],
+)
+def test_grammar_of_a_schema_bounds_white_space(
+    tokenizer: Tokenizer, grammars: GrammarFactory, text: str, is_taken: bool
+) -> None:
+    """JSON as people write it, on one line or indented; but not spaces without end."""
+    grammar = grammars.start(grammars.json_schema(SCHEMA))
+
+    tokens = [token_of(tokenizer, character) for character in text]
+
+    assert (len(grammar.masks(tokens)) == len(tokens) + 1) == is_taken
+
+
+def test_grammar_beyond_the_librarys_limits_is_an_error(tokenizer: Tokenizer, grammars: GrammarFactory) -> None:
+    """An answer that ended there would look whole."""
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(1000)}}
+    grammar = grammars.start(grammars.json_schema(schema))
+    tokens = [token_of(tokenizer, "{"), token_of(tokenizer, '"')]
+
+    with pytest.raises(RequestRefused, match="too much for this answer") as caught:
+        grammar.masks(tokens)
+
+    assert caught.value.param == "response_format"
 
 
 def test_grammar_of_a_broken_regex_or_lark_is_refused(grammars: GrammarFactory) -> None:

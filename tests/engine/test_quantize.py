@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from backends.engine.errors import ModelError
-from backends.engine.quantize import quantize_folder, read_quantized, smoothing_scales
+from backends.engine.json_fields import JsonFields
+from backends.engine.quantize import quantize_folder, smoothing_scales
 from backends.engine.quantized_formats import QuantizationConfig
+from backends.engine.quantized_reader import read_quantized
+from backends.engine.shard import Piece
+from tests.support.packed_weights import Packer, pack_awq, pack_gptq, pack_gptq3
 
 CPU = torch.device("cpu")
 METHODS = ("int8", "w8a8", "int4", "nf4", "fp8")
@@ -48,9 +51,14 @@ def write_model(folder: Path, *, sharded: bool = False) -> dict[str, Tensor]:
     return tensors
 
 
+def quantization_config(fields: dict[str, object]) -> QuantizationConfig:
+    """From the fields of config.json's object."""
+    return QuantizationConfig.from_fields(JsonFields(fields, "config.json"))
+
+
 def read_config(folder: Path) -> QuantizationConfig:
     """What the folder's config.json says of its quantization."""
-    return QuantizationConfig.from_fields(json.loads((folder / "config.json").read_text())["quantization_config"])
+    return quantization_config(json.loads((folder / "config.json").read_text())["quantization_config"])
 
 
 def ignore(done: int, total: int) -> None:
@@ -64,11 +72,12 @@ def test_quantize_folder_read_back_stays_near_the_original(tmp_path: Path, metho
     quantize_folder(tmp_path / "model", tmp_path / "small", method, group_size=64, progress=ignore)
     written = load_file(tmp_path / "small/model.safetensors")
     names = [f"{ATTENTION}q_proj", f"{ATTENTION}k_proj"]
+    pieces = [Piece.whole(name, size, 128) for name, size in zip(names, (64, 32), strict=True)]
     bias = torch.randn(96)
     x = torch.randn(5, 128)
 
     linear = read_quantized(
-        names, written.get, read_config(tmp_path / "small"), bias=bias, dtype=torch.float32, device=CPU
+        pieces, written.get, read_config(tmp_path / "small"), bias=bias, dtype=torch.float32, device=CPU
     )
 
     assert linear is not None
@@ -103,6 +112,7 @@ def test_quantize_folder_with_input_peaks_undoes_an_outlier(tmp_path: Path) -> N
     x = torch.randn(16, 128)
     x[:, 3] *= 300
     name = f"{ATTENTION}q_proj"
+    piece = Piece.whole(name, 64, 128)
     peaks = {name: x.abs().amax(0)}
     quantize_folder(tmp_path / "model", tmp_path / "plain", "w8a8", progress=ignore)
     quantize_folder(tmp_path / "model", tmp_path / "smooth", "w8a8", input_peaks=peaks, progress=ignore)
@@ -111,7 +121,7 @@ def test_quantize_folder_with_input_peaks_undoes_an_outlier(tmp_path: Path) -> N
     errors = []
     for folder in (tmp_path / "plain", tmp_path / "smooth"):
         written = load_file(folder / "model.safetensors")
-        linear = read_quantized([name], written.get, read_config(folder), bias=None, dtype=torch.float32, device=CPU)
+        linear = read_quantized([piece], written.get, read_config(folder), bias=None, dtype=torch.float32, device=CPU)
         assert linear is not None
         errors.append(float((linear(x) - x @ weight.T).norm()))
 
@@ -120,10 +130,10 @@ def test_quantize_folder_with_input_peaks_undoes_an_outlier(tmp_path: Path) -> N
 
 def test_smoothing_scales_strength_moves_all_or_nothing() -> None:
     """At 1 the activations become even; at 0 the weights do."""
-    peaks, weight = torch.tensor([1.0, 100.0]), torch.tensor([[2.0, 4.0], [-8.0, 1.0]])
+    peaks, weight_peaks = torch.tensor([1.0, 100.0]), torch.tensor([8.0, 4.0])
 
-    torch.testing.assert_close(smoothing_scales(peaks, weight, strength=1.0), peaks)
-    torch.testing.assert_close(smoothing_scales(peaks, weight, strength=0.0), torch.tensor([1 / 8, 1 / 4]))
+    torch.testing.assert_close(smoothing_scales(peaks, weight_peaks, strength=1.0), peaks)
+    torch.testing.assert_close(smoothing_scales(peaks, weight_peaks, strength=0.0), torch.tensor([1 / 8, 1 / 4]))
 
 
 def test_quantize_folder_refuses_what_it_cannot_do(tmp_path: Path) -> None:
@@ -158,10 +168,13 @@ def test_read_quantized_plain_module_is_none_and_torn_one_an_error(tmp_path: Pat
     written = load_file(tmp_path / "small/model.safetensors")
     config = read_config(tmp_path / "small")
 
-    def read(name: str) -> object:
-        return read_quantized([name], written.get, config, bias=None, dtype=torch.float32, device=CPU)
+    def read(name: str, num_out: int = 64) -> object:
+        piece = Piece.whole(name, num_out, 128)
+        return read_quantized([piece], written.get, config, bias=None, dtype=torch.float32, device=CPU)
 
     assert read("model.layers.0.mlp.gate") is None
+    with pytest.raises(ModelError, match=r"q_proj: the quantized weight has shape \[64, 128\], expected \[48, 128\]"):
+        read(f"{ATTENTION}q_proj", 48)
     written[f"{ATTENTION}q_proj.scales"] = torch.ones(3, 2)
     with pytest.raises(ModelError, match=r"q_proj: scales \[3, 2\] do not fit qweight \[64, 64\]"):
         read(f"{ATTENTION}q_proj")
@@ -170,47 +183,9 @@ def test_read_quantized_plain_module_is_none_and_torn_one_an_error(tmp_path: Pat
         read(f"{ATTENTION}q_proj")
 
 
-def pack_words(numbers: list[int]) -> int:
-    """Eight numbers 0..15 as one int32, the first lowest."""
-    word = sum(number << (4 * place) for place, number in enumerate(numbers))
-    return word - 2**32 if word >= 2**31 else word
-
-
-def pack_gptq(codes: list[list[int]], zeros: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """codes [in][out] and zeros [groups][out] as GPTQ's first format packs them."""
-    num_in, num_out = len(codes), len(codes[0])
-    qweight = [
-        [pack_words([codes[start + i][out] for i in range(8)]) for out in range(num_out)]
-        for start in range(0, num_in, 8)
-    ]
-    qzeros = [
-        [pack_words([(zero - 1) % 16 for zero in row[start : start + 8]]) for start in range(0, num_out, 8)]
-        for row in zeros
-    ]
-    return torch.tensor(qweight, dtype=torch.int32), torch.tensor(qzeros, dtype=torch.int32)
-
-
-def pack_awq(codes: list[list[int]], zeros: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """codes [in][out] and zeros [groups][out] as AWQ packs them: outputs 0, 2, 4, 6, 1, 3, 5, 7 of each eight."""
-
-    def rows(numbers: list[list[int]]) -> Tensor:
-        return torch.tensor(
-            [
-                [
-                    pack_words([row[start + place] for place in (0, 2, 4, 6, 1, 3, 5, 7)])
-                    for start in range(0, len(row), 8)
-                ]
-                for row in numbers
-            ],
-            dtype=torch.int32,
-        )
-
-    return rows(codes), rows(zeros)
-
-
-Packer = Callable[[list[list[int]], list[list[int]]], tuple[Tensor, Tensor]]
 FORMATS: dict[str, tuple[dict[str, object], Packer]] = {
     "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 64}, pack_gptq),
+    "gptq-3-bits": ({"quant_method": "gptq", "bits": 3, "group_size": 64}, pack_gptq3),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}, pack_awq),
 }
 
@@ -218,8 +193,11 @@ FORMATS: dict[str, tuple[dict[str, object], Packer]] = {
 def foreign_module(packer: Packer, name: str, *, zero: int | None, seed: int) -> tuple[dict[str, Tensor], Tensor]:
     """A module of 128 inputs and 32 outputs in a foreign format, and its weight [32, 128]."""
     generator = torch.Generator().manual_seed(seed)
-    codes = torch.randint(0, 16, (128, 32), generator=generator)
-    zeros = torch.randint(0, 16, (2, 32), generator=generator) if zero is None else torch.full((2, 32), zero)
+    codes_end = 8 if packer is pack_gptq3 else 16
+    codes = torch.randint(0, codes_end, (128, 32), generator=generator)
+    zeros = torch.randint(0, codes_end, (2, 32), generator=generator)
+    if zero is not None:
+        zeros.fill_(zero % codes_end)
     scales = (torch.rand(2, 32, generator=generator) * 0.02 + 0.001).half()
     qweight, qzeros = packer(codes.tolist(), zeros.tolist())
     weight = (codes - zeros.repeat_interleave(64, 0)).double() * scales.double().repeat_interleave(64, 0)
@@ -237,9 +215,9 @@ def test_read_quantized_foreign_format_equals_its_definition(form: str, zero: in
     x = torch.randn(6, 128).to(dtype)
 
     linear = read_quantized(
-        ["q", "k"],
+        [Piece.whole(name, 32, 128) for name in "qk"],
         (first | second).get,
-        QuantizationConfig.from_fields(fields),
+        quantization_config(fields),
         bias=None,
         dtype=dtype,
         device=CPU,
@@ -265,9 +243,9 @@ def test_read_quantized_gptq_sorted_inputs_find_their_groups() -> None:
     x, bias = torch.randn(6, 128), torch.randn(64)
 
     linear = read_quantized(
-        ["q", "k"],
+        [Piece.whole(name, 32, 128) for name in "qk"],
         (tensors | plain).get,
-        QuantizationConfig.from_fields(FORMATS["gptq"][0]),
+        quantization_config(FORMATS["gptq"][0]),
         bias=bias,
         dtype=torch.float32,
         device=CPU,
@@ -281,17 +259,19 @@ def test_read_quantized_gptq_sorted_inputs_find_their_groups() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"quant_method": "bitsandbytes"}, "'bitsandbytes' is not read; read are slipstream, gptq and awq"),
-        ({"quant_method": "gptq", "bits": 3}, "gptq with 3 bits"),
-        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "awq version 'gemv'"),
-        ({}, "None is not read"),
+        ({"quant_method": "bitsandbytes"}, "'quant_method' is 'bitsandbytes', expected one of slipstream, gptq, awq"),
+        ({"quant_method": "slipstream", "method": "int3"}, "'method' is 'int3', expected one of int8, w8a8"),
+        ({"quant_method": "gptq", "bits": 2}, "'bits' is 2, expected 4 or 3: gptq is read with no other"),
+        ({"quant_method": "awq", "w_bit": 3}, "'w_bit' is 3, expected 4: awq is read with no other"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "'version' is 'gemv', expected 'gemm'"),
+        ({}, "'quant_method' is None, expected one of slipstream, gptq, awq"),
     ],
-    ids=["unknown", "three-bits", "gemv", "empty"],
+    ids=["unknown", "our-method", "two-bits", "three-bits", "gemv", "empty"],
 )
 def test_quantization_config_other_formats_are_refused(fields: dict[str, object], message: str) -> None:
     """The message says what is read."""
     with pytest.raises(ModelError, match=message):
-        QuantizationConfig.from_fields(fields)
+        quantization_config(fields)
 
 
 @pytest.mark.parametrize("form", FORMATS.keys())
@@ -303,5 +283,10 @@ def test_read_quantized_foreign_shapes_that_disagree_are_refused(form: str) -> N
 
     with pytest.raises(ModelError, match=r"q: qzeros .* do not fit a weight of 128 inputs and 32 outputs"):
         read_quantized(
-            ["q"], tensors.get, QuantizationConfig.from_fields(fields), bias=None, dtype=torch.float32, device=CPU
+            [Piece.whole("q", 32, 128)],
+            tensors.get,
+            quantization_config(fields),
+            bias=None,
+            dtype=torch.float32,
+            device=CPU,
         )

@@ -23,10 +23,19 @@ CPU = torch.device("cpu")
 
 
 def make_sequence(
-    prompt: list[int], output: list[int] | None = None, *, seed: int = 0, draft: list[int] | None = None, **params: Any
+    prompt: list[int],
+    output: list[int] | None = None,
+    *,
+    seed: int = 0,
+    is_seeded: bool = False,
+    draft: list[int] | None = None,
+    **params: Any,
 ) -> Sequence:
-    """An answer that has come as far as `output`; `params` of its request, greedy where they name no temperature."""
-    settings = SamplingParams(**({"temperature": 0.0} | params))
+    """An answer that has come as far as `output`; `params` of its request, greedy where they name no temperature.
+
+    `is_seeded`: the seed was given by the request.
+    """
+    settings = SamplingParams(**({"temperature": 0.0, "seed": seed if is_seeded else None} | params))
     request = Request(id="r", prompt=tuple(prompt), params=settings)
     return Sequence(request, 0, 0, prompt + (output or []), seed, draft=draft or [])
 
@@ -42,7 +51,10 @@ def random_logits(rows: int, seed: int = 0, vocab: int = VOCAB) -> Tensor:
 
 
 def choose(
-    logits: Tensor, *sequences: Sequence, sampler: Sampler | None = None, probs: Tensor | None = None
+    logits: Tensor,
+    *sequences: Sequence,
+    sampler: Sampler | None = None,
+    probs: dict[Sequence, Tensor] | None = None,
 ) -> list[Choice]:
     """What a sampler chooses for these sequences; the logits stay as they are."""
     sampler = sampler or Sampler(logits.shape[1], CPU)
@@ -119,7 +131,7 @@ def test_proposals_made_with_certainty_change_no_token(params: dict[str, Any], d
 
 def test_drafts_of_a_draft_model_keep_the_distribution_with_filters_and_penalties() -> None:
     """Chi-square of the first two tokens over 20,000 runs, with a draft model of other opinions."""
-    params = {"temperature": 0.9, "top_k": 12, "frequency_penalty": 1.0, "presence_penalty": 0.5}
+    params: dict[str, Any] = {"temperature": 0.9, "top_k": 12, "frequency_penalty": 1.0, "presence_penalty": 0.5}
     target, proposal = random_logits(1, 1), random_logits(1, 2)
     runs = 20_000
     sampler = Sampler(VOCAB, CPU)
@@ -136,7 +148,7 @@ def test_drafts_of_a_draft_model_keep_the_distribution_with_filters_and_penaltie
     choices = sampler.choose(
         target.expand(3 * runs, VOCAB).clone(),
         [sampling(sequence) for sequence in sequences],
-        torch.stack(probs, 1).flatten(0, 1),
+        dict(zip(sequences, torch.stack(probs, 1), strict=True)),
     )
     firsts = torch.tensor([choice.tokens[0] for choice in choices])
     pairs = torch.tensor([choice.tokens[0] * VOCAB + choice.tokens[1] for choice in choices if len(choice.tokens) > 1])
@@ -175,6 +187,67 @@ def test_draft_of_one_position_differs_from_the_target_draw() -> None:
 
     # 200 draws agree in 6 of 32 on average.
     assert int((drafted == chosen).sum()) < 25
+
+
+def test_draft_with_a_given_seed_makes_the_target_draw_where_the_distributions_are_equal() -> None:
+    """The same noise on both sides, at every depth; no distribution is needed to compare."""
+    logits = random_logits(3)
+    sequence = make_sequence([1], seed=4, is_seeded=True, temperature=1.3, top_k=20)
+    sampler = Sampler(VOCAB, CPU)
+    drawn = [sampler.draft(logits[depth : depth + 1].clone(), [sequence], depth) for depth in range(2)]
+    sequence.draft = [int(tokens) for tokens, _ in drawn]
+    [choice] = choose(logits, sequence, sampler=sampler)
+
+    assert choice.num_accepted == 2
+    assert all(probs is None for _, probs in drawn)
+
+
+@given(st.lists(st.tuples(MIXED_PARAMS, st.integers(0, 3), st.booleans()), min_size=1, max_size=5))
+def test_seeded_choices_among_judged_ones_are_those_without_drafts(
+    members: list[tuple[dict[str, Any], int, bool]],
+) -> None:
+    """Whatever the neighbours' way of verification, and whatever was drafted: a given seed fixes the tokens."""
+    sampler, sequences = Sampler(VOCAB, CPU), []
+    for number, (params, num_draft, is_seeded) in enumerate(members):
+        sequence = make_sequence([1], [2], seed=number, is_seeded=is_seeded, **params)
+        sequence.draft = [(7 * number + depth) % VOCAB for depth in range(num_draft)]
+        sequences.append(sequence)
+    probs = {
+        sequence: torch.eye(VOCAB)[sequence.draft]
+        for sequence in sequences
+        if sampler.is_judged(sequence) and sequence.draft
+    }
+    model = random_logits(4)
+    logits = torch.cat([model[: 1 + len(sequence.draft)] for sequence in sequences])
+    choices = choose(logits, *sequences, sampler=sampler, probs=probs)
+
+    for sequence, choice in zip(sequences, choices, strict=True):
+        if sequence in probs:
+            continue
+        plain = make_sequence([1], [2], seed=sequence.seed)
+        plain.request = sequence.request
+        for depth, token in enumerate(choice.tokens):
+            assert choose(model[depth : depth + 1], plain)[0].tokens == [token]
+            plain.tokens.append(token)
+
+
+def test_seeded_drafts_keep_the_distribution_and_are_accepted_often() -> None:
+    """Chi-square of the first token over 20,000 seeds; accepted at least as often as coupled noise promises."""
+    target, proposal = random_logits(1, 1), random_logits(1, 2) * 0.3 + random_logits(1, 1) * 0.7
+    runs = 20_000
+    sampler = Sampler(VOCAB, CPU)
+    sequences = [make_sequence([1], seed=seed, is_seeded=True, temperature=1.0) for seed in range(runs)]
+    tokens, _ = sampler.draft(proposal.expand(runs, VOCAB).clone(), sequences, 0)
+    for sequence, token in zip(sequences, tokens.tolist(), strict=True):
+        sequence.draft = [token]
+    choices = choose(target.expand(2 * runs, VOCAB), *sequences, sampler=sampler)
+    first = target[0].softmax(0)
+    distance = 0.5 * float((first - proposal[0].softmax(0)).abs().sum())
+    promised = (1 - distance) / (1 + distance)
+    sigma = (promised * (1 - promised) / runs) ** 0.5
+
+    assert misfit(torch.tensor([choice.tokens[0] for choice in choices]).bincount(minlength=VOCAB), first) < P_001
+    assert sum(choice.num_accepted for choice in choices) / runs > promised - 3 * sigma
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

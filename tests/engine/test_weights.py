@@ -13,6 +13,7 @@ from torch import Tensor
 
 from backends.engine.decoder import Decoder, load_decoder
 from backends.engine.errors import ModelError
+from backends.engine.linear import is_packable
 from kernels.act import gated_activation_reference
 from kernels.dispatch import Ops
 from kernels.norm import rms_norm_reference
@@ -95,14 +96,17 @@ def test_weights_take_the_type_of_the_checkpoint_unless_told(folder: Path) -> No
 
 
 @pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
-def test_weight_bytes_count_every_parameter_once(is_tied: bool, tmp_path: Path) -> None:
-    """A tied embedding is one tensor, an untied head a second one."""
-    save_tiny_model(tmp_path, tiny_config("Qwen3", tie_word_embeddings=is_tied))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bf16"])
+def test_weight_bytes_count_what_lies_in_memory(is_tied: bool, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Every parameter once, biases too; a tied embedding twice where the head is laid out anew for the processor."""
+    save_tiny_model(tmp_path, tiny_config("Qwen2", head_dim=None, tie_word_embeddings=is_tied))
 
-    tensors = load_file(tmp_path / "model.safetensors")
+    tensors = {name: tensor.to(dtype) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
 
     assert ("lm_head.weight" in tensors) is not is_tied
-    assert load(tmp_path).weight_bytes == sum(tensor.nbytes for tensor in tensors.values())
+    embedding = tensors["model.embed_tokens.weight"]
+    copied = embedding.nbytes if is_tied and is_packable(embedding) else 0
+    assert load(tmp_path, dtype).weight_bytes == sum(tensor.nbytes for tensor in tensors.values()) + copied
 
 
 def test_weights_outlive_their_file(folder: Path) -> None:

@@ -50,7 +50,7 @@ def test_totals_are_added_once(registry: CollectorRegistry) -> None:
 def test_times_become_histograms(registry: CollectorRegistry) -> None:
     """First token, whole call, and the time per token behind the first."""
     metrics = EngineMetrics(registry)
-    statistics = ModelStatistics(model="m", started=2, queue_s=0.5)
+    statistics = ModelStatistics(model="m", started=2, queue_s=0.5, queue_times=(0.1, 0.4))
     server = Server(statistics, [AnswerTimes(0.25, 1.25, 11), AnswerTimes(0.25, 0.25, 1)])
 
     metrics.refresh("local", server)
@@ -63,6 +63,38 @@ def test_times_become_histograms(registry: CollectorRegistry) -> None:
     assert value("vllm:request_time_per_output_token_seconds_sum") == pytest.approx(0.1)
     assert value("vllm:request_decode_time_seconds_count") == 1
     assert (value("vllm:request_queue_time_seconds_count"), value("vllm:request_queue_time_seconds_sum")) == (2, 0.5)
+    assert registry.get_sample_value("vllm:request_queue_time_seconds_bucket", {**LABELS, "le": "0.3"}) == 1
+
+
+def test_waits_that_are_no_longer_known_one_by_one_count_with_their_mean(registry: CollectorRegistry) -> None:
+    """Number and sum stay right however rarely somebody looks; what was counted is not counted again."""
+    metrics = EngineMetrics(registry)
+    metrics.refresh("local", Server(ModelStatistics(model="m", started=1, queue_s=9.0, queue_times=(9.0,))))
+    later = ModelStatistics(model="m", started=6, queue_s=19.0, queue_times=(1.0, 5.0))
+    for _ in range(2):
+        metrics.refresh("local", Server(later))
+
+    assert registry.get_sample_value("vllm:request_queue_time_seconds_count", LABELS) == 6
+    assert registry.get_sample_value("vllm:request_queue_time_seconds_sum", LABELS) == pytest.approx(19.0)
+
+
+def test_work_and_peaks_are_shown_where_peaks_were_measured(registry: CollectorRegistry) -> None:
+    """Without them there is no series to divide by; both leave with their backend."""
+    metrics = EngineMetrics(registry)
+    metrics.refresh("other", Server(ModelStatistics(model="m", operations=5)))
+    metrics.refresh(
+        "local",
+        Server(ModelStatistics(model="m", operations=7, peak_operations_per_s=2.0, peak_bytes_per_s=3.0)),
+    )
+
+    def value(name: str, engine: str) -> float | None:
+        return registry.get_sample_value(name, {**LABELS, "engine": engine})
+
+    assert value("vllm:estimated_flops_per_gpu_total", "local") == 7
+    assert value("slipstream_engine_peak_operations_per_second", "local") == 2
+    assert value("slipstream_engine_peak_operations_per_second", "other") is None
+    assert metrics.peak_bytes in metrics.retire("local")[0]
+    assert metrics.peak_bytes not in metrics.retire("other")[0]
 
 
 def test_totals_of_another_engine_begin_anew(registry: CollectorRegistry) -> None:

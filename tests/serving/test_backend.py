@@ -150,6 +150,19 @@ async def test_calls_over_the_limit_get_429(one: Open) -> None:
         await reply.aclose()
 
 
+async def test_limit_counts_answers(one: Open) -> None:
+    """A call for many answers is as much work as many calls."""
+    one.engine.stall_after = 1
+    held = await one.backend.send(make_call("a b", stream=True, extra={"n": MAX_REQUESTS}))
+
+    refused = await one.backend.send(make_call())
+    await held.aclose()
+    one.engine.stall_after = None
+    taken = await one.backend.send(make_call())
+
+    assert (refused.status, taken.status) == (429, 200)
+
+
 async def test_sink_is_one_for_all_calls(one: Open) -> None:
     """So the engine hands over a step of all of them at once."""
     for reply in await asyncio.gather(*(one.backend.send(make_call()) for _ in range(3))):
@@ -252,4 +265,4 @@ async def test_model_that_cannot_be_loaded_fails_the_opening() -> None:
 async def test_other_paths_are_unknown(one: Open) -> None:
     """It answers what a model can answer."""
     with pytest.raises(UnknownPath):
-        await one.backend.send(make_call(operation=Operation.RESPONSES))
+        await one.backend.send(make_call(operation=Operation.PASSTHROUGH))

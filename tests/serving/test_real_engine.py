@@ -141,6 +141,22 @@ async def test_chat_schema_that_cannot_be_compiled_is_refused(backend: Backend) 
     assert await ask(backend, GREEDY)
 
 
+async def test_chat_schema_beyond_the_librarys_limits_fails_alone(backend: Backend) -> None:
+    """It is refused in the middle of its answer; its neighbour never notices, nor does speculation end."""
+    properties = {f"p{number}": {"type": "string"} for number in range(1000)}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": properties}}}
+    alone = await ask(backend, {**GREEDY, "max_tokens": 60})
+
+    too_much, beside = await asyncio.gather(
+        backend.send(make_call(extra={"response_format": form, "temperature": 0, "max_tokens": 60})),
+        ask(backend, {**GREEDY, "max_tokens": 60}),
+    )
+    error = json.loads(await read_all(too_much))["error"]
+
+    assert (too_much.status, error["param"]) == (400, "response_format")
+    assert beside["choices"] == alone["choices"]
+
+
 @pytest.mark.parametrize(
     ("extra", "param"),
     [({"temperature": -1}, "temperature"), ({"top_p": 0}, "top_p"), ({"logit_bias": {"999": 1}}, "logit_bias")],
@@ -309,6 +325,21 @@ async def test_folder_without_a_model_fails_the_opening(tmp_path: Path) -> None:
     backend = kind.build("local", kind.config(model=str(tmp_path)), SystemClock())
 
     with pytest.raises(ConfigurationError, match=r"backends\.local: .*" + tmp_path.name):
+        await backend.open()
+    await backend.aclose()
+
+
+async def test_draft_with_another_tokenizer_fails_the_opening(pair: Any, tmp_path: Path) -> None:
+    """It would propose other words than it means."""
+    for file in pair.draft.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    written = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = written["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(written), encoding="utf-8")
+    backend = build(pair, draft=str(tmp_path))
+
+    with pytest.raises(ConfigurationError, match=r"backends\.local\.draft: .* has another tokenizer than"):
         await backend.open()
     await backend.aclose()
 

@@ -323,8 +323,23 @@ def test_embedding_asks_for_the_configured_pooling() -> None:
     assert request.pooling == "mean"
 
 
-@pytest.mark.parametrize("operation", [Operation.RESPONSES, Operation.PASSTHROUGH])
-def test_other_operations_are_unknown(operation: Operation) -> None:
+def test_other_operations_are_unknown() -> None:
     """There is no answer that would be right."""
     with pytest.raises(UnknownPath):
-        requests_of({}, operation=operation)
+        requests_of({}, operation=Operation.PASSTHROUGH)
+
+
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"prompt": ["a"] * 100, "n": 21}, "n"),
+        ({"prompt": ["a"] * 100, "best_of": 21}, "best_of"),
+        ({"prompt": [[7] * 50_000] * 4, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"prompt": [[7] * 50_000] * 4, "echo": True, "logprobs": 20}, "logprobs"),
+        ({"prompt": "a", "stop": ["x"] * 65}, "stop"),
+        ({"prompt": "a", "stop": "x" * 1025}, "stop"),
+    ],
+)
+def test_completion_of_more_than_memory_should_hold_is_refused(extra: dict[str, Any], param: str) -> None:
+    """One call must not take the memory, or the engine's time, of all others."""
+    assert refusal(extra, Operation.COMPLETION).param == param

@@ -166,6 +166,14 @@ def test_forced_call_without_a_name_reads_it_from_the_answer() -> None:
     assert (whole.finish().calls, half.finish().text) == ((TIME,), '{"name":"ti')
 
 
+def test_forced_call_cut_in_its_arguments_is_a_call() -> None:
+    """As for a function that is named: the arguments as far as they got."""
+    cut = ForcedCall(None)
+    cut.feed('{"name": "weather", "arguments": {"city": "Os')
+
+    assert cut.finish().calls == (FunctionCall("weather", '{"city": "Os'),)
+
+
 def test_forced_schema_moves_definitions_to_the_root() -> None:
     """A reference within the arguments still leads to its definition."""
     parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "integer"}}}

@@ -126,7 +126,7 @@ class Listener:
             return found.last.is_last or (num_events is not None and len(found.events) >= num_events)
 
         with self._changed:
-            assert self._changed.wait_for(is_there, timeout=30), f"request {request_id} did not go on"
+            assert self._changed.wait_for(is_there, timeout=120), f"request {request_id} did not go on"
             return self.answers[request_id]
 
 

@@ -71,6 +71,7 @@ def write_folder(weights: Path, folder: Path, shape: dict[str, Any], tokenizer: 
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
     )
     network.bfloat16().save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
     tokenizer.save_pretrained(folder, save_jinja_files=False)
     # readers that know only the older spellings find theirs too
     _amend(folder / "config.json", rope_theta=ROPE_THETA, rope_scaling=None)

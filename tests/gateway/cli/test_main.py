@@ -19,8 +19,10 @@ def test_help_lists_commands_in_order_of_use_with_examples(run: Run) -> None:
 
     listed = [line.split()[0] for line in result.output.partition("of use:\n")[2].splitlines() if line[2:3].isalpha()]
     assert result.exit_code == 0
-    assert listed[:5] == ["check", "explain", "config", "serve", "version"]
-    assert result.output.count("$ slipstream") == 5
+    names = cli.list_commands(Context(cli))
+    assert listed[: len(names)] == names
+    assert names[:4] == ["check", "explain", "config", "serve"]
+    assert result.output.count("$ slipstream") == len(names)
 
 
 def test_help_imports_no_command() -> None:
