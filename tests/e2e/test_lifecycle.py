@@ -264,7 +264,7 @@ async def test_log_whose_reader_is_gone_stops_no_request() -> None:
     script = Path(sys.executable).with_name("slipstream")
     reader, writer = os.pipe()
     process = await asyncio.create_subprocess_exec(
-        script, "serve", "--port", "0", stdout=writer, stderr=asyncio.subprocess.PIPE
+        script, "serve", str(SCRIPTED), "--port", "0", stdout=writer, stderr=asyncio.subprocess.PIPE
     )
     os.close(writer)
     os.close(reader)
