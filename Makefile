@@ -50,4 +50,7 @@ $(VENV)/.engine: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies of the tests into $(VENV) ..."
 	@$(PIP_INSTALL) -e '.[dev]' -c constraints.txt
+# PyTorch for CUDA brings the Triton it was built with. The one for CPUs brings none, and the kernels are interpreted and
+# compiled without a GPU in the tests; where there is no Triton at all, those tests are skipped.
+	@$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP_INSTALL) --no-deps triton==3.6.0 || true
 	@touch $@ $(VENV)/.serve $(VENV)/.engine
