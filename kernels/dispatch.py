@@ -6,7 +6,8 @@ The engine is handed an `Ops` and never asks what device it runs on. Each operat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Protocol
 
 from torch import Tensor
@@ -80,10 +81,15 @@ def select_ops(device_type: str, *, reference: bool = False) -> Ops:
     """The operations for "cpu" or "cuda"; `reference` takes the torch twins on either."""
     from kernels import act, norm, paged_attention, rope_store
 
-    del device_type, reference  # the Triton launchers slot in here
-    return Ops(
+    twins = Ops(
         rms_norm=norm.rms_norm_reference,
         rope_store=rope_store.rope_store_reference,
         paged_attention=paged_attention.paged_attention_reference,
         gated_activation=act.gated_activation_reference,
     )
+    # Where there is CUDA but no Triton (Windows), the twins do its work.
+    if reference or device_type != "cuda" or find_spec("triton") is None:
+        return twins
+    from kernels import paged_launch
+
+    return replace(twins, paged_attention=paged_launch.paged_attention)

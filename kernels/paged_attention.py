@@ -42,18 +42,7 @@ def paged_attention_reference(
     softcap * tanh(score / softcap). Each token's heads of `q` are contiguous, tokens need not be. Rows of a sequence
     whose kv_length is 0 come out as zeros. The twin reads the plan on the host.
     """
-    num_kv_heads, head_dim = kv.keys.shape[1], kv.keys.shape[3]
-    form = _Form(
-        num_kv_heads=num_kv_heads,
-        page_bytes=num_kv_heads * PAGE_SIZE * head_dim * q.element_size(),
-        window=window,
-        can_fuse=kv.key_scales is None and not softcap,
-        # One query row a head is where fused attention is slow in the half types: 188 us against 106 for 12 heads of
-        # 64 at 100 positions, 763 against 216 at 500.
-        fewest_fused_rows=1 if q.dtype == torch.float32 else 2,
-        num_shared=q.shape[1] // num_kv_heads,
-    )
-    groups = _groups(plan, form)
+    groups = _groups(q, kv, plan, window, softcap)
     if len(groups) == 1 and groups[0].tokens is None:
         return _attend(q, kv, groups[0], scale=scale, softcap=softcap)
     out = q.new_zeros(q.shape)
@@ -74,6 +63,7 @@ class _Form:
     can_fuse: bool
     fewest_fused_rows: int
     num_shared: int
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +73,7 @@ class _Group:
     blocks   [sequences * kv_heads * pages] int64, which (page, head) blocks to gather
     tokens   [sequences * queries] int64, the group's flat rows; None for all of the step's, in order
     hidden   [sequences, 1, 1, queries, positions] bool, what a query must not see; None where it sees everything
+    added    [1, 1, queries * shared heads, positions], -inf where hidden, where a few queries are attended fused
     stale    the gathered positions of each sequence that no token was written to, as (first, end)
     visible  the gathered positions to look at: all of them, or exactly the sequence's where attention is fused
     """
@@ -92,38 +83,58 @@ class _Group:
     blocks: Tensor
     tokens: Tensor | None
     hidden: Tensor | None
+    added: Tensor | None
     stale: tuple[tuple[int, int], ...]
     visible: slice
     is_fused: bool
     is_whole: bool
     """A single sequence whose queries are all of its positions: plainly causal."""
+    is_long: bool
+    """More queries than a speculative step has: their heads are not laid out as rows."""
+    only_page: int | None
+    """The page that everything lies in, which is read where it is."""
 
 
 def _attend(q: Tensor, kv: PagedKV, group: _Group, *, scale: float, softcap: float) -> Tensor:
     """[sequences * queries, heads, head_dim] of one group, in its order; same shape out."""
+    keys, values = _gathered(kv.keys, group, q.dtype), _gathered(kv.values, group, q.dtype)
+    if group.is_fused and not group.is_long:
+        return _fused(q, keys, values, group, scale)
     num_heads, head_dim = q.shape[1:]
     num_kv_heads = kv.keys.shape[1]
     num_shared = num_heads // num_kv_heads
     # [B, kv_heads, shared, queries, D]
     rows = q.view(group.num_sequences, group.num_queries, num_kv_heads, num_shared, head_dim).permute(0, 2, 3, 1, 4)
-    keys, values = (_gathered(pages, group, q.dtype) for pages in (kv.keys, kv.values))
-    _clear_stale(values, group)
     if group.is_fused:
-        out = _fused(rows[0], keys, values, group, scale)
+        out = _fused_long(rows[0], keys, values, group, scale)
     else:
+        _clear_stale(values, group)
         out = _batched(rows, keys, values, kv, group, scale=scale, softcap=softcap)
     return out.permute(0, 3, 1, 2, 4).reshape(q.shape).contiguous()
 
 
-def _fused(rows: Tensor, keys: Tensor, values: Tensor, group: _Group, scale: float) -> Tensor:
-    """[kv_heads, shared, queries, D] over [kv_heads, positions, D] of a single sequence -> [1, like rows]."""
-    num_kv_heads, num_shared, num_queries, head_dim = rows.shape
+def _fused(q: Tensor, keys: Tensor, values: Tensor, group: _Group, scale: float) -> Tensor:
+    """[queries, heads, D] of a single sequence over its [kv_heads, positions, D]; shaped as `q`, contiguous.
+
+    Queries and the heads that share a KV head are its rows: half the time of expanding the keys to them.
+    """
+    num_queries, _, head_dim = q.shape
+    num_kv_heads = keys.shape[0]
     if num_queries == 1:
-        # The heads that share a KV head are its rows: half the time of expanding the keys to them.
-        out = functional.scaled_dot_product_attention(
-            rows.view(1, num_kv_heads, num_shared, head_dim), keys.unsqueeze(0), values.unsqueeze(0), scale=scale
-        )
-        return out.unsqueeze(3)
+        rows = q.view(1, num_kv_heads, -1, head_dim)
+    else:
+        rows = q.view(num_queries, num_kv_heads, -1, head_dim).transpose(0, 1).reshape(1, num_kv_heads, -1, head_dim)
+    out = functional.scaled_dot_product_attention(
+        rows, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=group.added, scale=scale
+    )
+    if num_queries > 1:
+        out = out.view(num_kv_heads, num_queries, -1, head_dim).transpose(0, 1)
+    return out.reshape(q.shape)
+
+
+def _fused_long(rows: Tensor, keys: Tensor, values: Tensor, group: _Group, scale: float) -> Tensor:
+    """[kv_heads, shared, queries, D] over [kv_heads, positions, D] of a single sequence -> [1, like rows]."""
+    num_kv_heads, num_shared, _, head_dim = rows.shape
     shape = (num_kv_heads, num_shared, -1, head_dim)
     hidden = None if group.is_whole or group.hidden is None else ~group.hidden[0, 0, 0]
     out = functional.scaled_dot_product_attention(
@@ -160,21 +171,24 @@ def _batched(
 
 def _gathered(pages: Tensor, group: _Group, dtype: torch.dtype) -> Tensor:
     """The group's blocks of [pages, kv_heads, PAGE_SIZE, D] as [B * kv_heads, positions, D] in `dtype`."""
-    num_pages, num_kv_heads, _, head_dim = pages.shape
-    blocks = pages.view(num_pages * num_kv_heads, PAGE_SIZE * head_dim)
+    _, num_kv_heads, _, head_dim = pages.shape
+    if group.only_page is not None:
+        return pages[group.only_page, :, group.visible]
+    blocks = pages.view(-1, PAGE_SIZE * head_dim)
     if pages.dtype == torch.float8_e4m3fn:
         # Gathering is not implemented for float8; the bytes are the same.
         taken = blocks.view(torch.uint8).index_select(0, group.blocks).view(pages.dtype)
     else:
         taken = blocks.index_select(0, group.blocks)
-    return taken.to(dtype).view(group.num_sequences * num_kv_heads, -1, head_dim)[:, group.visible]
+    taken = taken.to(dtype).view(group.num_sequences * num_kv_heads, -1, head_dim)
+    return taken[:, group.visible] if group.is_fused else taken
 
 
 def _gathered_scales(scales: Tensor, group: _Group, dtype: torch.dtype) -> Tensor:
     """The group's scales of [pages, kv_heads, PAGE_SIZE] as [B * kv_heads, 1, positions] in `dtype`."""
     num_kv_heads = scales.shape[1]
     taken = scales.view(-1, PAGE_SIZE).index_select(0, group.blocks).to(dtype)
-    return taken.view(group.num_sequences * num_kv_heads, 1, -1)[:, :, group.visible]
+    return taken.view(group.num_sequences * num_kv_heads, 1, -1)
 
 
 def _clear_stale(gathered: Tensor, group: _Group) -> None:
@@ -185,11 +199,24 @@ def _clear_stale(gathered: Tensor, group: _Group) -> None:
             by_sequence[sequence, :, first:end].zero_()
 
 
-def _groups(plan: AttentionPlan, form: _Form) -> list[_Group]:
+def _groups(q: Tensor, kv: PagedKV, plan: AttentionPlan, window: int, softcap: float) -> list[_Group]:
     """The step's groups, from the plan where an earlier layer left them there."""
-    key = ("paged_attention_reference", form)
+    is_quantized = kv.key_scales is not None
+    key = ("paged_attention_reference", q.shape, q.dtype, kv.keys.shape, is_quantized, window, not softcap)
     groups = plan.derived.get(key)
     if groups is None:
+        _, num_kv_heads, _, head_dim = kv.keys.shape
+        form = _Form(
+            num_kv_heads=num_kv_heads,
+            page_bytes=num_kv_heads * PAGE_SIZE * head_dim * q.element_size(),
+            window=window,
+            can_fuse=not is_quantized and not softcap,
+            # One query row a head is where fused attention is slow in the half types: 188 us against 106 for 12 heads
+            # of 64 at 100 positions, 763 against 216 at 500.
+            fewest_fused_rows=1 if q.dtype == torch.float32 else 2,
+            num_shared=q.shape[1] // num_kv_heads,
+            dtype=q.dtype,
+        )
         groups = plan.derived[key] = _make_groups(plan, form)
     return cast("list[_Group]", groups)
 
@@ -249,17 +276,26 @@ def _make_group(members: Sequence[_Member], page_table: Tensor, num_tokens: int,
     tokens = [token for member in members for token in range(member.start, member.start + num_queries)]
     base = first.first_page * PAGE_SIZE
     visible = slice(first.earliest - base, first.length - base) if is_fused else slice(0, width * PAGE_SIZE)
+    is_long = num_queries > MAX_BATCHED_QUERIES
     is_seeing_all = is_fused and num_queries == 1
+    hidden = None if is_seeing_all else _hidden(members, visible, form.window, page_table.device)
+    added = None
+    if is_fused and not is_long and hidden is not None:
+        seen = torch.zeros(hidden.shape[3:], dtype=form.dtype, device=page_table.device)
+        added = seen.masked_fill_(hidden[0, 0, 0], -torch.inf).repeat_interleave(form.num_shared, dim=0)[None, None]
     return _Group(
         num_sequences=len(members),
         num_queries=num_queries,
         blocks=torch.tensor(blocks, device=page_table.device),
         tokens=None if tokens == list(range(num_tokens)) else torch.tensor(tokens, device=page_table.device),
-        hidden=None if is_seeing_all else _hidden(members, visible, form.window, page_table.device),
+        hidden=hidden,
+        added=added,
         stale=() if is_fused else tuple(member.stale for member in members),
         visible=visible,
         is_fused=is_fused,
         is_whole=is_fused and num_queries == first.length and (not form.window or form.window >= first.length),
+        is_long=is_long,
+        only_page=blocks[0] // num_kv_heads if is_fused and width == 1 else None,
     )
 
 

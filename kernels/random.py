@@ -18,10 +18,8 @@ ROUNDS = 7
 """The fewest that pass BigCrush (table 2 of the paper); 10 is what the authors name with a margin."""
 
 TARGET_STREAM = 0
-"""Draws of an answer's tokens."""
-DRAFT_STREAM = 1
-"""Draws of a draft model's tokens."""
-ACCEPT_STREAM = 2
+"""Draws of tokens."""
+ACCEPT_STREAM = 1
 """Whether a draft is accepted."""
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -41,10 +39,17 @@ def philox_reference(seeds: Tensor, positions: Tensor, stream: int, indices: Ten
     `seeds`: [rows] int64, all 64 bits count. `positions`: [rows] int64 and `indices`: [rows or 1, counters] int64, both
     0..2^32 - 1.
     """
-    if seeds.device.type == "cpu":
-        words = _philox_numpy(seeds.numpy(), positions.numpy(), stream, indices.numpy(), rounds)
-        return torch.from_numpy(words.view(numpy.int32))
-    return _philox_torch(seeds, positions, stream, indices, rounds)
+    if seeds.device.type != "cpu":
+        return _philox_torch(seeds, positions, stream, indices, rounds)
+    num_rows, num_counters = len(seeds), indices.shape[1]
+    words = numpy.empty((num_rows, 4, num_counters), dtype=numpy.uint32)
+    out = words.transpose(1, 0, 2)
+    seed, position, index = seeds.numpy()[:, None], positions.numpy()[:, None], indices.numpy()
+    block = max(_HOST_BLOCK // max(num_rows, 1), 1)
+    for first in range(0, num_counters, block):
+        part = slice(first, first + block)
+        _philox_numpy(seed, position, stream, index[:, part], rounds, out[:, :, part])
+    return torch.from_numpy(words.view(numpy.int32))
 
 
 def uniforms_reference(words: Tensor) -> Tensor:
@@ -67,8 +72,14 @@ def negated_exponentials_at_reference(
 ) -> Tensor:
     """Of each row only the draw of entry `entries[row]`, [rows] float32: bit-equal to that of the whole row."""
     num_counters = -(-num_entries // 4)
-    words = philox_reference(seeds, positions, stream, (entries % num_counters).unsqueeze(1)).squeeze(2)
-    return _negated_exponentials(words.gather(1, (entries // num_counters).unsqueeze(1)).squeeze(1))
+    if seeds.device.type != "cpu":
+        words = philox_reference(seeds, positions, stream, (entries % num_counters).unsqueeze(1)).squeeze(2)
+        return _negated_exponentials(words.gather(1, (entries // num_counters).unsqueeze(1)).squeeze(1))
+    strips, counters = numpy.divmod(entries.numpy(), num_counters)
+    table = numpy.empty((4, len(counters)), dtype=numpy.uint32)
+    _philox_numpy(seeds.numpy(), positions.numpy(), stream, counters, ROUNDS, table)
+    chosen = table[strips, numpy.arange(len(counters))]
+    return _negated_exponentials(torch.from_numpy(chosen.view(numpy.int32)))
 
 
 def _negated_exponentials(words: Tensor) -> Tensor:
@@ -96,27 +107,37 @@ def _philox_torch(seeds: Tensor, positions: Tensor, stream: int, indices: Tensor
 
 
 def _philox_numpy(
-    seeds: NDArray[Any], positions: NDArray[Any], stream: int, indices: NDArray[Any], rounds: int
-) -> NDArray[numpy.uint32]:
-    """The same on the host, where numpy takes a third of torch's time for arrays as small as a CPU step's."""
-    num_rows, num_counters = len(seeds), indices.shape[1]
-    multipliers = numpy.array(_MULTIPLIERS, dtype=numpy.uint64).reshape(2, 1, 1)
-    steps = numpy.array(_KEY_STEPS).reshape(2, 1) * numpy.arange(rounds).reshape(-1, 1, 1)
-    keys = (numpy.stack((seeds & _LOW, seeds >> 32)) + steps).astype(numpy.uint32)[..., None]
-    words = numpy.empty((num_rows, 4, num_counters), dtype=numpy.uint32)
-    block = max(_HOST_BLOCK // num_rows, 1)
-    for first in range(0, num_counters, block):
-        end = min(first + block, num_counters)
-        # Words 0 and 2 wait in the low halves of what is multiplied next.
-        wide = numpy.zeros((2, num_rows, end - first), dtype=numpy.uint64)
-        even: NDArray[numpy.uint32] = wide.view(numpy.uint32)[..., ::2]
-        wide[0] = indices[:, first:end]
-        wide[1] = stream
-        odd = numpy.stack((positions, numpy.zeros_like(positions))).astype(numpy.uint32)[..., None]
-        for key in keys:
-            halves = (wide * multipliers).view(numpy.uint32)[::-1]
-            numpy.bitwise_xor(halves[..., 1::2], odd ^ key, out=even)
-            odd = halves[..., ::2]
-        words[:, ::2, first:end] = even.transpose(1, 0, 2)
-        words[:, 1::2, first:end] = odd.transpose(1, 0, 2)
-    return words
+    seeds: NDArray[Any],
+    positions: NDArray[Any],
+    stream: int,
+    indices: NDArray[Any],
+    rounds: int,
+    out: NDArray[numpy.uint32],
+) -> None:
+    """The same on the host, where numpy takes a third of torch's time for arrays as small as a CPU step's.
+
+    `seeds` and `positions` have one shape, and are broadcast with `indices`; `out`: [4, *that shape].
+    """
+    dims = (1,) * seeds.ndim
+    multipliers = numpy.array(_MULTIPLIERS, dtype=numpy.uint64).reshape(2, *dims)
+    steps = numpy.array(_KEY_STEPS).reshape(2, *dims) * numpy.arange(rounds).reshape(-1, 1, *dims)
+    halves_of_seeds = numpy.empty((2, *seeds.shape), dtype=numpy.int64)
+    numpy.bitwise_and(seeds, _LOW, out=halves_of_seeds[0])
+    numpy.right_shift(seeds, 32, out=halves_of_seeds[1])
+    keys = (halves_of_seeds + steps).astype(numpy.uint32)
+    # Words 0 and 2 wait in the low halves of what is multiplied next.
+    wide = numpy.zeros((2, *out.shape[1:]), dtype=numpy.uint64)
+    even: NDArray[numpy.uint32] = wide.view(numpy.uint32)[..., ::2]
+    wide[0] = indices
+    wide[1] = stream
+    products = numpy.empty_like(wide)
+    halves = products.view(numpy.uint32)[::-1]
+    odd = numpy.zeros((2, *seeds.shape), dtype=numpy.uint32)
+    odd[0] = positions
+    for key in keys:
+        mixed = odd ^ key
+        numpy.multiply(wide, multipliers, out=products)
+        numpy.bitwise_xor(halves[..., 1::2], mixed, out=even)
+        odd = halves[..., ::2]
+    out[::2] = even
+    out[1::2] = odd

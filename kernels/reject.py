@@ -4,6 +4,7 @@ inference from transformers via speculative decoding", 2023, section 2.3 and app
 
 from __future__ import annotations
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -26,26 +27,31 @@ def reject_reference(
     A draft x is accepted with probability min(1, p(x) / q(x)); behind the first that is not, a token is drawn in
     proportion to max(p - q, 0), behind the last of all from p. Of `rows`, the seeds and positions are used.
     """
-    last_rows = row_starts[1:] - 1
-    is_draft = torch.ones(len(probs), dtype=torch.bool, device=probs.device)
-    is_draft[last_rows] = False
-    draft_rows = is_draft.nonzero().squeeze(1)
-    counters = torch.zeros((1, 1), dtype=torch.int64, device=probs.device)
-    words = philox_reference(rows.seeds[draft_rows], rows.positions[draft_rows], ACCEPT_STREAM, counters)
+    device = probs.device
+    # Which rows are looked at is worked out on the host, where a number costs a tenth of a torch call.
+    starts = row_starts.cpu().numpy()
+    last_rows = starts[1:] - 1
+    goes_on = numpy.ones(len(probs), dtype=numpy.bool_)
+    goes_on[last_rows] = False
+    draft_rows = numpy.flatnonzero(goes_on)
+    index = torch.from_numpy(draft_rows).to(device)
+    counters = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    words = philox_reference(rows.seeds[index], rows.positions[index], ACCEPT_STREAM, counters)
     uniforms = uniforms_reference(words[:, 0, 0])
-    target_probs = probs[draft_rows, drafts]
-    is_accepted = uniforms * draft_probs.gather(1, drafts.unsqueeze(1)).squeeze(1) < target_probs
-    is_draft[draft_rows] = is_accepted
+    is_accepted = uniforms * draft_probs.gather(1, drafts.unsqueeze(1)).squeeze(1) < probs[index, drafts]
+    goes_on[draft_rows] = is_accepted.cpu().numpy()
     # The first row of each sequence whose draft is not accepted, or that has none.
-    ends = is_draft.logical_not_().nonzero().squeeze(1)
-    final = ends[torch.searchsorted(ends, row_starts[:-1])]
+    ends = numpy.flatnonzero(~goes_on)
+    final = ends[numpy.searchsorted(ends, starts[:-1])]
     # Every sequence before has one row more than drafts.
-    draft_index = (final - torch.arange(len(final), device=final.device)).clamp_(max=len(drafts) - 1)
-    proposed = draft_probs[draft_index] * (final < last_rows).unsqueeze(1)
-    weights = (probs[final] - proposed).clamp_(min=0.0)
+    rejected = numpy.minimum(final - numpy.arange(len(final)), len(drafts) - 1)
+    is_rejected = torch.from_numpy(final < last_rows).to(device).unsqueeze(1)
+    index = torch.from_numpy(final).to(device)
+    wanted = probs[index]
+    weights = (wanted - draft_probs[torch.from_numpy(rejected).to(device)] * is_rejected).clamp_(min=0.0)
     # Rounding can leave nothing where p and q are equal.
-    weights = torch.where(weights.any(dim=1, keepdim=True), weights, probs[final])
+    weights = torch.where(weights.any(dim=1, keepdim=True), weights, wanted)
     tokens = draw_reference(
-        weights, rows.seeds[final], rows.positions[final], TARGET_STREAM, is_sparse=rows.is_filtered
+        weights, rows.seeds[index], rows.positions[index], TARGET_STREAM, is_sparse=rows.is_filtered
     )
-    return final - row_starts[:-1], tokens
+    return torch.from_numpy(final - starts[:-1]).to(device), tokens

@@ -44,10 +44,17 @@ def rope_store_reference(
         turning = _normed(turning, num_heads, q_norm, k_norm, eps=eps, offset=offset)
     turning = _turned(turning.float(), cos_sin.index_select(0, positions)).to(qkv.dtype)
     queries, keys = turning.split_with_sizes((num_heads, num_kv_heads), dim=1)
-    if -1 in slots.tolist():
-        kept = slots >= 0
-        slots, keys, values = slots[kept], keys[kept], values[kept]
-    where = (slots // PAGE_SIZE, slots % PAGE_SIZE)
+    numbers = slots.tolist()
+    first, count = (numbers[0], len(numbers)) if numbers else (-1, 0)
+    where: _Where
+    if 0 < count <= PAGE_SIZE - first % PAGE_SIZE and first >= 0 and numbers == list(range(first, first + count)):
+        # One sequence's tokens within a page, as in most steps of a single answer: copying costs half of scattering.
+        where = (first // PAGE_SIZE, slice(first % PAGE_SIZE, first % PAGE_SIZE + count))
+    else:
+        if -1 in numbers:
+            kept = slots >= 0
+            slots, keys, values = slots[kept], keys[kept], values[kept]
+        where = (slots // PAGE_SIZE, slots % PAGE_SIZE)
     _store(keys, kv.keys, kv.key_scales, where)
     _store(values, kv.values, kv.value_scales, where)
     return queries
@@ -58,8 +65,9 @@ def _normed(turning: Tensor, num_heads: int, q_norm: Tensor, k_norm: Tensor, *, 
     if offset:
         turning, q_norm, k_norm = turning.float(), q_norm.float() + offset, k_norm.float() + offset
     normed = functional.rms_norm(turning, turning.shape[2:], None, eps)
-    normed[:, :num_heads].mul_(q_norm)
-    normed[:, num_heads:].mul_(k_norm)
+    queries, keys = normed.split_with_sizes((num_heads, normed.shape[1] - num_heads), dim=1)
+    queries.mul_(q_norm)
+    keys.mul_(k_norm)
     return normed
 
 
@@ -78,14 +86,23 @@ def _turned(x: Tensor, cos_sin: Tensor) -> Tensor:
     return torch.cat((turned.flatten(2), x[..., rotary_dim:]), dim=-1) if is_partial else turned.flatten(2)
 
 
-def _store(x: Tensor, pages: Tensor, scales: Tensor | None, where: tuple[Tensor, Tensor]) -> None:
-    """[tokens, kv_heads, head_dim] into [pages, kv_heads, PAGE_SIZE, head_dim] at `where` = (page, offset)."""
+_Where = tuple[Tensor, Tensor] | tuple[int, slice]
+"""(page, offset) of each token, or of all of them where they lie side by side."""
+
+
+def _store(x: Tensor, pages: Tensor, scales: Tensor | None, where: _Where) -> None:
+    """[tokens, kv_heads, head_dim] into [pages, kv_heads, PAGE_SIZE, head_dim] at `where`."""
     if scales is not None:
         x, row_scales = _quantized(x, pages.dtype)
-        scales.transpose(1, 2).index_put_(where, row_scales)
+        _put(scales.transpose(1, 2), where, row_scales)
         # Scattering is not implemented for float8; the bytes are the same.
         x, pages = x.view(torch.uint8), pages.view(torch.uint8)
-    pages.transpose(1, 2).index_put_(where, x)
+    _put(pages.transpose(1, 2), where, x)
+
+
+def _put(rows: Tensor, where: _Where, x: Tensor) -> None:
+    """`rows[where] = x`, [pages, PAGE_SIZE, ...] at [tokens, ...]."""
+    rows[where] = x
 
 
 def _quantized(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,11 @@ The race (argmax of p / E with E exponential) is Gumbel-argmax without the logar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.random import negated_exponentials_at_reference, negated_exponentials_reference
@@ -22,9 +25,10 @@ class SampleRows:
     """How each row is drawn; all tensors [rows] on the device of the logits. A filter that no row uses is None.
 
     seeds, positions  int64, what the noise is a function of; a position is that of the token that is drawn
-    temperature       float32; 0 takes the likeliest token
+    temperature       float32, above 0
     top_k             int64, 1..vocab, where the row has none: vocab
     top_p, min_p      float32, where the row has none: 1 and 0
+    is_greedy         bool, rows that take the likeliest token; None where no row does
     """
 
     seeds: Tensor
@@ -33,6 +37,7 @@ class SampleRows:
     top_k: Tensor | None = None
     top_p: Tensor | None = None
     min_p: Tensor | None = None
+    is_greedy: Tensor | None = None
 
     @property
     def is_filtered(self) -> bool:
@@ -40,28 +45,44 @@ class SampleRows:
         return self.top_k is not None or self.top_p is not None or self.min_p is not None
 
 
+def likeliest_reference(logits: Tensor) -> Tensor:
+    """The first of each row's largest entries, [rows] int64."""
+    if logits.device.type == "cpu":
+        # numpy takes a tenth of torch's time.
+        return torch.from_numpy(logits.numpy().argmax(axis=1))
+    return logits.argmax(dim=1)
+
+
 def sample_reference(logits: Tensor, rows: SampleRows, stream: int) -> Tensor:
-    """One token a row, [rows] int64, drawn from `probabilities_reference` of [rows, vocab] float32 logits."""
-    return draw_reference(
-        probabilities_reference(logits, rows), rows.seeds, rows.positions, stream, is_sparse=rows.is_filtered
-    )
+    """One token a row, [rows] int64, drawn in proportion to `weights_reference` of [rows, vocab] float32 logits."""
+    weights = weights_reference(logits, rows)
+    return draw_reference(weights, rows.seeds, rows.positions, stream, is_sparse=rows.is_filtered)
 
 
 def probabilities_reference(logits: Tensor, rows: SampleRows) -> Tensor:
-    """The distributions that tokens are drawn from, [rows, vocab] float32; one-hot where the temperature is 0.
+    """The distributions that tokens are drawn from, [rows, vocab] float32; one-hot in greedy rows."""
+    return normalized_reference(weights_reference(logits, rows))
+
+
+def normalized_reference(weights: Tensor) -> Tensor:
+    """Rows that sum up to 1."""
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def weights_reference(logits: Tensor, rows: SampleRows) -> Tensor:
+    """What tokens are drawn in proportion to, [rows, vocab] float32: probabilities, 0 for those that are left out.
 
     Filters are thresholds, in this order: temperature, min-p (of the likeliest token's probability), top-k, and top-p
-    of what these two have left. Entries that are equal to the last one kept stay too.
+    of what these two have left. Entries that are equal to the last one kept stay too. In a greedy row only the
+    likeliest token has any weight.
     """
-    is_greedy = rows.temperature == 0
-    scaled = logits / torch.where(is_greedy, 1.0, rows.temperature).unsqueeze(1)
+    weights = (logits / rows.temperature.unsqueeze(1)).softmax(dim=1)
     if rows.is_filtered:
-        scaled.masked_fill_(scaled < _thresholds(scaled, rows), float("-inf"))
-    probs = scaled.softmax(dim=1)
-    if is_greedy.any():
-        likeliest = torch.zeros_like(probs).scatter_(1, logits.argmax(dim=1, keepdim=True), 1.0)
-        probs = torch.where(is_greedy.unsqueeze(1), likeliest, probs)
-    return probs
+        weights.masked_fill_(weights < _thresholds(weights, rows), 0.0)
+    if rows.is_greedy is not None:
+        likeliest = torch.zeros_like(weights).scatter_(1, likeliest_reference(logits).unsqueeze(1), 1.0)
+        weights = torch.where(rows.is_greedy.unsqueeze(1), likeliest, weights)
+    return weights
 
 
 def draw_reference(
@@ -69,51 +90,67 @@ def draw_reference(
 ) -> Tensor:
     """One index a row, [rows] int64, with probability in proportion to `weights` [rows, vocab], not all zero.
 
-    `is_sparse`: most weights are expected to be zero, so noise is made only for those that are not.
+    `is_sparse`: most weights are expected to be zero, so on the host noise is made only for those that are not.
     """
+    if weights.device.type != "cpu":
+        return (weights / negated_exponentials_reference(seeds, positions, stream, weights.shape[1])).argmin(dim=1)
+    table = weights.numpy()
+    scores = None
     if is_sparse:
-        rows, entries = weights.nonzero(as_tuple=True)
+        places = numpy.flatnonzero(table)
         # A whole row's noise takes a counter for four entries, a single entry's takes one of its own.
-        if 4 * len(rows) <= weights.numel():
-            noise = negated_exponentials_at_reference(seeds[rows], positions[rows], stream, weights.shape[1], entries)
-            scores = torch.zeros_like(weights)
-            scores[rows, entries] = weights[rows, entries] / noise
-            return scores.argmin(dim=1)
-    return (weights / negated_exponentials_reference(seeds, positions, stream, weights.shape[1])).argmin(dim=1)
+        if 4 * len(places) <= table.size:
+            rows, entries = (torch.from_numpy(index) for index in numpy.divmod(places, table.shape[1]))
+            noise = negated_exponentials_at_reference(seeds[rows], positions[rows], stream, table.shape[1], entries)
+            scores = numpy.zeros(table.size, dtype=numpy.float32)
+            scores[places] = table.ravel()[places] / noise.numpy()
+    if scores is None:
+        scores = table / negated_exponentials_reference(seeds, positions, stream, table.shape[1]).numpy()
+    return torch.from_numpy(scores.reshape(table.shape).argmin(axis=1))
 
 
-def _thresholds(scaled: Tensor, rows: SampleRows) -> Tensor:
-    """The smallest value that stays in each row of `scaled`, [rows, 1]."""
-    vocab_size = scaled.shape[1]
-    width = 1
-    if rows.top_k is not None:
+def _thresholds(weights: Tensor, rows: SampleRows) -> Tensor:
+    """The smallest of each row's probabilities that stays, [rows, 1].
+
+    Worked out on the host from each row's highest ones, where a number costs a tenth of a torch call.
+    """
+    vocab_size = weights.shape[1]
+    top_k, top_p, min_p = (_column(values) for values in (rows.top_k, rows.top_p, rows.min_p))
+    width = 1 if top_p is None else min(_FIRST_WIDTH, vocab_size)
+    if top_k is not None:
         # A row without top-k asks for the whole vocabulary, which needs no looking.
-        width = int(torch.where(rows.top_k < vocab_size, rows.top_k, 1).max())
-    if rows.top_p is not None:
-        width = max(width, min(_FIRST_WIDTH, vocab_size))
-    top = scaled.topk(width, dim=1).values
-    floors = _floors(top, rows, vocab_size)
-    if rows.top_p is None:
-        return floors
-    highest, top_p = top[:, :1], rows.top_p.unsqueeze(1)
-    wanted = (scaled - highest).exp_().mul_(scaled >= floors).sum(dim=1, keepdim=True) * top_p
+        width = max(width, int(numpy.where(top_k < vocab_size, top_k, 1).max()))
     while True:
-        reached = (top - highest).exp_().mul_(top >= floors).cumsum(dim=1)
-        if width == vocab_size or bool(((reached[:, -1:] >= wanted) | (top_p >= 1)).all()):
+        top = weights.topk(width, dim=1).values.cpu().numpy()
+        floors = numpy.zeros_like(top[:, :1])
+        if min_p is not None:
+            floors = top[:, :1] * min_p
+        if top_k is not None:
+            kth = numpy.take_along_axis(top, numpy.minimum(top_k, width) - 1, axis=1)
+            floors = numpy.where(top_k < vocab_size, numpy.maximum(floors, kth), floors)
+        if top_p is None:
+            break
+        reached = numpy.where(top >= floors, top, 0.0).cumsum(axis=1)
+        wanted = top_p * numpy.where(floors > 0, _left(weights, floors, top, reached), 1.0)
+        if width == vocab_size or ((reached[:, -1:] >= wanted) | (top_p >= 1)).all():
             # The last entry that stays is the first with which enough is reached.
-            last = (reached < wanted).sum(dim=1, keepdim=True).clamp_(max=width - 1)
-            return torch.where(top_p < 1, floors.maximum(top.gather(1, last)), floors)
+            last = numpy.minimum((reached < wanted).sum(axis=1, keepdims=True), width - 1)
+            lowest = numpy.take_along_axis(top, last, axis=1)
+            floors = numpy.where(top_p < 1, numpy.maximum(floors, lowest), floors)
+            break
         width = min(8 * width, vocab_size)
-        top = scaled.topk(width, dim=1).values
+    return torch.from_numpy(floors).to(weights.device)
 
 
-def _floors(top: Tensor, rows: SampleRows, vocab_size: int) -> Tensor:
-    """The smallest values that min-p and top-k leave, [rows, 1], from each row's highest ones in order."""
-    floors = torch.full_like(top[:, :1], float("-inf"))
-    if rows.min_p is not None:
-        floors = top[:, :1] + rows.min_p.log().unsqueeze(1)
-    if rows.top_k is not None:
-        top_k = rows.top_k.unsqueeze(1)
-        kth = top.gather(1, top_k.clamp(max=top.shape[1]) - 1)
-        floors = torch.where(top_k < vocab_size, floors.maximum(kth), floors)
-    return floors
+def _column(values: Tensor | None) -> NDArray[Any] | None:
+    return None if values is None else values.cpu().numpy()[:, None]
+
+
+def _left(weights: Tensor, floors: NDArray[Any], top: NDArray[Any], reached: NDArray[Any]) -> NDArray[Any]:
+    """What all entries from `floors` on come to, [rows, 1]; most often they are all among the `top` ones."""
+    left = reached[:, -1:]
+    is_partial = (floors <= top[:, -1:]) & (floors > 0)
+    if top.shape[1] == weights.shape[1] or not is_partial.any():
+        return left
+    whole = (weights * (weights >= torch.from_numpy(floors).to(weights.device))).sum(dim=1, keepdim=True)
+    return numpy.where(is_partial, whole.cpu().numpy(), left)

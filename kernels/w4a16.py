@@ -83,15 +83,20 @@ def pack_codes(codes: Tensor) -> Tensor:
 
 
 def quantize_int4(weight: Tensor, group_size: int, *, symmetric: bool = True) -> GroupWeight:
-    """`weight` [out, in] to the nearest of each group's 15 (symmetric) or 16 levels: error <= scale / 2.
+    """`weight` [out, in] to the nearest of each group's 16 levels: error <= scale / 2 for what lies between them.
 
-    `group_size` divides `in` and is even.
+    Symmetric levels are -8 to 7 times a scale of either sign, which puts a group's largest number at -8, or a tenth
+    above that where the others then gain more than it loses: a sixth less error than 15 levels from end to end.
+    Otherwise the levels reach from the group's smallest number to its largest. `group_size` divides `in` and is even.
     """
     groups = weight.float().reshape(weight.shape[0], -1, group_size)
     if symmetric:
-        scales = _stored_scales(groups.abs().amax(2) / 7)
-        codes = (groups / scales.float().unsqueeze(2)).round_().clamp_(-7, 7) + SYMMETRIC_ZERO
-        return GroupWeight(pack_codes(codes.flatten(1)), scales)
+        peaks = groups.gather(2, groups.abs().argmax(2, keepdim=True)).squeeze(2)
+        tried = [_symmetric(groups, peaks * (-share / SYMMETRIC_ZERO)) for share in (1.0, 0.9)]
+        (codes, scales, errors), (cut_codes, cut_scales, cut_errors) = tried
+        is_cut = cut_errors < errors
+        codes = torch.where(is_cut.unsqueeze(2), cut_codes, codes)
+        return GroupWeight(pack_codes(codes.flatten(1)), torch.where(is_cut, cut_scales, scales))
     # Zero must be among the levels, or a group far from it would have no code for its zero point.
     low, high = groups.amin(2).clamp_(max=0), groups.amax(2).clamp_(min=0)
     scales = _stored_scales((high - low) / 15)
@@ -113,6 +118,15 @@ def quantize_nf4(weight: Tensor, group_size: int) -> GroupWeight:
 def w4a16_linear_reference(x: Tensor, weight: GroupWeight, bias: Tensor | None = None) -> Tensor:
     """x [tokens, in] times the weight's transpose, plus bias [out]: [tokens, out] in x's type."""
     return functional.linear(x, weight.dequantized(x.dtype), bias)
+
+
+def _symmetric(groups: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(codes [out, groups, group size], scales as they are stored, summed squared errors [out, groups])."""
+    scales = torch.where(scales.abs() < SMALLEST_SCALE, SMALLEST_SCALE, scales).to(torch.float16)
+    wide = scales.float().unsqueeze(2)
+    levels = (groups / wide).round_().clamp_(-SYMMETRIC_ZERO, SYMMETRIC_ZERO - 1)
+    errors = (levels * wide - groups).square_().sum(2)
+    return levels.add_(SYMMETRIC_ZERO), scales, errors
 
 
 def _stored_scales(scales: Tensor) -> Tensor:

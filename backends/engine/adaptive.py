@@ -70,10 +70,14 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A number of tokens to draft, and the tokens a second that one sequence can expect of it."""
+    """A number of tokens to draft, and the tokens a second that one sequence can expect of it.
+
+    `least`: the probability that all drafts so far are accepted below which one more takes longer than it saves.
+    """
 
     num_draft: int
     tokens_per_s: float
+    least: float = 0.0
 
 
 def best_draft(
@@ -84,13 +88,15 @@ def best_draft(
     `rate`: the acceptance to expect, 0..1. `draft` is the time of the draft model's steps, None where drafts cost
     nothing.
     """
-    best = Length(0, 1 / target.predict(num_sequences))
+    alone_s = target.predict(num_sequences)
+    best = Length(0, 1 / alone_s)
     draft_s = 0.0 if draft is None else draft.predict(num_sequences)
+    more_s = draft_s + target.predict(2 * num_sequences) - alone_s
     expected, power = 1.0, 1.0
     for num_draft in range(1, most + 1):
         power *= rate
         expected += power
         step_s = target.predict(num_sequences * (1 + num_draft)) + num_draft * draft_s
         if expected / step_s > best.tokens_per_s:
-            best = Length(num_draft, expected / step_s)
+            best = Length(num_draft, expected / step_s, more_s * expected / step_s / rate)
     return best

@@ -7,6 +7,7 @@ values of the draft may be stale or missing: that costs acceptance, never correc
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -57,21 +58,23 @@ class DraftModel:
         """Moves its pages along with the target's."""
         self._cache.transfer(transfers)
 
-    def propose(self, slices: SequenceOf[Slice], lengths: SequenceOf[int]) -> dict[Sequence, Tensor]:
-        """Fills `sequence.draft` with `lengths` tokens for each slice (at most its `num_draft`), where not 0.
+    def propose(
+        self, slices: SequenceOf[Slice], lengths: SequenceOf[int], least: SequenceOf[float]
+    ) -> dict[Sequence, Tensor]:
+        """Fills `sequence.draft` with up to `lengths` tokens for each slice (at most its `num_draft`), where not 0.
 
+        A greedy draft ends early where the draft model gives all of its tokens together less than `least`.
         Returns the distributions that drafts were drawn from, [tokens, vocab_size] for each sequence whose drafts are
         judged by them. A sequence that lags by more than can be caught up with in this
         step gets no draft. One that is not to draft is caught up with a page at a time.
         """
         spans: list[Span] = []
         rows: list[int] = []
-        drafting: list[tuple[Sequence, int]] = []
+        drafting: list[_Drafting] = []
         num_tokens = 0
-        for part, length in zip(slices, lengths, strict=True):
+        for part, length, sure in zip(slices, lengths, least, strict=True):
             sequence = part.sequence
-            # What came from the prefix cache, the draft most likely has as well.
-            start = min(sequence.num_drafted or sequence.num_cached, part.start)
+            start = min(draft_start(sequence), part.start)
             lag = len(sequence.tokens) - start
             count = min(lag, self._max_tokens - num_tokens)
             is_too_long = len(sequence.tokens) > self.max_positions
@@ -82,7 +85,7 @@ class DraftModel:
             sequence.num_drafted = start + count
             if length and count == lag:
                 rows.append(num_tokens - 1)
-                drafting.append((sequence, length))
+                drafting.append(_Drafting(sequence, length, sure))
         if not spans:
             return {}
         if self._work is not None:
@@ -90,34 +93,78 @@ class DraftModel:
         hidden = self._decoder.forward(build_batch(spans, rows, self._device), self._cache.layers)
         return self._extend(hidden, drafting) if drafting else {}
 
-    def _extend(self, hidden: Tensor, drafting: list[tuple[Sequence, int]]) -> dict[Sequence, Tensor]:
+    def _extend(self, hidden: Tensor, drafting: list[_Drafting]) -> dict[Sequence, Tensor]:
         """The drafts that follow `hidden`, [sequences, hidden size]."""
-        sequences = [sequence for sequence, _ in drafting]
-        most = max(length for _, length in drafting)
+        sequences = [one.sequence for one in drafting]
         # A place is kept for a token more than is fed, which takes the writes of sequences with shorter drafts.
-        spans = [Span([0] * length, len(sequence.tokens), sequence.pages) for sequence, length in drafting]
-        drawn = [self._sampler.draft(self._logits(hidden), sequences, 0)]
-        for depth, step in enumerate(build_steps(spans, most - 1, self._device) if most > 1 else (), start=1):
+        spans = [Span([0] * one.most, len(one.sequence.tokens), one.sequence.pages) for one in drafting]
+        drawn = [self._draw(hidden, drafting, 0)]
+        for depth, step in enumerate(build_steps(spans, max(one.most for one in drafting) - 1, self._device), start=1):
+            if all(one.is_over for one in drafting):
+                break
             if self._work is not None:
                 self._work.add([Span([0], span.start + depth - 1, span.pages) for span in spans], len(spans))
             hidden = self._decoder.forward(step.batch(drawn[-1][0]), self._cache.layers)
-            drawn.append(self._sampler.draft(self._logits(hidden), sequences, depth))
+            drawn.append(self._draw(hidden, drafting, depth))
         tokens = torch.stack([tokens for tokens, _ in drawn], dim=1).tolist()
-        for (sequence, length), draft in zip(drafting, tokens, strict=True):
-            sequence.draft = draft[:length]
-            sequence.num_drafted += length - 1
+        for one, draft in zip(drafting, tokens, strict=True):
+            one.sequence.draft = draft[: one.length]
+            one.sequence.num_drafted += one.length - 1
         probs = [probs for _, probs in drawn if probs is not None]
         if not probs:
             return {}
         stacked = torch.stack(probs, dim=1)
         return {
-            sequence: stacked[index, :length]
-            for index, (sequence, length) in enumerate(drafting)
+            sequence: stacked[index, : drafting[index].length]
+            for index, sequence in enumerate(sequences)
             if self._sampler.is_judged(sequence)
         }
+
+    def _draw(self, hidden: Tensor, drafting: list[_Drafting], depth: int) -> tuple[Tensor, Tensor | None]:
+        """The next token of each draft, [sequences], and what it was drawn from, if anybody asks."""
+        logits = self._logits(hidden)
+        shares = [1.0] * len(drafting)
+        if any(one.least and one.is_greedy for one in drafting):
+            shares = logits.softmax(1).amax(1).tolist()
+        for one, share in zip(drafting, shares, strict=True):
+            one.grow(share)
+        return self._sampler.draft(logits, [one.sequence for one in drafting], depth)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = self._decoder.logits(hidden)
         if self._missing > 0:
             return functional.pad(logits, (0, self._missing), value=float("-inf"))
         return logits[:, : self._missing] if self._missing else logits
+
+
+@dataclass(slots=True)
+class _Drafting:
+    """A draft in the making: `length` tokens so far of `most`, which the model gives the probability `certainty`."""
+
+    sequence: Sequence
+    most: int
+    least: float
+    length: int = 0
+    certainty: float = 1.0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether its tokens are the likeliest; one that is drawn may be unlikely and yet be accepted."""
+        return self.sequence.request.params.temperature == 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no token is to follow."""
+        return self.length == self.most or (self.certainty < self.least and self.is_greedy)
+
+    def grow(self, share: float) -> None:
+        """Takes a token of probability `share`, if one is to follow."""
+        if not self.is_over:
+            self.length += 1
+            self.certainty *= share
+
+
+def draft_start(sequence: Sequence) -> int:
+    """The first token whose keys and values the draft model may lack."""
+    # What came from the prefix cache, the draft most likely has as well.
+    return sequence.num_drafted or sequence.num_cached

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -77,7 +77,7 @@ class Step:
         return Batch(token_ids, self.positions, self.slots, self.plan, self.rows)
 
 
-def build_steps(spans: Sequence[Span], num_steps: int, device: torch.device) -> list[Step]:
+def build_steps(spans: Sequence[Span], num_steps: int, device: torch.device) -> Iterator[Step]:
     """`num_steps` steps of one token a sequence, from `span.start` on; the tokens come when they are known.
 
     A sequence stops at the end of its span, whose last position is written again by the steps that are left.
@@ -101,12 +101,7 @@ def build_steps(spans: Sequence[Span], num_steps: int, device: torch.device) -> 
     buffer = torch.tensor(flat, dtype=torch.int64, pin_memory=device.type == "cuda").to(device, non_blocking=True)
     parts = buffer.split_with_sizes([num_spans] * (3 * num_steps) + [num_spans + 1, num_spans * width])
     starts, table = parts[-2].int(), parts[-1].view(num_spans, width).int()
-    return [
-        Step(
-            positions=parts[3 * step],
-            slots=parts[3 * step + 1],
-            plan=AttentionPlan(table, starts, parts[3 * step + 2].int(), 1, max(ends)),
-            rows=parts[-2][:-1],
-        )
-        for step in range(num_steps)
-    ]
+    rows = parts[-2][:-1]
+    for step in range(num_steps):
+        plan = AttentionPlan(table, starts, parts[3 * step + 2].int(), 1, max(ends))
+        yield Step(parts[3 * step], parts[3 * step + 1], plan, rows)

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from torch import Tensor
 
 from backends.engine.adaptive import Acceptance, Length, StepTime, best_draft
-from backends.engine.draft_model import DraftModel
+from backends.engine.draft_model import DraftModel, draft_start
 from backends.engine.ngram import Match, PairIndex, continuation
 from backends.engine.options import Speculate
 from backends.engine.sampling import Choice
 from backends.engine.sequence import Sequence, Slice
+from kernels.paging import PAGE_SIZE
 
 Source = Literal["draft", "ngram", "prediction"]
 
 _START_RATES: dict[Source, float] = {"draft": 0.7, "ngram": 0.6, "prediction": 0.8}
 _SEQUENCE_WEIGHT = 0.1
 _ENGINE_WEIGHT = 0.01
+_NOTHING = Length(0, 0.0)
 _PROBE_EVERY = 64
 """Steps without a proposal after which one is made anyway, to learn whether it would pay by now."""
 
@@ -105,13 +107,18 @@ class Speculator:
         if not any(part.num_draft for part in slices):
             return {}
         decoding = [part for part in slices if part.num_draft]
-        lengths = [self._choose(part) for part in decoding]
+        wanted = [self._choose(part) for part in decoding]
         if self._draft is None:
             return {}
+        lengths, least = [draft.num_draft for draft in wanted], [draft.least for draft in wanted]
+        # Catching up with a prompt says nothing of the steps to come.
+        is_level = all(part.start - draft_start(part.sequence) < PAGE_SIZE for part in decoding)
         began = self._now()
-        probs = self._draft.propose(decoding, lengths)
-        if (most := max(lengths)) > 0:
-            self._draft_time.add(len(decoding), (self._now() - began) / most)
+        probs = self._draft.propose(decoding, lengths, least)
+        drafted = [len(part.sequence.draft) for part, length in zip(decoding, lengths, strict=True) if length]
+        num_steps = max(drafted, default=0)
+        if num_steps and is_level:
+            self._draft_time.add(len(decoding), (self._now() - began) / num_steps)
         return probs
 
     def observe(self, done: SequenceOf[tuple[Slice, Choice | None]], seconds: float) -> None:
@@ -143,33 +150,36 @@ class Speculator:
         """Counts since the start."""
         return SpeculationStatistics(dict(self._proposed), dict(self._accepted), tuple(self._accepted_at))
 
-    def _choose(self, part: Slice) -> int:
-        """Looks up a draft for the slice, or says how many tokens the draft model shall propose."""
+    def _choose(self, part: Slice) -> Length:
+        """Looks up a draft for the slice, or says how many tokens the draft model shall propose at most."""
         sequence = part.sequence
         record = self._records.get(sequence)
         if record is None:
             record = self._records[sequence] = self._new_record(sequence)
         found = self._find(record, sequence.tokens) if self._looks_up else None
-        lookup, draft = Length(0, 0.0), Length(0, 0.0)
+        lookup, draft, most = _NOTHING, _NOTHING, 0
         if found is not None:
             lookup = self._length(record.rates[found[0]].rate, part.num_draft, None)
         if self._draft is not None:
             most = min(part.num_draft, self._draft.max_positions - len(sequence.tokens))
             draft = self._length(record.rates["draft"].rate, most, self._draft_time)
         chosen = max(lookup, draft, key=lambda length: length.tokens_per_s)
-        num_draft = chosen.num_draft
-        if not num_draft:
+        if not chosen.num_draft:
             record.num_idle += 1
             if record.num_idle < _PROBE_EVERY:
-                return 0
-            num_draft = 1
+                return _NOTHING
         record.num_idle = 0
         if found is not None and chosen is lookup:
             record.source, text, match = found
-            sequence.draft = continuation(text, match.position, num_draft)
-            return 0
+            sequence.draft = continuation(text, match.position, max(chosen.num_draft, 1))
+            return _NOTHING
         record.source = "draft"
-        return num_draft if self._draft is not None else 0
+        if self._draft is None:
+            return _NOTHING
+        if not chosen.num_draft:
+            return Length(1, 0.0)
+        # More where it is sure: the draft model stops by itself where it is not.
+        return replace(chosen, num_draft=min(most, 2 * chosen.num_draft))
 
     def _length(self, rate: float, most: int, draft_time: StepTime | None) -> Length:
         if not self._target_time.is_known:

@@ -53,7 +53,7 @@ def test_batch_of_spans_says_where_each_token_goes(made: list[Span], rows: list[
 @given(spans(), st.integers(1, 5))
 def test_steps_of_spans_are_batches_of_one_token_that_stop_at_the_end(made: list[Span], num_steps: int) -> None:
     """Step i is the batch of the i-th token of each span, or of the last."""
-    steps = build_steps(made, num_steps, CPU)
+    steps = list(build_steps(made, num_steps, CPU))
 
     assert len(steps) == num_steps
     for number, step in enumerate(steps):

@@ -34,7 +34,9 @@ class FixedDraft:
         self.asked: list[list[int]] = []
         self._is_unsure = is_unsure
 
-    def propose(self, slices: SequenceOf[Slice], lengths: SequenceOf[int]) -> dict[Sequence, Tensor]:
+    def propose(
+        self, slices: SequenceOf[Slice], lengths: SequenceOf[int], least: SequenceOf[float]
+    ) -> dict[Sequence, Tensor]:
         """As many tokens as were asked for."""
         self.asked.append(list(lengths))
         found = {}

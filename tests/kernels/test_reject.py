@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.random import DRAFT_STREAM, TARGET_STREAM
+from kernels.random import TARGET_STREAM
 from kernels.reject import reject_reference
 from kernels.sample import SampleRows, draw_reference
 from tests.support.chi_square import P_001, misfit
@@ -57,7 +57,7 @@ def speculate(
     drafts, probs, before = [], [], [last]
     for depth in range(num_drafts):
         probs.append(draft[before[-1]])
-        drafts.append(draw_reference(probs[-1], seeds, positions + depth, DRAFT_STREAM))
+        drafts.append(draw_reference(probs[-1], ~seeds, positions + depth, TARGET_STREAM))
         before.append(drafts[-1])
     rows = num_drafts + 1
     sample_rows = SampleRows(
@@ -147,7 +147,7 @@ def test_rejection_of_greedy_rows_accepts_the_likeliest_and_nothing_else() -> No
     """One-hot targets: the draft that equals it is accepted at any q, another is replaced by it."""
     probs = torch.eye(VOCAB)[[5, 6, 5, 6]]
     draft_probs = torch.full((2, VOCAB), 1 / VOCAB)
-    rows = SampleRows(torch.arange(4), torch.arange(4), torch.zeros(4))
+    rows = SampleRows(torch.arange(4), torch.arange(4), torch.ones(4))
     accepted, tokens = reject_reference(probs, draft_probs, torch.tensor([5, 9]), torch.tensor([0, 2, 4]), rows)
 
     assert accepted.tolist() == [1, 0]

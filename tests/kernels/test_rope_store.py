@@ -199,3 +199,24 @@ def test_rope_store_of_a_zero_row_into_quantized_pages_is_zero(dtype: torch.dtyp
     assert kv.key_scales is not None
     assert (stored(kv.keys, inputs.slots).float() == 0).all()
     assert (stored(kv.key_scales, inputs.slots) > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("first", [70, PAGE_SIZE - 2], ids=["within a page", "over a border"])
+def test_rope_store_neighbouring_slots_are_stored_as_scattered_ones(dtype: torch.dtype, first: int) -> None:
+    """Tokens that lie side by side take a shorter way into the same places."""
+    generator = torch.Generator().manual_seed(0)
+    qkv = torch.randn(5, (4 + 2 * 2) * 16, generator=generator).bfloat16()
+    cos_sin = torch.rand(8, 16, generator=generator)
+    positions, slots = torch.arange(5), torch.arange(first, first + 5)
+    stored = [allocate_kv(NUM_PAGES, 2, 16, dtype=dtype, device=torch.device("cpu")) for _ in range(2)]
+
+    rope_store_reference(qkv, cos_sin, positions, stored[0], slots, num_heads=4)
+    rope_store_reference(qkv.flip(0), cos_sin, positions.flip(0), stored[1], slots.flip(0), num_heads=4)
+
+    for name in ("keys", "values"):
+        near, scattered = (getattr(kv, name).float() for kv in stored)
+        assert near.count_nonzero() > 0
+        assert torch.equal(near, scattered)
+    if stored[0].key_scales is not None and stored[1].key_scales is not None:
+        assert torch.equal(stored[0].key_scales, stored[1].key_scales)

@@ -21,11 +21,14 @@ RUNS = 20_000
 def make_rows(count: int, **filters: float) -> SampleRows:
     """That many rows with seed 3 at positions 0, 1, ..; `filters` by name, the same for all rows."""
     top_k = filters.pop("top_k", None)
-    floats = {name: torch.full((count,), value) for name, value in ({"temperature": 1.0} | filters).items()}
+    temperature = filters.pop("temperature", 1.0)
+    floats = {name: torch.full((count,), value) for name, value in filters.items()}
     return SampleRows(
         seeds=torch.full((count,), 3),
         positions=torch.arange(count),
+        temperature=torch.full((count,), temperature or 1.0),
         top_k=None if top_k is None else torch.full((count,), int(top_k)),
+        is_greedy=None if temperature else torch.ones(count, dtype=torch.bool),
         **floats,
     )
 
@@ -63,10 +66,11 @@ def test_probabilities_of_mixed_rows_are_those_of_sorting(data: st.DataObject) -
     rows = SampleRows(
         torch.zeros(count, dtype=torch.int64),
         torch.arange(count),
-        torch.tensor(temperatures),
+        torch.tensor([temperature or 1.0 for temperature in temperatures]),
         torch.tensor(top_k) if data.draw(st.booleans()) else None,
         torch.tensor(top_p) if data.draw(st.booleans()) else None,
         torch.tensor(min_p) if data.draw(st.booleans()) else None,
+        torch.tensor(temperatures) == 0 if 0.0 in temperatures or data.draw(st.booleans()) else None,
     )
     expected = [
         filtered_by_sorting(

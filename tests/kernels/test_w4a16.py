@@ -23,17 +23,35 @@ GROUP_SIZES = (64, 128)
 def test_quantize_int4_is_within_half_a_scale(
     seed: int, group_size: int, symmetric: bool, shift: float, magnitude: float
 ) -> None:
-    """No number is off by more than half its group's scale, wherever the group lies."""
+    """No number between the levels is off by more than half its group's scale, wherever the group lies; and none is
+    outside of them where they reach to the group's ends.
+    """
     weight = torch.randn(6, 256, generator=torch.Generator().manual_seed(seed)) * magnitude + shift
 
     rounded = quantize_int4(weight, group_size, symmetric=symmetric)
 
     scales = rounded.scales.double().repeat_interleave(group_size, dim=1)
     error = (weight.double() - rounded.dequantized(torch.float32).double()).abs()
+    steps = weight.double() / scales
     # The scale itself is rounded to fp16, by 2^-11 of up to 15 steps.
-    assert (error <= scales * (0.5 + 15 * 2.0**-11)).all()
+    is_between = (steps > -8.5) & (steps < 7.5) if symmetric else torch.ones_like(steps, dtype=torch.bool)
+    assert (error <= scales.abs() * (0.5 + 15 * 2.0**-11))[is_between].all()
     assert rounded.group_size == group_size
     assert (rounded.zeros is None) == symmetric
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), group_size=st.sampled_from(GROUP_SIZES), shift=st.sampled_from((0.0, 0.5, -3.0)))
+def test_quantize_int4_symmetric_loses_less_than_levels_from_end_to_end(
+    seed: int, group_size: int, shift: float
+) -> None:
+    """Against 15 levels whose ends are the group's largest number and its negative."""
+    weight = torch.randn(6, 256, generator=torch.Generator().manual_seed(seed)) + shift
+    scales = weight.view(6, -1, group_size).abs().amax(2).repeat_interleave(group_size, 1) / 7
+
+    error = quantize_int4(weight, group_size).dequantized(torch.float32) - weight
+
+    assert error.norm() < ((weight / scales).round() * scales - weight).norm()
 
 
 @settings(max_examples=30, deadline=None)

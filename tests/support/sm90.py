@@ -59,7 +59,8 @@ class Variant:
         aligned = []
         for parameter in launch.kernel.params:  # type: ignore[attr-defined]
             name, value = parameter.name, launch.arguments[parameter.name]
-            if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
+            is_varying = parameter.do_not_specialize
+            if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not is_varying):
                 signature[name], constants[name] = "constexpr", value
             elif isinstance(value, torch.Tensor):
                 signature[name] = _POINTERS[value.dtype]
@@ -69,7 +70,7 @@ class Variant:
             else:
                 assert isinstance(value, int)
                 signature[name] = "i32" if value < 2**31 else "i64"
-                aligned += [name] if value % 16 == 0 else []
+                aligned += [name] if value % 16 == 0 and not is_varying else []
         return cls(signature, constants, aligned)
 
 
@@ -90,7 +91,9 @@ def compile_for_sm90(launch: Launch, folder: Path) -> MachineCode:
     usage = re.search(r"REG:(\d+) STACK:(\d+)", _said("cuobjdump", "--dump-resource-usage", path))
     assert usage is not None
     # A line of code is an address in comment signs, perhaps a predicate, and the instruction.
-    instructions = re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", _said("nvdisasm", path), re.M)
+    instructions = re.findall(
+        r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", _said("nvdisasm", path), re.M
+    )
     return MachineCode(int(usage[1]), int(usage[2]), compiled.metadata.shared, Counter(instructions))
 
 
