@@ -122,3 +122,15 @@ def test_best_draft_is_the_best_of_a_simulation() -> None:
     chosen = best_draft(rate, 6, num_sequences=1, target=target, draft=draft)
     assert simulated[chosen.num_draft] == pytest.approx(max(simulated.values()), rel=0.02)
     assert chosen.tokens_per_s == pytest.approx(simulated[chosen.num_draft], rel=0.05)
+
+
+def test_least_certainty_of_free_drafts_is_none_and_grows_with_their_time() -> None:
+    """A further draft has to save more time than it takes."""
+    times = [None, line(0.1, 0.0), line(0.2, 0.0), line(0.4, 0.0)]
+    free = best_draft(0.9, 6, num_sequences=1, target=line(2.0, 0.0))
+
+    least = [best_draft(0.9, 6, num_sequences=1, target=line(2.0, 0.05), draft=time).least for time in times]
+
+    assert free.least == 0
+    assert least == sorted(least)
+    assert 0 < least[0] < least[-1] < 1

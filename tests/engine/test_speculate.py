@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from backends.engine.engine import Engine
+from backends.engine.load import load_parts
 from backends.engine.request import Request, SamplingParams
 from backends.engine.sampling import Choice
 from backends.engine.sequence import Sequence, Slice
@@ -32,6 +33,7 @@ class FixedDraft:
 
     def __init__(self, *, is_unsure: bool = False) -> None:
         self.asked: list[list[int]] = []
+        self.least: list[list[float]] = []
         self._is_unsure = is_unsure
 
     def propose(
@@ -39,6 +41,7 @@ class FixedDraft:
     ) -> dict[Sequence, Tensor]:
         """As many tokens as were asked for."""
         self.asked.append(list(lengths))
+        self.least.append(list(least))
         found = {}
         for part, length in zip(slices, lengths, strict=True):
             if length:
@@ -159,6 +162,51 @@ def test_drafts_that_are_always_accepted_stay_at_the_most() -> None:
 
     assert set(lengths) == {4}
     assert speculator.statistics().accepted_at == (60, 60, 60, 60)
+
+
+def test_sure_draft_is_asked_for_more_than_the_average_pays_for() -> None:
+    """The draft model gets up to twice the length, and is told how sure it has to be to go on."""
+    draft, clock = FixedDraft(), itertools.count()
+    speculator = Speculator("draft", draft, most=8, below=8, now=lambda: 0.1 * next(clock))  # type: ignore[arg-type]
+    made = sequence(FRESH)
+    for number in range(40):
+        speculator.propose([decoding(made, number % 8 + 1)])
+        verify(speculator, made, min(1, len(made.draft)), 1.0 + 0.05 * len(made.draft))
+
+    speculator.propose([decoding(made, 8)])
+
+    assert 1 < draft.asked[-1][0] < 8
+    assert draft.asked[-1][0] % 2 == 0
+    assert 0 < draft.least[-1][0] < 1
+
+
+def test_long_matches_keep_a_rate_of_their_own() -> None:
+    """Rejected continuations of short matches do not stop those of long ones."""
+    speculator = make("ngram")
+    short, long = sequence((1, 2, 3, 9, 4, 1, 2)), sequence(REPEATING)
+    for _ in range(100):
+        speculator.propose([decoding(short)])
+        verify(speculator, short, 0, 1.0 + 0.5 * len(short.draft))
+
+    speculator.propose([decoding(long), decoding(short)])
+
+    assert len(long.draft) > len(short.draft)
+
+
+@pytest.mark.parametrize(("temperature", "least", "expected"), [(0, 0.0, 4), (0, 0.9, 1), (1, 0.9, 4)])
+def test_draft_model_that_is_not_sure_ends_a_greedy_draft(
+    pair: Pair, temperature: float, least: float, expected: int
+) -> None:
+    """Random weights are sure of nothing; a drawn token may be unlikely and yet be accepted."""
+    parts = load_parts(options(pair, speculate="draft"), _stopped)
+    params = SamplingParams(temperature=temperature)
+    made = Sequence(Request(id="a", prompt=(5, 6, 7), params=params), 0, 0, [5, 6, 7], 1, pages=[1])
+    assert parts.draft is not None
+
+    parts.draft.propose([Slice(made, 2, 1, 4, True)], [4], [least])
+
+    assert len(made.draft) == expected
+    assert made.num_drafted == 3 + expected - 1
 
 
 def test_draft_past_the_draft_models_context_is_cut() -> None:

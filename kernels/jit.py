@@ -1,0 +1,65 @@
+"""The typed door to Triton: only files with kernels come through it, so that a machine without Triton runs the twins.
+
+Importing this module imports Triton (0.7 s, 52 MiB), which is why a kernel's file is not its torch twin's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from triton import language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+from kernels.tuning import Config
+
+__all__ = ["Kernel", "Launch", "jit", "run", "tl"]
+
+
+class Kernel(Protocol):
+    """A compiled-on-demand function: launched as `kernel[grid](...)`, called by its name from other kernels."""
+
+    @property
+    def __name__(self) -> str:
+        """As it stands in the source."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
+        """The launcher for a grid of programs."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Inside of another kernel only."""
+
+
+def jit(*, varying: Sequence[str] = ()) -> Callable[[Callable[..., object]], Kernel]:
+    """Makes a function a Triton kernel.
+
+    `varying`: integers that change from step to step. Others are compiled for anew where they are 1 or begin to be
+    divisible by 16, which would stop a server for seconds.
+    """
+
+    def made(function: Callable[..., object]) -> Kernel:
+        return cast("Kernel", triton.jit(function, do_not_specialize=list(varying)))
+
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel about to run: everything that a test, the compile gate or a benchmark has to know of it."""
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    arguments: Mapping[str, object]
+    config: Config
+
+    def __call__(self) -> None:
+        """Puts the kernel on the current stream and does not wait for it."""
+        config = self.config
+        self.kernel[self.grid](**self.arguments, num_warps=config.num_warps, num_stages=config.num_stages)
+
+
+def run(launches: list[Launch]) -> None:
+    """One after the other, on the current stream."""
+    for launch in launches:
+        launch()

@@ -1,0 +1,67 @@
+"""Every operation that has a kernel, so that tests, the compile gate and benchmarks are one generic driver each.
+
+A new kernel is one file with an `OP`, and its name in `_MODULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from kernels.jit import Launch
+
+Arguments: TypeAlias = dict[str, Any]
+"""What an operation is called with, by name."""
+
+_MODULES = ("paged_decode", "paged_prefill", "cascade")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Arguments to try an operation with.
+
+    `build` makes them on a device, always the same numbers; on "meta" only their shapes. `is_real`: as large as a real
+    model's, to be compiled and timed; the others are small enough for Triton's interpreter. `rounding`: the coarsest
+    type that the kernel rounds to on its way, where it is coarser than the result's.
+    """
+
+    name: str
+    build: Callable[[torch.device], Arguments]
+    is_real: bool = False
+    rounding: torch.dtype | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a call cannot do without: bytes read and written once, and additions and multiplications."""
+
+    num_bytes: int
+    num_operations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation.
+
+    launch     arguments -> result; the kernel
+    prepare    arguments -> (result, launches): where the result will be and what has to run for it; takes "meta"
+    reference  arguments -> result; the torch twin, exact enough to check against where floating tensors are float64
+    """
+
+    name: str
+    launch: Callable[..., Tensor]
+    prepare: Callable[..., tuple[Tensor, list[Launch]]]
+    reference: Callable[..., Tensor]
+    cases: Callable[[], Sequence[Case]]
+    cost: Callable[[Arguments], Cost]
+
+
+def load_ops() -> list[Op]:
+    """All of them. Imports Triton."""
+    return [cast("Op", import_module(f"kernels.{name}").OP) for name in _MODULES]

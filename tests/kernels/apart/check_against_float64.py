@@ -1,0 +1,147 @@
+"""Every kernel, in Triton's interpreter, against its torch twin in float64. Run by `test_against_float64.py`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kernels.attention_cases import Shape, build
+from kernels.paged_attention import paged_attention_reference
+from kernels.paged_decode import paged_decode, prepare_paged_decode
+from kernels.paged_launch import paged_attention
+from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
+from kernels.registry import Arguments, Case, Op, load_ops
+from tests.support.kernel_errors import assert_close, exact_log_sums, for_twin
+from tests.support.triton_interpreter import repair_interpreter
+
+repair_interpreter()
+CPU = torch.device("cpu")
+CASES = [(op, case) for op in load_ops() for case in op.cases() if not case.is_real]
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_memory() -> None:
+    """Memory that is not yet written to holds NaN, so that an entry that is left out shows."""
+    torch.use_deterministic_algorithms(True)
+
+
+@pytest.mark.parametrize(("op", "case"), CASES, ids=[f"{op.name}-{case.name}" for op, case in CASES])
+def test_kernel_equals_its_twin_in_float64(op: Op, case: Case) -> None:
+    """The kernel's result is within its type's rounding of the exact one, everywhere and on the whole."""
+    arguments = case.build(CPU)
+
+    actual = op.launch(**arguments)
+
+    assert_close(actual, op.reference(**for_twin(arguments, exact=True)), rounding=case.rounding)
+
+
+@pytest.mark.parametrize(
+    "sequences", [[(1, 100), (2, 65), (1, 0)], [(1, 700), (1, 30), (0, 5)]], ids=["whole", "split"]
+)
+def test_paged_decode_log_sums_are_those_of_the_scores(sequences: list[tuple[int, int]]) -> None:
+    """The logarithm of the sum of e^score comes out for every head, -inf where a row sees nothing."""
+    arguments = build(Shape(sequences, num_heads=2, num_kv_heads=1), CPU)
+    log_sums = torch.full(arguments["q"].shape[:2], math.nan)
+
+    _, launches = prepare_paged_decode(**arguments, log_sums=log_sums)
+    for launch in launches:
+        launch()
+
+    expected = exact_log_sums(arguments["q"], arguments["kv"], arguments["plan"], scale=arguments["scale"])
+    torch.testing.assert_close(log_sums.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bf16"])
+def test_paged_attention_sequence_alone_equals_itself_among_others(dtype: torch.dtype) -> None:
+    """A decoding row's bits are the same alone, in a longer batch, and beside a prompt."""
+    shape = Shape([(1, 600), (1, 530), (12, 40)], num_heads=2, num_kv_heads=1, dtype=dtype)
+    arguments = build(shape, CPU)
+    plan = arguments["plan"]
+    beside_a_prompt = paged_attention(**arguments)
+
+    for count in (1, 2):
+        first = AttentionPlan(
+            plan.page_table[:count], plan.query_starts[: count + 1], plan.kv_lengths[:count], 1, plan.max_kv
+        )
+        alone = paged_attention(**{**arguments, "q": arguments["q"][:count], "plan": first})
+        assert torch.equal(alone, beside_a_prompt[:count])
+
+
+@pytest.mark.parametrize(
+    "sequences",
+    [[(1, 100), (40, 90), (3, 70), (1, 0), (0, 20)], [(9, 9), (9, 30)], [(12, 12)]],
+    ids=["mixed", "prompts-of-one-length", "alone"],
+)
+def test_paged_attention_any_step_equals_its_twin_in_float64(sequences: list[tuple[int, int]]) -> None:
+    """Whichever kernels a step is made of, every row is written, once, and right."""
+    arguments = build(Shape(sequences, num_heads=2, num_kv_heads=1, dtype=torch.bfloat16), CPU)
+
+    actual = paged_attention(**arguments)
+
+    assert_close(actual, paged_attention_reference(**for_twin(arguments, exact=True)))
+
+
+def test_paged_decode_pages_beyond_two_to_the_31_are_found() -> None:
+    """Addresses are computed in 64 bits: pages that begin 2^31 numbers into the pool are read where they are."""
+    head_dim = 32
+    num_pages = 2**31 // (PAGE_SIZE * head_dim) + 3
+    # Reserved and not touched, but for the pages that are written to.
+    torch.use_deterministic_algorithms(False)
+    keys = torch.empty(num_pages, 1, PAGE_SIZE, head_dim, dtype=torch.int8)
+    near = build(Shape([(1, 100)], head_dim=head_dim, num_kv_heads=1, kv_dtype=torch.int8), CPU)
+    kv, plan = near["kv"], near["plan"]
+    scales = torch.empty(2, num_pages, 1, PAGE_SIZE, dtype=torch.float16)
+    far_pages = [num_pages - 1, num_pages - 2]
+    for page, far in zip(plan.page_table[0].tolist(), far_pages, strict=True):
+        keys[far], scales[0, far], scales[1, far] = kv.keys[page], kv.key_scales[page], kv.value_scales[page]
+    far_plan = AttentionPlan(torch.tensor([far_pages], dtype=torch.int32), plan.query_starts, plan.kv_lengths, 1, 100)
+
+    far_out = paged_decode(near["q"], PagedKV(keys, keys, scales[0], scales[1]), far_plan, scale=0.2)
+
+    twice = PagedKV(kv.keys, kv.keys, kv.key_scales, kv.value_scales)
+    assert torch.equal(far_out, paged_decode(near["q"], twice, plan, scale=0.2))
+
+
+def test_paged_decode_values_beside_an_outstanding_key_are_not_lost() -> None:
+    """In half precision a weight of e^-11 times a small scale is too small to hold; a thousand of them matter."""
+    arguments: Arguments = build(
+        Shape([(1, 1024)], num_heads=1, num_kv_heads=1, dtype=torch.float16, kv_dtype=torch.int8), CPU
+    )
+    kv, first = arguments["kv"], int(arguments["plan"].page_table[0, 0])
+    arguments["q"].fill_(1.0)
+    kv.keys.zero_()
+    kv.keys[first, 0, 0] = 1
+    kv.key_scales.fill_(11 / 4)
+    kv.values.abs_()
+    kv.values[first, 0, 0] = 0
+    kv.value_scales.fill_(2.0**-10)
+
+    actual = paged_decode(**arguments)
+
+    assert_close(actual, paged_attention_reference(**for_twin(arguments, exact=True)), rounding=torch.bfloat16)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 40.0], ids=["flat", "sharp"])
+def test_paged_attention_extreme_scores_stay_finite(scale: float) -> None:
+    """Scores near nothing or in the hundreds bring no overflow."""
+    arguments = {**build(Shape([(1, 100), (10, 64)], num_heads=2, num_kv_heads=1), CPU), "scale": scale}
+
+    actual = paged_attention(**arguments)
+
+    exact = paged_attention_reference(**for_twin(arguments, exact=True))
+    torch.testing.assert_close(actual.double(), exact, rtol=1e-3, atol=1e-3)
+
+
+def test_paged_decode_neighbour_of_nan_is_untouched() -> None:
+    """A sequence whose own keys are NaN spoils its own rows and no other's."""
+    arguments = build(Shape([(1, 100), (1, 110), (1, 128)], num_heads=2, num_kv_heads=1), CPU)
+    clean = paged_decode(**arguments)
+    page = int(arguments["plan"].page_table[1, 0])
+    arguments["kv"].keys[page] = math.nan
+
+    out = paged_decode(**arguments)
+
+    assert out[1].isnan().all()
+    assert torch.equal(out[[0, 2]], clean[[0, 2]])

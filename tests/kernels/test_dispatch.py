@@ -1,0 +1,28 @@
+"""Which implementation an engine is handed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from kernels.dispatch import select_ops
+from kernels.paged_attention import paged_attention_reference
+from tests.support.apart import needs_triton
+
+
+@pytest.mark.parametrize(("device_type", "reference"), [("cpu", False), ("cpu", True), ("cuda", True)])
+def test_select_ops_twins_where_there_is_no_gpu_or_they_are_asked_for(device_type: str, reference: bool) -> None:
+    """Every operation is a torch twin."""
+    ops = select_ops(device_type, reference=reference)
+
+    assert all(getattr(ops, field.name).__name__.endswith("_reference") for field in fields(ops))
+    assert ops.paged_attention is paged_attention_reference
+
+
+@needs_triton
+def test_select_ops_cuda_takes_the_kernels() -> None:
+    """Paged attention is the launcher of the kernels."""
+    ops = select_ops("cuda")
+
+    assert ops.paged_attention.__module__ == "kernels.paged_launch"  # type: ignore[attr-defined]
