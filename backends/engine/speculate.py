@@ -15,7 +15,7 @@ from torch import Tensor
 
 from backends.engine.adaptive import Acceptance, Length, StepTime, best_draft
 from backends.engine.draft_model import DraftModel, draft_start
-from backends.engine.ngram import Match, PairIndex, continuation
+from backends.engine.ngram import PairIndex, continuation
 from backends.engine.options import Speculate
 from backends.engine.sampling import Choice
 from backends.engine.sequence import Sequence, Slice
@@ -23,12 +23,22 @@ from kernels.paging import PAGE_SIZE
 
 Source = Literal["draft", "ngram", "prediction"]
 
-_START_RATES: dict[Source, float] = {"draft": 0.7, "ngram": 0.6, "prediction": 0.8}
+_SOURCES: tuple[Source, ...] = ("draft", "ngram", "prediction")
+_Kind = tuple[Source, bool]
+"""Who proposes, and whether it was a match of many tokens: those are accepted far more often."""
+_START_RATES: dict[_Kind, float] = {
+    ("draft", False): 0.7,
+    ("ngram", False): 0.55,
+    ("ngram", True): 0.75,
+    ("prediction", False): 0.7,
+    ("prediction", True): 0.85,
+}
+_LONG_MATCH = 4
 _SEQUENCE_WEIGHT = 0.1
 _ENGINE_WEIGHT = 0.01
 _NOTHING = Length(0, 0.0)
-_PROBE_EVERY = 64
-"""Steps without a proposal after which one is made anyway, to learn whether it would pay by now."""
+_FIRST_PROBE, _LAST_PROBE = 4, 64
+"""Steps without a proposal after which one is made anyway, to learn whether it would pay by now; doubled each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +64,13 @@ class Outcome:
 class _Record:
     """What is known of one sequence."""
 
-    rates: dict[Source, Acceptance]
+    rates: dict[_Kind, Acceptance]
     prediction: list[int]
     pairs: PairIndex = field(default_factory=PairIndex)
     predicted_pairs: PairIndex = field(default_factory=PairIndex)
-    source: Source = "ngram"
+    kind: _Kind = ("ngram", False)
     num_idle: int = 0
+    probe_after: int = _FIRST_PROBE
     outcome: Outcome = field(default_factory=Outcome)
 
 
@@ -85,11 +96,11 @@ class Speculator:
         self._now = now
         self._target_time = StepTime()
         self._draft_time = StepTime()
-        self._rates = {source: Acceptance(rate, _ENGINE_WEIGHT) for source, rate in _START_RATES.items()}
+        self._rates = {kind: Acceptance(rate, _ENGINE_WEIGHT) for kind, rate in _START_RATES.items()}
         self._records: dict[Sequence, _Record] = {}
         self._num_sequences = 1
-        self._proposed: dict[Source, int] = dict.fromkeys(_START_RATES, 0)
-        self._accepted: dict[Source, int] = dict.fromkeys(_START_RATES, 0)
+        self._proposed: dict[Source, int] = dict.fromkeys(_SOURCES, 0)
+        self._accepted: dict[Source, int] = dict.fromkeys(_SOURCES, 0)
         self._accepted_at = [0] * most
 
     @property
@@ -162,18 +173,19 @@ class Speculator:
             lookup = self._length(record.rates[found[0]].rate, part.num_draft, None)
         if self._draft is not None:
             most = min(part.num_draft, self._draft.max_positions - len(sequence.tokens))
-            draft = self._length(record.rates["draft"].rate, most, self._draft_time)
+            draft = self._length(record.rates["draft", False].rate, most, self._draft_time)
         chosen = max(lookup, draft, key=lambda length: length.tokens_per_s)
         if not chosen.num_draft:
             record.num_idle += 1
-            if record.num_idle < _PROBE_EVERY:
+            if record.num_idle < record.probe_after:
                 return _NOTHING
+        record.probe_after = _FIRST_PROBE if chosen.num_draft else min(2 * record.probe_after, _LAST_PROBE)
         record.num_idle = 0
         if found is not None and chosen is lookup:
-            record.source, text, match = found
-            sequence.draft = continuation(text, match.position, max(chosen.num_draft, 1))
+            record.kind, text, position = found
+            sequence.draft = continuation(text, position, max(chosen.num_draft, 1))
             return _NOTHING
-        record.source = "draft"
+        record.kind = ("draft", False)
         if self._draft is None:
             return _NOTHING
         if not chosen.num_draft:
@@ -186,27 +198,28 @@ class Speculator:
             return Length(max(most, 0), rate)
         return best_draft(rate, most, num_sequences=self._num_sequences, target=self._target_time, draft=draft_time)
 
-    def _find(self, record: _Record, tokens: list[int]) -> tuple[Source, list[int], Match] | None:
-        """The better match of the text's end, in the prediction or in the text itself."""
+    def _find(self, record: _Record, tokens: list[int]) -> tuple[_Kind, list[int], int] | None:
+        """The better match of the text's end, in the prediction or in the text itself; the position behind it."""
         record.pairs.extend(tokens)
         own = record.pairs.find(tokens, tokens)
         if record.prediction:
             predicted = record.predicted_pairs.find(record.prediction, tokens)
             if predicted is not None and (own is None or predicted.length >= own.length):
-                return ("prediction", record.prediction, predicted)
-        return None if own is None else ("ngram", tokens, own)
+                return ("prediction", predicted.length >= _LONG_MATCH), record.prediction, predicted.position
+        return None if own is None else (("ngram", own.length >= _LONG_MATCH), tokens, own.position)
 
     def _new_record(self, sequence: Sequence) -> _Record:
-        rates = {source: Acceptance(shared.rate, _SEQUENCE_WEIGHT) for source, shared in self._rates.items()}
+        rates = {kind: Acceptance(shared.rate, _SEQUENCE_WEIGHT) for kind, shared in self._rates.items()}
         record = _Record(rates, list(sequence.request.prediction))
         record.predicted_pairs.extend(record.prediction)
         return record
 
     def _judge(self, sequence: Sequence, num_accepted: int) -> None:
         record = self._records[sequence]
-        source, num_proposed = record.source, len(sequence.draft)
-        record.rates[source].add(num_proposed, num_accepted)
-        self._rates[source].add(num_proposed, num_accepted)
+        kind, num_proposed = record.kind, len(sequence.draft)
+        record.rates[kind].add(num_proposed, num_accepted)
+        self._rates[kind].add(num_proposed, num_accepted)
+        source = kind[0]
         self._proposed[source] += num_proposed
         self._accepted[source] += num_accepted
         for position in range(num_accepted):
