@@ -15,7 +15,7 @@ class Receiver(Protocol):
     is_complete: bool
     """Nothing more is expected: further bytes end the connection."""
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: memoryview) -> None:
         """Bytes from the socket, to be used up at once."""
 
     def end_of_connection(self, error: Exception | None) -> None:
@@ -32,10 +32,18 @@ class Owner(Protocol):
         """The connection is gone."""
 
 
-class Connection(asyncio.Protocol):
-    """A socket to one origin; carries one exchange at a time and outlives it where keep-alive allows."""
+READ_BYTES = 32 * 1024
+"""The most that is read at once: what a slow reader leaves unread stays in the kernel and with the upstream."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A socket to one origin; carries one exchange at a time and outlives it where keep-alive allows.
+
+    `buffer` (`READ_BYTES` long) is where bytes arrive; one serves all connections, since it is empty between reads.
+    """
 
     __slots__ = (
+        "_buffer",
         "exchange",
         "idle_since",
         "is_closed",
@@ -48,7 +56,8 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, buffer: memoryview) -> None:
+        self._buffer = buffer
         self.loop = asyncio.get_running_loop()
         self.exchange: Receiver | None = None
         self.owner: Owner | None = None
@@ -66,13 +75,17 @@ class Connection(asyncio.Protocol):
         """The socket is open."""
         self.transport = cast("asyncio.Transport", transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what arrives."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Bytes of the answer have arrived; without a question they end the connection."""
         exchange = self.exchange
         if exchange is None or exchange.is_complete or self.is_closed:
             self.abort()
         else:
-            exchange.feed(data)
+            exchange.feed(self._buffer[:nbytes])
 
     def eof_received(self) -> None:
         """The upstream will send nothing more, so nothing is left to wait for, not even our own unsent bytes."""

@@ -237,8 +237,8 @@ class HttpExchange:
             connection.transport.resume_reading()
         pool.finish(self, connection, is_reusable=is_reusable, has_failed=has_failed)
 
-    def feed(self, data: bytes) -> None:
-        """Bytes from the socket."""
+    def feed(self, data: memoryview) -> None:
+        """Bytes from the socket; the parser copies what it keeps."""
         self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -263,8 +263,6 @@ class HttpExchange:
             if self._buffered_bytes > HIGH_WATER_BYTES and not self.is_complete and not self._is_paused:
                 self._is_paused = True
                 self._connection.transport.pause_reading()
-                # Thousands of small events that wait for a slow reader take several times their bytes.
-                self._pieces[:] = [b"".join(self._pieces)]
         elif self._framing_bytes > MAX_FRAMING_BYTES and not self.is_complete:
             what = "trailers or chunk framing" if self.status else "header section"
             self.fail(UpstreamGarbage(f"the upstream's {what} is longer than {MAX_FRAMING_BYTES} bytes"))

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -24,7 +25,7 @@ from backends.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from backends.http.connection import Connection
+from backends.http.connection import READ_BYTES, Connection
 from backends.http.exchange import HttpExchange
 from backends.http.wire import Limits
 from backends.protocol import Statistics
@@ -139,6 +140,7 @@ class OriginPool:
         # A waiter is given a connection, or None: a place to open one in.
         self._waiters: OrderedDict[asyncio.Future[Connection | None], float] = OrderedDict()
         self._all_lost: asyncio.Future[None] | None = None
+        self._buffer = memoryview(bytearray(READ_BYTES))
         sweeper.pools.add(self)
 
     @property
@@ -318,7 +320,7 @@ class OriginPool:
         try:
             async with asyncio.timeout(None if timeout_s == math.inf else timeout_s):
                 transport, connection = await asyncio.get_running_loop().create_connection(
-                    Connection,
+                    partial(Connection, self._buffer),
                     origin.host,
                     origin.port,
                     ssl=self._tls() if origin.scheme == "https" else None,
