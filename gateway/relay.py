@@ -63,14 +63,14 @@ def _is_readable_sse(reply: Reply) -> bool:
 
 
 async def _pump_events(connection: ClientConnection, stream: Stream, usage_filter: UsageChunkFilter) -> None:
-    flow = connection.flow
+    flow, feed, write_chunk = connection.flow, usage_filter.feed, connection.write_chunk
 
     def receive(piece: bytes) -> bool:
         if connection.is_gone:
             # This task is on the way to being cancelled; what it would read until then is not to be paid for.
             return False
-        if out := usage_filter.feed(piece):
-            connection.write_chunk(out)
+        if out := feed(piece):
+            write_chunk(out)
         return not flow.write_paused
 
     while await stream.forward(receive):

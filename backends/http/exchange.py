@@ -248,21 +248,27 @@ class HttpExchange:
                 self.fail(_garbage(error))
                 return
         if self._pieces:
+            self._framing_bytes = 0
+            receive = self._receive
             if self._is_head:
                 self._pieces.clear()
                 self.keeps_alive = False
-            self._framing_bytes = 0
-            self._buffered_bytes += len(data)
-            receive = self._receive
-            if receive is not None and self._pieces:
+            elif receive is not None:
+                # Every event of every stream comes this way. What is handed on at once was never held, so there is
+                # nothing to count and nothing paused.
                 self.deadline = min(self._clock.now() + self.idle_s, self._limits.deadline)
-                if not receive(self._take()):
+                pieces = self._pieces
+                piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                pieces.clear()
+                if not receive(piece):
                     self._receive = None
                 elif not self.is_complete:
                     return
-            if self._buffered_bytes > HIGH_WATER_BYTES and not self.is_complete and not self._is_paused:
-                self._is_paused = True
-                self._connection.transport.pause_reading()
+            else:
+                self._buffered_bytes += len(data)
+                if self._buffered_bytes > HIGH_WATER_BYTES and not self.is_complete and not self._is_paused:
+                    self._is_paused = True
+                    self._connection.transport.pause_reading()
         elif self._framing_bytes > MAX_FRAMING_BYTES and not self.is_complete:
             what = "trailers or chunk framing" if self.status else "header section"
             self.fail(UpstreamGarbage(f"the upstream's {what} is longer than {MAX_FRAMING_BYTES} bytes"))

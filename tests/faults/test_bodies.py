@@ -80,13 +80,14 @@ async def test_many_large_bodies_leave_nothing_behind(small: Setting) -> None:
     """Memory is given back, or used again, when they are answered."""
     body = chat_body("x" * (4 * _MIB))
     sizes = []
-    for _ in range(12):
+    for _ in range(16):
         client = await HttpClient.open(small.gateway.port)
         assert (await client.post(CHAT, body)).status == 200
         client.close()
         sizes.append(small.gateway.rss_mib())
 
-    assert sizes[-1] - sizes[3] <= 16
+    # The one before may still be on its way out when memory is looked at; eight that stay would be 32 MiB.
+    assert min(sizes[-4:]) - min(sizes[4:8]) <= 16
 
 
 async def longest_stall_s(port: int, body: bytes) -> float:

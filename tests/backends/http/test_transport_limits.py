@@ -27,7 +27,7 @@ from tests.support.raw_server import Peer, RawServer, generous
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n"
 # What a limit may be late by: a tick and a loop that is busy.
-LATE_S = 0.1
+LATE_S = 0.5
 
 
 def sends(data: bytes) -> Callable[[Peer], Awaitable[None]]:
