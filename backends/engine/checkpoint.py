@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from backends.engine.errors import ModelError
@@ -99,3 +100,9 @@ def open_file(path: Path) -> Any:
         raise ModelError(f"{path} does not exist: copy it into the model folder") from exc
     except (SafetensorError, OSError) as exc:
         raise ModelError(f"{path} is torn or no safetensors file ({exc}): copy it again") from exc
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """One safetensors file of `tensors`, for whoever may read its folder: the library's own is for its writer alone."""
+    save_file(dict(tensors), path, metadata={"format": "pt"})
+    path.chmod(path.parent.stat().st_mode & 0o666)

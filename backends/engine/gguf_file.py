@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from backends.engine.checkpoint import SINGLE_FILE
+from backends.engine.checkpoint import SINGLE_FILE, write_tensors
 from backends.engine.errors import ModelError
 
 NAMES = {
@@ -64,7 +63,7 @@ def convert_gguf(
     for file in companion.iterdir():
         if file.is_file() and file.suffix not in (".safetensors", ".gguf") and not file.name.endswith(".index.json"):
             shutil.copyfile(file, partial / file.name)
-    save_file(tensors, partial / SINGLE_FILE, metadata={"format": "pt"})
+    write_tensors(partial / SINGLE_FILE, tensors)
     partial.rename(target)
 
 

@@ -79,6 +79,7 @@ def load_parts(options: EngineOptions, now: Callable[[], float]) -> Parts:
 def _load_parts(
     options: EngineOptions, now: Callable[[], float], device: torch.device, followers: Followers | None
 ) -> Parts:
+    _check_context(options)
     tokenizer = Tokenizer(options.model)
     decoder = _decoder(options, options.model, device, is_draft=False, followers=followers)
     draft = None
@@ -146,6 +147,15 @@ def _load_parts(
 
 def _nothing() -> None:
     """A model on one device has nothing beside it."""
+
+
+def _check_context(options: EngineOptions) -> None:
+    longest = ModelConfig.from_folder(options.model).max_positions
+    if options.max_context is not None and options.max_context > longest:
+        raise ModelError(
+            f"max_context is {options.max_context}, and the model in {options.model} was made for {longest} tokens: "
+            "leave it out, or take no more than that"
+        )
 
 
 def _device(options: EngineOptions) -> torch.device:

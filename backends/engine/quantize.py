@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from backends.engine.checkpoint import INDEX_FILE, Checkpoint
+from backends.engine.checkpoint import INDEX_FILE, Checkpoint, write_tensors
 from backends.engine.errors import ModelError
 from backends.engine.json_fields import JsonFields
 from backends.engine.linear import DEFAULT_GROUP_SIZE, FOUR_BITS, OUTPUT_LAYER, QUANTIZATIONS, quantize_weight
@@ -71,7 +70,7 @@ def quantize_folder(
             written |= _quantized_tensors(name, checkpoint.stored(name), method, group_size, smoothing)
             done += 1
             progress(done, total)
-        save_file(written, partial / path.name, metadata={"format": "pt"})
+        write_tensors(partial / path.name, written)
         weight_map |= dict.fromkeys(written, path.name)
     if len(files) > 1:
         _write_json(partial / INDEX_FILE, {"metadata": {}, "weight_map": weight_map})

@@ -559,6 +559,14 @@ def test_start_without_room_for_the_context_says_how_much_is_missing(pair: Pair)
         engine.start()
 
 
+def test_start_with_a_context_beyond_the_model_names_its_own(pair: Pair) -> None:
+    """A limit that the model cannot keep is refused, not cut."""
+    engine = Engine(options(pair, max_context=10**6))
+
+    with pytest.raises(ModelError, match=r"max_context is 1000000.*made for \d+ tokens"):
+        engine.start()
+
+
 def test_start_with_more_host_memory_than_there_is_says_what_to_do(pair: Pair) -> None:
     """Found before the first request too."""
     engine = Engine(options(pair, host_bytes=2**55))

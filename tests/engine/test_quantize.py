@@ -106,6 +106,15 @@ def test_quantize_folder_shards_keep_their_index_and_progress(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "small"]
 
 
+def test_quantize_folder_is_written_for_whoever_may_read_the_folder(tmp_path: Path) -> None:
+    """A model quantized by one account is served by another."""
+    write_model(tmp_path / "model")
+    quantize_folder(tmp_path / "model", tmp_path / "small", "int8")
+
+    assert (tmp_path / "small").stat().st_mode & 0o044 == 0o044
+    assert (tmp_path / "small/model.safetensors").stat().st_mode & 0o666 == (tmp_path / "small").stat().st_mode & 0o666
+
+
 def test_quantize_folder_with_input_peaks_undoes_an_outlier(tmp_path: Path) -> None:
     """A smoothed module carries what its inputs must be divided by, and reads better than an unsmoothed one."""
     tensors = write_model(tmp_path / "model")
