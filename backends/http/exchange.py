@@ -249,13 +249,11 @@ class HttpExchange:
                 return
         if self._pieces:
             self._framing_bytes = 0
-            receive = self._receive
             if self._is_head:
                 self._pieces.clear()
                 self.keeps_alive = False
-            elif receive is not None:
-                # Every event of every stream comes this way. What is handed on at once was never held, so there is
-                # nothing to count and nothing paused.
+            elif (receive := self._receive) is not None:
+                # Handed on at once, so never held: nothing to count, nothing paused.
                 self.deadline = min(self._clock.now() + self.idle_s, self._limits.deadline)
                 pieces = self._pieces
                 piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
