@@ -18,11 +18,11 @@ from kernels.attention_cases import cascade_cost, shared_cases
 from kernels.checks import check, check_attention, check_tensor
 from kernels.jit import Launch, jit, run, tl
 from kernels.paged_attention import paged_attention_reference
-from kernels.paged_decode import MAX_QUERY, count_splits, prepare_paged_decode, split_states
+from kernels.paged_decode import count_splits, prepare_paged_decode, split_states
 from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
 from kernels.registry import Op
 from kernels.shared_prefix import SharedPrefixes
-from kernels.tuning import SPLIT, prefill_config, prefill_rows
+from kernels.tuning import MAX_QUERY, SPLIT, prefill_config, prefill_rows
 
 _SPLIT_PAGES = tl.constexpr(SPLIT // PAGE_SIZE)
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from functools import wraps
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from triton import language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from kernels.tuning import Config
 
-__all__ = ["Kernel", "Launch", "jit", "run", "tl"]
+__all__ = ["Kernel", "Launch", "jit", "launched", "run", "tl"]
+
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
 
 
 class Kernel(Protocol):
@@ -63,3 +67,15 @@ def run(launches: list[Launch]) -> None:
     """One after the other, on the current stream."""
     for launch in launches:
         launch()
+
+
+def launched(prepare: Callable[_Given, tuple[_Made, list[Launch]]]) -> Callable[_Given, _Made]:
+    """The function that prepares, runs what has to run, and returns where the result will be."""
+
+    @wraps(prepare)
+    def launch(*given: _Given.args, **named: _Given.kwargs) -> _Made:
+        made, launches = prepare(*given, **named)
+        run(launches)
+        return made
+
+    return launch

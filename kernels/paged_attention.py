@@ -1,7 +1,8 @@
 """Causal attention of a step's queries over paged keys and values: the torch twin of the decode and prefill kernels.
 
-Sequences that bring the same few queries and are of similar length share one gather and one pair of batched products;
-a prompt's chunk is attended by itself. What is gathered and hidden is worked out once a step, in its first layer.
+Sequences that bring the same few queries and are of similar length are gathered and attended together; a prompt's
+chunk is attended by itself. What is gathered and hidden is worked out once a step, in its first layer. Positions are
+gathered one by one, so that none is among them that was never written; whole pages, where a slice cuts the rest off.
 
 Ways to decode, us a layer, 12 heads of 64, one thread (EPYC, torch 2.13, beside other work: ratios count):
 
@@ -31,6 +32,8 @@ GATHERED_BYTES = 2**21
 """Keys gathered at once, unless a single sequence has more: what still lies in a core's cache when it is multiplied."""
 MAX_BATCHED_QUERIES = 8
 """Sequences with more queries than a speculative step has are attended one by one."""
+FEWEST_WHOLE_PAGES = 5
+"""Pages from which on they are gathered whole, a third quicker; of fewer, what lies behind the end costs more."""
 
 
 def paged_attention_reference(
@@ -55,10 +58,11 @@ def paged_attention_reference(
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a layer's groups depend on besides the plan. `page_bytes`: keys of one page in the queries' type."""
+    """What a layer's groups depend on besides the plan. `row_bytes`: keys of one position in the queries' type."""
 
     num_kv_heads: int
-    page_bytes: int
+    head_dim: int
+    row_bytes: int
     window: int
     can_fuse: bool
     fewest_fused_rows: int
@@ -68,31 +72,30 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Sequences attended together: each has `num_queries` queries and as many gathered pages.
+    """Sequences attended together: each has `num_queries` queries and as many gathered positions.
 
-    blocks   [sequences * kv_heads * pages] int64, which (page, head) blocks to gather
-    tokens   [sequences * queries] int64, the group's flat rows; None for all of the step's, in order
-    hidden   [sequences, 1, 1, queries, positions] bool, what a query must not see; None where it sees everything
-    added    [1, 1, queries * shared heads, positions], -inf where hidden, where a few queries are attended fused
-    stale    the gathered positions of each sequence that no token was written to, as (first, end)
-    visible  the gathered positions to look at: all of them, or exactly the sequence's where attention is fused
+    shape       (sequences, kv_heads, -1, D)
+    blocks      [sequences * kv_heads * n] int64, which blocks of a page's head to gather
+    block_size  positions of such a block
+    visible     the gathered positions to look at; None for all
+    tokens      [sequences * queries] int64, the group's flat rows; None for all of the step's, in order
+    hidden      [sequences, 1, 1, queries, positions] bool, what a query must not see; None where it sees everything
+    added       [sequences, 1, queries * shared heads, positions], -inf where hidden, where few queries are fused
     """
 
-    num_sequences: int
     num_queries: int
+    shape: tuple[int, int, int, int]
     blocks: Tensor
+    block_size: int
+    visible: slice | None
     tokens: Tensor | None
     hidden: Tensor | None
     added: Tensor | None
-    stale: tuple[tuple[int, int], ...]
-    visible: slice
     is_fused: bool
     is_whole: bool
     """A single sequence whose queries are all of its positions: plainly causal."""
     is_long: bool
     """More queries than a speculative step has: their heads are not laid out as rows."""
-    only_page: int | None
-    """The page that everything lies in, which is read where it is."""
 
 
 def _attend(q: Tensor, kv: PagedKV, group: _Group, *, scale: float, softcap: float) -> Tensor:
@@ -100,47 +103,40 @@ def _attend(q: Tensor, kv: PagedKV, group: _Group, *, scale: float, softcap: flo
     keys, values = _gathered(kv.keys, group, q.dtype), _gathered(kv.values, group, q.dtype)
     if group.is_fused and not group.is_long:
         return _fused(q, keys, values, group, scale)
-    num_heads, head_dim = q.shape[1:]
-    num_kv_heads = kv.keys.shape[1]
-    num_shared = num_heads // num_kv_heads
+    num_sequences, num_kv_heads, _, head_dim = group.shape
     # [B, kv_heads, shared, queries, D]
-    rows = q.view(group.num_sequences, group.num_queries, num_kv_heads, num_shared, head_dim).permute(0, 2, 3, 1, 4)
+    rows = q.view(num_sequences, group.num_queries, num_kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
     if group.is_fused:
-        out = _fused_long(rows[0], keys, values, group, scale)
+        out = _fused_long(rows, keys, values, group, scale)
     else:
-        _clear_stale(values, group)
         out = _batched(rows, keys, values, kv, group, scale=scale, softcap=softcap)
     return out.permute(0, 3, 1, 2, 4).reshape(q.shape).contiguous()
 
 
 def _fused(q: Tensor, keys: Tensor, values: Tensor, group: _Group, scale: float) -> Tensor:
-    """[queries, heads, D] of a single sequence over its [kv_heads, positions, D]; shaped as `q`, contiguous.
+    """[B * queries, heads, D] over [B, kv_heads, positions, D]; shaped as `q`, contiguous.
 
     Queries and the heads that share a KV head are its rows: half the time of expanding the keys to them.
     """
-    num_queries, _, head_dim = q.shape
-    num_kv_heads = keys.shape[0]
+    num_queries = group.num_queries
     if num_queries == 1:
-        rows = q.view(1, num_kv_heads, -1, head_dim)
-    else:
-        rows = q.view(num_queries, num_kv_heads, -1, head_dim).transpose(0, 1).reshape(1, num_kv_heads, -1, head_dim)
-    out = functional.scaled_dot_product_attention(
-        rows, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=group.added, scale=scale
-    )
-    if num_queries > 1:
-        out = out.view(num_kv_heads, num_queries, -1, head_dim).transpose(0, 1)
-    return out.reshape(q.shape)
+        rows = q.view(group.shape)
+        out = functional.scaled_dot_product_attention(rows, keys, values, attn_mask=group.added, scale=scale)
+        return out.reshape(q.shape)
+    num_sequences, num_kv_heads, _, head_dim = group.shape
+    rows = q.view(num_sequences, num_queries, num_kv_heads, -1, head_dim).transpose(1, 2).reshape(group.shape)
+    out = functional.scaled_dot_product_attention(rows, keys, values, attn_mask=group.added, scale=scale)
+    return out.view(num_sequences, num_kv_heads, num_queries, -1, head_dim).transpose(1, 2).reshape(q.shape)
 
 
 def _fused_long(rows: Tensor, keys: Tensor, values: Tensor, group: _Group, scale: float) -> Tensor:
-    """[kv_heads, shared, queries, D] over [kv_heads, positions, D] of a single sequence -> [1, like rows]."""
-    num_kv_heads, num_shared, _, head_dim = rows.shape
-    shape = (num_kv_heads, num_shared, -1, head_dim)
+    """[1, kv_heads, shared, queries, D] over [1, kv_heads, positions, D] of a single sequence -> shaped as `rows`."""
+    shape = (*rows.shape[1:3], *keys.shape[2:])
     hidden = None if group.is_whole or group.hidden is None else ~group.hidden[0, 0, 0]
     out = functional.scaled_dot_product_attention(
-        rows,
-        keys.unsqueeze(1).expand(shape),
-        values.unsqueeze(1).expand(shape),
+        rows[0],
+        keys[0].unsqueeze(1).expand(shape),
+        values[0].unsqueeze(1).expand(shape),
         attn_mask=hidden,
         is_causal=group.is_whole,
         scale=scale,
@@ -151,52 +147,39 @@ def _fused_long(rows: Tensor, keys: Tensor, values: Tensor, group: _Group, scale
 def _batched(
     rows: Tensor, keys: Tensor, values: Tensor, kv: PagedKV, group: _Group, *, scale: float, softcap: float
 ) -> Tensor:
-    """[B, kv_heads, shared, queries, D] over [B * kv_heads, positions, D] -> shaped as `rows`."""
-    flat = rows.reshape(keys.shape[0], -1, rows.shape[4])
-    scores = torch.bmm(flat * scale, keys.transpose(1, 2))
+    """[B, kv_heads, shared, queries, D] over [B, kv_heads, positions, D] -> shaped as `rows`."""
+    num_products = keys.shape[0] * keys.shape[1]
+    keys, values = keys.reshape(num_products, *keys.shape[2:]), values.reshape(num_products, *values.shape[2:])
+    scores = torch.bmm(rows.reshape(num_products, -1, rows.shape[4]) * scale, keys.transpose(1, 2))
     if kv.key_scales is not None:
-        scores.mul_(_gathered_scales(kv.key_scales, group, scores.dtype))
+        scores.mul_(_gathered_scales(kv.key_scales, group, scores))
     if softcap:
         scores.div_(softcap).tanh_().mul_(softcap)
     if group.hidden is not None:
-        # Filled, not added to: a slot that was never written may hold a NaN.
         scores.view(*rows.shape[:4], -1).masked_fill_(group.hidden, -torch.inf)
     weights = scores.softmax(-1)
     if kv.value_scales is not None:
-        value_scales = _gathered_scales(kv.value_scales, group, weights.dtype)
-        _clear_stale(value_scales.transpose(1, 2), group)
-        weights.mul_(value_scales)
+        weights.mul_(_gathered_scales(kv.value_scales, group, weights))
     return torch.bmm(weights, values).view(rows.shape)
 
 
 def _gathered(pages: Tensor, group: _Group, dtype: torch.dtype) -> Tensor:
-    """The group's blocks of [pages, kv_heads, PAGE_SIZE, D] as [B * kv_heads, positions, D] in `dtype`."""
-    _, num_kv_heads, _, head_dim = pages.shape
-    if group.only_page is not None:
-        return pages[group.only_page, :, group.visible]
-    blocks = pages.view(-1, PAGE_SIZE * head_dim)
-    if pages.dtype == torch.float8_e4m3fn:
+    """The group's positions of [pages, kv_heads, PAGE_SIZE, D] as [B, kv_heads, positions, D] in `dtype`."""
+    block_numbers, page_dtype = group.block_size * group.shape[3], pages.dtype
+    if page_dtype == torch.float8_e4m3fn:
         # Gathering is not implemented for float8; the bytes are the same.
-        taken = blocks.view(torch.uint8).index_select(0, group.blocks).view(pages.dtype)
-    else:
-        taken = blocks.index_select(0, group.blocks)
-    taken = taken.to(dtype).view(group.num_sequences * num_kv_heads, -1, head_dim)
-    return taken[:, group.visible] if group.is_fused else taken
+        pages = pages.view(torch.uint8)
+    taken = pages.view(-1, block_numbers).index_select(0, group.blocks)
+    if page_dtype != dtype:
+        taken = taken.view(page_dtype).to(dtype)
+    taken = taken.view(group.shape)
+    return taken if group.visible is None else taken[:, :, group.visible]
 
 
-def _gathered_scales(scales: Tensor, group: _Group, dtype: torch.dtype) -> Tensor:
-    """The group's scales of [pages, kv_heads, PAGE_SIZE] as [B * kv_heads, 1, positions] in `dtype`."""
-    num_kv_heads = scales.shape[1]
-    taken = scales.view(-1, PAGE_SIZE).index_select(0, group.blocks).to(dtype)
-    return taken.view(group.num_sequences * num_kv_heads, 1, -1)
-
-
-def _clear_stale(gathered: Tensor, group: _Group) -> None:
-    """Zeros the unwritten positions of [B * kv_heads, positions, n] in place: a weight of 0 does not undo a NaN."""
-    if group.stale:
-        by_sequence = gathered.view(group.num_sequences, -1, *gathered.shape[1:])
-        for sequence, (first, end) in enumerate(group.stale):
-            by_sequence[sequence, :, first:end].zero_()
+def _gathered_scales(scales: Tensor, group: _Group, scores: Tensor) -> Tensor:
+    """The group's scales of [pages, kv_heads, PAGE_SIZE] for `scores` [B * kv_heads, rows, positions], in its type."""
+    taken = scales.view(-1, group.block_size).index_select(0, group.blocks).view(scores.shape[0], 1, -1)
+    return (taken if group.visible is None else taken[..., group.visible]).to(scores.dtype)
 
 
 def _groups(q: Tensor, kv: PagedKV, plan: AttentionPlan, window: int, softcap: float) -> list[_Group]:
@@ -208,7 +191,8 @@ def _groups(q: Tensor, kv: PagedKV, plan: AttentionPlan, window: int, softcap: f
         _, num_kv_heads, _, head_dim = kv.keys.shape
         form = _Form(
             num_kv_heads=num_kv_heads,
-            page_bytes=num_kv_heads * PAGE_SIZE * head_dim * q.element_size(),
+            head_dim=head_dim,
+            row_bytes=num_kv_heads * head_dim * q.element_size(),
             window=window,
             can_fuse=not is_quantized and not softcap,
             # One query row a head is where fused attention is slow in the half types: 188 us against 106 for 12 heads
@@ -229,15 +213,14 @@ def _make_groups(plan: AttentionPlan, form: _Form) -> list[_Group]:
         if not length or not num_queries:
             continue
         earliest = max(0, length - num_queries - form.window + 1) if form.window else 0
-        first_page, end_page = earliest // PAGE_SIZE, -(-length // PAGE_SIZE)
         alone = sequence if num_queries > MAX_BATCHED_QUERIES else -1
-        # Padding a sequence to the longest of its group at most doubles it.
-        key = (num_queries, (end_page - first_page).bit_length(), alone)
-        alike.setdefault(key, []).append(_Member(sequence, start, num_queries, length, earliest, first_page, end_page))
+        # Padding a sequence to the longest of its group at most doubles it, or fills a page.
+        key = (num_queries, ((length - earliest - 1) // PAGE_SIZE).bit_length(), alone)
+        alike.setdefault(key, []).append(_Member(sequence, start, num_queries, earliest, length))
     groups: list[_Group] = []
     for members in alike.values():
-        widest = max(member.end_page - member.first_page for member in members)
-        at_once = max(1, GATHERED_BYTES // (widest * form.page_bytes))
+        longest = max(member.length - member.earliest for member in members)
+        at_once = max(1, GATHERED_BYTES // (longest * form.row_bytes))
         parts = [members[first : first + at_once] for first in range(0, len(members), at_once)]
         groups += [_make_group(part, plan.page_table, starts[-1], form) for part in parts]
     return groups
@@ -245,67 +228,73 @@ def _make_groups(plan: AttentionPlan, form: _Form) -> list[_Group]:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One sequence of a group; positions count from the sequence's start."""
+    """One sequence of a group; its queries see nothing before position `earliest`."""
 
     sequence: int
     start: int
     num_queries: int
-    length: int
     earliest: int
-    first_page: int
-    end_page: int
-
-    @property
-    def stale(self) -> tuple[int, int]:
-        """The unwritten positions of its last page, counted from the first page gathered."""
-        base = self.first_page * PAGE_SIZE
-        return self.length - base, self.end_page * PAGE_SIZE - base
+    length: int
 
 
 def _make_group(members: Sequence[_Member], page_table: Tensor, num_tokens: int, form: _Form) -> _Group:
-    first, num_kv_heads = members[0], form.num_kv_heads
-    num_queries = first.num_queries
-    is_fused = len(members) == 1 and form.can_fuse and form.num_shared * num_queries >= form.fewest_fused_rows
-    width = max(member.end_page - member.first_page for member in members)
-    blocks: list[int] = []
-    for member in members:
-        pages = page_table[member.sequence, member.first_page : member.end_page].tolist()
-        # Filled up with a page of its own, so that a neighbour's numbers cannot reach it.
-        pages += pages[:1] * (width - len(pages))
-        blocks += [page * num_kv_heads + head for head in range(num_kv_heads) for page in pages]
-    tokens = [token for member in members for token in range(member.start, member.start + num_queries)]
-    base = first.first_page * PAGE_SIZE
-    visible = slice(first.earliest - base, first.length - base) if is_fused else slice(0, width * PAGE_SIZE)
+    first, num_queries, device = members[0], members[0].num_queries, page_table.device
+    if len(members) < page_table.shape[0]:
+        page_table = page_table[[member.sequence for member in members]]
+    first_page = min(member.earliest for member in members) // PAGE_SIZE
+    page_table = page_table[:, first_page : -(-max(member.length for member in members) // PAGE_SIZE)]
+    width = max(member.length - member.earliest for member in members)
+    is_level = all(member.length == first.length and member.earliest == first.earliest for member in members)
+    is_fused = form.can_fuse and form.num_shared * num_queries >= form.fewest_fused_rows
     is_long = num_queries > MAX_BATCHED_QUERIES
-    is_seeing_all = is_fused and num_queries == 1
-    hidden = None if is_seeing_all else _hidden(members, visible, form.window, page_table.device)
+    # Batched products of what is cut out of whole pages take three times as long.
+    is_paged = is_level and is_fused and width >= FEWEST_WHOLE_PAGES * PAGE_SIZE
+    block_size = PAGE_SIZE if is_paged else 1
+    blocks, visible, hidden = _blocks(page_table, form.num_kv_heads, block_size), None, None
+    offset = first_page * PAGE_SIZE
+    if is_paged:
+        visible = slice(first.earliest - offset, first.length - offset)
+    elif is_level:
+        blocks = blocks[:, :, first.earliest - offset : first.length - offset]
+    if num_queries > 1 or not is_level:
+        numbers = torch.tensor([(member.earliest, member.length) for member in members], device=device)
+        earliest, lengths = numbers.unsqueeze(2).unbind(1)
+        positions = earliest + torch.arange(width, device=device)
+        hidden = _hidden(positions, lengths, num_queries, form.window)
+        if not is_level:
+            # Filled up with the last one, which was written to: stale numbers, if NaN, would undo a weight of 0.
+            own = positions.minimum(lengths - 1) - offset
+            blocks = blocks.gather(2, own.unsqueeze(1).expand(-1, form.num_kv_heads, -1))
     added = None
     if is_fused and not is_long and hidden is not None:
-        seen = torch.zeros(hidden.shape[3:], dtype=form.dtype, device=page_table.device)
-        added = seen.masked_fill_(hidden[0, 0, 0], -torch.inf).repeat_interleave(form.num_shared, dim=0)[None, None]
+        seen = torch.zeros(hidden.shape, dtype=form.dtype, device=device).masked_fill_(hidden, -torch.inf)
+        added = seen.squeeze(1).repeat_interleave(form.num_shared, dim=2)
+    tokens = [token for member in members for token in range(member.start, member.start + num_queries)]
     return _Group(
-        num_sequences=len(members),
         num_queries=num_queries,
-        blocks=torch.tensor(blocks, device=page_table.device),
-        tokens=None if tokens == list(range(num_tokens)) else torch.tensor(tokens, device=page_table.device),
+        shape=(len(members), form.num_kv_heads, -1, form.head_dim),
+        blocks=blocks.flatten(),
+        block_size=block_size,
+        visible=visible,
+        tokens=None if tokens == list(range(num_tokens)) else torch.tensor(tokens, device=device),
         hidden=hidden,
         added=added,
-        stale=() if is_fused else tuple(member.stale for member in members),
-        visible=visible,
         is_fused=is_fused,
-        is_whole=is_fused and num_queries == first.length and (not form.window or form.window >= first.length),
+        is_whole=len(members) == 1 and num_queries == first.length and (not form.window or form.window >= num_queries),
         is_long=is_long,
-        only_page=blocks[0] // num_kv_heads if is_fused and width == 1 else None,
     )
 
 
-def _hidden(members: Sequence[_Member], visible: slice, window: int, device: torch.device) -> Tensor:
-    """What each query must not see of its sequence's gathered positions, [B, 1, 1, queries, positions] bool."""
-    bases = torch.tensor([[member.first_page * PAGE_SIZE] for member in members], device=device)
-    lengths = torch.tensor([[member.length] for member in members], device=device)
-    num_queries = members[0].num_queries
-    positions = torch.arange(visible.start, visible.stop, device=device) + bases
-    own = lengths - num_queries + torch.arange(num_queries, device=device)
+def _blocks(page_table: Tensor, num_kv_heads: int, block_size: int) -> Tensor:
+    """[B, pages] -> the blocks of all of their positions, [B, kv_heads, positions / block_size] int64."""
+    in_page = num_kv_heads * PAGE_SIZE // block_size
+    inner = torch.arange(in_page, device=page_table.device).view(num_kv_heads, 1, -1)
+    return (page_table.long()[:, None, :, None] * in_page + inner).flatten(2)
+
+
+def _hidden(positions: Tensor, lengths: Tensor, num_queries: int, window: int) -> Tensor:
+    """Which of `positions` [B, n] each of a sequence's last queries must not see, [B, 1, 1, queries, n] bool."""
+    own = lengths - num_queries + torch.arange(num_queries, device=positions.device)
     back = own.unsqueeze(2) - positions.unsqueeze(1)
     hidden = back < 0
     if window:

@@ -20,10 +20,8 @@ from kernels.jit import Launch, jit, run, tl
 from kernels.paged_attention import paged_attention_reference
 from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
 from kernels.registry import Op
-from kernels.tuning import MERGE, MOST_PROGRAMS, SPLIT, decode_config
+from kernels.tuning import MAX_QUERY, MERGE, MOST_PROGRAMS, SPLIT, decode_config
 
-MAX_QUERY = 8
-"""Queries a sequence, at most."""
 _SPLIT_PAGES = tl.constexpr(SPLIT // PAGE_SIZE)
 _STATES = tl.constexpr(16)
 """Splits that are put together at once."""

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from kernels.shared_prefix import SharedPrefixes
 
 PAGE_SIZE = 64
 """Tokens in a page; also the tile of every attention kernel."""
@@ -43,6 +47,8 @@ class AttentionPlan:
         query_starts  [sequences + 1] int32
         kv_lengths    [sequences] int32, this step's tokens included; 0 for a padded row of a captured graph
 
+        shared        which sequences begin alike, where that is worth knowing; no result depends on it
+
     `max_query` and `max_kv` are host numbers, so that no launcher has to wait for the device. `derived` holds what an
     implementation worked out from the plan in the step's first layer and reads again in the others, so tensors that
     are written anew need a new plan.
@@ -53,6 +59,24 @@ class AttentionPlan:
     kv_lengths: Tensor
     max_query: int
     max_kv: int
+    shared: SharedPrefixes | None = None
+    derived: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlan:
+    """How far a step's queries and keys are turned, and where its keys and values go.
+
+    Built once a step for all layers that turn alike:
+
+        cos_sin  [tokens, rotary_dim] float32, each token's cosines in the first half and its sines in the second
+        slots    [tokens] int64, page * PAGE_SIZE + offset; -1 stores nothing
+
+    `derived` as an AttentionPlan has it.
+    """
+
+    cos_sin: Tensor
+    slots: Tensor
     derived: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 

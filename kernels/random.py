@@ -25,9 +25,9 @@ ACCEPT_STREAM = 1
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _LOW = 0xFFFFFFFF
-_UNIFORM_SCALE = 4.6566127342e-10
+UNIFORM_SCALE = 4.6566127342e-10
 """2^-31, rounded down so that the largest word stays below 1 in float32; Triton's `tl.rand` has the same."""
-_UNIFORM_SHIFT = 2.0**-32
+UNIFORM_SHIFT = 2.0**-32
 """Keeps an exponential draw above zero: at zero its entry would win against any other."""
 _HOST_BLOCK = 8192
 """Counters at once on the host: two of them fill 128 KiB, which stays in the cache."""
@@ -54,7 +54,7 @@ def philox_reference(seeds: Tensor, positions: Tensor, stream: int, indices: Ten
 
 def uniforms_reference(words: Tensor) -> Tensor:
     """Numbers in [0, 1), float32, from int32 words of any shape, as `tl.rand` makes them."""
-    return (words ^ (words >> 31)) * _UNIFORM_SCALE
+    return (words ^ (words >> 31)) * UNIFORM_SCALE
 
 
 def negated_exponentials_reference(seeds: Tensor, positions: Tensor, stream: int, num_entries: int) -> Tensor:
@@ -84,7 +84,7 @@ def negated_exponentials_at_reference(
 
 def _negated_exponentials(words: Tensor) -> Tensor:
     # log1p of a small number keeps the small draws, which decide, apart from each other.
-    return ((words ^ (words >> 31)) * -_UNIFORM_SCALE).sub_(_UNIFORM_SHIFT).log1p_()
+    return ((words ^ (words >> 31)) * -UNIFORM_SCALE).sub_(UNIFORM_SHIFT).log1p_()
 
 
 def _philox_torch(seeds: Tensor, positions: Tensor, stream: int, indices: Tensor, rounds: int) -> Tensor:

@@ -19,7 +19,25 @@ if TYPE_CHECKING:
 Arguments: TypeAlias = dict[str, Any]
 """What an operation is called with, by name."""
 
-_MODULES = ("paged_decode", "paged_prefill", "cascade")
+Result: TypeAlias = Tensor | tuple[Tensor, ...]
+"""What an operation makes: what it returns, and whatever it writes in place as further tensors."""
+
+_MODULES = (
+    "paged_decode",
+    "paged_prefill",
+    "cascade",
+    "norm_kernel",
+    "act_kernel",
+    "rope_store_kernel",
+    "w4a16_kernel",
+    "w8_kernel",
+    "quantize_rows_kernel",
+    "w8a8_kernel",
+    "sample_kernel",
+    "probabilities_kernel",
+    "reject_kernel",
+    "moe_kernel",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation.
+    """One operation. Every tensor of its result is compared with the reference's, in order.
 
     launch     arguments -> result; the kernel
     prepare    arguments -> (result, launches): where the result will be and what has to run for it; takes "meta"
@@ -55,11 +73,21 @@ class Op:
     """
 
     name: str
-    launch: Callable[..., Tensor]
-    prepare: Callable[..., tuple[Tensor, list[Launch]]]
-    reference: Callable[..., Tensor]
+    launch: Callable[..., Result]
+    prepare: Callable[..., tuple[Result, list[Launch]]]
+    reference: Callable[..., Result]
     cases: Callable[[], Sequence[Case]]
     cost: Callable[[Arguments], Cost]
+
+
+def tensors(result: Result) -> tuple[Tensor, ...]:
+    """The tensors of a result."""
+    return (result,) if isinstance(result, Tensor) else result
+
+
+def op_names() -> list[str]:
+    """The names of all of them. Does not import Triton."""
+    return [name.removesuffix("_kernel") for name in _MODULES]
 
 
 def load_ops() -> list[Op]:

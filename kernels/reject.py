@@ -43,14 +43,15 @@ def reject_reference(
     # The first row of each sequence whose draft is not accepted, or that has none.
     ends = numpy.flatnonzero(~goes_on)
     final = ends[numpy.searchsorted(ends, starts[:-1])]
-    # Every sequence before has one row more than drafts.
-    rejected = numpy.minimum(final - numpy.arange(len(final)), len(drafts) - 1)
-    is_rejected = torch.from_numpy(final < last_rows).to(device).unsqueeze(1)
     index = torch.from_numpy(final).to(device)
-    wanted = probs[index]
-    weights = (wanted - draft_probs[torch.from_numpy(rejected).to(device)] * is_rejected).clamp_(min=0.0)
-    # Rounding can leave nothing where p and q are equal.
-    weights = torch.where(weights.any(dim=1, keepdim=True), weights, wanted)
+    weights = wanted = probs[index]
+    if len(drafts):
+        # Every sequence before has one row more than drafts.
+        rejected = numpy.minimum(final - numpy.arange(len(final)), len(drafts) - 1)
+        is_rejected = torch.from_numpy(final < last_rows).to(device).unsqueeze(1)
+        weights = (wanted - draft_probs[torch.from_numpy(rejected).to(device)] * is_rejected).clamp_(min=0.0)
+        # Rounding can leave nothing where p and q are equal.
+        weights = torch.where(weights.any(dim=1, keepdim=True), weights, wanted)
     tokens = draw_reference(
         weights, rows.seeds[index], rows.positions[index], TARGET_STREAM, is_sparse=rows.is_filtered
     )

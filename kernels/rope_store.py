@@ -5,11 +5,14 @@ Rotary embedding of Su et al., 2021, in the half-split form: number i of a head 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import cast
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.paging import PAGE_SIZE, PagedKV
+from kernels.paging import PAGE_SIZE, PagedKV, StorePlan
 
 SMALLEST_SCALE = 2.0**-20
 """Floor of a quantized row's scale, so that a row of zeros divides and fp16 still holds the scale to 4 bits."""
@@ -17,10 +20,8 @@ SMALLEST_SCALE = 2.0**-20
 
 def rope_store_reference(
     qkv: Tensor,
-    cos_sin: Tensor,
-    positions: Tensor,
     kv: PagedKV,
-    slots: Tensor,
+    plan: StorePlan,
     *,
     num_heads: int,
     q_norm: Tensor | None = None,
@@ -28,12 +29,10 @@ def rope_store_reference(
     eps: float = 1e-6,
     offset: float = 0.0,
 ) -> Tensor:
-    """Optional per-head q/k-norm, rotation by position, K and V (quantized if the pages are) into their slots.
+    """Optional per-head q/k-norm, rotation, K and V (quantized if the pages are) into their slots.
 
-    `qkv`: [tokens, (num_heads + 2 * kv_heads) * head_dim], queries first; not written to. `cos_sin`: [max positions,
-    rotary_dim] float32, cosines in the first half; the first rotary_dim numbers of a head turn, in float32.
-    `positions`, `slots`: [tokens] int64; slot = page * PAGE_SIZE + offset, -1 stores nothing (the twin reads the slots
-    on the host). `q_norm`, `k_norm`: [head_dim], both or neither.
+    `qkv`: [tokens, (num_heads + 2 * kv_heads) * head_dim], queries first; not written to. The first rotary_dim numbers
+    of a head turn, in float32. `q_norm`, `k_norm`: [head_dim], both or neither.
     Returns the queries, [tokens, num_heads, head_dim]; each token's heads are contiguous, tokens need not be.
     """
     num_kv_heads, head_dim = kv.keys.shape[1], kv.keys.shape[3]
@@ -42,22 +41,47 @@ def rope_store_reference(
     turning, values = heads.split_with_sizes((num_turning, num_kv_heads), dim=1)
     if q_norm is not None and k_norm is not None:
         turning = _normed(turning, num_heads, q_norm, k_norm, eps=eps, offset=offset)
-    turning = _turned(turning.float(), cos_sin.index_select(0, positions)).to(qkv.dtype)
-    queries, keys = turning.split_with_sizes((num_heads, num_kv_heads), dim=1)
-    numbers = slots.tolist()
-    first, count = (numbers[0], len(numbers)) if numbers else (-1, 0)
-    where: _Where
-    if 0 < count <= PAGE_SIZE - first % PAGE_SIZE and first >= 0 and numbers == list(range(first, first + count)):
-        # One sequence's tokens within a page, as in most steps of a single answer: copying costs half of scattering.
-        where = (first // PAGE_SIZE, slice(first % PAGE_SIZE, first % PAGE_SIZE + count))
-    else:
-        if -1 in numbers:
-            kept = slots >= 0
-            slots, keys, values = slots[kept], keys[kept], values[kept]
-        where = (slots // PAGE_SIZE, slots % PAGE_SIZE)
-    _store(keys, kv.keys, kv.key_scales, where)
-    _store(values, kv.values, kv.value_scales, where)
+    ways = _ways(plan)
+    turned = _turned(turning.float(), ways).to(qkv.dtype)
+    queries, keys = turned.split_with_sizes((num_heads, num_kv_heads), dim=1)
+    _store(keys, kv.keys, kv.key_scales, ways)
+    _store(values, kv.values, kv.value_scales, ways)
     return queries
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """A plan as every layer needs it.
+
+    cos, sin        [tokens, 1, rotary_dim], for each number of a head; sines are negative in the first half
+    pages, offsets  [tokens that are stored] int64
+    stored          those tokens, None where it is all of them
+    """
+
+    cos: Tensor
+    sin: Tensor
+    pages: Tensor
+    offsets: Tensor
+    stored: Tensor | None
+
+
+def _ways(plan: StorePlan) -> _Ways:
+    """The plan's, from where an earlier layer left them."""
+    ways = plan.derived.get(_Ways)
+    if ways is None:
+        cos, sin = plan.cos_sin.unsqueeze(1).chunk(2, dim=2)
+        slots, stored = plan.slots, None
+        if -1 in slots.tolist():
+            stored = (slots >= 0).nonzero().squeeze(1)
+            slots = slots[stored]
+        ways = plan.derived[_Ways] = _Ways(
+            cos=torch.cat((cos, cos), dim=2),
+            sin=torch.cat((-sin, sin), dim=2),
+            pages=slots // PAGE_SIZE,
+            offsets=slots % PAGE_SIZE,
+            stored=stored,
+        )
+    return cast(_Ways, ways)
 
 
 def _normed(turning: Tensor, num_heads: int, q_norm: Tensor, k_norm: Tensor, *, eps: float, offset: float) -> Tensor:
@@ -71,38 +95,25 @@ def _normed(turning: Tensor, num_heads: int, q_norm: Tensor, k_norm: Tensor, *, 
     return normed
 
 
-def _turned(x: Tensor, cos_sin: Tensor) -> Tensor:
-    """[tokens, heads, head_dim] float32, each head turned by its token's row of `cos_sin` [tokens, rotary_dim]."""
-    tokens, heads, head_dim = x.shape
-    rotary_dim = cos_sin.shape[1]
-    is_partial = rotary_dim < head_dim
-    pairs = (x[..., :rotary_dim] if is_partial else x).view(tokens, heads, 2, rotary_dim // 2)
-    cos, sin = cos_sin.view(tokens, 1, 2, rotary_dim // 2).unbind(2)
-    first, second = pairs.unbind(2)
-    turned = pairs * cos.unsqueeze(2)
-    turned_first, turned_second = turned.unbind(2)
-    turned_first.addcmul_(second, sin, value=-1)
-    turned_second.addcmul_(first, sin)
-    return torch.cat((turned.flatten(2), x[..., rotary_dim:]), dim=-1) if is_partial else turned.flatten(2)
+def _turned(x: Tensor, ways: _Ways) -> Tensor:
+    """[tokens, heads, head_dim] float32 with the beginning of each head turned."""
+    rotary_dim = ways.cos.shape[2]
+    if rotary_dim < x.shape[2]:
+        return torch.cat((_turned(x[..., :rotary_dim], ways), x[..., rotary_dim:]), dim=2)
+    # With every number's partner in its place, one product and one sum turn all of them.
+    return torch.addcmul(x * ways.cos, x.roll(rotary_dim // 2, 2), ways.sin)
 
 
-_Where = tuple[Tensor, Tensor] | tuple[int, slice]
-"""(page, offset) of each token, or of all of them where they lie side by side."""
-
-
-def _store(x: Tensor, pages: Tensor, scales: Tensor | None, where: _Where) -> None:
-    """[tokens, kv_heads, head_dim] into [pages, kv_heads, PAGE_SIZE, head_dim] at `where`."""
+def _store(x: Tensor, pages: Tensor, scales: Tensor | None, ways: _Ways) -> None:
+    """[tokens, kv_heads, head_dim] into [pages, kv_heads, PAGE_SIZE, head_dim]."""
+    if ways.stored is not None:
+        x = x[ways.stored]
     if scales is not None:
         x, row_scales = _quantized(x, pages.dtype)
-        _put(scales.transpose(1, 2), where, row_scales)
+        scales.transpose(1, 2)[ways.pages, ways.offsets] = row_scales
         # Scattering is not implemented for float8; the bytes are the same.
         x, pages = x.view(torch.uint8), pages.view(torch.uint8)
-    _put(pages.transpose(1, 2), where, x)
-
-
-def _put(rows: Tensor, where: _Where, x: Tensor) -> None:
-    """`rows[where] = x`, [pages, PAGE_SIZE, ...] at [tokens, ...]."""
-    rows[where] = x
+    pages.transpose(1, 2)[ways.pages, ways.offsets] = x
 
 
 def _quantized(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

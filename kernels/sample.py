@@ -59,6 +59,19 @@ def sample_reference(logits: Tensor, rows: SampleRows, stream: int) -> Tensor:
     return draw_reference(weights, rows.seeds, rows.positions, stream, is_sparse=rows.is_filtered)
 
 
+def sample_with_logprobs_reference(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
+    """The tokens, and their log-probabilities [rows] by the logits alone, without temperature and filters."""
+    tokens = sample_reference(logits, rows, stream)
+    return tokens, logits.log_softmax(dim=1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+def sample_with_probs_reference(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
+    """The tokens, and the distributions they were drawn from as `probabilities_reference` has them."""
+    weights = weights_reference(logits, rows)
+    tokens = draw_reference(weights, rows.seeds, rows.positions, stream, is_sparse=rows.is_filtered)
+    return tokens, normalized_reference(weights)
+
+
 def probabilities_reference(logits: Tensor, rows: SampleRows) -> Tensor:
     """The distributions that tokens are drawn from, [rows, vocab] float32; one-hot in greedy rows."""
     return normalized_reference(weights_reference(logits, rows))

@@ -6,6 +6,7 @@ Chosen with the compiler for sm_90 alone (registers, shared memory, copies in fl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
@@ -27,6 +28,11 @@ class Config:
 SPLIT = 512
 """Positions that one program of the decode kernel attends to. Fixed, so that a row's result does not depend on how
 many other rows there are."""
+MAX_QUERY = 8
+"""Queries a sequence, at most, that the decode kernel takes."""
+SHARED_POSITIONS = 131_072
+"""Positions that have to be read once less before a step leaves its captured graph for it. Computed: at 4 KiB a layer
+and position they take 120 us, about what launching a layer's kernels one by one does."""
 MOST_PROGRAMS = 4096
 """Programs of a decode launch; beyond them each takes several splits. About ten times what an H200 runs at once."""
 
@@ -58,3 +64,120 @@ def prefill_rows(dtype: torch.dtype, head_dim: int) -> int:
     if dtype == torch.float32:
         return 16
     return 64 if head_dim > 128 else 128
+
+
+ACT_BLOCK = 1024
+"""Numbers of a row that one program of the gated activation computes."""
+
+
+def row_config(block: int, *, numbers_per_thread: int = 16) -> Config:
+    """Of kernels that hold a row, or `block` numbers of it, in registers."""
+    num_warps = min(32, max(1, block // (32 * numbers_per_thread)))
+    return Config(num_warps=num_warps, num_stages=1, blocks_per_sm=min(16, 32 // num_warps))
+
+
+HEADS = 8
+"""Heads of a token that one program of the rotation-and-store kernel takes."""
+
+
+def rope_store_config(head_dim: int) -> Config:
+    """Of the rotation-and-store kernel: 16 numbers a thread."""
+    num_warps = 2 if head_dim <= 128 else 4
+    return Config(num_warps=num_warps, num_stages=1, blocks_per_sm=32 // num_warps)
+
+
+FLOOR_LANES = 2048
+"""Residue classes of which a row's largest entries are kept: a few hundred entries rarely have five in one of them."""
+FLOOR = Config(num_warps=8, num_stages=3, blocks_per_sm=2, instructions=("LDGSTS",))
+RACE_COUNTERS = 512
+"""Random counters, of four tokens each, in one part of a row."""
+RACE = Config(num_warps=4, num_stages=1, blocks_per_sm=6)
+WINNER = Config(num_warps=1, num_stages=1, blocks_per_sm=16)
+PROBABILITIES_BLOCK = 2048
+"""Tokens that one program writes."""
+PROBABILITIES = Config(num_warps=4, num_stages=1, blocks_per_sm=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Outputs and rows of a matrix product that one program computes, and how it is compiled."""
+
+    outputs: int
+    rows: int
+    config: Config
+
+    def count(self, num_rows: int, num_outputs: int) -> int:
+        """Tiles of a whole product."""
+        return -(-num_outputs // self.outputs) * -(-num_rows // self.rows)
+
+
+FEW_ROWS = 16
+"""Rows up to which a product's time is that of reading its weights."""
+INPUTS = 128
+"""Inputs of a tile of eight-bit weights."""
+SPLIT_ROWS = 64
+"""Rows up to which tiles of outputs alone may not fill the device, so that inputs are split as well."""
+SMALLEST_SPLIT = 1024
+"""Inputs of a split, at least."""
+MERGE_OUTPUTS = 1024
+"""Outputs of a row that one program puts together from its splits."""
+MERGE_SPLITS = Config(num_warps=4, num_stages=1, blocks_per_sm=8)
+_FILLED = 2 * 132
+"""Programs that fill an H200's multiprocessors twice."""
+
+
+def few_rows_tile(num_rows: int, num_outputs: int, dtype: torch.dtype) -> Tile:
+    """Of up to FEW_ROWS rows of `dtype`. Each warp sums up a slice of the inputs; outputs alone decide how many."""
+    rows = 8 if num_rows <= 8 else FEW_ROWS
+    # Few outputs fill the device with more warps; wider tiles read the rows less often.
+    num_warps = 8 if num_outputs <= 8192 else 4
+    outputs = 16 if num_outputs <= 8192 and rows == 8 else 32
+    if dtype == torch.float32:
+        return Tile(outputs, rows, Config(num_warps, num_stages=2, blocks_per_sm=1))
+    num_stages = 4 if rows == 8 else 3
+    blocks_per_sm = 2 if rows == 8 or num_warps == 4 else 1
+    return Tile(outputs, rows, Config(num_warps, num_stages, blocks_per_sm, instructions=("LDGSTS",)))
+
+
+_PRODUCT_OF = MappingProxyType({torch.int8: "IGMMA", torch.float8_e4m3fn: "QGMMA"})
+"""A warp group's product, by the type of its right operand; HGMMA for any other."""
+
+
+def many_rows_tile(num_rows: int, num_outputs: int, dtype: torch.dtype, *, is_narrow: bool = False) -> Tile:
+    """Of more rows of `dtype`; `is_narrow`: tiles of 128 rows would take too many registers.
+
+    The size of a tile changes no sum's order.
+    """
+    if dtype == torch.float32:
+        return Tile(32, 16, Config(num_warps=4, num_stages=2, blocks_per_sm=1))
+    instructions = (_PRODUCT_OF.get(dtype, "HGMMA"), "LDGSTS")
+    rows = 32 if num_rows <= 32 else 64 if num_rows <= 64 or is_narrow else 128
+    wide = Tile(128, rows, Config(num_warps=8, num_stages=3, blocks_per_sm=1, instructions=instructions))
+    if wide.count(num_rows, num_outputs) >= _FILLED:
+        return wide
+    return Tile(64, rows, Config(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=instructions))
+
+
+def count_splits(tile: Tile, num_rows: int, num_outputs: int, num_inputs: int) -> int:
+    """Parts of the inputs that are summed up by programs of their own: by the weight's size, up to SPLIT_ROWS rows."""
+    if num_rows > SPLIT_ROWS:
+        return 1
+    wanted = -(-_FILLED // -(-num_outputs // tile.outputs))
+    return max(1, min(wanted, num_inputs // SMALLEST_SPLIT))
+
+
+MOE_INPUTS = 64
+"""Inputs of a tile of an expert's weights."""
+MOE_ROUTE = Config(num_warps=4, num_stages=1, blocks_per_sm=4)
+MOE_SUM_BLOCK = 1024
+"""Numbers of a token that one program adds up."""
+MOE_SUM = Config(num_warps=4, num_stages=1, blocks_per_sm=8)
+
+
+def moe_tile(num_pairs: int, num_experts: int, dtype: torch.dtype) -> Tile:
+    """Of the products of experts, by the pairs of token and expert; an expert's last tile is filled up."""
+    if dtype == torch.float32:
+        return Tile(32, 16, Config(num_warps=4, num_stages=2, blocks_per_sm=1))
+    if num_pairs <= FEW_ROWS * num_experts:
+        return Tile(64, FEW_ROWS, Config(num_warps=4, num_stages=4, blocks_per_sm=2, instructions=("LDGSTS",)))
+    return Tile(64, 64, Config(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=("HGMMA", "LDGSTS")))

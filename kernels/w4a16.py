@@ -1,4 +1,4 @@
-"""Matrix products with weights of four bits a number, a scale a group of inputs: the torch twin, and the layout.
+"""Matrix products with weights of four bits a number, a scale a group of inputs: the torch twin, and the layouts.
 
 Two numbers lie in a byte, the even input in the low half. A code stands for code - zero (int4, zero 8 where there is
 none), or for an entry of NF4's table (Dettmers et al., 2023, QLoRA, appendix E); times the group's scale.
@@ -6,6 +6,7 @@ none), or for an entry of NF4's table (Dettmers et al., 2023, QLoRA, appendix E)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,12 @@ from torch.nn import functional
 SMALLEST_SCALE = 2.0**-24
 """Floor of a float16 scale, so that a group of zeros divides."""
 SYMMETRIC_ZERO = 8
+TILE = 128
+"""Inputs of a tile of the kernel's layout."""
+QUARTER = TILE // 4
+"""Inputs that a tile's words hold in one of their four pairs of codes, and the fewest that a scale is for."""
+CODE_BITS = 15
+"""Where a zero point lies within its group's scale."""
 
 NF4_TABLE = (
     -1.0,
@@ -76,6 +83,76 @@ class GroupWeight:
         return (numbers * self.scales.float().unsqueeze(2)).flatten(1).to(dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class TiledWeight:
+    """The same weight as its kernel reads it: tiles of TILE inputs, the last one filled up with scales of 0.
+
+    words       [out, 16 * tiles] int32. Word i of a tile holds the inputs 32 q + 2 i and 32 q + 2 i + 1 for q = 0..3,
+                from bits 4 q and 16 + 4 q on: a quarter of neighbouring inputs is one shift and one mask away, in pairs
+                that are 16 bits apart
+    groups      [out, tiles * TILE / group_size] int32: the bits of a float32 scale, whose last four are the zero point
+    num_inputs  of a row, without what fills it up
+    group_size  inputs of a scale: QUARTER, twice or four times that
+    table       [256, 2] in the type of the rows to come, where the codes are entries of NF4_TABLE: row 16 high + low is
+                the numbers of two codes, (low's, high's)
+    """
+
+    words: Tensor
+    groups: Tensor
+    num_inputs: int
+    group_size: int
+    table: Tensor | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of codes, scales and zeros."""
+        return self.words.nbytes + self.groups.nbytes
+
+    def dequantized(self, dtype: torch.dtype) -> Tensor:
+        """The weight [out, in] in `dtype`."""
+        words = self.words.view(self.words.shape[0], -1, 16)
+        # [out, tiles, 4, 16, 2]
+        codes = torch.stack(
+            [torch.stack([(words >> shift) & 15, (words >> shift + 16) & 15], 3) for shift in (0, 4, 8, 12)], 2
+        )
+        codes = codes.reshape(*self.groups.shape, self.group_size)
+        if self.table is not None:
+            numbers = self.table[:16, 0].float()[codes.long()]
+        else:
+            numbers = (codes - (self.groups & CODE_BITS).unsqueeze(2)).float()
+        scales = (self.groups & ~CODE_BITS).view(torch.float32)
+        return (numbers * scales.unsqueeze(2)).flatten(1)[:, : self.num_inputs].to(dtype)
+
+
+def is_tileable(weight: GroupWeight, dtype: torch.dtype) -> bool:
+    """Whether a kernel takes it with rows of `dtype`: groups are whole quarters of tiles, NF4 is in half precision."""
+    return weight.group_size % QUARTER == 0 and not (weight.is_nf4 and dtype == torch.float32)
+
+
+def tiled(weight: GroupWeight, dtype: torch.dtype) -> TiledWeight:
+    """The weight, which `is_tileable`, in the layout of its kernel, for rows of `dtype`.
+
+    Scales keep 20 bits: all of either half precision.
+    """
+    num_outputs, num_inputs = weight.packed.shape[0], 2 * weight.packed.shape[1]
+    group_size = math.gcd(weight.group_size, TILE)
+    num_tiles = -(-num_inputs // TILE)
+    codes = functional.pad(weight.codes(), (0, num_tiles * TILE - num_inputs)).view(num_outputs, num_tiles, 4, 16, 2)
+    words = torch.zeros(num_outputs, num_tiles, 16, dtype=torch.int32, device=codes.device)
+    for quarter in range(4):
+        for half in range(2):
+            words |= codes[:, :, quarter, :, half].int() << (4 * quarter + 16 * half)
+    scales = weight.scales.float().view(torch.int32) & ~CODE_BITS
+    groups = scales | (SYMMETRIC_ZERO if weight.zeros is None else weight.zeros.int())
+    groups = groups.repeat_interleave(weight.group_size // group_size, 1)
+    groups = functional.pad(groups, (0, num_tiles * TILE // group_size - groups.shape[1]))
+    table = None
+    if weight.is_nf4:
+        numbers = torch.tensor(NF4_TABLE, dtype=dtype, device=words.device)
+        table = torch.stack((numbers.repeat(16), numbers.repeat_interleave(16)), 1)
+    return TiledWeight(words.flatten(1), groups, num_inputs, group_size, table)
+
+
 def pack_codes(codes: Tensor) -> Tensor:
     """[out, in] integers 0..15, `in` even -> [out, in / 2] uint8."""
     low, high = codes.to(torch.uint8).reshape(codes.shape[0], -1, 2).unbind(2)
@@ -115,7 +192,7 @@ def quantize_nf4(weight: Tensor, group_size: int) -> GroupWeight:
     return GroupWeight(pack_codes(codes.flatten(1)), scales, is_nf4=True)
 
 
-def w4a16_linear_reference(x: Tensor, weight: GroupWeight, bias: Tensor | None = None) -> Tensor:
+def w4a16_linear_reference(x: Tensor, weight: GroupWeight | TiledWeight, bias: Tensor | None = None) -> Tensor:
     """x [tokens, in] times the weight's transpose, plus bias [out]: [tokens, out] in x's type."""
     return functional.linear(x, weight.dequantized(x.dtype), bias)
 

@@ -1,6 +1,6 @@
 """Matrix products with weights of eight bits a number, one scale a row: the torch twins, and how rows are rounded.
 
-int8 or float8_e4m3fn weights with activations in the model's type, and int8 activations rounded token by token (W8A8).
+int8 or float8_e4m3fn weights with activations in the model's type, or rounded token by token to theirs (W8A8).
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def w8_linear_reference(x: Tensor, weight: RowWeight, bias: Tensor | None = None
 
 
 def w8a8_linear_reference(x: Tensor, weight: RowWeight, bias: Tensor | None = None) -> Tensor:
-    """As `w8_linear_reference`, with each token of x rounded to int8 by its own scale and the sum kept exactly.
+    """As `w8_linear_reference`, with each token of x rounded to the weight's type by its own scale.
 
-    `weight.stored` is int8.
+    The sum is exact in int8, and in float8 as near as float64 is.
     """
-    rounded = quantize_rows(x, torch.int8)
+    rounded = quantize_rows(x, weight.stored.dtype)
     # Sums of up to 2^53 / 127^2 products are exact; an int32 product is not to be had on every device.
     total = rounded.stored.double() @ weight.stored.double().T
     out = total * rounded.scales.unsqueeze(1) * weight.scales

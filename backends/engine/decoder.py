@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from backends.engine.batch import Batch
 from backends.engine.config import ModelConfig, check_divisible
-from backends.engine.layers import Layer
+from backends.engine.layers import Layer, make_norm
 from backends.engine.rope import rope_table
 from backends.engine.shard import Shard
 from backends.engine.weights import Observer, Weights
 from kernels.dispatch import Ops
-from kernels.paging import PagedKV
+from kernels.paging import PagedKV, StorePlan
 
 
 class Decoder:
@@ -25,19 +25,18 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: Weights, ops: Ops, *, max_positions: int) -> None:
         """Reads all weights. Raises ModelError for a tensor that is missing or shaped otherwise."""
         self.config = config
-        self._ops = ops
         self._embedding = weights.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
         self.dtype = self._embedding.dtype
         # Rounded as the models were trained with it.
         self._embedding_multiplier = torch.tensor(config.embedding_multiplier, dtype=self.dtype).item()
         self._layers = [Layer(config, number, weights, ops) for number in range(config.num_layers)]
-        self._norm = weights.tensor("model.norm.weight", config.hidden_size)
+        self._norm = make_norm(config, weights.tensor("model.norm.weight", config.hidden_size), ops)
         tied = self._embedding if config.tie_embeddings else None
         self._head = weights.head(config.vocab_size, config.hidden_size, tied=tied)
         device = self._embedding.device
-        table = rope_table(config.rope, max_positions, device)
-        local = table if config.local_rope is None else rope_table(config.local_rope, max_positions, device)
-        self._cos_sin = [local if window else table for window in config.windows]
+        self._cos_sin = rope_table(config.rope, max_positions, device)
+        local = config.local_rope
+        self._local_cos_sin = None if local is None else rope_table(local, max_positions, device)
         self.max_positions = max_positions
         self.weight_bytes = weights.num_bytes
         """Bytes of all parameters as they lie in memory, a tied embedding once; without the rope tables."""
@@ -54,14 +53,11 @@ class Decoder:
                 hidden = hidden * self._embedding_multiplier
             residual: Tensor | None = None
             last = len(self._layers) - 1
-            for number, layer in enumerate(self._layers):
-                hidden, residual = layer(
-                    hidden, residual, batch, kv[number], self._cos_sin[number], is_last=number == last
-                )
-            config = self.config
-            hidden, _ = self._ops.rms_norm(
-                hidden, self._norm, config.norm_eps, residual=residual, offset=config.norm_offset
-            )
+            store, local = self._store_plans(batch)
+            for number, (layer, window) in enumerate(zip(self._layers, self.config.windows, strict=True)):
+                where = local if window else store
+                hidden, residual = layer(hidden, residual, batch, kv[number], where, is_last=number == last)
+            hidden, _ = self._norm(hidden, residual=residual)
             return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -73,6 +69,13 @@ class Decoder:
             if self.config.logits_softcap:
                 logits = torch.tanh(logits / self.config.logits_softcap) * self.config.logits_softcap
             return logits
+
+    def _store_plans(self, batch: Batch) -> tuple[StorePlan, StorePlan]:
+        """For layers that see everything, and for windowed ones."""
+        store = StorePlan(self._cos_sin.index_select(0, batch.positions), batch.slots)
+        if self._local_cos_sin is None:
+            return store, store
+        return store, StorePlan(self._local_cos_sin.index_select(0, batch.positions), batch.slots)
 
 
 def load_decoder(
@@ -105,6 +108,7 @@ def load_decoder(
         adapter=adapter,
         shard=shard,
         observe=observe,
+        product=ops.quantized_product,
     )
     positions = config.max_positions if max_positions is None else min(max_positions, config.max_positions)
     check_divisible(config, weights.shard.count)

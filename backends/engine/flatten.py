@@ -10,6 +10,8 @@ from torch import Tensor
 
 from backends.engine.batch import Batch
 from kernels.paging import PAGE_SIZE, AttentionPlan
+from kernels.shared_prefix import worthwhile_prefixes
+from kernels.tuning import MAX_QUERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Span:
 def build_batch(spans: Sequence[Span], rows: Sequence[int], device: torch.device) -> Batch:
     """The batch of all `spans`, one after the other; `rows` are flat tokens whose hidden states are wanted.
 
-    On CUDA the copy, from pinned memory, is not waited for.
+    On CUDA the copy, from pinned memory, is not waited for, and sequences that begin alike are looked for.
     """
     tokens: list[int] = []
     positions: list[int] = []
@@ -59,7 +61,10 @@ def build_batch(spans: Sequence[Span], rows: Sequence[int], device: torch.device
     longs, ints = buffer.split_with_sizes((3 * num_tokens + num_rows, num_ints))
     token_ids, position, slot, row = longs.split_with_sizes((num_tokens, num_tokens, num_tokens, num_rows))
     page_table, query_starts, kv_lengths = ints.int().split_with_sizes((num_spans * width, num_spans + 1, num_spans))
-    plan = AttentionPlan(page_table.view(num_spans, width), query_starts, kv_lengths, max_query, max_kv)
+    shared = None
+    if device.type == "cuda" and max_query <= MAX_QUERY and num_spans > 1:
+        shared = worthwhile_prefixes([span.pages for span in spans], [span.start for span in spans], device)
+    plan = AttentionPlan(page_table.view(num_spans, width), query_starts, kv_lengths, max_query, max_kv, shared)
     return Batch(token_ids, position, slot, plan, row)
 
 

@@ -66,9 +66,10 @@ class DecodeGraphs:
             self._captured[size] = _Captured(graph, logits)
 
     def can_run(self, batch: Batch) -> bool:
-        """Whether it is one token a sequence, each row wanted, and a graph is large enough."""
-        count = batch.token_ids.shape[0]
-        return batch.plan.max_query == 1 and batch.rows.shape[0] == count and count <= self._sizes[-1]
+        """Whether it is one token a sequence, each row wanted, and a graph is large enough; graphs know no sharing."""
+        count, plan = batch.token_ids.shape[0], batch.plan
+        is_decoding = plan.max_query == 1 and batch.rows.shape[0] == count
+        return is_decoding and plan.shared is None and count <= self._sizes[-1]
 
     def run(self, batch: Batch) -> Tensor:
         """The logits of each sequence, [sequences, vocab_size]; the next replay overwrites them."""

@@ -17,15 +17,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.w4a16 import SYMMETRIC_ZERO, GroupWeight, quantize_int4, quantize_nf4, w4a16_linear_reference
-from kernels.w8 import RowWeight, quantize_rows, w8_linear_reference, w8a8_linear_reference
+from kernels.dispatch import QuantizedProduct
+from kernels.products import quantized_product_reference
+from kernels.w4a16 import SYMMETRIC_ZERO, GroupWeight, quantize_int4, quantize_nf4
+from kernels.w8 import RowWeight, quantize_rows
 
 QUANTIZATIONS = ("int8", "w8a8", "int4", "nf4", "fp8")
 FOUR_BITS = ("int4", "nf4")
@@ -71,6 +72,7 @@ def make_linear(
     quantization: str | None = None,
     group_size: int = DEFAULT_GROUP_SIZE,
     smoothing: Tensor | None = None,
+    product: QuantizedProduct = quantized_product_reference,
 ) -> Linear:
     """A linear layer of `weight` [out, in] and `bias` [out] in the model's type, rounded to `quantization`.
 
@@ -78,17 +80,20 @@ def make_linear(
     one scale a group of `group_size` inputs, fewer where that does not divide them. `smoothing` [in] moves range from
     activations to weights before rounding (see `quantize.smoothing_scales`). On the CPU "int8" rounds activations as
     "w8a8" does, since it is several times quicker, and fp8 and nf4, for which it has no instruction, are rounded and
-    then kept in the model's type.
+    then kept in the model's type. `product` is that of the engine's operations, for what is not on the CPU.
     Raises ValueError for another quantization, or inputs that have no even group size.
     """
     if smoothing is not None:
-        smoothed = make_linear(weight * smoothing, bias, quantization=quantization, group_size=group_size)
+        smoothed = make_linear(
+            weight * smoothing, bias, quantization=quantization, group_size=group_size, product=product
+        )
         inverse = smoothing.reciprocal().to(weight.dtype)
         return BuiltLinear(lambda x: smoothed(x * inverse), smoothed.num_bytes + inverse.nbytes)
     if quantization is None:
         return _dense(weight, bias)
     quantized = quantize_weight(weight, quantization, group_size=group_size)
-    return quantized_linear(quantized, bias, dtype=weight.dtype, round_input=quantization == "w8a8")
+    round_input = quantization == "w8a8"
+    return quantized_linear(quantized, bias, dtype=weight.dtype, round_input=round_input, product=product)
 
 
 def quantize_weight(
@@ -111,25 +116,33 @@ def quantize_weight(
 
 
 def quantized_linear(
-    weight: RowWeight | GroupWeight, bias: Tensor | None, *, dtype: torch.dtype, round_input: bool = False
+    weight: RowWeight | GroupWeight,
+    bias: Tensor | None,
+    *,
+    dtype: torch.dtype,
+    round_input: bool = False,
+    product: QuantizedProduct = quantized_product_reference,
 ) -> Linear:
     """A linear layer of a weight that is rounded already; `dtype` is the model's, that of the inputs to come.
 
-    `round_input`: int8 weights meet activations that are rounded to int8, a scale a token.
+    `round_input`: int8 weights meet activations that are rounded to int8, a scale a token. `product`: as `make_linear`.
     """
-    is_cpu = weight.scales.device.type == "cpu"
+    if weight.scales.device.type == "cpu":
+        linear = _cpu_linear(weight, bias, dtype)
+        if linear is not None:
+            return linear
+    return BuiltLinear(*product(weight, bias, dtype=dtype, round_input=round_input))
+
+
+def _cpu_linear(weight: RowWeight | GroupWeight, bias: Tensor | None, dtype: torch.dtype) -> Linear | None:
+    """What is quicker there than the twins; None where nothing is."""
     if isinstance(weight, GroupWeight):
-        if not is_cpu:
-            return BuiltLinear(partial(w4a16_linear_reference, weight=weight, bias=bias), weight.num_bytes)
         if weight.is_nf4 or weight.group_size not in INT4_GROUP_SIZES or weight.packed.shape[0] % 16:
             return _dense(weight.dequantized(dtype), bias)
         return _cpu_int4(weight, bias)
-    if is_cpu and weight.stored.dtype == torch.int8 and _has_onednn():
-        return _cpu_int8(weight, bias)
-    if is_cpu and weight.stored.dtype != torch.int8:
+    if weight.stored.dtype != torch.int8:
         return _dense(weight.dequantized(dtype), bias)
-    linear = w8a8_linear_reference if round_input else w8_linear_reference
-    return BuiltLinear(partial(linear, weight=weight, bias=bias), weight.num_bytes)
+    return _cpu_int8(weight, bias) if _has_onednn() else None
 
 
 def _dense(weight: Tensor, bias: Tensor | None) -> Linear:

@@ -96,7 +96,13 @@ def _load_parts(
     cache = make_cache(shape, num_pages, dtype=kv_dtype, device=device, host_pages=host_pages)
     work = Work()
     grammars = GrammarFactory(tokenizer)
-    sampler = Sampler(decoder.config.vocab_size, device, grammars, eos_token_ids=decoder.config.eos_token_ids)
+    sampler = Sampler(
+        decoder.config.vocab_size,
+        device,
+        grammars,
+        eos_token_ids=decoder.config.eos_token_ids,
+        ops=select_ops(device.type, reference=options.reference_kernels),
+    )
     # Ranks would have to replay their graphs in step.
     has_graphs = device.type == "cuda" and followers is None
     draft_model = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from backends.engine.errors import ModelError
 from backends.engine.linear import BuiltLinear, Linear, make_linear, quantized_linear
 from backends.engine.quantized_formats import QuantizationConfig, TensorSource, awq_weight, gptq_weight
 from backends.engine.shard import Piece
+from kernels.dispatch import QuantizedProduct
+from kernels.products import quantized_product_reference
 from kernels.w4a16 import SYMMETRIC_ZERO, GroupWeight
 from kernels.w8 import RowWeight
 
@@ -24,25 +27,27 @@ def read_quantized(
     bias: Tensor | None,
     dtype: torch.dtype,
     device: torch.device,
+    product: QuantizedProduct = quantized_product_reference,
 ) -> Linear | None:
     """The modules of `pieces` as one layer, their outputs in that order; None where the first is not quantized.
 
     `tensors` gives a tensor by its full name, None where there is none. `bias` [all outputs] on `device`; `dtype` is
-    that of the inputs to come. Raises ModelError, which names the module, for parts that are missing or do not fit.
+    that of the inputs to come, `product` as `make_linear`. Raises ModelError, which names the module, for parts that
+    are missing or do not fit.
     """
     if tensors(f"{pieces[0].name}.qweight") is None:
         return None
     parts = [_cut(_read_weight(piece, tensors, config), piece) for piece in pieces]
     smoothings = [_smoothing(piece, tensors) for piece in pieces]
-    round_input = config.method == "w8a8"
+    build = partial(_linear, dtype=dtype, device=device, round_input=config.method == "w8a8", product=product)
     joined = _joined(parts)
     first = smoothings[0]
     if joined is not None and all(_is_same(first, smoothing) for smoothing in smoothings[1:]):
-        linear = _linear(joined, bias, dtype, device, round_input=round_input)
+        linear = build(joined, bias)
         return linear if first is None else _smoothed(linear, first.to(device, dtype))
     linears = []
     for part, smoothing in zip(parts, smoothings, strict=True):
-        linear = _linear(part, None, dtype, device, round_input=round_input)
+        linear = build(part, None)
         linears.append(linear if smoothing is None else _smoothed(linear, smoothing.to(device, dtype)))
 
     def run(x: Tensor) -> Tensor:
@@ -172,10 +177,11 @@ def _zeros(weight: GroupWeight) -> Tensor:
 def _linear(
     weight: RowWeight | GroupWeight | Tensor,
     bias: Tensor | None,
+    *,
     dtype: torch.dtype,
     device: torch.device,
-    *,
     round_input: bool,
+    product: QuantizedProduct,
 ) -> Linear:
     # Copies throughout: what was read may be a view of a mapped file.
     match weight:
@@ -187,7 +193,7 @@ def _linear(
             weight = GroupWeight(packed, scales, zeros, weight.is_nf4)
         case _:
             return make_linear(weight.to(device, dtype, copy=True), bias, quantization=None)
-    return quantized_linear(weight, bias, dtype=dtype, round_input=round_input)
+    return quantized_linear(weight, bias, dtype=dtype, round_input=round_input, product=product)
 
 
 def _smoothed(linear: Linear, smoothing: Tensor) -> Linear:

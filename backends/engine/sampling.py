@@ -24,17 +24,9 @@ from backends.engine.grammar import GrammarFactory
 from backends.engine.request import TokenLogprob
 from backends.engine.sampling_params import check_params
 from backends.engine.sequence import Sequence, Slice
+from kernels.dispatch import Ops, select_ops
 from kernels.random import TARGET_STREAM
-from kernels.reject import reject_reference
-from kernels.sample import (
-    SampleRows,
-    draw_reference,
-    likeliest_reference,
-    normalized_reference,
-    probabilities_reference,
-    sample_reference,
-    weights_reference,
-)
+from kernels.sample import SampleRows, likeliest_reference
 
 __all__ = ["Choice", "Sampler", "check_params"]
 
@@ -83,7 +75,7 @@ class _Rules:
 class Sampler:
     """Chooses the tokens of all sequences of a step. Owned by the engine's thread.
 
-    `eos_token_ids` are what `min_tokens` forbids. A request with a grammar needs `grammars`.
+    `eos_token_ids` are what `min_tokens` forbids. A request with a grammar needs `grammars`. `ops` None: torch twins.
     """
 
     def __init__(
@@ -93,9 +85,11 @@ class Sampler:
         grammars: GrammarFactory | None = None,
         *,
         eos_token_ids: Collection[int] = (),
+        ops: Ops | None = None,
     ) -> None:
         self._vocab_size = vocab_size
         self._device = device
+        self._ops = select_ops(device.type, reference=True) if ops is None else ops
         self._editor = LogitEditor(vocab_size, device, grammars, eos_token_ids)
         self._rules: dict[Sequence, _Rules] = {}
         self._drawn: list[Tensor] = []
@@ -143,9 +137,10 @@ class Sampler:
         else:
             step = [Rows(sequence, index) for index, sequence in enumerate(sequences)]
             rows = self._rows(step, rules, is_draft=True, depth=depth)
-            weights = weights_reference(logits, rows)
-            tokens = draw_reference(weights, rows.seeds, rows.positions, TARGET_STREAM, is_sparse=rows.is_filtered)
-            probs = normalized_reference(weights) if any(rule.is_judged for rule in rules) else None
+            if any(rule.is_judged for rule in rules):
+                tokens, probs = self._ops.sample_with_probs(logits, rows, TARGET_STREAM)
+            else:
+                tokens, probs = self._ops.sample(logits, rows, TARGET_STREAM), None
         self._drawn.append(tokens)
         return tokens, probs
 
@@ -237,7 +232,7 @@ class Sampler:
         """Draws first and compares then: a certain proposal x is accepted with probability p(x), as it should be, and
         the tokens are those drawn without any proposals.
         """
-        tokens = sample_reference(logits, self._rows(step, rules), TARGET_STREAM).tolist()
+        tokens = self._ops.sample(logits, self._rows(step, rules), TARGET_STREAM).tolist()
         return _matched([rows.sequence for rows in step], tokens)
 
     def _judge(
@@ -245,8 +240,8 @@ class Sampler:
     ) -> list[Choice]:
         """Rejection sampling, of what was drawn from `draft_probs`."""
         sample_rows = self._rows(step, rules)
-        accepted, following = reject_reference(
-            probabilities_reference(logits, sample_rows),
+        accepted, following = self._ops.reject(
+            self._ops.probabilities(logits, sample_rows),
             torch.cat([draft_probs[rows.sequence] for rows in step]),
             torch.tensor([token for rows in step for token in rows.drafts], device=self._device),
             torch.tensor([0, *(rows.end for rows in step)], device=self._device),

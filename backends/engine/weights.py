@@ -15,6 +15,8 @@ from backends.engine.linear import FOUR_BITS, OUTPUT_LAYER, BuiltLinear, Linear,
 from backends.engine.quantized_formats import QuantizationConfig
 from backends.engine.quantized_reader import read_quantized
 from backends.engine.shard import Piece, Shard, Split, pieces_of
+from kernels.dispatch import QuantizedProduct
+from kernels.products import quantized_product_reference
 
 Observer = Callable[[Sequence[str], Tensor], None]
 """Is told what goes into a layer: the modules it is made of, and their common input [tokens, in]."""
@@ -34,10 +36,11 @@ class Weights:
         adapter: Path | None = None,
         shard: Shard | None = None,
         observe: Observer | None = None,
+        product: QuantizedProduct = quantized_product_reference,
     ) -> None:
         """`dtype` None is the checkpoint's own; `stored`: how its layers are quantized already. `shard`: only this
-        rank's share of the layers that can be divided. Raises ModelError for files that are missing or torn, and where
-        quantized weights are to be quantized or merged with an adapter.
+        rank's share of the layers that can be divided. `product`: as `make_linear`. Raises ModelError for files that
+        are missing or torn, and where quantized weights are to be quantized or merged with an adapter.
         """
         if stored is not None:
             for what, wanted in (("quantization", quantization), ("an adapter", adapter)):
@@ -54,6 +57,7 @@ class Weights:
         self._stored = stored
         self._dtype = dtype
         self._observe = observe
+        self._product = product
         self.num_bytes = 0
 
     def tensor(self, name: str, *shape: int) -> Tensor:
@@ -95,6 +99,28 @@ class Weights:
             linear = _added_up(linear, self.shard)
         return linear
 
+    def stacked(
+        self, groups: Sequence[Sequence[str]], out_sizes: Sequence[int], in_size: int, *, split: Split | None = None
+    ) -> Tensor | None:
+        """What `linear` would make of each group of modules, as one tensor [groups, outputs, inputs].
+
+        None where a layer does not keep its weights as they are: quantized, laid out for the CPU, or observed. Results
+        of a split by inputs are not added up. Raises ModelError as `tensor` does.
+        """
+        if self._quantization is not None or self._stored is not None or self._observe is not None:
+            return None
+        stack = None
+        for number, names in enumerate(groups):
+            pieces = pieces_of(names, out_sizes, in_size, self.shard, split=split)
+            weight = self._dense(pieces)
+            if is_packable(weight):
+                return None
+            if stack is None:
+                stack = weight.new_empty((len(groups), *weight.shape))
+                self.num_bytes += stack.nbytes
+            stack[number] = weight
+        return stack
+
     def head(self, vocab_size: int, hidden_size: int, *, tied: Tensor | None) -> Linear:
         """The output layer; `tied`: the embedding [vocab, hidden] that the model reads backwards for it.
 
@@ -105,7 +131,7 @@ class Weights:
             linear = self._linear([Piece.whole(OUTPUT_LAYER, vocab_size, hidden_size)], None, quantization)
         else:
             weight = tied if self._adapter is None else self._adapter.merge(f"{OUTPUT_LAYER}.weight", tied)
-            linear = make_linear(weight, None, quantization=quantization)
+            linear = make_linear(weight, None, quantization=quantization, product=self._product)
             if weight is tied and quantization is None and not is_packable(weight):
                 # Already counted: one tensor serves both ends.
                 return linear
@@ -121,8 +147,12 @@ class Weights:
         linear = None if self._stored is None else self._read_quantized(pieces, bias, self._stored)
         if linear is not None:
             return linear
-        parts = [piece.cut(self._read(f"{piece.name}.weight", (piece.out_size, piece.in_size))) for piece in pieces]
-        return make_linear(self._joined(parts), bias, quantization=quantization)
+        return make_linear(self._dense(pieces), bias, quantization=quantization, product=self._product)
+
+    def _dense(self, pieces: Sequence[Piece]) -> Tensor:
+        return self._joined(
+            [piece.cut(self._read(f"{piece.name}.weight", (piece.out_size, piece.in_size))) for piece in pieces]
+        )
 
     def _read_quantized(
         self, pieces: Sequence[Piece], bias: Tensor | None, stored: QuantizationConfig
@@ -130,7 +160,13 @@ class Weights:
         assert self._dtype is not None, "the embedding is read first"
         try:
             return read_quantized(
-                pieces, self._checkpoint.find, stored, bias=bias, dtype=self._dtype, device=self._device
+                pieces,
+                self._checkpoint.find,
+                stored,
+                bias=bias,
+                dtype=self._dtype,
+                device=self._device,
+                product=self._product,
             )
         except ModelError as error:
             raise ModelError(f"{self._checkpoint.source}: {error}") from error

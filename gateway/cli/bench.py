@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -13,6 +15,19 @@ MEASUREMENTS = ("bf16", "int8", "overhead", "speculation", "prefix", "ready")
 """What `--only` of `bench engine` can name."""
 
 _ENGINE_NEEDS = ("torch", "numpy", "safetensors", "tokenizers")
+_KERNELS_NEED = ("torch", "numpy")
+
+
+def _known_kernels(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, each of which has a kernel."""
+    if names and find_spec("torch") is not None:
+        from kernels.registry import op_names
+
+        known = op_names()
+        for name in names:
+            if name not in known:
+                raise click.BadParameter(f"{name} is not one of {', '.join(known)}")
+    return names
 
 
 @click.group()
@@ -21,6 +36,7 @@ def bench() -> None:
 
     \b
     $ slipstream bench engine --only speculation
+    $ slipstream bench kernels
     """
 
 
@@ -39,12 +55,35 @@ def engine(only: tuple[str, ...], file: Path | None, threads: int) -> None:
     \b
     $ slipstream bench engine --only bf16 --only int8 --json figures.json
     """
+    _run("backends.engine.benchmark", _ENGINE_NEEDS, only, file, "--threads", str(threads))
+
+
+@bench.command()
+@click.option("--only", metavar="OP", multiple=True, callback=_known_kernels, help="This alone; may be repeated.")
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there as well."
+)
+def kernels(only: tuple[str, ...], file: Path | None) -> None:
+    """Check and time the kernels on this machine's GPU, beside its own limits and other kernels, in up to ten minutes.
+
+    First every result is compared with float64. Then each kernel's time at real models' sizes is printed: microseconds,
+    GB/s and TFLOP/s, its share of what a copy of memory reaches, and what cuBLAS, SDPA or PyTorch's compiler take for
+    the same work. Exit code 1 where a result is wrong or a figure misses what is asked for, 2 where there is no GPU.
+
+    \b
+    $ slipstream bench kernels --only paged_decode --only w4a16 --json figures.json
+    """
+    _run("kernels.benchmark", _KERNELS_NEED, only, file)
+
+
+def _run(module: str, needs: Sequence[str], only: Sequence[str], file: Path | None, *more: str) -> NoReturn:
+    """Ends with the exit code of a benchmark's module."""
     if file is not None and not file.parent.is_dir():
         raise click.BadParameter(f"there is no such folder as {file.parent}", param_hint="--json")
-    missing = [module for module in _ENGINE_NEEDS if find_spec(module) is None]
+    missing = [name for name in needs if find_spec(name) is None]
     if missing:
         raise click.ClickException(f"{', '.join(missing)} not installed; pip install 'slipstream-gateway[engine]'")
-    command = [sys.executable, "-m", "backends.engine.benchmark", "--threads", str(threads)]
+    command = [sys.executable, "-m", module, *more]
     for name in only:
         command += ["--only", name]
     if file is not None:

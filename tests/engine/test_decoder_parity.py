@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,12 @@ import torch
 from torch import Tensor
 
 from backends.engine.decoder import Decoder, load_decoder
-from kernels.act import gated_activation_reference
-from kernels.dispatch import Ops
-from kernels.norm import rms_norm_reference
-from kernels.rope_store import rope_store_reference
+from kernels.dispatch import select_ops
 from tests.support.engine_batches import Part, build_batch, poisoned_kv, run_sequences
 from tests.support.naive_attention import naive_paged_attention
 from tests.support.tiny_models import LLAMA3_ROPE, judge_logits, random_tokens, save_tiny_model, tiny_config
 
-OPS = Ops(rms_norm_reference, rope_store_reference, naive_paged_attention, gated_activation_reference)
+OPS = replace(select_ops("cpu"), paged_attention=naive_paged_attention)
 NUM_DECODE = 32
 LONGROPE = {
     "rope_type": "longrope",

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
+from backends.engine.decoder import load_decoder
 from backends.engine.linear import QUANTIZATIONS, make_linear, quantize_weight, quantized_linear
-from kernels.w4a16 import quantize_int4
+from backends.engine.quantize import quantize_folder
+from kernels.dispatch import QuantizedProduct, select_ops
+from kernels.products import BuiltProduct
+from kernels.w4a16 import GroupWeight, quantize_int4
+from kernels.w8 import RowWeight
+from tests.support.tiny_models import save_tiny_model, tiny_config
 
 SIZES = {"small": (48, 64), "odd": (37, 30), "packed": (544, 512)}
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 5e-3, torch.float16: 2e-3}
@@ -158,3 +167,58 @@ def test_linear_odd_inputs_refuse_four_bits() -> None:
 
     with pytest.raises(ValueError, match="9 inputs cannot be cut into groups for nf4; use int8"):
         make_linear(weight, None, quantization="nf4")
+
+
+def noted(calls: list[tuple[str, torch.dtype, bool]]) -> QuantizedProduct:
+    """A product that notes (what the weight is, the type of the inputs, whether they are rounded), and adds one."""
+
+    def product(
+        weight: RowWeight | GroupWeight, bias: Tensor | None, *, dtype: torch.dtype, round_input: bool = False
+    ) -> BuiltProduct:
+        kind = "groups" if isinstance(weight, GroupWeight) else str(weight.stored.dtype).removeprefix("torch.")
+        calls.append((kind, dtype, round_input))
+        return lambda x: x + 1, 7
+
+    return product
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [
+        ("int8", ("int8", torch.bfloat16, False)),
+        ("w8a8", ("int8", torch.bfloat16, True)),
+        ("fp8", ("float8_e4m3fn", torch.bfloat16, False)),
+        ("int4", ("groups", torch.bfloat16, False)),
+        ("nf4", ("groups", torch.bfloat16, False)),
+    ],
+)
+def test_linear_elsewhere_than_on_the_cpu_is_the_product_that_it_is_given(
+    quantization: str, expected: tuple[str, torch.dtype, bool]
+) -> None:
+    """What a GPU multiplies with comes from the engine's operations; the CPU has forms of its own."""
+    weight, _ = layer(544, 512, torch.bfloat16)
+    calls: list[tuple[str, torch.dtype, bool]] = []
+
+    elsewhere = make_linear(weight.to("meta"), None, quantization=quantization, product=noted(calls))
+
+    assert calls == [expected]
+    assert elsewhere.num_bytes == 7
+    assert torch.equal(elsewhere(torch.ones(1, 2)), torch.full((1, 2), 2.0))
+    make_linear(weight, None, quantization=quantization, product=noted(calls))
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["rounded-at-load", "stored"])
+def test_load_decoder_hands_its_product_to_every_quantized_layer(tmp_path: Path, is_stored: bool) -> None:
+    """Attention's two, the feed-forward's two and the output layer, whether they were rounded before or at load."""
+    save_tiny_model(tmp_path / "plain", tiny_config("Llama", num_hidden_layers=1, tie_word_embeddings=False))
+    folder, quantization = tmp_path / "plain", None if is_stored else "int4"
+    if is_stored:
+        folder = tmp_path / "int4"
+        quantize_folder(tmp_path / "plain", folder, "int4", progress=lambda *_: None)
+    calls: list[tuple[str, torch.dtype, bool]] = []
+    ops = replace(select_ops("cpu"), quantized_product=noted(calls))
+
+    load_decoder(folder, dtype=torch.bfloat16, device=torch.device("meta"), ops=ops, quantization=quantization)
+
+    assert [kind for kind, _, _ in calls] == ["groups"] * 4 + ["int8"]

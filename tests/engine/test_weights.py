@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,12 @@ from torch import Tensor
 from backends.engine.decoder import Decoder, load_decoder
 from backends.engine.errors import ModelError
 from backends.engine.linear import is_packable
-from kernels.act import gated_activation_reference
-from kernels.dispatch import Ops
-from kernels.norm import rms_norm_reference
-from kernels.rope_store import rope_store_reference
+from kernels.dispatch import select_ops
 from tests.support.engine_batches import run_sequences
 from tests.support.naive_attention import naive_paged_attention
 from tests.support.tiny_models import random_tokens, save_tiny_model, tiny_config
 
-OPS = Ops(rms_norm_reference, rope_store_reference, naive_paged_attention, gated_activation_reference)
+OPS = replace(select_ops("cpu"), paged_attention=naive_paged_attention)
 TOKENS = random_tokens(12, 97, seed=1)
 QUERY = "model.layers.1.self_attn.q_proj"
 DOWN = "model.layers.0.mlp.down_proj"

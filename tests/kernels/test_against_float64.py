@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from kernels.attention_cases import decode_cases, prefill_cases, shared_cases
+from kernels.exactness import for_twin
 from kernels.paged_attention import paged_attention_reference
 from kernels.registry import Case
 from tests.support.apart import needs_triton, run_apart
-from tests.support.kernel_errors import assert_close, for_twin
+from tests.support.kernel_errors import assert_close
 from tests.support.naive_attention import naive_paged_attention
 
 CASES = {
@@ -41,4 +42,5 @@ def test_twin_equals_attention_in_float64(case: Case) -> None:
 @needs_triton
 def test_kernels_equal_their_twins_in_float64(tmp_path: Path) -> None:
     """Every kernel and case in Triton's interpreter, which itself rounds as a GPU does: see `apart/`."""
-    run_apart("check_interpreter.py", "check_against_float64.py", interpret=True, cache=tmp_path)
+    checks = ("check_interpreter.py", "check_against_float64.py", "check_rows.py", "check_decoder.py")
+    run_apart(*checks, interpret=True, cache=tmp_path)

@@ -22,7 +22,9 @@ def test_select_ops_twins_where_there_is_no_gpu_or_they_are_asked_for(device_typ
 
 @needs_triton
 def test_select_ops_cuda_takes_the_kernels() -> None:
-    """Paged attention is the launcher of the kernels."""
+    """Every operation launches kernels."""
     ops = select_ops("cuda")
 
-    assert ops.paged_attention.__module__ == "kernels.paged_launch"  # type: ignore[attr-defined]
+    launchers = [getattr(ops, field.name) for field in fields(ops)]
+    assert [launcher for launcher in launchers if launcher.__name__.endswith("_reference")] == []
+    assert all(launcher.__module__.endswith(("_kernel", "_launch")) for launcher in launchers)

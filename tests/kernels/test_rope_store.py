@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.paging import PAGE_SIZE, PagedKV, allocate_kv
+from kernels.paging import PAGE_SIZE, PagedKV, StorePlan, allocate_kv
 from kernels.rope_store import rope_store_reference
 
 NUM_PAGES = 4
@@ -50,22 +50,20 @@ class Inputs:
 
     qkv: Tensor
     cos_sin: Tensor
-    positions: Tensor
     slots: Tensor
     q_norm: Tensor | None
     k_norm: Tensor | None
 
 
 def random_inputs(case: Case, dtype: torch.dtype = torch.float32) -> Inputs:
-    """Distinct random slots, positions with repeats, angles of any size."""
+    """Distinct random slots, angles of any size."""
     generator = torch.Generator().manual_seed(7)
     width = (case.num_heads + 2 * case.num_kv_heads) * case.head_dim
-    angles = 6 * torch.rand(300, case.rotary // 2, generator=generator)
+    angles = 6 * torch.rand(case.tokens, case.rotary // 2, generator=generator)
     norms = torch.randn(2, case.head_dim, generator=generator).to(dtype)
     return Inputs(
         qkv=torch.randn(case.tokens, width, generator=generator).to(dtype),
         cos_sin=torch.cat((angles.cos(), angles.sin()), dim=1),
-        positions=torch.randint(300, (case.tokens,), generator=generator),
         slots=torch.randperm(NUM_PAGES * PAGE_SIZE, generator=generator)[: case.tokens],
         q_norm=norms[0] if case.has_norm else None,
         k_norm=norms[1] if case.has_norm else None,
@@ -84,10 +82,8 @@ def call(case: Case, inputs: Inputs, kv: PagedKV, slots: Tensor | None = None) -
     """The twin on these inputs."""
     return rope_store_reference(
         inputs.qkv,
-        inputs.cos_sin,
-        inputs.positions,
         kv,
-        inputs.slots if slots is None else slots,
+        StorePlan(inputs.cos_sin, inputs.slots if slots is None else slots),
         num_heads=case.num_heads,
         q_norm=inputs.q_norm,
         k_norm=inputs.k_norm,
@@ -104,7 +100,7 @@ def exact_head(case: Case, inputs: Inputs, token: int, head: int) -> Tensor:
     norm = inputs.q_norm if head < case.num_heads else inputs.k_norm
     if norm is not None:
         x = x / (x.square().mean() + 1e-5).sqrt() * (norm.double() + case.offset)
-    row, half = inputs.cos_sin[inputs.positions[token]].double(), case.rotary // 2
+    row, half = inputs.cos_sin[token].double(), case.rotary // 2
     turned = x.clone()
     for pair in range(half):
         cos, sin = row[pair], row[half + pair]
@@ -201,22 +197,18 @@ def test_rope_store_of_a_zero_row_into_quantized_pages_is_zero(dtype: torch.dtyp
     assert (stored(kv.key_scales, inputs.slots) > 0).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.float8_e4m3fn], ids=str)
-@pytest.mark.parametrize("first", [70, PAGE_SIZE - 2], ids=["within a page", "over a border"])
-def test_rope_store_neighbouring_slots_are_stored_as_scattered_ones(dtype: torch.dtype, first: int) -> None:
-    """Tokens that lie side by side take a shorter way into the same places."""
-    generator = torch.Generator().manual_seed(0)
-    qkv = torch.randn(5, (4 + 2 * 2) * 16, generator=generator).bfloat16()
-    cos_sin = torch.rand(8, 16, generator=generator)
-    positions, slots = torch.arange(5), torch.arange(first, first + 5)
-    stored = [allocate_kv(NUM_PAGES, 2, 16, dtype=dtype, device=torch.device("cpu")) for _ in range(2)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_rope_store_plan_is_read_alike_by_every_layer(dtype: torch.dtype) -> None:
+    """A plan that an earlier layer has used turns and stores as a new one, also where the pages are of another kind."""
+    case, other = Case(tokens=6), Case(tokens=6, num_heads=6, num_kv_heads=3, head_dim=32, rotary_dim=16)
+    inputs, kv, with_new = random_inputs(other), new_pages(other, dtype), new_pages(other, dtype)
+    slots = inputs.slots.clone()
+    slots[2] = -1
+    plan = StorePlan(inputs.cos_sin, slots)
+    rope_store_reference(random_inputs(case).qkv, new_pages(case), plan, num_heads=case.num_heads)
 
-    rope_store_reference(qkv, cos_sin, positions, stored[0], slots, num_heads=4)
-    rope_store_reference(qkv.flip(0), cos_sin, positions.flip(0), stored[1], slots.flip(0), num_heads=4)
+    queries = rope_store_reference(inputs.qkv, kv, plan, num_heads=other.num_heads)
 
-    for name in ("keys", "values"):
-        near, scattered = (getattr(kv, name).float() for kv in stored)
-        assert near.count_nonzero() > 0
-        assert torch.equal(near, scattered)
-    if stored[0].key_scales is not None and stored[1].key_scales is not None:
-        assert torch.equal(stored[0].key_scales, stored[1].key_scales)
+    assert torch.equal(queries, call(other, inputs, with_new, slots))
+    assert torch.equal(kv.keys, with_new.keys)
+    assert torch.equal(kv.values, with_new.values)

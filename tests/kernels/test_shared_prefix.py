@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.paging import PAGE_SIZE
-from kernels.shared_prefix import SharedPrefixes, find_shared_prefixes
-from kernels.tuning import SPLIT
+from kernels.shared_prefix import SharedPrefixes, find_shared_prefixes, worthwhile_prefixes
+from kernels.tuning import SHARED_POSITIONS, SPLIT
 
 CPU = torch.device("cpu")
 PAGES = SPLIT // PAGE_SIZE
@@ -77,3 +77,17 @@ def test_shared_prefix_groups_hold_what_they_promise(sequences: list[tuple[list[
         assert all(tables[member][: splits * PAGES] == tables[start][: splits * PAGES] for member in range(start, end))
         assert all(first_positions[member] >= splits * SPLIT for member in range(start, end))
         assert splits == 0 or end - start > 1
+
+
+def test_shared_prefix_of_few_positions_is_not_worthwhile() -> None:
+    """Below the limit nothing is handed over, from it on the groups are those that are found anyway."""
+    length = 4 * SPLIT
+    enough = SHARED_POSITIONS // length + 1
+    common = list(range(1, length // PAGE_SIZE + 1))
+    tables = [[*common, 1000 + number] for number in range(enough)]
+    positions = [length] * enough
+
+    assert worthwhile_prefixes(tables[1:], positions[1:], CPU) is None
+    shared = worthwhile_prefixes(tables, positions, CPU)
+    assert shared is not None
+    assert (shared.group_starts.tolist(), shared.num_shared.tolist()) == ([0, enough], [4])

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.w4a16 import NF4_TABLE, GroupWeight, pack_codes, quantize_int4, quantize_nf4, w4a16_linear_reference
+from kernels.w4a16 import (
+    NF4_TABLE,
+    GroupWeight,
+    is_tileable,
+    pack_codes,
+    quantize_int4,
+    quantize_nf4,
+    tiled,
+    w4a16_linear_reference,
+)
+from tests.support.apart import needs_triton, run_apart
 
 GROUP_SIZES = (64, 128)
 
@@ -104,3 +116,39 @@ def test_quantize_zero_group_stays_zero() -> None:
         quantize_nf4(weight, 64),
     ):
         assert rounded.dequantized(torch.float32).eq(0).all()
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "zero-point", "nf4"])
+@pytest.mark.parametrize(("num_inputs", "group_size"), [(256, 128), (96, 32), (640, 64), (1024, 512), (384, 384)])
+@pytest.mark.parametrize("scale_dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_tiled_weight_is_the_same_weight(kind: str, num_inputs: int, group_size: int, scale_dtype: torch.dtype) -> None:
+    """No code, scale of either sign or zero point is lost in the kernel's layout, filled up or cut into its groups."""
+    generator = torch.Generator().manual_seed(group_size)
+    shape = (6, num_inputs // group_size)
+    packed = torch.randint(0, 256, (6, num_inputs // 2), generator=generator).to(torch.uint8)
+    zeros = torch.randint(0, 16, shape, generator=generator).to(torch.uint8) if kind == "zero-point" else None
+    scales = torch.randn(shape, generator=generator).to(scale_dtype)
+    weight = GroupWeight(packed, scales, zeros, is_nf4=kind == "nf4")
+
+    laid_out = tiled(weight, torch.float32)
+
+    assert torch.equal(laid_out.dequantized(torch.float32), weight.dequantized(torch.float32))
+    assert laid_out.group_size in (32, 64, 128)
+    assert laid_out.words.shape == (6, -(-num_inputs // 128) * 16)
+
+
+def test_is_tileable_needs_whole_quarters_and_nf4_half_precision() -> None:
+    """What remains is unpacked at load."""
+    pairs, quarters = quantize_int4(torch.ones(2, 96), 6), quantize_int4(torch.ones(2, 96), 96)
+    nf4 = quantize_nf4(torch.ones(2, 64), 32)
+
+    assert not is_tileable(pairs, torch.bfloat16)
+    assert is_tileable(quarters, torch.float32)
+    assert is_tileable(nf4, torch.bfloat16)
+    assert not is_tileable(nf4, torch.float32)
+
+
+@needs_triton
+def test_kernels_of_products_hold_what_they_promise(tmp_path: Path) -> None:
+    """Rows that do not depend on each other, far addresses, every kind of weight, and what is refused."""
+    run_apart("check_matmul.py", interpret=True, cache=tmp_path)

@@ -67,10 +67,11 @@ def test_w8_linear_equals_product_with_dequantized_weight(
     assert (out.double() - expected).norm() <= bound * expected.norm()
 
 
-def test_w8a8_linear_rounds_each_token_by_its_own_scale() -> None:
-    """A huge neighbour does not cost a small token its digits, and the sums of int8 products are exact."""
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+def test_w8a8_linear_rounds_each_token_by_its_own_scale(dtype: torch.dtype) -> None:
+    """A huge neighbour does not cost a small token its digits."""
     generator = torch.Generator().manual_seed(4)
-    weight = quantize_rows(torch.randn(32, 4096, generator=generator), torch.int8)
+    weight = quantize_rows(torch.randn(32, 4096, generator=generator), dtype)
     small = torch.randn(1, 4096, generator=generator)
 
     alone = w8a8_linear_reference(small, weight)
@@ -78,4 +79,4 @@ def test_w8a8_linear_rounds_each_token_by_its_own_scale() -> None:
 
     expected = small.double() @ weight.dequantized(torch.float32).double().T
     assert torch.equal(beside[1:], alone)
-    assert (alone.double() - expected).norm() <= 1e-2 * expected.norm()
+    assert (alone.double() - expected).norm() <= (1e-2 if dtype == torch.int8 else 4e-2) * expected.norm()

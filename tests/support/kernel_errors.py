@@ -1,29 +1,28 @@
-"""How far a kernel's result may be from the exact one."""
+"""Assertions about how far a kernel's result is from the exact one, with the bounds of `kernels/exactness.py`."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from kernels.exactness import complaint, for_twin
 from kernels.paging import AttentionPlan, PagedKV
-from kernels.registry import Arguments
-
-BOUNDS = {torch.float32: (5e-6, 1e-6), torch.float16: (5e-3, 6e-4), torch.bfloat16: (4e-2, 4e-3)}
-"""The largest error and the root mean square of all errors, both in units of the exact result's root mean square."""
+from kernels.registry import Arguments, Op, Result
 
 
-def for_twin(arguments: Arguments, *, exact: bool = False) -> Arguments:
-    """The same arguments with pages packed, as torch twins want them; `exact`: with all in float64."""
-    return {name: _for_twin(value, exact) for name, value in arguments.items()}
+def assert_op_close(op: Op, arguments: Arguments, exact: Arguments, *, rounding: torch.dtype | None = None) -> None:
+    """The kernel's result is that of its twin in float64, tensor by tensor; each is given arguments of its own.
+
+    Raises AssertionError.
+    """
+    actual = op.launch(**arguments)
+    assert_close(actual, op.reference(**for_twin(exact, exact=True)), rounding=rounding)
 
 
-def _for_twin(value: object, exact: bool) -> object:
-    if isinstance(value, Tensor) and value.is_floating_point() and exact:
-        return value.double()
-    if isinstance(value, PagedKV):
-        parts = (value.keys, value.values, value.key_scales, value.value_scales)
-        return PagedKV(*(None if part is None else (part.double() if exact else part).contiguous() for part in parts))
-    return value
+def assert_close(actual: Result, exact: Result, *, rounding: torch.dtype | None = None, slack: float = 1.0) -> None:
+    """As many tensors of the same shapes, each within `slack` times its bounds. Raises AssertionError."""
+    said = complaint(actual, exact, rounding=rounding, slack=slack)
+    assert said is None, said
 
 
 def exact_log_sums(q: Tensor, kv: PagedKV, plan: AttentionPlan, *, scale: float) -> Tensor:
@@ -38,22 +37,3 @@ def exact_log_sums(q: Tensor, kv: PagedKV, plan: AttentionPlan, *, scale: float)
             seen = keys[:, : max(0, length - starts[sequence + 1] + row + 1)]
             sums[row] = (torch.einsum("hd,hkd->hk", q[row].double(), seen) * scale).logsumexp(dim=-1)
     return sums
-
-
-def errors(actual: Tensor, exact: Tensor) -> tuple[float, float]:
-    """(largest, root mean square), each over the exact result's root mean square; NaN where either has one."""
-    if not exact.numel():
-        return 0.0, 0.0
-    difference = (actual.double() - exact).abs()
-    unit = exact.square().mean().sqrt().clamp(min=1e-30)
-    return float(difference.max() / unit), float(difference.square().mean().sqrt() / unit)
-
-
-def assert_close(actual: Tensor, exact: Tensor, *, rounding: torch.dtype | None = None, slack: float = 1.0) -> None:
-    """Same shape, and both errors within `slack` times the bounds of `rounding` (default: the result's type)."""
-    assert actual.shape == exact.shape
-    largest, root_mean_square = errors(actual, exact)
-    most, most_on_the_whole = (slack * bound for bound in BOUNDS[rounding or actual.dtype])
-    # Written so that a NaN fails.
-    assert largest <= most, f"an entry is off by {largest:.2g}, {most:.2g} is allowed"
-    assert root_mean_square <= most_on_the_whole, f"off by {root_mean_square:.2g}, {most_on_the_whole:.2g} is allowed"

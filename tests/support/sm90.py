@@ -30,6 +30,7 @@ _POINTERS = {
     torch.int8: "*i8",
     torch.int32: "*i32",
     torch.int64: "*i64",
+    torch.bool: "*i1",
 }
 
 

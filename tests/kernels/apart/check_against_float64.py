@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from kernels.attention_cases import Shape, build
+from kernels.attention_cases import Shape, build, build_shared
+from kernels.exactness import for_twin
 from kernels.paged_attention import paged_attention_reference
 from kernels.paged_decode import paged_decode, prepare_paged_decode
 from kernels.paged_launch import paged_attention
 from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
 from kernels.registry import Arguments, Case, Op, load_ops
-from tests.support.kernel_errors import assert_close, exact_log_sums, for_twin
+from tests.support.kernel_errors import assert_close, assert_op_close, exact_log_sums
 from tests.support.triton_interpreter import repair_interpreter
 
 repair_interpreter()
@@ -29,12 +31,9 @@ def _poisoned_memory() -> None:
 
 @pytest.mark.parametrize(("op", "case"), CASES, ids=[f"{op.name}-{case.name}" for op, case in CASES])
 def test_kernel_equals_its_twin_in_float64(op: Op, case: Case) -> None:
-    """The kernel's result is within its type's rounding of the exact one, everywhere and on the whole."""
-    arguments = case.build(CPU)
-
-    actual = op.launch(**arguments)
-
-    assert_close(actual, op.reference(**for_twin(arguments, exact=True)), rounding=case.rounding)
+    """All of the kernel's result is within its type's rounding of the exact one, everywhere and on the whole."""
+    # What is written in place is compared too, so either gets arguments of its own.
+    assert_op_close(op, case.build(CPU), case.build(CPU), rounding=case.rounding)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +80,17 @@ def test_paged_attention_any_step_equals_its_twin_in_float64(sequences: list[tup
     actual = paged_attention(**arguments)
 
     assert_close(actual, paged_attention_reference(**for_twin(arguments, exact=True)))
+
+
+def test_paged_attention_of_shared_pages_equals_its_twin_in_float64() -> None:
+    """A plan that tells what is shared is followed, but not where a window hides it."""
+    shape = Shape([(1, 20), (1, 530), (2, 600)], num_heads=2, num_kv_heads=1, dtype=torch.bfloat16, num_shared=8)
+    arguments = build_shared(shape, CPU)
+    plan = replace(arguments["plan"], shared=arguments.pop("shared"))
+
+    for window in (0, 65):
+        step = {**arguments, "plan": plan, "window": window}
+        assert_close(paged_attention(**step), paged_attention_reference(**for_twin(step, exact=True)))
 
 
 def test_paged_decode_pages_beyond_two_to_the_31_are_found() -> None:

@@ -1,0 +1,169 @@
+"""What the kernels that go row by row are tried with: random rows, as small and as large as needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kernels.registry import Arguments, Case, Cost
+
+_SEED = 21
+_GAP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`width`: of a row that comes out. `is_gapped`: rows of a wider tensor. `kind` None: a norm."""
+
+    num_rows: int
+    width: int
+    dtype: torch.dtype = torch.float32
+    quantized: torch.dtype | None = None
+    has_residual: bool = True
+    offset: float = 0.0
+    kind: str | None = None
+    is_gapped: bool = False
+
+
+def random_rows(
+    num_rows: int,
+    width: int,
+    dtype: torch.dtype,
+    generator: torch.Generator | None,
+    device: torch.device,
+    *,
+    gap: int = 0,
+) -> Tensor:
+    """Normal numbers [num_rows, width]; between one row and the next lie `gap` times NaN."""
+    wide = torch.full((num_rows, width + gap), math.nan, dtype=dtype, device=device)
+    wide[:, :width] = torch.randn(num_rows, width, generator=generator, device=device)
+    return wide[:, :width]
+
+
+def seeded(device: torch.device) -> torch.Generator | None:
+    """The generator of a case's numbers; None on "meta", where there are none."""
+    return None if device.type == "meta" else torch.Generator(device).manual_seed(_SEED)
+
+
+def _build_norm(shape: Rows, device: torch.device) -> Arguments:
+    generator, gap = seeded(device), _GAP if shape.is_gapped else 0
+    x, residual = (
+        random_rows(shape.num_rows, shape.width, shape.dtype, generator, device, gap=times * gap) for times in (1, 2)
+    )
+    weight = random_rows(1, shape.width, shape.dtype, generator, device)[0]
+    return {
+        "x": x,
+        "weight": weight,
+        "eps": 1e-5,
+        "residual": residual if shape.has_residual else None,
+        "offset": shape.offset,
+        "quantized": shape.quantized,
+    }
+
+
+def _build_act(shape: Rows, device: torch.device) -> Arguments:
+    gap = _GAP if shape.is_gapped else 0
+    gate_up = random_rows(shape.num_rows, 2 * shape.width, shape.dtype, seeded(device), device, gap=gap)
+    return {"gate_up": gate_up, "kind": shape.kind, "quantized": shape.quantized}
+
+
+def norm_cost(arguments: Arguments) -> Cost:
+    """Each row read and written once; with a residual twice."""
+    x, weight, residual, quantized = (arguments[name] for name in ("x", "weight", "residual", "quantized"))
+    num_bytes = _written_bytes(x.shape[0], x.shape[1], x.dtype, quantized) + x.nbytes + weight.nbytes
+    if residual is not None:
+        num_bytes += 2 * residual.nbytes
+    # Squares, their sum, two products, and the sum with the residual.
+    return Cost(num_bytes, x.numel() * (4 if residual is None else 5))
+
+
+def act_cost(arguments: Arguments) -> Cost:
+    """Gate and up read once, their product written once."""
+    gate_up = arguments["gate_up"]
+    num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    num_bytes = _written_bytes(num_rows, width, gate_up.dtype, arguments["quantized"]) + gate_up.nbytes
+    return Cost(num_bytes, 2 * num_rows * width)
+
+
+def _written_bytes(num_rows: int, width: int, dtype: torch.dtype, quantized: torch.dtype | None) -> int:
+    """Of rows that come out, with their scales."""
+    return num_rows * (width * (quantized or dtype).itemsize + (4 if quantized else 0))
+
+
+_BF16, _FP16, _INT8, _FP8 = torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn
+_SMALL_NORM = {
+    "one-number": Rows(2, 1),
+    "odd-width": Rows(3, 257, is_gapped=True),
+    "power-of-two": Rows(2, 64, dtype=_BF16),
+    "no-residual": Rows(2, 1000, dtype=_BF16, has_residual=False, is_gapped=True),
+    "offset": Rows(3, 20, offset=1.0),
+    "offset-fp16": Rows(3, 100, dtype=_FP16, offset=1.0, is_gapped=True),
+    "no-rows": Rows(0, 64),
+    "int8": Rows(4, 300, dtype=_BF16, quantized=_INT8, is_gapped=True),
+    "fp8": Rows(4, 129, dtype=_BF16, quantized=_FP8, offset=1.0),
+    "int8-float32": Rows(3, 63, quantized=_INT8, has_residual=False),
+    "fp8-fp16": Rows(2, 2050, dtype=_FP16, quantized=_FP8),
+}
+_REAL_NORM = {
+    "1x4096": Rows(1, 4096, dtype=_BF16),
+    "64x4096": Rows(64, 4096, dtype=_BF16),
+    "4096x4096": Rows(4096, 4096, dtype=_BF16),
+    "4096x8192": Rows(4096, 8192, dtype=_BF16),
+    "4096x2560": Rows(4096, 2560, dtype=_BF16),
+    "4096x16384": Rows(4096, 16384, dtype=_BF16),
+    "4096x4096-fp16": Rows(4096, 4096, dtype=_FP16),
+    "4096x4096-first": Rows(4096, 4096, dtype=_BF16, has_residual=False),
+    "4096x5376-offset": Rows(4096, 5376, dtype=_BF16, offset=1.0),
+    "4096x4096-int8": Rows(4096, 4096, dtype=_BF16, quantized=_INT8),
+    "4096x8192-int8": Rows(4096, 8192, dtype=_BF16, quantized=_INT8),
+    "4096x4096-fp8": Rows(4096, 4096, dtype=_BF16, quantized=_FP8),
+}
+_SMALL_ACT = {
+    "one-number": Rows(2, 1, kind="silu"),
+    "odd-width": Rows(3, 257, kind="silu", is_gapped=True),
+    "two-blocks": Rows(2, 1030, dtype=_BF16, kind="silu"),
+    "gelu": Rows(3, 100, kind="gelu", is_gapped=True),
+    "gelu-bf16": Rows(2, 64, dtype=_BF16, kind="gelu"),
+    "gelu-tanh": Rows(3, 100, kind="gelu_tanh"),
+    "gelu-tanh-fp16": Rows(2, 333, dtype=_FP16, kind="gelu_tanh", is_gapped=True),
+    "no-rows": Rows(0, 64, kind="silu"),
+    "int8": Rows(4, 300, dtype=_BF16, kind="silu", quantized=_INT8, is_gapped=True),
+    "int8-gelu": Rows(3, 1030, kind="gelu", quantized=_INT8),
+    "fp8": Rows(4, 129, dtype=_BF16, kind="gelu_tanh", quantized=_FP8),
+}
+_REAL_ACT = {
+    "1x14336": Rows(1, 14336, dtype=_BF16, kind="silu"),
+    "64x14336": Rows(64, 14336, dtype=_BF16, kind="silu"),
+    "4096x14336": Rows(4096, 14336, dtype=_BF16, kind="silu"),
+    "4096x9728": Rows(4096, 9728, dtype=_BF16, kind="silu"),
+    "4096x14336-fp16": Rows(4096, 14336, dtype=_FP16, kind="silu"),
+    "4096x14336-gelu": Rows(4096, 14336, dtype=_BF16, kind="gelu"),
+    "4096x21504-gelu-tanh": Rows(4096, 21504, dtype=_BF16, kind="gelu_tanh"),
+    "4096x14336-int8": Rows(4096, 14336, dtype=_BF16, kind="silu", quantized=_INT8),
+    "4096x14336-fp8": Rows(4096, 14336, dtype=_BF16, kind="silu", quantized=_FP8),
+    "4096x9728-int8-gelu": Rows(4096, 9728, dtype=_BF16, kind="gelu", quantized=_INT8),
+}
+
+
+def norm_cases() -> list[Case]:
+    """Hidden sizes from Qwen3-4B's to Llama-405B's."""
+    return _cases(_build_norm, _SMALL_NORM, _REAL_NORM)
+
+
+def act_cases() -> list[Case]:
+    """Feed-forward sizes of models of 4B to 27B."""
+    return _cases(_build_act, _SMALL_ACT, _REAL_ACT)
+
+
+def _cases(
+    builder: Callable[[Rows, torch.device], Arguments], small: dict[str, Rows], real: dict[str, Rows]
+) -> list[Case]:
+    return [
+        *(Case(name, partial(builder, shape)) for name, shape in small.items()),
+        *(Case(name, partial(builder, shape), is_real=True) for name, shape in real.items()),
+    ]

@@ -1,0 +1,213 @@
+"""What the kernels that choose tokens are tried with: rows of random logits, each with its seed and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kernels.random import TARGET_STREAM
+from kernels.registry import Arguments, Case, Cost
+from kernels.sample import SampleRows
+
+_SEED = 22
+_FAR = 2**32 - 1
+"""The furthest position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`num_rows` rows of `vocab_size` logits; filters have a value a row, or one for all.
+
+    `scale`: of the normal logits. `step` > 0: logits are its multiples, so that many are equal. `num_masked`: leading
+    entries that are -inf. `is_gapped`: rows of a wider matrix. A temperature of 0 is a greedy row.
+    """
+
+    num_rows: int
+    vocab_size: int
+    temperature: Sequence[float] = (1.0,)
+    top_k: Sequence[int] | None = None
+    top_p: Sequence[float] | None = None
+    min_p: Sequence[float] | None = None
+    scale: float = 3.0
+    step: float = 0.0
+    num_masked: int = 0
+    is_gapped: bool = False
+
+
+def build_rows(shape: Shape, device: torch.device) -> tuple[Tensor, SampleRows]:
+    """Logits and how their rows are drawn."""
+    generator = None if device.type == "meta" else torch.Generator(device).manual_seed(_SEED)
+    width = shape.vocab_size + (5 if shape.is_gapped else 0)
+    logits = torch.randn(shape.num_rows, width, generator=generator, device=device) * shape.scale
+    if shape.step:
+        logits = (logits / shape.step).round_() * shape.step
+    logits = logits[:, : shape.vocab_size]
+    logits[:, : shape.num_masked] = float("-inf")
+    count = shape.num_rows
+    # Neighbours have neighbouring keys and counters, at both ends of their ranges.
+    numbers = torch.arange(count)
+    temperature = _repeated(shape.temperature, count, torch.float32)
+    rows = SampleRows(
+        seeds=torch.where(numbers % 2 == 0, numbers, -(2**63) + numbers).to(device),
+        positions=torch.where(numbers % 3 == 2, _FAR - numbers, numbers).to(device),
+        temperature=torch.where(temperature > 0, temperature, 1.0).to(device),
+        top_k=None if shape.top_k is None else _repeated(shape.top_k, count, torch.int64).to(device),
+        top_p=None if shape.top_p is None else _repeated(shape.top_p, count, torch.float32).to(device),
+        min_p=None if shape.min_p is None else _repeated(shape.min_p, count, torch.float32).to(device),
+        is_greedy=(temperature == 0).to(device) if 0 in shape.temperature else None,
+    )
+    return logits, rows
+
+
+def build_sample(shape: Shape, device: torch.device) -> Arguments:
+    """Arguments of `sample`."""
+    logits, rows = build_rows(shape, device)
+    return {"logits": logits, "rows": rows, "stream": TARGET_STREAM}
+
+
+def build_probabilities(shape: Shape, device: torch.device) -> Arguments:
+    """Arguments of `probabilities`."""
+    logits, rows = build_rows(shape, device)
+    return {"logits": logits, "rows": rows}
+
+
+def build_reject(
+    num_drafts: Sequence[int], vocab_size: int, distance: float, scale: float, device: torch.device
+) -> Arguments:
+    """Arguments of `reject` for sequences of so many drafts each.
+
+    Proposals come from the target's logits plus `distance` times others; entries of small probability have none.
+    """
+    starts = [0]
+    for count in num_drafts:
+        starts.append(starts[-1] + count + 1)
+    logits, rows = build_rows(Shape(starts[-1], vocab_size, scale=scale), device)
+    others = torch.randn_like(logits) if device.type == "meta" else logits.roll(1, dims=0)
+    is_drafted = torch.ones(starts[-1], dtype=torch.bool)
+    is_drafted[torch.tensor(starts[1:], dtype=torch.int64) - 1] = False
+    drafted = torch.nonzero(is_drafted).flatten().to(device)
+    probs, draft_probs = (
+        (values - values.logsumexp(1, keepdim=True)).exp() for values in (logits, logits + distance * others)
+    )
+    probs, draft_probs = (torch.where(values < 1e-5, 0.0, values) for values in (probs, draft_probs[drafted]))
+    return {
+        "probs": probs,
+        "draft_probs": draft_probs,
+        # The likeliest of what is proposed, as often as not.
+        "drafts": draft_probs.argmax(1) if draft_probs.numel() else drafted,
+        "row_starts": torch.tensor(starts).to(device),
+        "rows": rows,
+    }
+
+
+def logits_cost(arguments: Arguments) -> Cost:
+    """Each logit once; a draw is about forty operations."""
+    count = arguments["logits"].numel()
+    return Cost(num_bytes=4 * count, num_operations=40 * count)
+
+
+def probabilities_cost(arguments: Arguments) -> Cost:
+    """Each logit once, and as many probabilities."""
+    count = arguments["logits"].numel()
+    return Cost(num_bytes=8 * count, num_operations=4 * count)
+
+
+def reject_cost(arguments: Arguments) -> Cost:
+    """One row of either distribution a sequence: where its drafts end."""
+    count = (arguments["row_starts"].shape[0] - 1) * arguments["probs"].shape[1]
+    return Cost(num_bytes=8 * count, num_operations=40 * count)
+
+
+def _repeated(values: Sequence[float], count: int, dtype: torch.dtype) -> Tensor:
+    """The values over and over, [count]."""
+    return torch.tensor([values[index % len(values)] for index in range(count)], dtype=dtype)
+
+
+_SMALL = {
+    "one-entry": Shape(2, 1),
+    "three-entries": Shape(3, 3, temperature=(0.5, 2.0)),
+    "temperatures": Shape(4, 1003, temperature=(0.1, 1.0, 1.7, 5.0), is_gapped=True),
+    "parts": Shape(8, 9001, temperature=(1.0, 0.5)),
+    "greedy-beside-drawn": Shape(6, 9001, temperature=(0.0, 1.0), step=6.0),
+    "greedy-of-almost-equal": Shape(3, 5000, temperature=(0.0,), scale=1e-9),
+    "top-k": Shape(6, 9003, top_k=(1, 2, 40, 300, 9002, 9003)),
+    "top-k-of-equal": Shape(4, 9000, top_k=(1, 3, 900, 4000), step=0.5),
+    # Of both zeros.
+    "all-equal": Shape(2, 9000, top_k=(3, 9000), top_p=(1.0, 0.5), scale=0.0),
+    "top-p": Shape(6, 9001, top_p=(0.0, 0.3, 0.8, 0.95, 0.999, 1.0), is_gapped=True),
+    "top-p-of-flat": Shape(3, 9003, top_p=(0.2, 0.9, 0.99), scale=0.01),
+    "top-p-of-equal": Shape(2, 5000, top_p=(0.01, 0.9), step=0.5, scale=1.0),
+    "min-p": Shape(4, 3000, temperature=(1.0, 2.0), min_p=(0.0, 0.01, 0.2, 1.0)),
+    "all-filters": Shape(
+        6,
+        5003,
+        temperature=(1.0, 0.7, 3.0, 0.0, 1.2),
+        top_k=(50, 5003, 3000, 5, 900, 2),
+        top_p=(0.9, 0.5, 0.9, 0.1, 1.0, 0.999),
+        min_p=(0.01, 0.0, 0.001, 0.5, 0.1, 0.0),
+        step=0.125,
+        is_gapped=True,
+    ),
+    "masked": Shape(4, 2000, top_k=(2000, 20, 1500, 2000), top_p=(1.0, 0.9, 0.99, 0.7), scale=1.0, num_masked=1900),
+    "masked-but-one": Shape(2, 3000, temperature=(1.0, 0.0), min_p=(0.1, 0.0), num_masked=2999),
+}
+_VOCAB = 128_256
+_REAL = {
+    "256x128k": Shape(256, _VOCAB),
+    "256x128k-top-p": Shape(256, _VOCAB, top_p=(0.95,)),
+    "256x128k-top-k-top-p": Shape(256, _VOCAB, temperature=(0.6,), top_k=(20,), top_p=(0.95,)),
+    "256x128k-top-p-of-flat": Shape(256, _VOCAB, top_p=(0.95,), scale=1.0),
+    "1x152k": Shape(1, 151_936),
+    "1x152k-all-filters": Shape(1, 151_936, top_k=(20,), top_p=(0.95,), min_p=(0.01,)),
+    "64x152k-greedy-beside-drawn": Shape(64, 151_936, temperature=(0.0, 1.0), top_p=(0.9,)),
+}
+_SMALL_REJECT: dict[str, tuple[Sequence[int], int, float, float]] = {
+    "no-drafts": ((0, 0), 50, 1.0, 2.0),
+    "one-entry": ((2, 0), 1, 1.0, 1.0),
+    "ragged": ((3, 0, 5, 1, 2, 4), 1003, 0.3, 2.0),
+    "parts": ((2, 4, 1), 9001, 0.5, 3.0),
+    "many-drafts": ((17, 40, 20), 31, 0.15, 1.0),
+    "far-from-the-target": ((2, 2, 2, 2), 257, 4.0, 3.0),
+    "equal": ((3, 6), 100, 0.0, 2.0),
+    "certain": ((3, 3, 1), 500, 0.0, 1000.0),
+}
+_REAL_REJECT: dict[str, tuple[Sequence[int], int, float, float]] = {
+    "16x4-128k": ((4,) * 16, _VOCAB, 0.3, 3.0),
+    "1x7-152k": ((7,), 151_936, 0.3, 3.0),
+}
+
+
+def sample_cases() -> list[Case]:
+    """Every filter alone and with the others, at the edges of their ranges."""
+    return [
+        *(Case(name, partial(build_sample, shape)) for name, shape in _SMALL.items()),
+        *(Case(name, partial(build_sample, shape), is_real=True) for name, shape in _REAL.items()),
+    ]
+
+
+def probabilities_cases() -> list[Case]:
+    """The same rows; of real models' sizes, as many as drafts are verified at once.
+
+    They are flat: of a single large entry the rounding is far above the root mean square of a hundred thousand.
+    """
+    small = {**_SMALL, "top-k": replace(_SMALL["top-k"], top_k=(300, 3000, 9002, 9003), scale=1.0)}
+    return [
+        *(Case(name, partial(build_probabilities, shape)) for name, shape in small.items()),
+        *(
+            Case(name, partial(build_probabilities, replace(shape, num_rows=80, scale=1.0)), is_real=True)
+            for name, shape in _REAL.items()
+            if shape.num_rows > 1
+        ),
+    ]
+
+
+def reject_cases() -> list[Case]:
+    """Sequences of none to many drafts, as close to the target as can be and far from it."""
+    return [
+        *(Case(name, partial(build_reject, *numbers)) for name, numbers in _SMALL_REJECT.items()),
+        *(Case(name, partial(build_reject, *numbers), is_real=True) for name, numbers in _REAL_REJECT.items()),
+    ]
