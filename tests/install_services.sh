@@ -1,6 +1,8 @@
 #!/bin/sh
-# Installs the services that tests start themselves, where they are missing: redis-server. Needs root for apt-get.
+# Installs the services that tests start themselves, where they are missing: redis-server, for which apt-get needs root,
+# and a Redis 8 beside it, without which the tests of vector sets are skipped.
 set -eu
+sh "$(dirname "$0")/install_redis8.sh" >/dev/null || true
 command -v redis-server >/dev/null 2>&1 && exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "The tests start a Redis of their own: install redis-server (https://redis.io/docs/latest/operate/oss_and_stack/install/)." >&2

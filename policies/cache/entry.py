@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from enum import StrEnum
 
 import msgspec
 
 from backends.protocol import Usage
+from policies.cache.sealed import seal, unseal
 
 _MAGIC = b"slipstream answer 1\n"
-_CHECKSUM_BYTES = 4
 
 
 class Form(StrEnum):
@@ -41,22 +40,15 @@ _DECODER = msgspec.msgpack.Decoder(Entry)
 
 def pack_entry(key: bytes, entry: Entry) -> bytes:
     """The entry as bytes that `unpack_entry` takes back under the same key only."""
-    content = msgspec.msgpack.encode(entry)
-    return _MAGIC + _checksum(key, content) + content
+    return seal(_MAGIC, key, msgspec.msgpack.encode(entry))
 
 
 def unpack_entry(key: bytes, value: bytes) -> Entry | None:
     """The entry, or None where these bytes are of another version, damaged, or were stored under another key."""
-    start = len(_MAGIC) + _CHECKSUM_BYTES
-    content = value[start:]
-    if not value.startswith(_MAGIC) or value[len(_MAGIC) : start] != _checksum(key, content):
+    content = unseal(_MAGIC, key, value)
+    if content is None:
         return None
     try:
         return _DECODER.decode(content)
     except msgspec.MsgspecError:
         return None
-
-
-def _checksum(key: bytes, content: bytes) -> bytes:
-    # Seeded with the key: a value that was copied to another key does not answer there.
-    return zlib.crc32(content, zlib.crc32(key)).to_bytes(_CHECKSUM_BYTES, "big")

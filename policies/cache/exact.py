@@ -85,6 +85,8 @@ class ExactCache:
     async def send(self, call: Call) -> Reply:
         """Answer from the store, from a flight, or from the backend within; `x-cache` and `facts.cache` say which.
 
+        What a semantic cache within has answered passes as it is, and is never stored.
+
         Raises: what the backend within raises; TotalTimeout where a shared answer comes too late for this call.
         """
         if call.body is None or call.operation not in _CACHEABLE:
@@ -130,6 +132,8 @@ class ExactCache:
         """Ask the backend within for this call only, and keep the answer."""
         call.facts.cache = outcome
         reply = await self._inner.send(call)
+        if call.facts.cache is CacheOutcome.SEMANTIC:
+            return reply
         headers = reply.headers
         if reply.stream is None:
             self._keep(call, key, headers, entry_of_body(call, reply, self._clock.wall()))
@@ -163,6 +167,10 @@ class ExactCache:
                 flight.land(hit, entry, is_stored_answer=True)
                 return
         reply = await self._inner.send(call)
+        if call.facts.cache is CacheOutcome.SEMANTIC:
+            # Another question's answer: not kept under this key, and every call in the flight looks for itself.
+            flight.land(reply, None, is_stored_answer=True)
+            return
         if reply.stream is None:
             entry = entry_of_body(call, reply, self._clock.wall())
             self._keep(call, key, reply.headers, entry)

@@ -21,8 +21,11 @@ _ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
 _CONVERTIBLE = frozenset({Operation.CHAT, Operation.COMPLETION})
 """Operations whose stored answer serves both forms; the others keep one entry for each form."""
 
-_SIGNIFICANT_HEADERS = (b"openai-", b"anthropic-")
-"""Beginnings of client fields that choose a version or feature of an upstream's API."""
+SUB_SCOPE_HEADER = b"x-cache-scope"
+"""A client's field that parts what its tenant shares: it is added to the identity, so it can only narrow it."""
+
+_SIGNIFICANT_HEADERS = (b"openai-", b"anthropic-", SUB_SCOPE_HEADER)
+"""Beginnings of client fields that choose a version or feature of an upstream's API, or a part of the cache."""
 
 
 def identity_of(call: Call, scope: CacheScope) -> str | None:
@@ -60,10 +63,20 @@ def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes:
         call.method,
         call.path,
         call.query,
-        [field for field in call.headers if field[0].startswith(_SIGNIFICANT_HEADERS)],
+        significant_headers(call),
         call.stream and call.operation not in _CONVERTIBLE,
         body,
     )
+    return digest_of(parts)
+
+
+def significant_headers(call: Call) -> list[tuple[bytes, bytes]]:
+    """The client's fields that are part of what it asks."""
+    return [field for field in call.headers if field[0].startswith(_SIGNIFICANT_HEADERS)]
+
+
+def digest_of(parts: tuple[object, ...]) -> bytes:
+    """32 bytes that no other list of parts has: JSON values, texts and bytes, bytes never where a text may stand."""
     try:
         encoded = _ENCODE(parts)
     except OverflowError:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
+from backends.clock import Clock
 from backends.protocol import Call, Operation
 from backends.sse import DONE, DONE_EVENT, encode_event, event_data, split_events
 from policies.cache import replay_chat, replay_completion
@@ -14,6 +17,9 @@ from policies.cache.entry import Entry, Form
 from policies.cache.merge import CannotConvert, is_empty, list_of, object_of
 
 CONTENT_TYPES = {Form.JSON: b"application/json", Form.SSE: b"text/event-stream; charset=utf-8"}
+
+_TOKEN_CHARS = 4
+_SAID = re.compile(rb'"content"\s*:\s*"((?:[^"\\]|\\.)*)"')
 
 _FIRST_SAID = ("id", "created", "model")
 """Top-level fields of which the first value that says something holds; of the others the last one does."""
@@ -38,18 +44,32 @@ _SHAPES = {
 }
 
 
-def render(entry: Entry, call: Call) -> bytes | None:
-    """The body that answers this call, or None where the entry cannot give it faithfully."""
-    if not call.stream and entry.form is Form.JSON:
-        return entry.body
+def render(entry: Entry, call: Call, piece_chars: int | None = None) -> bytes | None:
+    """The body that answers this call, or None where the entry cannot give it faithfully.
+
+    `piece_chars`: where JSON becomes a stream, its text comes in pieces of about so many characters.
+    """
+    if not call.stream:
+        return whole_body(entry, call.operation)
     shape = _SHAPES.get(call.operation)
-    if call.stream and entry.form is Form.SSE:
+    if entry.form is Form.SSE:
         return entry.body if shape is None else _with_asked_usage(entry, call.include_usage)
     if shape is None:
         return None
     try:
-        if call.stream:
-            return _to_events(shape, entry.body, call.include_usage)
+        return _to_events(shape, entry.body, call.include_usage, piece_chars)
+    except (CannotConvert, msgspec.DecodeError):
+        return None
+
+
+def whole_body(entry: Entry, operation: Operation) -> bytes | None:
+    """The answer as one JSON document, or None where its events do not make one."""
+    if entry.form is Form.JSON:
+        return entry.body
+    shape = _SHAPES.get(operation)
+    if shape is None:
+        return None
+    try:
         return _to_json(shape, entry.body)
     except (CannotConvert, msgspec.DecodeError):
         return None
@@ -73,6 +93,38 @@ class Replayed:
         self._body = b""
 
 
+class PacedReplay:
+    """The source of a stream that is already whole, event by event, at so many tokens per second."""
+
+    __slots__ = ("_clock", "_events", "_tokens_per_s", "_wait_s")
+
+    def __init__(self, body: bytes, tokens_per_s: float, clock: Clock) -> None:
+        self._events = deque(split_events(body))
+        self._tokens_per_s = tokens_per_s
+        self._clock = clock
+        self._wait_s = 0.0
+
+    async def read(self) -> bytes:
+        """The next event, when it is due; b"" after the last one."""
+        if not self._events:
+            return b""
+        if self._wait_s:
+            await self._clock.sleep(self._wait_s)
+        event = self._events.popleft()
+        self._wait_s = max(1.0, _num_said(event) / _TOKEN_CHARS) / self._tokens_per_s if self._events else 0.0
+        return event
+
+    async def aclose(self) -> None:
+        """Forget the rest."""
+        self._events.clear()
+
+
+def _num_said(event: bytes) -> int:
+    """How many characters of text an event of a chat brings, about."""
+    match = _SAID.search(event)
+    return len(match[1]) if match is not None else 0
+
+
 def _with_asked_usage(entry: Entry, include_usage: bool) -> bytes | None:
     if include_usage:
         return entry.body if entry.shows_usage else None
@@ -82,7 +134,7 @@ def _with_asked_usage(entry: Entry, include_usage: bool) -> bytes | None:
     return entry.body[:start] + entry.body[end:]
 
 
-def _to_events(shape: _Shape, body: bytes, include_usage: bool) -> bytes:
+def _to_events(shape: _Shape, body: bytes, include_usage: bool, piece_chars: int | None) -> bytes:
     answer = object_of(msgspec.json.decode(body))
     head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
     head["object"] = shape.chunk_object
@@ -91,12 +143,26 @@ def _to_events(shape: _Shape, body: bytes, include_usage: bool) -> bytes:
     chunks = []
     for position, choice in enumerate(list_of(answer.get("choices"))):
         index = object_of(choice).get("index", position)
-        chunks += [{**head, "choices": [part]} for part in shape.split_choice(choice, index)]
+        parts = shape.split_choice(choice, index)
+        if piece_chars is not None:
+            parts = (piece for part in parts for piece in _in_pieces(part, piece_chars))
+        chunks += [{**head, "choices": [part]} for part in parts]
     if not chunks:
         raise CannotConvert
     if include_usage:
         chunks.append({**head, "choices": [], "usage": object_of(answer.get("usage"))})
     return b"".join(encode_event(msgspec.json.encode(chunk)) for chunk in chunks) + DONE_EVENT
+
+
+def _in_pieces(choice: dict[str, Any], piece_chars: int) -> Iterator[dict[str, Any]]:
+    """A choice of a chunk as several, if it says much; one with log-probabilities stays whole."""
+    delta = choice.get("delta")
+    text = delta.get("content") if isinstance(delta, dict) else None
+    if not isinstance(text, str) or len(text) <= piece_chars or choice.get("logprobs") is not None:
+        yield choice
+        return
+    for start in range(0, len(text), piece_chars):
+        yield {**choice, "delta": {"content": text[start : start + piece_chars]}}
 
 
 def _to_json(shape: _Shape, body: bytes) -> bytes:

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_START_LIMIT_S = 15.0
+_START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 15.0
 _POLL_S = 0.01
 _GREETING = re.compile(r"Slipstream listens on http://\S*?:(\d+)/v1, policy revision (\w+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.exactness import complaint, for_twin
+from kernels.exactness import complaint, op_complaint
 from kernels.paging import AttentionPlan, PagedKV
 from kernels.registry import Arguments, Op, Result
 
@@ -15,8 +15,8 @@ def assert_op_close(op: Op, arguments: Arguments, exact: Arguments, *, rounding:
 
     Raises AssertionError.
     """
-    actual = op.launch(**arguments)
-    assert_close(actual, op.reference(**for_twin(exact, exact=True)), rounding=rounding)
+    said = op_complaint(op, op.launch(**arguments), exact, rounding=rounding)
+    assert said is None, said
 
 
 def assert_close(actual: Result, exact: Result, *, rounding: torch.dtype | None = None, slack: float = 1.0) -> None:

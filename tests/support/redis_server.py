@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
+import re
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,15 +21,18 @@ import pytest
 from policies.schema import RedisStore
 
 _START_LIMIT_S = 5.0
+_MAX_ATTEMPTS = 3
+_FIRST_WITH_VECTORS = 8
 
 
 class RedisServer:
-    """One server process, ended by its own id. `async with` starts and ends it; skips where redis-server is missing."""
+    """One server process, ended by its own id. `async with` starts and ends it; skips where there is no such Redis.
 
-    def __init__(self) -> None:
-        self._program = shutil.which("redis-server")
-        if self._program is None:
-            pytest.skip("redis-server is not installed; see tests/install_services.sh")
+    `vectors`: one that has vector sets (8), or one that has not (7); None for whichever is installed.
+    """
+
+    def __init__(self, *, vectors: bool | None = None) -> None:
+        self._program = _find_program(vectors)
         self._folder = tempfile.TemporaryDirectory(prefix="slipstream-redis-")
         self._process: asyncio.subprocess.Process | None = None
         self.port = _free_port()
@@ -35,7 +43,18 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        for attempts_left in reversed(range(_MAX_ATTEMPTS)):
+            try:
+                await self.start()
+            except OSError:
+                # Somebody else has taken the port meanwhile, or the machine is very busy.
+                await self.kill()
+                self.port = _free_port()
+                if not attempts_left:
+                    self._folder.cleanup()
+                    raise
+            else:
+                break
         return self
 
     async def __aexit__(
@@ -45,8 +64,7 @@ class RedisServer:
         self._folder.cleanup()
 
     async def start(self) -> None:
-        """Start it, empty, on its port, and wait until it accepts connections."""
-        assert self._program is not None, "the constructor has looked for it"
+        """Start it, empty, on its port, and wait until it answers. Raises: OSError where it does not within seconds."""
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._folder.name}
         log = Path(self._folder.name) / "log"
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
@@ -55,8 +73,16 @@ class RedisServer:
                 self._program, *arguments, stdout=output, stderr=output, stdin=asyncio.subprocess.DEVNULL
             )
         async with asyncio.timeout(_START_LIMIT_S):
-            while not await self._accepts():
+            while not await self._answers():
+                if self._process.returncode is not None:
+                    raise ConnectionRefusedError(log.read_text(errors="replace")[-500:])
                 await asyncio.sleep(0.01)
+
+    async def restart(self, *, vectors: bool) -> None:
+        """Start one of that kind in its place, empty."""
+        await self.kill()
+        self._program = _find_program(vectors)
+        await self.start()
 
     async def kill(self) -> None:
         """End it at once, as a crash would."""
@@ -78,20 +104,47 @@ class RedisServer:
         assert self._process is not None, "the server is running"
         self._process.send_signal(number)
 
-    async def _accepts(self) -> bool:
+    async def _answers(self) -> bool:
+        """Whether this process, and no other at its port, says who it is."""
+        assert self._process is not None, "it has been started"
         try:
-            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         except OSError:
             return False
-        writer.close()
-        await writer.wait_closed()
-        return True
+        try:
+            writer.write(b"INFO server\r\nQUIT\r\n")
+            return f"process_id:{self._process.pid}\r\n".encode() in await reader.read()
+        except OSError:
+            return False
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 def redis_policy(url: str, timeout: str = "30ms") -> RedisStore:
     """The section of a policy file that names this Redis."""
     section = {"url": "env:REDIS_URL", "timeout": timeout, "prefix": "test"}
     return RedisStore.model_validate(section, context={"environ": {"REDIS_URL": url}})
+
+
+def _find_program(vectors: bool | None) -> str:
+    installed = shutil.which("redis-server")
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    unpacked = shutil.which(caches / "slipstream-tests" / "redis8" / "redis-server")
+    for program in (installed, unpacked):
+        if program is not None and (vectors is None or _has_vectors(program) == vectors):
+            return program
+    which = {None: "redis-server", True: "a Redis 8", False: "a Redis without vector sets"}[vectors]
+    pytest.skip(f"{which} is not installed; see tests/install_services.sh")
+
+
+@functools.cache
+def _has_vectors(program: str) -> bool:
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_START_LIMIT_S, check=True)
+    version = re.search(r"v=(\d+)\.", shown.stdout)
+    assert version is not None, shown.stdout
+    return int(version[1]) >= _FIRST_WITH_VECTORS
 
 
 def _free_port() -> int:

@@ -128,16 +128,75 @@ class AnswerStore(Protocol):
         """Release everything. Safe to call twice."""
 
     async def get(self, scope: bytes, ids: Sequence[str]) -> Sequence[tuple[StoredAnswer, History] | None]:
-        """Each entry of that scope with its history; None where it is gone: remove it from the index."""
+        """Each entry of that scope with its history; None where it is gone: remove it from the index.
+
+        Nothing at all, an empty sequence, where a store cannot say in time: a miss, and no entry is known to be gone.
+        """
 
     def put(self, answer: StoredAnswer) -> None:
-        """Keep it until it expires. Never waits."""
+        """Keep it until it expires, give or take a tenth. Never waits.
+
+        One whose id is known takes the place of the one before, and keeps its history and its end.
+        """
 
     def record(self, scope: bytes, id: str, *, good: float = 0.0, bad: float = 0.0, served: int = 0) -> None:
-        """Add to an entry's history. Never waits. Two bad labels remove an entry and all of its answer_id."""
+        """Add to an entry's history. Never waits. Two bad labels, of any weight, remove it and all of its answer_id."""
 
     def delete(self, scope: bytes, ids: Sequence[str]) -> None:
         """Forget entries. Never waits."""
+
+    async def listing(
+        self,
+        scope: bytes | None,
+        count: int,
+        *,
+        tag: str | None = None,
+        model: str | None = None,
+        after: tuple[bytes, str] | None = None,
+    ) -> Sequence[tuple[StoredAnswer, History]]:
+        """Up to `count` entries of a scope, or of all, that have the tag and the model: for people, not for look-ups.
+
+        In the order of scope and id, from behind `after` on; fewer than `count` are the last. Raises: StoreAway.
+        """
+
+    def statistics(self) -> AnswerStatistics:
+        """A snapshot of the counters."""
+
+
+class AnswerStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """An immutable snapshot of an answer store's counters.
+
+    `entries` and `bytes` are what this process holds (for a shared store: what waits to be written). Entries go by
+    being `evicted` for others, `expired`, or `rejected` by labels. `errors` are failures of the store itself;
+    `dropped` is what was not taken: answers, labels, deletions.
+    """
+
+    entries: int = 0
+    bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    evicted: int = 0
+    expired: int = 0
+    rejected: int = 0
+    errors: int = 0
+    dropped: int = 0
+
+
+class StoreAway(Exception):
+    """A shared store does not answer, and an empty listing would be a lie."""
+
+
+class StateStore(Protocol):
+    """What decisions have learned, by scope, over restarts. A store that is away knows nothing, and raises nothing."""
+
+    async def load(self, scope: bytes) -> bytes | None:
+        """What was last saved for that scope, as `Decider.dump` gave it."""
+
+    def share(self, scope: bytes, decider: Decider) -> Decider:
+        """The decider to use from now on, with what was loaded in it: a shared store's learns with other replicas."""
+
+    def save(self, scope: bytes, dumped: bytes) -> None:
+        """Keep what the decider in use has dumped just now. Never waits."""
 
 
 class Proposal(msgspec.Struct, frozen=True):

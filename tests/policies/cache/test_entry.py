@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.protocol import Usage
-from policies.cache.entry import _MAGIC, Entry, Form, _checksum, pack_entry, unpack_entry
+from policies.cache.entry import _MAGIC, Entry, Form, pack_entry, unpack_entry
+from policies.cache.sealed import seal
 
 KEY = b"k" * 32
 ENTRY = Entry(Form.SSE, b"data: x\n\n" * 3, b"text/event-stream", 1.5, Usage(1, 2, 3), (9, 18), True)
@@ -47,7 +48,7 @@ def test_unpack_entry_of_another_version_is_none() -> None:
 @pytest.mark.parametrize("content", [b"", b"\xc0", b"\x91\xa4json", b"\xff" * 20])
 def test_unpack_entry_of_another_content_is_none(content: bytes) -> None:
     """A value that is whole but holds something else is not an entry."""
-    assert unpack_entry(KEY, _MAGIC + _checksum(KEY, content) + content) is None
+    assert unpack_entry(KEY, seal(_MAGIC, KEY, content)) is None
 
 
 @given(st.binary())

@@ -14,7 +14,8 @@ from redis.asyncio import Redis
 
 from backends.errors import ConfigurationError
 from policies.cache.entry import Entry, Form
-from policies.cache.store_redis import Breaker, RedisEntryStore, build_redis_store
+from policies.cache.redis_queues import Breaker
+from policies.cache.store_redis import RedisEntryStore, build_redis_store
 from tests.support.clock import FakeClock
 from tests.support.redis_server import RedisServer, redis_policy
 

@@ -1,0 +1,231 @@
+"""What operators ask of the semantic cache: entries, feedback, why a call is (not) served, what has been learned.
+
+Under /v1/cache, for keys with `admin: true`, or for everybody where there are no keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from backends.errors import (
+    Forbidden,
+    InvalidRequest,
+    MethodNotAllowed,
+    SlipstreamError,
+    UnknownEntry,
+    UnknownModel,
+    UnknownPath,
+)
+from backends.protocol import Call, Facts, Operation
+from gateway.api.endpoint import cors_headers
+from gateway.auth import Principal
+from gateway.connection import connection_of
+from gateway.core import Core
+from gateway.decode import decode_body, decode_json
+from gateway.exchange import Exchange
+from gateway.incoming import Incoming, ascii_text, read_body
+from gateway.relay import JSON_HEADER, send_error
+from gateway.runtime import Runtime
+
+if TYPE_CHECKING:
+    from policies.cache.semantic.admin import Administration
+
+_DEFAULT_COUNT = 100
+_MAX_COUNT = 1000
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request to this API."""
+
+    runtime: Runtime
+    principal: Principal
+    incoming: Incoming
+    id: str
+    query: dict[str, str]
+    body: bytes
+    now: float
+
+
+class Feedback(msgspec.Struct, frozen=True):
+    """The body of a feedback: the entry, or the id of the request that was answered from it."""
+
+    ok: bool
+    entry: str | None = None
+    id: str | None = None
+
+
+_Answer = Callable[["Administration", Asked], Awaitable[dict[str, Any]]]
+
+
+class CacheApi:
+    """All paths below /cache. Bare ASGI."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._paths: dict[tuple[str, str], _Answer] = {
+            ("GET", "entries"): _entries,
+            ("DELETE", "entries"): _delete_entries,
+            ("GET", "entries/ID"): _entry,
+            ("DELETE", "entries/ID"): _delete_entry,
+            ("POST", "feedback"): _feedback,
+            ("POST", "explain"): _explain,
+            ("GET", "policy"): _policy,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        core = self._core
+        exchange = Exchange(Operation.PASSTHROUGH, core.clock.now())
+        incoming = Incoming(scope["headers"])
+        exchange.request_id = core.request_id(incoming)
+        headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
+        if incoming.origin and core.settings.cors_origins:
+            headers += cors_headers(incoming.origin, core.settings.cors_origins)
+        runtime = core.acquire()
+        try:
+            principal = exchange.principal = runtime.keyring.authenticate(incoming.credentials)
+            if not principal.admin:
+                raise Forbidden("this key may not look into the cache; an operator's key has `admin: true`")
+            answer, entry = self._find(scope)
+            raw = await read_body(receive, incoming, core.settings.max_body)
+            asked = Asked(runtime, principal, incoming, entry, _query(scope), raw, core.clock.now())
+            said = await answer(_administration(runtime), asked)
+            exchange.status = 200
+            await connection_of(scope).answer(200, [*headers, JSON_HEADER], msgspec.json.encode(said))
+        except SlipstreamError as error:
+            exchange.error_code = error.reason
+            exchange.status = error.status
+            await send_error(connection_of(scope), error, headers)
+        finally:
+            runtime.release()
+            core.observer.finished(exchange)
+
+    def _find(self, scope: Scope) -> tuple[_Answer, str]:
+        """Who answers that path, and the id in it."""
+        path = scope["path"].removeprefix("/v1").strip("/").removeprefix("cache").strip("/")
+        entry = path.removeprefix("entries/") if path.startswith("entries/") else ""
+        place = "entries/ID" if entry else path
+        found = self._paths.get((scope["method"], place))
+        if found is not None:
+            return found, entry
+        if any(known == place for _, known in self._paths):
+            raise MethodNotAllowed(f"{scope['path']} does not take {scope['method']}")
+        raise UnknownPath(f"there is no {scope['path']}")
+
+
+def _administration(runtime: Runtime) -> Administration:
+    if runtime.semantic is None:
+        raise UnknownPath("no route of this gateway has a semantic cache")
+    return runtime.semantic
+
+
+async def _entries(cache: Administration, asked: Asked) -> dict[str, Any]:
+    """GET entries?scope=&tag=&model=&limit=&after="""
+    limit = asked.query.get("limit", str(_DEFAULT_COUNT))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MAX_COUNT):
+        raise InvalidRequest(f"limit is a number from 1 to {_MAX_COUNT}", param="limit")
+    found = await cache.entries(int(limit), after=asked.query.get("after"), **_where(asked.query))
+    has_more = len(found) == int(limit)
+    return {"object": "list", "data": found, "has_more": has_more, "last_id": found[-1]["id"] if found else None}
+
+
+async def _entry(cache: Administration, asked: Asked) -> dict[str, Any]:
+    """GET entries/{id}"""
+    found = await cache.entry(asked.id)
+    if found is None:
+        raise _unknown(asked.id)
+    return found
+
+
+async def _delete_entry(cache: Administration, asked: Asked) -> dict[str, Any]:
+    """DELETE entries/{id}"""
+    if not await cache.delete(asked.id):
+        raise _unknown(asked.id)
+    return {"object": "cache.deleted", "deleted": 1}
+
+
+async def _delete_entries(cache: Administration, asked: Asked) -> dict[str, Any]:
+    """DELETE entries?scope=&tag=&model="""
+    where = _where(asked.query)
+    if not any(where.values()):
+        raise InvalidRequest("say which entries: scope, tag or model", param="tag")
+    return {"object": "cache.deleted", "deleted": await cache.delete_where(**where)}
+
+
+async def _feedback(cache: Administration, asked: Asked) -> dict[str, Any]:
+    """POST feedback"""
+    try:
+        given = msgspec.convert(decode_json(asked.body), Feedback)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"feedback is {{entry or id, ok}}: {error}") from None
+    if (given.entry is None) == (given.id is None):
+        raise InvalidRequest("name the entry, or the id of the request that was answered from it", param="entry")
+    said = await cache.feedback(is_right=given.ok, entry=given.entry, request_id=given.id)
+    if said is None:
+        raise _unknown(given.entry or given.id or "")
+    return said
+
+
+async def _explain(cache: Administration, asked: Asked) -> dict[str, Any]:
+    """POST explain: a chat completion's body, and `as_key`, the name of the key to ask with"""
+    body = decode_json(asked.body)
+    name = body.pop("as_key", None) if isinstance(body, dict) else None
+    raw = msgspec.json.encode(body)
+    body, fields = decode_body(raw, Operation.CHAT)
+    key, tenant = _caller(asked, name)
+    path = "/chat/completions"
+    headers = asked.incoming.forwarded
+    route = asked.runtime.matcher.match(model=fields.model, path=path, headers=headers, key=key, tenant=tenant)
+    if route is None:
+        raise UnknownModel(f'no route takes the model "{fields.model}" from that key', param="model")
+    if route.name not in cache.stages:
+        return {"object": "cache.explanation", "route": route.name, "eligible": False, "reason": "no_semantic_cache"}
+    timeouts = asked.runtime.stacks[route.name].timeouts
+    call = Call(
+        operation=Operation.CHAT,
+        path=path,
+        raw=raw,
+        body=body,
+        model=fields.model,
+        user=fields.user or "",
+        tenant=tenant,
+        key_id=key,
+        route=route.name,
+        headers=headers,
+        deadline=asked.now + timeouts.total_s,
+        timeouts=timeouts,
+        facts=Facts(),
+    )
+    return await cache.explain(call)
+
+
+async def _policy(cache: Administration, asked: Asked) -> dict[str, Any]:
+    """GET policy"""
+    return {"object": "list", "data": cache.policies()}
+
+
+def _caller(asked: Asked, name: object) -> tuple[str, str]:
+    """The key to explain for and its tenant: the caller's own where none is named."""
+    if name is None:
+        return asked.principal.key, asked.principal.tenant
+    for key in asked.runtime.loaded.policy.keys:
+        if key.name == name:
+            return key.name, key.tenant
+    raise InvalidRequest(f"the policy has no key named {name!r}", param="as_key")
+
+
+def _where(query: dict[str, str]) -> dict[str, str | None]:
+    return {name: query.get(name) for name in ("scope", "tag", "model")}
+
+
+def _unknown(id: str) -> UnknownEntry:
+    return UnknownEntry(f"nothing is known of {id[:100]!r}; entries expire, and old requests are forgotten")
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    return dict(parse_qsl(ascii_text(scope["query_string"], "query")))

@@ -1,0 +1,97 @@
+"""Metrics of the semantic cache, copied from what its stages have counted when somebody looks.
+
+`docs/metrics.md` describes each of them; a test compares the two. Labels are routes and closed vocabularies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from policies.cache.semantic.contracts import AnswerStore, PolicyState
+    from policies.cache.semantic.semantic import SemanticCache
+
+_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class SemanticMetrics:
+    """Every metric of the semantic cache, on the gateway's registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"slipstream_semantic_{name}", meaning, labels, registry=registry)
+
+        def gauge(name: str, meaning: str, *labels: str, workers: Literal["livesum", "livemax"] = "livesum") -> Gauge:
+            return Gauge(f"slipstream_semantic_{name}", meaning, labels, registry=registry, multiprocess_mode=workers)
+
+        self.lookups = counter("lookups", "Calls that met the semantic cache.", "route", "result")
+        self.labels = counter("labels", "Comparisons of answers.", "route", "source", "verdict")
+        self.wrong_hits = counter("wrong_hits_found", "Served answers that were found wrong.", "route")
+        self.shadows = counter("shadow_calls", "Calls made to check answers that were served.", "route")
+        self.spent = counter("spent_tokens", "Tokens spent on checking.", "route", "purpose")
+        self.dropped = counter("answers_not_learned", "Answers dropped since too many waited to be compared.", "route")
+        self.seconds = Histogram(
+            "slipstream_semantic_stage_seconds",
+            "Stages of a look-up; at most 1000 between two scrapes are observed.",
+            ("route", "stage"),
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self.rate = gauge("wrong_hit_rate", "Estimated wrong answers per look-up.", "route", workers="livemax")
+        self.rate_upper = gauge("wrong_hit_rate_upper", "Upper 95 % limit of that rate.", "route", workers="livemax")
+        self.threshold = gauge("threshold", "What a candidate's score has to reach.", "route", workers="livemax")
+        self.known = gauge("labels_known", "Labels that decisions rest on.", "route", workers="livemax")
+        self.doubt = gauge(
+            "in_doubt", "1 where somebody is not served for want of verdicts.", "route", workers="livemax"
+        )
+        self.entries = gauge("entries", "Stored answers in memory; with Redis, those that wait to be written.")
+        self.bytes = gauge("bytes", "Bytes of these.")
+        self.gone = gauge("entries_gone", "Stored answers that went, since the start, by the reason.", "why")
+        self.store_errors = gauge("store_errors", "Failures of the semantic cache's store since the start.")
+
+    def metrics(self) -> list[Gauge | Counter | Histogram]:
+        """All of them, for who compares."""
+        return [value for value in vars(self).values() if isinstance(value, Gauge | Counter | Histogram)]
+
+    def refresh(self, route: str, stage: SemanticCache) -> None:
+        """Bring one route's metrics up to date."""
+        taken = stage.take_tally()
+        for result, number in taken.results.items():
+            self.lookups.labels(route, result).inc(number)
+        for (source, verdict), number in taken.labels.items():
+            self.labels.labels(route, source.value, verdict.value).inc(number)
+        self.wrong_hits.labels(route).inc(taken.wrong_hits)
+        self.shadows.labels(route).inc(taken.shadows)
+        self.spent.labels(route, "shadow").inc(taken.shadow_tokens)
+        self.spent.labels(route, "judge").inc(taken.judge_tokens)
+        self.dropped.labels(route).inc(taken.dropped)
+        for name, seconds in taken.times:
+            self.seconds.labels(route, name).observe(seconds)
+        learning = stage.book.all()
+        if learning:
+            self._show(route, [each.state() for each in learning])
+            self.doubt.labels(route).set(any(each.is_in_doubt for each in learning))
+
+    def refresh_store(self, answers: AnswerStore) -> None:
+        """Bring the metrics of the store up to date."""
+        held = answers.statistics()
+        self.entries.set(held.entries)
+        self.bytes.set(held.bytes)
+        self.store_errors.set(held.errors)
+        for why in ("evicted", "expired", "rejected", "dropped"):
+            self.gone.labels(why).set(getattr(held, why))
+
+    def retire(self, route: str) -> list[tuple[Gauge, str]]:
+        """The gauges that a route leaves behind, and their label."""
+        return [(gauge, route) for gauge in (self.rate, self.rate_upper, self.threshold, self.known, self.doubt)]
+
+    def _show(self, route: str, states: list[PolicyState]) -> None:
+        """A route's rate is that of all its tenants together; limit and threshold are those of the busiest one."""
+        lookups = sum(state.lookups for state in states)
+        busiest = max(states, key=lambda state: state.lookups)
+        self.rate.labels(route).set(sum(state.spent for state in states) / lookups if lookups else 0.0)
+        self.rate_upper.labels(route).set(busiest.wrong_hit_rate_upper)
+        self.threshold.labels(route).set(busiest.threshold)
+        self.known.labels(route).set(sum(state.labels for state in states))

@@ -1,0 +1,143 @@
+"""One way to a Redis for several who share it: any commands, reads within a deadline, writes in the order of coming."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from backends.clock import Clock
+from policies.cache.redis_queues import Breaker, ReadQueue, WriteQueue
+from policies.cache.store_redis import connect
+from policies.schema import RedisStore
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+Command: TypeAlias = tuple[str | bytes | int | float, ...]
+Results: TypeAlias = Sequence[object]
+"""One for each command: what Redis replied, or the error that it replied, as an object."""
+
+_NUM_READERS = 4
+_MAX_CONNECTIONS = 64
+"""One for each reader, for the writer, and for each holder that calls by itself; no more than are used are made."""
+
+_FLUSH_TIMEOUT_S = 1.0
+_NAME = "redis of the semantic cache"
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Commands that go to Redis together. `holds` is what they write, for whoever looks before they are carried out."""
+
+    commands: tuple[Command, ...]
+    holds: object = None
+    on_done: Callable[[Results], None] | None = None
+    """Called with the results where Redis has replied."""
+
+
+class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """An immutable snapshot: writes that wait and their bytes, failed round trips, writes that were dropped."""
+
+    waiting: int
+    waiting_bytes: int
+    errors: int
+    dropped: int
+
+
+class RedisLink:
+    """Carries commands for whoever holds it; whoever made it opens and closes it.
+
+    `client` is used by it alone. `prefix` begins every key that its holders write. Two breakers, for reading and
+    writing, keep away from a Redis that is out of order.
+    """
+
+    def __init__(self, client: Redis, clock: Clock, *, prefix: str, timeout_s: float) -> None:
+        self.prefix = f"{prefix}:semantic"
+        from redis.exceptions import ConnectionError as Lost
+
+        self._lost = Lost
+        self._client = client
+        self._reads: ReadQueue[tuple[Command, ...], Results] = ReadQueue(
+            self._fetch, Breaker(clock, timeout_s, _NAME), timeout_s=timeout_s
+        )
+        self._writes: WriteQueue[tuple[str | bytes, ...], Write] = WriteQueue(
+            self._write, Breaker(clock, timeout_s, _NAME)
+        )
+
+    async def open(self) -> None:
+        """Start the tasks; a connection is made when it is first needed."""
+        self._reads.start(_NUM_READERS)
+        self._writes.start()
+
+    async def aclose(self) -> None:
+        """Write what is waiting, within a second, then disconnect. Safe to call twice."""
+        await self._writes.aclose(_FLUSH_TIMEOUT_S)
+        await self._reads.aclose()
+        await self._client.aclose()
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until everything written so far has reached Redis or is given up, at most `timeout_s`."""
+        await self._writes.flush(timeout_s)
+
+    async def read(self, *commands: Command, timeout_s: float | None = None) -> Results | None:
+        """The results of these commands; None where Redis does not reply within the limit (`timeout_s` or its own)."""
+        return await self._reads.get(commands, timeout_s)
+
+    def write(self, key: tuple[str | bytes, ...], write: Write, num_bytes: int) -> bool:
+        """Have commands carried out soon, instead of those that wait under the same key. False: dropped."""
+        return self._writes.put(key, write, num_bytes)
+
+    def waiting(self, key: tuple[str | bytes, ...]) -> object:
+        """What the commands that wait under that key hold."""
+        write = self._writes.get_nowait(key)
+        return None if write is None else write.holds
+
+    async def call(self, *command: str | bytes | int) -> object:
+        """The reply to one command, on a connection that others do not wait for. Raises whatever the client raises."""
+        reply: object = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # is not annotated
+        return reply
+
+    def statistics(self) -> LinkStatistics:
+        """A snapshot of the counters."""
+        return LinkStatistics(
+            waiting=len(self._writes),
+            waiting_bytes=self._writes.num_bytes,
+            errors=self._reads.num_errors + self._writes.num_errors,
+            dropped=self._writes.num_dropped,
+        )
+
+    async def _fetch(self, wanted: list[tuple[Command, ...]]) -> list[Results | None]:
+        results = iter(await self._execute([command for commands in wanted for command in commands]))
+        return [[next(results) for _ in commands] for commands in wanted]
+
+    async def _write(self, batch: list[tuple[tuple[str | bytes, ...], Write]]) -> list[Exception]:
+        results = iter(await self._execute([command for _, write in batch for command in write.commands]))
+        failures = []
+        for _, write in batch:
+            own = [next(results) for _ in write.commands]
+            failures += [result for result in own if isinstance(result, Exception)][:1]
+            if write.on_done is not None:
+                write.on_done(own)
+        return failures
+
+    async def _execute(self, commands: list[Command]) -> list[object]:
+        """One round trip. Replied errors are results; raises where Redis does not reply, or is not ready to."""
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        results: list[object] = await pipeline.execute(raise_on_error=False)
+        for result in results:
+            # The client takes LOADING, NOAUTH and the like for a lost connection: they concern every command alike.
+            if isinstance(result, self._lost):
+                raise result
+        return results
+
+
+def build_redis_link(policy: RedisStore, clock: Clock) -> RedisLink:
+    """The link to the Redis of a policy file; nothing is sent before it is used.
+
+    Raises: ConfigurationError where the client library is missing or the URL is not one. The URL is not repeated.
+    """
+    client = connect(policy, max_connections=_MAX_CONNECTIONS)
+    return RedisLink(client, clock, prefix=policy.prefix, timeout_s=policy.timeout)

@@ -1,0 +1,178 @@
+"""The answers in memory, written behind into a file, so that a restart loses nothing and a kill the last seconds.
+
+SQLite keeps the file whole through kills and torn writes. What is there is read once, at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from backends.clock import Clock
+from backends.errors import ConfigurationError
+from policies.cache.semantic.answers_memory import MemoryAnswerStore
+from policies.cache.semantic.contracts import AnswerStatistics, History, Question, StoredAnswer
+
+_WRITE_EVERY_S = 2.0
+_MAX_WAITING = 100_000
+_CREATE = """
+CREATE TABLE IF NOT EXISTS answers (
+    id TEXT PRIMARY KEY, packed BLOB NOT NULL, expires REAL NOT NULL,
+    good REAL NOT NULL DEFAULT 0, bad REAL NOT NULL DEFAULT 0, served INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID
+"""
+_PUT = (
+    "INSERT INTO answers (id, packed, expires) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET packed = excluded.packed"
+)
+_RECORD = "UPDATE answers SET good = good + ?, bad = bad + ?, served = served + ? WHERE id = ?"
+_DELETE = "DELETE FROM answers WHERE id = ?"
+_DECODER = msgspec.msgpack.Decoder(StoredAnswer)
+_ENCODE = msgspec.msgpack.Encoder().encode
+_LOGGER = logging.getLogger(__name__)
+
+_Change = tuple[str, tuple[object, ...]]
+_Row = tuple[bytes, float, float, int]
+
+
+class FileAnswerStore:
+    """A `MemoryAnswerStore` with a file behind it, which no other process should write.
+
+    `make` is given what to call with entries that are gone, and returns the store in memory.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        make: Callable[[Callable[[Question, Sequence[str]], None]], MemoryAnswerStore],
+        clock: Clock,
+        on_gone: Callable[[Question, Sequence[str]], None],
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._on_gone = on_gone
+        self._memory = make(self._gone)
+        self._changes: list[_Change] = []
+        self._task: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+        self._errors = 0
+        self._dropped = 0
+
+    async def open(self) -> None:
+        """Read the file; one that is damaged is put aside. Raises: ConfigurationError where there cannot be one."""
+        await self._memory.open()
+        try:
+            rows = await asyncio.to_thread(self._read)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigurationError(f"the semantic cache cannot keep answers in {self._path}: {error}") from error
+        for packed, good, bad, served in rows:
+            with suppress(msgspec.MsgspecError):
+                answer = _DECODER.decode(packed)
+                self._memory.put(answer)
+                self._memory.record(answer.question.scope, answer.id, good=good, bad=bad, served=served)
+        self._task = asyncio.get_running_loop().create_task(self._write_until_cancelled())
+
+    async def aclose(self) -> None:
+        """Write what is unwritten. Safe to call twice."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._task = None
+        await self._write()
+        await self._memory.aclose()
+
+    async def get(self, scope: bytes, ids: Sequence[str]) -> Sequence[tuple[StoredAnswer, History] | None]:
+        """Each entry of that scope with its history; None where it is gone."""
+        return await self._memory.get(scope, ids)
+
+    def put(self, answer: StoredAnswer) -> None:
+        """Keep it until it expires; in the file soon."""
+        self._memory.put(answer)
+        self._change(_PUT, answer.id, _ENCODE(answer), answer.expires)
+
+    def record(self, scope: bytes, id: str, *, good: float = 0.0, bad: float = 0.0, served: int = 0) -> None:
+        """Add to an entry's history."""
+        self._change(_RECORD, good, bad, served, id)
+        self._memory.record(scope, id, good=good, bad=bad, served=served)
+
+    def delete(self, scope: bytes, ids: Sequence[str]) -> None:
+        """Forget entries."""
+        self._memory.delete(scope, ids)
+
+    async def listing(
+        self,
+        scope: bytes | None,
+        count: int,
+        *,
+        tag: str | None = None,
+        model: str | None = None,
+        after: tuple[bytes, str] | None = None,
+    ) -> Sequence[tuple[StoredAnswer, History]]:
+        """As of the store in memory."""
+        return await self._memory.listing(scope, count, tag=tag, model=model, after=after)
+
+    def statistics(self) -> AnswerStatistics:
+        """The counters of the store in memory, and failures of the file."""
+        held = self._memory.statistics()
+        return msgspec.structs.replace(held, errors=self._errors, dropped=held.dropped + self._dropped)
+
+    def _gone(self, question: Question, ids: Sequence[str]) -> None:
+        for gone in ids:
+            self._change(_DELETE, gone)
+        self._on_gone(question, ids)
+
+    def _change(self, statement: str, *values: object) -> None:
+        if len(self._changes) < _MAX_WAITING:
+            self._changes.append((statement, values))
+        else:
+            self._dropped += 1
+
+    async def _write_until_cancelled(self) -> None:
+        while True:
+            await self._clock.sleep(_WRITE_EVERY_S)
+            await asyncio.shield(self._write())
+
+    async def _write(self) -> None:
+        async with self._writing:
+            changes, self._changes = self._changes, []
+            if not changes:
+                return
+            try:
+                await asyncio.to_thread(self._commit, changes)
+            except (OSError, sqlite3.Error) as error:
+                self._errors += 1
+                self._changes = changes + self._changes
+                _LOGGER.warning("answers of the semantic cache are not written: %s", error)
+
+    def _commit(self, changes: Sequence[_Change]) -> None:
+        with closing(self._connect()) as connection, connection:
+            for statement, values in changes:
+                connection.execute(statement, values)
+
+    def _read(self) -> list[_Row]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return self._rows()
+        except sqlite3.DatabaseError as error:
+            aside = self._path.with_name(self._path.name + ".damaged")
+            self._path.replace(aside)
+            _LOGGER.warning("stored answers cannot be read; the file is kept as %s: %s", aside, error)
+            return self._rows()
+
+    def _rows(self) -> list[_Row]:
+        with closing(self._connect()) as connection, connection:
+            connection.execute(_CREATE)
+            connection.execute("DELETE FROM answers WHERE expires <= ?", (self._clock.wall(),))
+            return list(connection.execute("SELECT packed, good, bad, served FROM answers"))
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=5.0)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection

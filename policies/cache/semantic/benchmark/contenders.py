@@ -1,0 +1,177 @@
+"""The caches that are measured: ours, and those that it is compared with. Each sees texts, cosines and answers only."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.cache.semantic.benchmark.streams import Stream
+from policies.cache.semantic.benchmark.upstream import Upstream
+from policies.cache.semantic.contracts import Candidate, Decider, Decision, History, Proposal
+from policies.cache.semantic.vote import NEIGHBOURS
+
+
+class Contender(Protocol):
+    """A cache in front of the upstream, over one stream."""
+
+    def ask(self, query: int) -> int | None:
+        """The answer that is served from the cache, or None: the upstream was asked."""
+
+    def hold_only(self, query: int) -> None:
+        """Begin a pair: forget all entries but nothing learned, and hold this question with its answer."""
+
+
+class Entries:
+    """The stored questions."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._ids = np.empty(len(stream.texts), np.int64)
+        self._num = 0
+
+    def add(self, query: int) -> None:
+        """Found from now on. A text that is there already stays there once."""
+        if query not in self._ids[: self._num]:
+            self._ids[self._num] = query
+            self._num += 1
+
+    def remove(self, queries: set[int]) -> None:
+        """Not found any more."""
+        kept = [entry for entry in self._ids[: self._num].tolist() if entry not in queries]
+        self._num = len(kept)
+        self._ids[: self._num] = kept
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._num = 0
+
+    def nearest(self, query: int, count: int) -> list[tuple[int, float]]:
+        """Up to `count` entries and their cosines, nearest first."""
+        ids = self._ids[: self._num]
+        near: NDArray[np.float32] = self._stream.similarities(query, ids)
+        top = np.argpartition(-near, count - 1)[:count] if len(near) > count else np.arange(len(near))
+        top = top[np.argsort(-near[top], kind="stable")]
+        return [(int(ids[place]), float(near[place])) for place in top]
+
+
+class Exact:
+    """Serves the same text only."""
+
+    def __init__(self, stream: Stream, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._known: set[int] = set()
+
+    def ask(self, query: int) -> int | None:
+        """By the text."""
+        if query in self._known:
+            return query
+        self._known.add(self._upstream.answer(query))
+        return None
+
+    def hold_only(self, query: int) -> None:
+        """Two texts of a pair differ."""
+
+
+class Cosine:
+    """One threshold for the nearest stored question, as most gateways have it."""
+
+    def __init__(self, stream: Stream, upstream: Upstream, threshold: float) -> None:
+        self._upstream = upstream
+        self._entries = Entries(stream)
+        self._threshold = threshold
+
+    def ask(self, query: int) -> int | None:
+        """By the nearest."""
+        nearest = self._entries.nearest(query, 1)
+        if nearest and nearest[0][1] >= self._threshold:
+            return nearest[0][0]
+        self._entries.add(self._upstream.answer(query))
+        return None
+
+    def hold_only(self, query: int) -> None:
+        """That question alone."""
+        self._entries.clear()
+        self._entries.add(query)
+
+
+class Pooled:
+    """Our cache with a decider: exact look-ups with aliases, votes over answers, labels from misses and from checks."""
+
+    def __init__(self, stream: Stream, upstream: Upstream, decider: Decider) -> None:
+        self._stream = stream
+        self._upstream = upstream
+        self._entries = Entries(stream)
+        self._decider = decider
+        self._exact: set[int] = set()
+        self._answer_ids: dict[int, str] = {}
+        self._histories: dict[int, History] = {}
+        self.cpu_s = 0.0
+        """Spent in proposing and deciding."""
+        self.num_decided = 0
+
+    def ask(self, query: int) -> int | None:
+        """By the text, then by the decision; an answer that is checked is served all the same."""
+        if query in self._exact:
+            return query
+        text = self._stream.texts[query]
+        nearest = self._entries.nearest(query, NEIGHBOURS)
+        began = time.thread_time()
+        candidates = [
+            Candidate(str(entry), cosine, self._stream.texts[entry], self._answer_ids[entry], self._histories[entry])
+            for entry, cosine in nearest
+        ]
+        proposal = self._decider.propose(text, candidates)
+        decision = self._decider.decide(proposal)
+        self.cpu_s += time.thread_time() - began
+        self.num_decided += 1
+        served = int(proposal.candidate.id) if proposal is not None and decision.serve else None
+        if served is None or decision.shadow:
+            self._learn(query, proposal, decision, [entry for entry, _ in nearest])
+        return served
+
+    def hold_only(self, query: int) -> None:
+        """That question alone."""
+        self._entries.clear()
+        self._exact.clear()
+        self._store(query, str(query))
+
+    def _learn(self, query: int, proposal: Proposal | None, decision: Decision, nearest: list[int]) -> None:
+        answer = self._upstream.answer(query)
+        same: int | None = None
+        judged = ""
+        if proposal is not None:
+            candidate = int(proposal.candidate.id)
+            judged = self._answer_ids[candidate]
+            is_right = self._upstream.is_same(candidate, answer)
+            weight = 1.0 / decision.shadow_probability
+            self._decider.label(proposal, is_right=is_right, weight=weight, was_served=decision.serve)
+            same = candidate if is_right else None
+            self._record(candidate, is_right, matters=decision.serve or decision.score >= decision.threshold)
+        if same is None:
+            others = (entry for entry in nearest if self._answer_ids.get(entry, judged) != judged)
+            same = next((entry for entry in others if self._upstream.is_same(entry, answer)), None)
+        self._store(query, self._answer_ids[same] if same is not None else str(query))
+
+    def _record(self, entry: int, is_right: bool, *, matters: bool) -> None:
+        history = self._histories[entry]
+        if is_right:
+            self._histories[entry] = History(history.good + 1, history.bad, history.served)
+        elif matters:
+            # What would not have been served is not the entry's fault; two of those that would are its end.
+            self._histories[entry] = History(history.good, history.bad + 1, history.served)
+            if history.bad >= 1:
+                self._end(self._answer_ids[entry])
+
+    def _end(self, answer_id: str) -> None:
+        gone = {entry for entry, answer in self._answer_ids.items() if answer == answer_id}
+        self._entries.remove(gone)
+        self._exact -= gone
+
+    def _store(self, query: int, answer_id: str) -> None:
+        self._answer_ids[query] = answer_id
+        self._histories[query] = History()
+        self._exact.add(query)
+        self._entries.add(query)

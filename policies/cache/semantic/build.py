@@ -1,0 +1,219 @@
+"""Puts the semantic caches of a policy together; called by the assembly only where a route has one.
+
+What a reload leaves as it was is taken over: encoder, index, stored answers, and what decisions have learned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+from backends.clock import Clock
+from backends.protocol import Backend, Timeouts
+from policies.cache.redis_link import RedisLink, build_redis_link
+from policies.cache.semantic.admin import Administration
+from policies.cache.semantic.answers_file import FileAnswerStore
+from policies.cache.semantic.answers_memory import MemoryAnswerStore
+from policies.cache.semantic.answers_redis import RedisAnswerStore
+from policies.cache.semantic.book import Book
+from policies.cache.semantic.bound import Bound
+from policies.cache.semantic.contracts import AnswerStore, Decider, Encoder, Index, Question
+from policies.cache.semantic.encoder import BatchingEncoder, TextModel
+from policies.cache.semantic.encoder_backend import BackendModel
+from policies.cache.semantic.encoder_child import Load
+from policies.cache.semantic.encoder_process import ProcessModel
+from policies.cache.semantic.features import FEATURES
+from policies.cache.semantic.index_memory import MemoryIndex
+from policies.cache.semantic.index_redis import RedisIndex
+from policies.cache.semantic.judge import RouteJudge
+from policies.cache.semantic.quotas import Quotas
+from policies.cache.semantic.semantic import Parts, SemanticCache
+from policies.cache.semantic.space import VectorSpace
+from policies.cache.semantic.state_file import StateFile
+from policies.cache.semantic.state_redis import RedisState
+from policies.cache.semantic.static import Static
+from policies.cache.semantic.verified import Verified
+from policies.schema import EncoderPolicy, RoutePolicy, SemanticPolicy, StoresPolicy
+
+_STATE_VERSION = f"1:{','.join(FEATURES)}"
+"""Decisions of other features have nothing to learn from each other."""
+
+_DECISION_FIELDS = ("mode", "max_wrong_hit_rate", "min_precision", "threshold", "guard")
+"""What a decision is made of: where these stay, a reload takes it over as it is."""
+
+
+class Shared:
+    """What outlives policies: the stored answers of all routes, and what was learned."""
+
+    def __init__(self, stores: StoresPolicy, clock: Clock, random: Random) -> None:
+        self.quotas = Quotas(stores.semantic.max_size)
+        self.spaces: list[VectorSpace] = []
+        self.origin = f"{random.getrandbits(64):016x}"
+        self.link: RedisLink | None = None
+        self.answers: AnswerStore
+        self.states: StateFile | RedisState | None = None
+        if stores.redis is not None:
+            self.link = build_redis_link(stores.redis, clock)
+            self.answers = RedisAnswerStore(self.link, clock, random)
+            self.states = RedisState(self.link, clock, origin=self.origin, version=_STATE_VERSION)
+        else:
+            make = partial(_memory, stores.semantic.max_size, clock, random, self.quotas)
+            self.answers = make(self._forget)
+            if stores.semantic.folder is not None:
+                folder = Path(stores.semantic.folder)
+                self.answers = FileAnswerStore(folder / "answers.sqlite", make, clock, self._forget)
+                self.states = StateFile(folder / "decisions")
+
+    async def open(self) -> None:
+        """Connect, or load what was written down."""
+        if self.link is not None:
+            await self.link.open()
+        await self.answers.open()
+        if self.states is not None:
+            await self.states.open()
+
+    async def aclose(self) -> None:
+        """Write down what is kept. Safe to call twice."""
+        if self.states is not None:
+            await self.states.aclose()
+        await self.answers.aclose()
+        if self.link is not None:
+            await self.link.aclose()
+
+    def _forget(self, question: Question, ids: Sequence[str]) -> None:
+        for space in self.spaces:
+            space.forget(question, ids)
+
+
+def _memory(
+    max_bytes: int, clock: Clock, random: Random, quotas: Quotas, on_gone: Callable[[Question, Sequence[str]], None]
+) -> MemoryAnswerStore:
+    return MemoryAnswerStore(max_bytes, clock, random, quota=quotas, on_gone=on_gone)
+
+
+class Semantics:
+    """The semantic caches of one policy, one for each route that asks for one; `previous` is the policy before it.
+
+    `shared`, `spaces` and `books` are for the next one.
+    """
+
+    def __init__(self, stores: StoresPolicy, clock: Clock, random: Random, previous: Semantics | None = None) -> None:
+        self._clock = clock
+        self._random = random
+        self._stores = stores
+        self._previous = previous
+        self.shared: Shared = previous.shared if previous is not None else Shared(stores, clock, random)
+        self.spaces: dict[tuple[EncoderPolicy, Backend | None], VectorSpace] = {}
+        self.books: dict[str, tuple[Mapping[str, object], Book]] = {}
+        self._stages: dict[str, SemanticCache] = {}
+        self.administration = Administration(self.shared.answers, self._stages)
+
+    @property
+    def resources(self) -> tuple[Shared | VectorSpace, ...]:
+        """What is opened before the stages and closed after them."""
+        return (self.shared, *self.spaces.values())
+
+    def stage(
+        self,
+        route: RoutePolicy,
+        inner: Backend,
+        leaves: Mapping[str, Backend],
+        judge: tuple[Backend, Timeouts] | None,
+    ) -> SemanticCache:
+        """The semantic cache of a route whose policy has one; `judge` is the stack that its policy's judge is."""
+        assert route.cache is not None, "asked before"
+        policy = route.cache.semantic
+        assert policy is not None, "asked before"
+        parts = Parts(
+            space=self._space(policy, leaves),
+            answers=self.shared.answers,
+            book=self._book(route.name, policy),
+            quotas=self.shared.quotas,
+            clock=self._clock,
+            random=self._random,
+        )
+        asked = (
+            RouteJudge(*judge, policy.judge, self._clock) if judge is not None and policy.judge is not None else None
+        )
+        stage = self._stages[route.name] = SemanticCache(inner, route.cache, parts, route=route.name, judge=asked)
+        return stage
+
+    def settled(self) -> Semantics:
+        """This, without its hold on the policy before; called once every stage is made."""
+        self._previous = None
+        self.shared.spaces = list(self.spaces.values())
+        return self
+
+    def _space(self, policy: SemanticPolicy, leaves: Mapping[str, Backend]) -> VectorSpace:
+        encoder = policy.encoder
+        key = (encoder, leaves[encoder.backend] if encoder.backend is not None else None)
+        if key not in self.spaces:
+            before = self._previous.spaces.get(key) if self._previous is not None else None
+            self.spaces[key] = before or VectorSpace(
+                BatchingEncoder(self._model(encoder, leaves), max_waiting=encoder.max_waiting),
+                partial(self._index, policy),
+            )
+        return self.spaces[key]
+
+    def _model(self, policy: EncoderPolicy, leaves: Mapping[str, Backend]) -> TextModel:
+        if policy.type == "openai":
+            assert policy.backend is not None, "the schema asks for it"
+            assert policy.model is not None, "the schema asks for it"
+            assert policy.dimension is not None, "the schema asks for it"
+            backend = leaves[policy.backend]
+            return BackendModel(backend, policy.model, dimension=policy.dimension, clock=self._clock)
+        folder = self._stores.semantic.folder
+        load = Load(
+            model=policy.model,
+            kind="onnx" if policy.type == "onnx" else "torch",
+            threads=policy.threads,
+            cache=str(Path(folder) / "onnx") if folder is not None else None,
+        )
+        return ProcessModel(load, self._clock)
+
+    def _index(self, policy: SemanticPolicy, encoder: Encoder) -> Index:
+        """The index of an encoder that is open."""
+        stores = self._stores
+        folder = stores.semantic.folder if stores.redis is None else None
+        name = hashlib.sha256(encoder.fingerprint.encode()).hexdigest()[:16]
+        memory = MemoryIndex(
+            encoder.dimension,
+            encoder.fingerprint,
+            self._clock,
+            snapshot=Path(folder) / f"vectors-{name}" if folder is not None else None,
+        )
+        if self.shared.link is None:
+            return memory
+        return RedisIndex(
+            self.shared.link,
+            memory,
+            self._clock,
+            origin=self.shared.origin,
+            fingerprint=encoder.fingerprint,
+            dimension=encoder.dimension,
+            ttl_s=policy.ttl,
+        )
+
+    def _decider(self, policy: SemanticPolicy) -> Decider:
+        if policy.mode == "static":
+            return Static(policy.threshold, self._random, guard=policy.guard)
+        rate = policy.max_wrong_hit_rate if policy.min_precision is None else None
+        bound = Bound(max_wrong_hit_rate=rate, min_precision=policy.min_precision)
+        mode: Literal["observe", "verified"] = "observe" if policy.mode == "observe" else "verified"
+        return Verified(bound, self._random, mode=mode, guard=policy.guard)
+
+    def _book(self, route: str, policy: SemanticPolicy) -> Book:
+        """The route's book: the one before where the decision stays what it is, else a new one with what it knew."""
+        fields = {name: getattr(policy, name) for name in _DECISION_FIELDS}
+        before = self._previous.books.get(route) if self._previous is not None else None
+        if before is not None and before[0] == fields:
+            self.books[route] = before
+        else:
+            dumps = before[1].dumps() if before is not None else None
+            fresh = partial(self._decider, policy)
+            self.books[route] = (fields, Book(fresh, self.shared.states, dumps))
+        return self.books[route][1]

@@ -1,0 +1,222 @@
+"""Texts to vectors for a gateway that must not wait: an LRU, shared work, small batches, a bounded queue.
+
+The model itself is a `TextModel`: a child process (`encoder_process.py`) or a backend (`encoder_backend.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.cache.semantic.contracts import EncoderBusy, Vector
+
+_LOGGER = logging.getLogger(__name__)
+_MAX_BATCH = 8
+"""Larger ones are slower a text at these lengths: padding (measured, docs/performance.md)."""
+_MAX_CHARS = 16_384
+"""Longer texts than any model here reads whole; they are not sent to it."""
+_MIN_LENGTH = 1e-6
+
+
+class EncoderFailed(EncoderBusy):
+    """No vector of this text: the model is away, or cannot read the text whole. A miss, as when it is busy."""
+
+
+class ModelIdentity(msgspec.Struct, frozen=True):
+    """Numbers of a vector, and the name of weights, number type and dimension."""
+
+    dimension: int
+    fingerprint: str
+
+
+class TextModel(Protocol):
+    """Computes vectors somewhere else than on the event loop, one batch at a time."""
+
+    async def open(self) -> ModelIdentity:
+        """Load it. Raises: ConfigurationError that says what is wrong with it."""
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """[texts, dimension] of any length; a row of zeros for a text that it cannot read whole.
+
+        Raises: EncoderFailed where there is no answer.
+        """
+
+    async def aclose(self) -> None:
+        """Release it. Safe to call twice."""
+
+
+class EncoderStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals since the start; `waiting` is now."""
+
+    hits: int
+    encoded: int
+    batches: int
+    busy: int
+    failed: int
+    waiting: int
+
+
+class _Job:
+    """A text on its way and how many wait for it."""
+
+    __slots__ = ("key", "num_waiting", "text", "vector")
+
+    def __init__(self, key: bytes, text: str, vector: asyncio.Future[Vector]) -> None:
+        self.key = key
+        self.text = text
+        self.vector = vector
+        self.num_waiting = 0
+
+
+class BatchingEncoder:
+    """An `Encoder` over a `TextModel`, which it owns.
+
+    An idle model starts on a text at once; what comes meanwhile goes together, 8 at most, as soon as it is idle again.
+    `max_vectors` are kept, read-only; more than `max_waiting` texts beside those in work are refused.
+    """
+
+    def __init__(self, model: TextModel, *, max_vectors: int = 4096, max_waiting: int = 64) -> None:
+        self._model = model
+        self._max_vectors = max_vectors
+        self._max_waiting = max_waiting
+        self._identity: ModelIdentity | None = None
+        self._vectors: OrderedDict[bytes, Vector] = OrderedDict()
+        self._jobs: dict[bytes, _Job] = {}
+        self._waiting: dict[bytes, _Job] = {}
+        self._has_waiting = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._hits = self._encoded = self._batches = self._busy = self._failed = 0
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of a vector; known once open."""
+        return self._known().dimension
+
+    @property
+    def fingerprint(self) -> str:
+        """Names weights, type and dimension; known once open."""
+        return self._known().fingerprint
+
+    async def open(self) -> None:
+        """Load the model. Raises: ConfigurationError."""
+        self._identity = await self._model.open()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def aclose(self) -> None:
+        """Release the model; whoever still waits gets EncoderFailed. Safe to call twice."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self._fail(list(self._jobs.values()), "the encoder is closed")
+        await self._model.aclose()
+
+    async def encode(self, text: str) -> Vector:
+        """The vector of a text, read-only. Half a surrogate pair counts as a question mark.
+
+        Raises: EncoderBusy where too many wait, EncoderFailed where there will be none.
+        """
+        if self._task is None or len(text) > _MAX_CHARS:
+            self._failed += 1
+            raise EncoderFailed("the encoder is closed" if self._task is None else "the text is too long to be encoded")
+        content = text.encode("utf-8", "replace")
+        key = hashlib.sha256(content).digest()
+        vector = self._vectors.get(key)
+        if vector is not None:
+            self._vectors.move_to_end(key)
+            self._hits += 1
+            return vector
+        job = self._jobs.get(key) or self._queue(key, content.decode())
+        job.num_waiting += 1
+        try:
+            # Shielded: who leaves must not take the answer from the others.
+            return await asyncio.shield(job.vector)
+        finally:
+            job.num_waiting -= 1
+            if not job.num_waiting and self._waiting.get(key) is job:
+                del self._waiting[key], self._jobs[key]
+
+    def statistics(self) -> EncoderStatistics:
+        """A snapshot of the counters."""
+        return EncoderStatistics(
+            hits=self._hits,
+            encoded=self._encoded,
+            batches=self._batches,
+            busy=self._busy,
+            failed=self._failed,
+            waiting=len(self._waiting),
+        )
+
+    def _known(self) -> ModelIdentity:
+        assert self._identity is not None, "an encoder is opened before it is asked"
+        return self._identity
+
+    def _queue(self, key: bytes, text: str) -> _Job:
+        if len(self._waiting) >= self._max_waiting:
+            self._busy += 1
+            raise EncoderBusy(f"{self._max_waiting} texts wait to be encoded")
+        job = _Job(key, text, asyncio.get_running_loop().create_future())
+        self._jobs[key] = self._waiting[key] = job
+        self._has_waiting.set()
+        return job
+
+    async def _run(self) -> None:
+        while True:
+            await self._has_waiting.wait()
+            batch = [job for job, _ in zip(self._waiting.values(), range(_MAX_BATCH), strict=False)]
+            for job in batch:
+                del self._waiting[job.key]
+            if not self._waiting:
+                self._has_waiting.clear()
+            if batch:
+                await self._encode(batch)
+
+    async def _encode(self, batch: list[_Job]) -> None:
+        self._batches += 1
+        try:
+            rows = await self._model.embed([job.text for job in batch])
+        except EncoderFailed as error:
+            self._fail(batch, str(error))
+            return
+        except Exception as error:
+            # The border of a background task: later texts need it. Only the kind of error, texts stay out of logs.
+            _LOGGER.error("the encoder failed on %d texts: %s", len(batch), type(error).__name__)
+            self._fail(batch, "the encoder failed")
+            return
+        if rows.shape != (len(batch), self.dimension):
+            _LOGGER.error("the encoder's vectors are %s instead of %s", rows.shape, (len(batch), self.dimension))
+            self._fail(batch, "the encoder's vectors are of another dimension")
+            return
+        for job, row in zip(batch, rows, strict=True):
+            length = float(np.linalg.norm(row))
+            if not _MIN_LENGTH < length < np.inf:
+                self._fail([job], "the model cannot read the text whole")
+                continue
+            self._encoded += 1
+            vector: Vector = (row / length).astype(np.float32)
+            vector.flags.writeable = False
+            self._keep(job.key, vector)
+            del self._jobs[job.key]
+            job.vector.set_result(vector)
+
+    def _keep(self, key: bytes, vector: Vector) -> None:
+        self._vectors[key] = vector
+        if len(self._vectors) > self._max_vectors:
+            self._vectors.popitem(last=False)
+
+    def _fail(self, jobs: Sequence[_Job], reason: str) -> None:
+        for job in jobs:
+            self._failed += 1
+            self._jobs.pop(job.key, None)
+            self._waiting.pop(job.key, None)
+            job.vector.set_exception(EncoderFailed(reason))
+            # Who waited for it may have left: then nobody takes the exception, which is no mistake.
+            job.vector.exception()

@@ -1,0 +1,82 @@
+"""What one tenant's decision on a route learns: verdicts become labels, and too few verdicts become doubt.
+
+A label costs nothing after a miss, a call after a served answer (weighted by how rarely that is checked), and counts
+threefold where people give it. "Don't know" is no label; where it is the rule, the bound says nothing any more, so the
+stage stops serving until it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from policies.cache.semantic.comparators import Verdict
+from policies.cache.semantic.contracts import Decider, Decision, PolicyState, Proposal
+
+FEEDBACK_WEIGHT = 3.0
+
+_MIN_COMPARED = 50
+_MAX_COMPARED = 400
+_MAX_UNKNOWN_SHARE = 0.3
+
+
+class Source(StrEnum):
+    """Where a label comes from."""
+
+    MISS = "miss"
+    SHADOW = "shadow"
+    FEEDBACK = "feedback"
+
+
+class Learning:
+    """A decision, with what it may rely on. `name` is the tenant's, for people."""
+
+    def __init__(self, name: str, decider: Decider, fresh: Callable[[], Decider]) -> None:
+        self.name = name
+        self.is_changed = False
+        self._decider = decider
+        self._fresh = fresh
+        self._num_known = 0
+        self._num_unknown = 0
+
+    @property
+    def decider(self) -> Decider:
+        """What proposes and decides."""
+        return self._decider
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether of the comparisons that count too many end in "don't know" for the bound to mean anything."""
+        num_compared = self._num_known + self._num_unknown
+        return num_compared >= _MIN_COMPARED and self._num_unknown > _MAX_UNKNOWN_SHARE * num_compared
+
+    def decide(self, proposal: Proposal | None) -> Decision:
+        """Decide one look-up, and count it."""
+        self.is_changed = True
+        return self._decider.decide(proposal)
+
+    def rehearse(self, proposal: Proposal | None) -> Decision:
+        """What `decide` would say, without counting anything."""
+        copy = self._fresh()
+        copy.load(self._decider.dump())
+        return copy.decide(proposal)
+
+    def settle(self, proposal: Proposal, verdict: Verdict, *, matters: bool, weight: float, was_served: bool) -> None:
+        """Take a comparison in. `matters`: the proposal was served, or scored well enough to be."""
+        if matters:
+            self._num_known += verdict is not Verdict.UNKNOWN
+            self._num_unknown += verdict is Verdict.UNKNOWN
+            if self._num_known + self._num_unknown >= _MAX_COMPARED:
+                self._num_known //= 2
+                self._num_unknown //= 2
+        if verdict is not Verdict.UNKNOWN:
+            self.is_changed = True
+            self._decider.label(proposal, is_right=verdict is Verdict.SAME, weight=weight, was_served=was_served)
+
+    def state(self) -> PolicyState:
+        """What has been learned."""
+        return self._decider.state()
+
+    def dump(self) -> bytes:
+        """Everything that `Decider.load` takes back."""
+        return self._decider.dump()

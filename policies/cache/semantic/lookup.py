@@ -1,0 +1,154 @@
+"""One look-up: a question's vector, its neighbours, what is known of them, and the decision. Never raises."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from backends.clock import Clock
+from backends.errors import SlipstreamError
+from backends.protocol import Call
+from policies.cache.control import Control
+from policies.cache.semantic.contracts import (
+    AnswerStore,
+    Candidate,
+    Decision,
+    EncoderBusy,
+    History,
+    Proposal,
+    Question,
+    StoredAnswer,
+    Vector,
+)
+from policies.cache.semantic.labels import Learning
+from policies.cache.semantic.space import VectorSpace
+from policies.cache.semantic.tally import Tally
+from policies.cache.semantic.vote import NEIGHBOURS
+from policies.schema import SemanticPolicy
+
+_logger = logging.getLogger(__name__)
+
+
+class Looked(msgspec.Struct):
+    """What a look-up found. `reason` says why nothing is served, or by what right something is.
+
+    `found` are the neighbours that this call might be given, nearest first. Without a `vector` there is nothing to
+    learn from the answer either. `serves` the proposal's answer; `weight` and `was_served` are those of its label.
+    """
+
+    question: Question
+    learning: Learning
+    reason: str
+    vector: Vector | None = None
+    found: list[tuple[StoredAnswer, History, float]] = []
+    proposal: Proposal | None = None
+    decision: Decision | None = None
+    serves: bool = False
+    weight: float = 1.0
+    was_served: bool = False
+
+    @property
+    def answer(self) -> StoredAnswer | None:
+        """The proposal's entry."""
+        if self.proposal is None:
+            return None
+        return next(answer for answer, _, _ in self.found if answer.id == self.proposal.candidate.id)
+
+    @property
+    def matters(self) -> bool:
+        """Whether the proposal scored well enough to be served."""
+        return self.decision is not None and self.decision.score >= self.decision.threshold
+
+
+class Lookups:
+    """Looks questions of one route up. A neighbour of another group is never shown to anyone, whoever names it."""
+
+    def __init__(
+        self, space: VectorSpace, answers: AnswerStore, policy: SemanticPolicy, clock: Clock, *, is_public: bool
+    ) -> None:
+        self._space = space
+        self._answers = answers
+        self._policy = policy
+        self._clock = clock
+        self._is_public = is_public
+
+    async def find(self, call: Call, looked: Looked, control: Control, tally: Tally) -> None:
+        """Fill in what is found, and count the look-up with the decision. A failure on the way is a named miss."""
+        try:
+            await self._find(call, looked, control, tally)
+        except EncoderBusy:
+            looked.reason = "encoder_busy"
+        except TimeoutError:
+            looked.reason = "encoder_slow" if looked.vector is None else "search_slow"
+        except SlipstreamError as error:
+            looked.reason = "failed"
+            _logger.warning("a look-up in the semantic cache failed: %s", error.message)
+        except Exception:
+            # A cache that fails must not fail the request.
+            looked.reason = "failed"
+            _logger.exception("a look-up in the semantic cache failed")
+
+    async def search(self, looked: Looked, control: Control, tally: Tally) -> bool:
+        """The vector and the neighbours. False where the stores cannot say. Raises: EncoderBusy, TimeoutError."""
+        question = looked.question
+        began = self._clock.now()
+        async with asyncio.timeout(self._policy.encode_timeout):
+            looked.vector = await self._space.encoder.encode(question.text)
+        encoded = self._clock.now()
+        tally.took("encode", encoded - began)
+        async with asyncio.timeout(self._policy.search_timeout):
+            neighbours = await self._space.index.search(question, looked.vector, NEIGHBOURS)
+            ids = [neighbour.id for neighbour in neighbours]
+            pairs = await self._answers.get(question.scope, ids) if ids else []
+        tally.took("search", self._clock.now() - encoded)
+        if len(pairs) != len(ids):
+            return False
+        now = self._clock.wall()
+        gone: list[str] = []
+        for neighbour, pair in zip(neighbours, pairs, strict=True):
+            if pair is None or pair[0].expires <= now:
+                gone.append(neighbour.id)
+            elif pair[0].question.group == question.group and _is_young(pair[0], control, now):
+                looked.found.append((*pair, neighbour.similarity))
+        if gone:
+            self._space.index.remove(question, gone)
+        return True
+
+    def propose(self, looked: Looked) -> None:
+        """The candidate of what was found, if there is one."""
+        candidates = [
+            Candidate(answer.id, similarity, answer.question.text, answer.answer_id, history)
+            for answer, history, similarity in looked.found
+        ]
+        looked.proposal = looked.learning.decider.propose(looked.question.text, candidates)
+
+    def may_be_given_to(self, call: Call, looked: Looked) -> bool:
+        """Whether this caller may have the proposal: on a public route only what a second owner has confirmed."""
+        answer = looked.answer
+        return answer is None or not self._is_public or answer.confirmed_by_other or answer.owner == call.key_id
+
+    async def _find(self, call: Call, looked: Looked, control: Control, tally: Tally) -> None:
+        if not await self.search(looked, control, tally):
+            looked.reason = "store_away"
+            return
+        if not control.may_read:
+            looked.reason = "refresh"
+            return
+        began = self._clock.now()
+        self.propose(looked)
+        may_have = self.may_be_given_to(call, looked)
+        decision = looked.decision = looked.learning.decide(looked.proposal if may_have else None)
+        tally.took("decide", self._clock.now() - began)
+        looked.reason = decision.reason if may_have else "unconfirmed"
+        if decision.serve and looked.learning.is_in_doubt:
+            looked.reason = "unlabelled"
+        elif decision.serve and self._policy.mode == "observe":
+            looked.reason = "would_hit"
+        else:
+            looked.serves = decision.serve
+
+
+def _is_young(answer: StoredAnswer, control: Control, now: float) -> bool:
+    return control.max_age_s is None or now - answer.entry.created < control.max_age_s

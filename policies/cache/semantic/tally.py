@@ -1,0 +1,62 @@
+"""What a route's semantic cache has done, in plain numbers that metrics are made of when somebody looks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from policies.cache.semantic.comparators import Verdict
+from policies.cache.semantic.labels import Source
+
+MAX_TIMES = 1000
+"""Durations kept until they are taken."""
+
+
+class Tallied(msgspec.Struct, frozen=True, kw_only=True):
+    """What has happened since the last time it was taken. Times are seconds, by stage of a look-up."""
+
+    results: Counter[str]
+    labels: Counter[tuple[Source, Verdict]]
+    wrong_hits: int
+    shadows: int
+    shadow_tokens: int
+    judge_tokens: int
+    dropped: int
+    times: list[tuple[str, float]]
+
+
+class Tally:
+    """Counts until it is taken."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.results: Counter[str] = Counter()
+        self.labels: Counter[tuple[Source, Verdict]] = Counter()
+        self.wrong_hits = 0
+        self.shadows = 0
+        self.shadow_tokens = 0
+        self.dropped = 0
+        self._times: list[tuple[str, float]] = []
+
+    def took(self, stage: str, seconds: float) -> None:
+        """One stage of one look-up."""
+        if len(self._times) < MAX_TIMES:
+            self._times.append((stage, seconds))
+
+    def take(self, judge_tokens: int) -> Tallied:
+        """Everything so far; counting begins anew."""
+        taken = Tallied(
+            results=self.results,
+            labels=self.labels,
+            wrong_hits=self.wrong_hits,
+            shadows=self.shadows,
+            shadow_tokens=self.shadow_tokens,
+            judge_tokens=judge_tokens,
+            dropped=self.dropped,
+            times=self._times,
+        )
+        self._begin()
+        return taken

@@ -1,0 +1,78 @@
+"""From labels and look-ups to the score from which answers may be served."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.cache.semantic.bound import Labelled, Seen, above_all, lowest_score, spending
+from policies.cache.semantic.logistic import wrong_probability
+
+
+def labelled(scores: list[float], is_wrong: list[bool], *, was_served: bool = True) -> Labelled:
+    """All of one kind."""
+    return Labelled(np.array(scores), np.array(is_wrong, float), np.full(len(scores), was_served))
+
+
+def seen(scores: list[float], *, was_served: bool = True) -> Seen:
+    """All served, or none."""
+    return Seen(np.array(scores), np.full(len(scores), was_served))
+
+
+@given(
+    st.lists(st.tuples(st.floats(-5, 8), st.booleans()), min_size=1, max_size=60),
+    st.lists(st.floats(-5, 8), min_size=1, max_size=60),
+    st.floats(0.0001, 0.1),
+    st.booleans(),
+)
+def test_lowest_score_of_a_smaller_allowance_is_no_lower(
+    labels: list[tuple[float, bool]], asked: list[float], allowed: float, of_served: bool
+) -> None:
+    """And of nothing it is above every label."""
+    of_labels = labelled([score for score, _ in labels], [is_wrong for _, is_wrong in labels])
+    wide = lowest_score(of_labels, seen(asked), allowed=allowed, of_served=of_served)
+    narrow = lowest_score(of_labels, seen(asked), allowed=allowed / 3, of_served=of_served)
+
+    assert narrow >= wide
+    assert wide <= above_all(of_labels)
+
+
+def test_lowest_score_rises_where_labels_contradict_the_model() -> None:
+    """The same scores; in one case nothing that was labelled is wrong, in the other one in ten."""
+    scores = np.linspace(0.0, 8.0, 400).tolist()
+    believed = labelled(scores, [False] * 400)
+    contradicted = labelled(scores, [place % 10 == 0 for place in range(400)])
+
+    trusting = lowest_score(believed, seen(scores), allowed=0.01, of_served=False)
+    careful = lowest_score(contradicted, seen(scores), allowed=0.01, of_served=False)
+    assert careful > trusting + 0.5
+
+
+def test_lowest_score_keeps_the_expected_share_under_what_is_allowed() -> None:
+    """With labels just as the model expects them, what it expects above the score is allowed, with a margin."""
+    generator = np.random.default_rng(5)
+    scores = generator.uniform(-2.0, 8.0, 3000)
+    is_wrong = generator.random(3000) < wrong_probability(scores)
+    found = lowest_score(
+        labelled(scores.tolist(), is_wrong.tolist()), seen(scores.tolist()), allowed=0.01, of_served=False
+    )
+
+    expected = wrong_probability(scores[scores >= found]).sum() / 3000
+    assert 0.005 < expected < 0.01
+
+
+def test_spending_is_what_the_model_expects_times_how_checks_turned_out() -> None:
+    """Labels of what was not served say nothing about what was."""
+    served = seen([4.0] * 1000)
+    as_expected = 1000 * float(wrong_probability(np.array([4.0]))[0])
+
+    unknown = spending(labelled([4.0] * 50, [True] * 50, was_served=False), served)
+    bad = spending(labelled([4.0] * 50, [True] * 20 + [False] * 30), served)
+    nothing = spending(labelled([4.0], [True]), seen([4.0], was_served=False))
+
+    assert unknown.mean == pytest.approx(as_expected)
+    assert unknown.upper > unknown.mean
+    assert bad.mean > 4 * as_expected
+    assert (nothing.mean, nothing.upper) == (0.0, 0.0)

@@ -1,0 +1,82 @@
+"""What words tell of two questions that vectors do not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.cache.semantic.features import MAX_CHARACTERS, difference
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("convert 5 km to miles", "convert 6 km to miles"),
+        ("the top three songs", "the top four songs"),
+        ("is it at 10:30", "is it at 10:45"),
+        ("can I eat this", "can't I eat this"),
+        ("countries with a king", "countries without a king"),
+        ("how do I enable roaming", "how do I disable roaming"),
+        ("the oldest winner", "the youngest winner"),
+        ("what to eat before a run", "what to eat after a run"),
+        ("I don\u2019t want it", "I want it"),
+    ],
+)
+def test_guard_sees_numbers_negations_and_opposites(one: str, two: str) -> None:
+    """Each of these pairs asks for two different answers."""
+    assert difference(one, two).guarded
+    assert difference(two, one).guarded
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("convert 5 km to miles", "what is 5.0 km in miles"),
+        ("what are 1,000 euros in dollars", "1000 euros to dollars"),
+        ("top three songs", "top 3 songs"),
+        ("how do I enable roaming", "how can I turn roaming on"),
+        ("", ""),
+        ("\u0440\u0443\u0441\u0441\u043a\u0438\u0439 \u0442\u0435\u043a\u0441\u0442", "\u5b57\u5e55"),
+    ],
+)
+def test_guard_lets_other_wordings_pass(one: str, two: str) -> None:
+    """The same number in another spelling is the same number."""
+    assert not difference(one, two).guarded
+
+
+def test_swapped_is_one_content_word_for_another() -> None:
+    """An entity exchanged, not a paraphrase."""
+    assert difference("what is the capital of Norway", "what is the capital of Chile").swapped
+    assert not difference("what is the capital of Norway", "what is the main city of Chile").swapped
+    assert not difference("Norway", "Chile").swapped
+
+
+def test_reordered_is_the_same_words_in_another_order() -> None:
+    """Direction is all that differs; fillers and endings are no matter of order."""
+    assert difference("flights from Rome to Oslo", "flights from Oslo to Rome").reordered
+    assert not difference("flights from Rome to Oslo", "flight from Rome to Oslo please").reordered
+    assert not difference("flights from Rome to Oslo", "flights from Rome to Oslo").reordered
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_difference_is_symmetric_and_bounded(one: str, two: str) -> None:
+    """Any text at all, either way round."""
+    found = difference(one, two)
+
+    assert found == difference(two, one)
+    assert 0.0 <= found.overlap <= 1.0
+    assert not difference(one, one).guarded
+    assert difference(one, one).overlap == 1.0
+
+
+def test_difference_of_huge_texts_takes_bounded_time() -> None:
+    """Of 100,000 words only the beginning is looked at."""
+    began = time.thread_time()
+    found = difference("word " * 100_000, "word " * 100_000 + "7")
+
+    assert time.thread_time() - began < 0.1
+    assert not found.guarded
+    assert difference("x " * MAX_CHARACTERS + "7", "x " * MAX_CHARACTERS).overlap == 1.0
