@@ -5,8 +5,10 @@
     │   ├── InvalidRequest           400, names the field
     │   │   └── ContextLengthExceeded 400, prompt and answer are longer than the model's context
     │   ├── Unauthorized             401
+    │   ├── Forbidden                403, the key may not do that
     │   ├── UnknownModel             404
     │   ├── UnknownPath              404
+    │   ├── UnknownEntry             404, nothing of that id is cached
     │   ├── MethodNotAllowed         405
     │   ├── BodyTooLarge             413
     │   ├── UnsupportedEncoding      415
@@ -14,6 +16,7 @@
     ├── GatewayError                 the operator can mend it
     │   ├── ConfigurationError       at start or reload
     │   ├── Draining                 503
+    │   ├── StoreUnavailable         503, a shared store does not answer an operator
     │   └── InternalError            500
     └── UpstreamError                no answer to pass on
         ├── ConnectFailed            502, nothing was sent
@@ -98,6 +101,13 @@ class Unauthorized(RequestError):
     code = "invalid_api_key"
 
 
+class Forbidden(RequestError):
+    """The key is one of ours, and may not do that."""
+
+    status = 403
+    code = "not_allowed"
+
+
 class UnknownModel(RequestError):
     """No route answers for that model."""
 
@@ -110,6 +120,13 @@ class UnknownPath(RequestError):
 
     status = 404
     code = "unknown_url"
+
+
+class UnknownEntry(RequestError):
+    """The cache has nothing of that id, or not any more."""
+
+    status = 404
+    code = "entry_not_found"
 
 
 class MethodNotAllowed(RequestError):
@@ -159,6 +176,13 @@ class Draining(GatewayError):
     status = 503
     code = "draining"
     log_level = logging.INFO
+
+
+class StoreUnavailable(GatewayError):
+    """The shared store of the semantic cache does not answer what an operator asks of it."""
+
+    status = 503
+    code = "store_unavailable"
 
 
 class InternalError(GatewayError):

@@ -32,6 +32,7 @@ class CacheOutcome(StrEnum):
     """How a cache took part in an answer; also the value of the `x-cache` header."""
 
     HIT = "hit"
+    SEMANTIC = "semantic"
     MISS = "miss"
     JOINED = "joined"
     BYPASS = "bypass"
@@ -55,6 +56,14 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
+class SemanticFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the semantic cache made of a call: why, and for an answer which entry, and how near its question was."""
+
+    reason: str
+    entry: str | None = None
+    similarity: float | None = None
+
+
 class Facts:
     """What was learned on the way of one call; every stage writes its own fields, the edge reads them once.
 
@@ -70,6 +79,7 @@ class Facts:
         "cache_age_s",
         "fallback_route",
         "first_token_at",
+        "semantic",
         "sent_at",
         "stream_end",
         "upstream_model",
@@ -86,6 +96,7 @@ class Facts:
         self.cache: CacheOutcome | None = None
         self.cache_age_s: float | None = None
         self.fallback_route: str | None = None
+        self.semantic: SemanticFacts | None = None
         self.sent_at: float | None = None
         self.first_token_at: float | None = None
         self.stream_end: StreamEnd | None = None

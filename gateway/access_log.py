@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 from prometheus_client import Counter
 
-from backends.protocol import CacheOutcome, Operation, Usage
+from backends.protocol import CacheOutcome, Operation, SemanticFacts, Usage
 from backends.stream import StreamEnd
 
 _MAX_LINES = 10_000
@@ -41,6 +41,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     stream_end: StreamEnd | None = None
     error: str | None = None
     upstream_request_id: str | None = None
+    semantic: SemanticFacts | None = None
 
 
 class AccessLog:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backends.errors import ConfigurationError, MethodNotAllowed, SlipstreamError, UnknownPath
 from backends.protocol import Operation
+from gateway.api.cache import CacheApi
 from gateway.api.endpoint import Endpoint, cors_headers
 from gateway.api.models import Models
 from gateway.core import Core
@@ -62,6 +63,7 @@ class Application:
         for path, operation in _OPERATIONS.items():
             self._hot[path] = self._hot["/v1" + path] = Endpoint(core, operation, path)
         self._models = Models(core)
+        self._cache = CacheApi(core)
         self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
         self._pages = self._starlette()
         self.opening_error: ConfigurationError | None = None
@@ -100,6 +102,8 @@ class Application:
         root = below.lstrip("/").split("/", 1)[0]
         if root == "models" and method in ("GET", "HEAD"):
             return self._models
+        if root == "cache":
+            return self._cache
         if path.startswith("/v1/") or root in _API_ROOTS:
             return self._passthrough
         return self._pages

@@ -1,6 +1,6 @@
 """The one place that constructs: from a loaded policy to stacks of backends, in the order in which calls meet them.
 
-    fallback -> exact cache -> pool (balance, retry, breaker) -> leaf
+    fallback -> exact cache -> semantic cache -> pool (balance, retry, breaker) -> leaf
 
 A stage that a route does not ask for is not in its stack.
 """
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from graphlib import TopologicalSorter
 from random import Random
+from typing import TYPE_CHECKING
 
 from backends.clock import Clock
 from backends.config import Config
+from backends.errors import ConfigurationError
 from backends.protocol import Backend, Timeouts
 from backends.registry import Registry
 from gateway.auth import Keyring
@@ -23,8 +25,12 @@ from policies.cache.store_memory import MemoryEntryStore
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher
 from policies.pool.fallback import Fallback, Target
+from policies.pool.fleet import Fleet, is_balanced_by_load
 from policies.pool.pool import Member, Pool
 from policies.schema import RoutePolicy, StoresPolicy
+
+if TYPE_CHECKING:
+    from policies.cache.semantic.build import Semantics
 
 
 def build_store(policy: StoresPolicy, clock: Clock) -> Store:
@@ -40,18 +46,32 @@ def build_store(policy: StoresPolicy, clock: Clock) -> Store:
 
 
 def assemble(
-    loaded: LoadedPolicy, clock: Clock, store: Store, registry: Registry, previous: Runtime | None = None
+    loaded: LoadedPolicy,
+    clock: Clock,
+    store: Store,
+    registry: Registry,
+    previous: Runtime | None = None,
+    *,
+    seed: int | None = None,
 ) -> Runtime:
-    """A runtime for that policy. A leaf whose settings are those of `previous` is taken over, connections and all."""
+    """A runtime for that policy. A leaf whose settings are those of `previous` is taken over, connections and all.
+
+    With a `seed` its random choices are the same each time.
+
+    Raises: ConfigurationError where a route has a semantic cache without the extra.
+    """
     leaves = {
         name: _leaf(name, kind, settings, clock, registry, previous)
         for name, (kind, settings) in loaded.backends.items()
     }
     routes = {route.name: route for route in loaded.policy.routes}
-    order = TopologicalSorter({name: _fallback_routes(route) for name, route in routes.items()}).static_order()
+    order = TopologicalSorter({name: _routes_below(route) for name, route in routes.items()}).static_order()
+    semantics = _semantics(loaded, clock, previous)
+    fleet = _fleet(loaded, leaves, clock, previous, seed)
     stacks: dict[str, Stack] = {}
     for name in order:
-        stacks[name] = _stack(routes[name], leaves, stacks, clock, store)
+        pool = _pool(routes[name], leaves, fleet, clock, seed)
+        stacks[name] = _stack(routes[name], pool, leaves, stacks, clock=clock, store=store, semantics=semantics)
     return Runtime(
         loaded=loaded,
         keyring=Keyring(loaded.policy.keys),
@@ -59,7 +79,58 @@ def assemble(
         stacks=stacks,
         leaves=leaves,
         model_labels=_model_labels(loaded),
+        resources=(
+            *((fleet,) if fleet is not None else ()),
+            *(semantics.settled().resources if semantics is not None else ()),
+        ),
+        semantic=semantics.administration if semantics is not None else None,
+        semantics=semantics,
+        fleet=fleet,
     )
+
+
+def _fleet(
+    loaded: LoadedPolicy, leaves: Mapping[str, Backend], clock: Clock, previous: Runtime | None, seed: int | None
+) -> Fleet | None:
+    routes = loaded.policy.routes
+    if not any(is_balanced_by_load(route) for route in routes):
+        return None
+    known = previous.fleet if previous is not None else None
+    return Fleet(routes, leaves, clock, random=Random(seed), folder=loaded.policy.stores.state, previous=known)
+
+
+def _pool(
+    route: RoutePolicy, leaves: Mapping[str, Backend], fleet: Fleet | None, clock: Clock, seed: int | None
+) -> Pool:
+    has_weights = route.balance != "round_robin"
+    return Pool(
+        route.name,
+        [
+            Member(leaves[part.ref], part.model, part.weight if has_weights else min(part.weight, 1), part.priority)
+            for part in route.backends
+        ],
+        retry=route.retry,
+        breaker=route.circuit_breaker,
+        clock=clock,
+        random=Random(seed),
+        routing=fleet.routing(route.name) if fleet is not None else None,
+    )
+
+
+def _semantics(loaded: LoadedPolicy, clock: Clock, previous: Runtime | None) -> Semantics | None:
+    if not any(_has_semantic(route) for route in loaded.policy.routes):
+        return None
+    try:
+        from policies.cache.semantic.build import Semantics
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the semantic cache lacks {error.name}: pip install 'slipstream-gateway[semantic]'"
+        ) from error
+    return Semantics(loaded.policy.stores, clock, Random(), previous.semantics if previous is not None else None)
+
+
+def _has_semantic(route: RoutePolicy) -> bool:
+    return route.cache is not None and route.cache.semantic is not None and route.cache.semantic.is_on
 
 
 def _leaf(
@@ -71,7 +142,14 @@ def _leaf(
 
 
 def _stack(
-    route: RoutePolicy, leaves: Mapping[str, Backend], stacks: Mapping[str, Stack], clock: Clock, store: Store
+    route: RoutePolicy,
+    pool: Pool,
+    leaves: Mapping[str, Backend],
+    stacks: Mapping[str, Stack],
+    *,
+    clock: Clock,
+    store: Store,
+    semantics: Semantics | None,
 ) -> Stack:
     timeouts = Timeouts(
         connect_s=route.timeouts.connect,
@@ -79,15 +157,10 @@ def _stack(
         stream_idle_s=route.timeouts.stream_idle,
         total_s=route.timeouts.total,
     )
-    pool = Pool(
-        route.name,
-        [Member(leaves[part.ref], part.model, part.weight, part.priority) for part in route.backends],
-        retry=route.retry,
-        breaker=route.circuit_breaker,
-        clock=clock,
-        random=Random(),
-    )
     backend: Backend = pool
+    if semantics is not None and _has_semantic(route):
+        judges = [(stacks[name].backend, stacks[name].timeouts) for name in _judges(route)]
+        backend = semantics.stage(route, backend, leaves, judges[0] if judges else None)
     if route.cache is not None and route.cache.exact.enabled:
         backend = ExactCache(backend, route.cache, store, clock, route=route.name)
     if route.fallbacks is not None:
@@ -103,8 +176,15 @@ def _stack(
     )
 
 
-def _fallback_routes(route: RoutePolicy) -> tuple[str, ...]:
-    return route.fallbacks.routes if route.fallbacks is not None else ()
+def _routes_below(route: RoutePolicy) -> tuple[str, ...]:
+    """Routes whose stacks this one asks."""
+    fallbacks = route.fallbacks.routes if route.fallbacks is not None else ()
+    return (*fallbacks, *_judges(route))
+
+
+def _judges(route: RoutePolicy) -> tuple[str, ...]:
+    semantic = route.cache.semantic if route.cache is not None else None
+    return (semantic.judge.route,) if semantic is not None and semantic.judge is not None else ()
 
 
 def _model_labels(loaded: LoadedPolicy) -> frozenset[str]:

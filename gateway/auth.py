@@ -14,18 +14,20 @@ from policies.schema import KeyPolicy
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """A caller: the name of its key, its tenant, and globs over the models it may use."""
+    """A caller: the name of its key, its tenant, globs over the models it may use, and whether it is an operator."""
 
     key: str
     tenant: str
     models: tuple[str, ...]
+    admin: bool = False
 
     def may_use(self, model: str) -> bool:
         """Whether the key's `models` cover this one."""
         return self.models == ("*",) or allows(self.models, model)
 
 
-ANONYMOUS = Principal("", "default", ("*",))
+ANONYMOUS = Principal("", "default", ("*",), admin=True)
+"""Whoever calls a gateway without keys, which only this machine can reach."""
 
 
 class Keyring:
@@ -37,7 +39,7 @@ class Keyring:
 
     def __init__(self, keys: Sequence[KeyPolicy]) -> None:
         self._principals = {
-            _digest(key.key.get_secret_value().encode("utf-8")): Principal(key.name, key.tenant, key.models)
+            _digest(key.key.get_secret_value().encode("utf-8")): Principal(key.name, key.tenant, key.models, key.admin)
             for key in keys
         }
 

@@ -39,14 +39,14 @@ class ClientConnection(HttpToolsProtocol):
         self.app_state = {**self.app_state, _STATE_KEY: self}
         self._corked = _CorkedTransport(transport, self.loop)
         super().connection_made(self._corked)  # type: ignore[arg-type]  # by its methods
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._idle_since: float | None = self.loop.time()
+        self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left: whatever is being answered is cancelled."""
         self.is_gone = True
         super().connection_lost(exc)
-        # uvicorn leaves this one behind a connection that broke.
-        self._unset_keepalive_if_required()
+        self._idle_check.cancel()
         self._set_read_limit(None)
         self.resume_writing()
         for task in self.answering:
@@ -78,6 +78,18 @@ class ClientConnection(HttpToolsProtocol):
         if not cycle.keep_alive:
             self._corked.close()
         cycle.on_response()
+
+    def take_body(self, max_bytes: int) -> bytes | None:
+        """The body of the request that is being answered, if it is here whole and no longer than that.
+
+        Most bodies come with their head; a message, a coroutine and its event would cost more than reading them.
+        """
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected or len(cycle.body) > max_bytes:
+            return None
+        body = bytes(cycle.body)
+        cycle.body = bytearray()
+        return body
 
     def write_chunk(self, piece: bytes) -> None:
         """One piece of a chunked body whose head and end go through ASGI.
@@ -112,6 +124,29 @@ class ClientConnection(HttpToolsProtocol):
         if self.flow.read_paused and not self.pipeline:
             self.flow.resume_reading()
 
+    def on_response_complete(self) -> None:
+        """The answer is written: the next request that waits is answered, or the connection is idle from now on.
+
+        uvicorn sets a timer for every answer and cancels it at the next request; here one looks now and then.
+        """
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._idle_since = self.loop.time()
+
+    def _close_if_idle(self) -> None:
+        left_s = float(self.timeout_keep_alive)
+        if self._idle_since is not None:
+            left_s -= self.loop.time() - self._idle_since
+        if left_s > 0:
+            self._idle_check = self.loop.call_later(left_s, self._close_if_idle)
+        elif not self.transport.is_closing():
+            self.transport.close()
+
     def send_400_response(self, msg: str) -> None:
         """What came is not HTTP."""
         self._refuse(b"400 Bad Request", "this is not a valid HTTP/1.1 request", "invalid_http")
@@ -129,6 +164,7 @@ class ClientConnection(HttpToolsProtocol):
             self._write_limit = None
 
     def _receive(self, data: bytes) -> None:
+        self._idle_since = None
         super().data_received(data)
         if self.scope is None or "method" not in self.scope:
             self._num_head_bytes += len(data)

@@ -138,6 +138,7 @@ def _line(exchange: Exchange, wall_offset_s: float) -> Line:
     )
     line.error = exchange.error_code
     line.upstream_request_id = facts.upstream_request_id
+    line.semantic = facts.semantic
     if exchange.stream:
         line.stream_end = facts.stream_end
         if facts.first_token_at is not None:

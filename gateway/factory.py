@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
@@ -34,7 +35,21 @@ def load(settings: Settings, registry: Registry) -> LoadedPolicy:
     def settings_of(kind: str) -> type[Config]:
         return registry.kind(kind).config
 
-    return load_policy(settings.policy, environment(), settings_of)
+    loaded = load_policy(settings.policy, environment(), settings_of)
+    stores = loaded.policy.stores
+    if settings.workers > 1 and stores.semantic.folder is not None and stores.redis is None:
+        raise ConfigurationError(
+            f"stores.semantic.folder is for one worker, and there are {settings.workers}: use stores.redis instead"
+        )
+    return loaded if settings.kernels == "auto" else _with_reference_kernels(loaded)
+
+
+def _with_reference_kernels(loaded: LoadedPolicy) -> LoadedPolicy:
+    backends = {
+        name: (kind, config.model_copy(update={"kernels": "reference"}) if kind == "engine" else config)
+        for name, (kind, config) in loaded.backends.items()
+    }
+    return replace(loaded, backends=backends)
 
 
 def create_application() -> Application:

@@ -30,6 +30,12 @@ def refresh_gauges(core: Core, store: Store) -> None:
     for route, stack in core.runtime.stacks.items():
         for name, state in stack.breaker_states().items():
             metrics.breaker_open.labels(route, name).set(state != "closed")
+    if core.runtime.semantic is not None:
+        for route, stage in core.runtime.semantic.stages.items():
+            metrics.semantic.refresh(route, stage)
+        metrics.semantic.refresh_store(core.runtime.semantic.answers)
+    if core.runtime.fleet is not None:
+        metrics.routing.refresh(core.runtime.fleet)
     held = store.statistics()
     metrics.store_entries.set(held.entries)
     metrics.store_bytes.set(held.bytes)
@@ -51,6 +57,19 @@ def retire_gauges(core: Core, previous: Runtime) -> None:
             gauges, labels = metrics.engines.retire(name)
             for gauge in gauges:
                 _retire(gauge, *labels)
+    stages = runtime.semantic.stages if runtime.semantic is not None else {}
+    for route, stage in previous.semantic.stages.items() if previous.semantic is not None else ():
+        # What was counted since the last look would be lost with the stage.
+        metrics.semantic.refresh(route, stage)
+        if route not in stages:
+            for gauge, label in metrics.semantic.retire(route):
+                _retire(gauge, label)
+    if previous.fleet is not None:
+        metrics.routing.refresh(previous.fleet)
+        kept_replicas = runtime.fleet.names if runtime.fleet is not None else frozenset()
+        for name in previous.fleet.names - kept_replicas:
+            for gauge in metrics.routing.gauges():
+                _retire(gauge, name)
     for route, stack in previous.stacks.items():
         kept = runtime.stacks[route].breaker_states() if route in runtime.stacks else {}
         for name in stack.breaker_states().keys() - kept.keys():

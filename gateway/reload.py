@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backends.errors import ConfigurationError
-from backends.protocol import Backend
 from gateway.core import Core
 from gateway.gauges import retire_gauges
-from gateway.runtime import Runtime
+from gateway.runtime import Resource, Runtime
 
 _logger = logging.getLogger(__name__)
 
@@ -51,10 +50,11 @@ class Reloader:
             await self._close_idle()
 
     async def aclose(self) -> None:
-        """Close every backend, of the runtime in force and of retired ones."""
+        """Close everything, of the runtime in force and of retired ones: stacks, what they share, leaves."""
         runtimes = {*self._retired, self._core.runtime}
-        for backend in {id(leaf): leaf for runtime in runtimes for leaf in _owned(runtime)}.values():
-            await backend.aclose()
+        owned = {id(part): part for runtime in runtimes for part in _owned(runtime)}
+        for part in reversed(owned.values()):
+            await part.aclose()
 
     async def _wait_for_reason(self) -> bool:
         try:
@@ -91,17 +91,17 @@ class Reloader:
         for runtime in [runtime for runtime in self._retired if runtime.in_flight == 0]:
             self._retired.discard(runtime)
             kept = {id(leaf) for other in (self._core.runtime, *self._retired) for leaf in _owned(other)}
-            for backend in _owned(runtime):
-                if id(backend) not in kept:
-                    await backend.aclose()
+            for part in reversed(_owned(runtime)):
+                if id(part) not in kept:
+                    await part.aclose()
 
 
 async def open_runtime(runtime: Runtime, previous: Runtime | None = None) -> None:
     """Open what the previous runtime has not opened already."""
     opened = {id(leaf) for leaf in _owned(previous)} if previous is not None else set()
-    for backend in _owned(runtime):
-        if id(backend) not in opened:
-            await backend.open()
+    for part in _owned(runtime):
+        if id(part) not in opened:
+            await part.open()
 
 
 def show_revision(core: Core) -> None:
@@ -109,9 +109,9 @@ def show_revision(core: Core) -> None:
     core.metrics.policy_info.labels(core.runtime.revision).set(1)
 
 
-def _owned(runtime: Runtime) -> list[Backend]:
-    """Leaves, and the policies stacked on them (which own their tasks, never their leaves)."""
-    return [*runtime.leaves.values(), *(stack.backend for stack in runtime.stacks.values())]
+def _owned(runtime: Runtime) -> list[Resource]:
+    """In the order of opening: leaves, what stacks share, and the stacks (which own their tasks, never the others)."""
+    return [*runtime.leaves.values(), *runtime.resources, *(stack.backend for stack in runtime.stacks.values())]
 
 
 def _fingerprint(path: Path) -> tuple[int, int, int] | None:

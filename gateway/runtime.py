@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from backends.protocol import Backend, Operation, Timeouts
 from gateway.auth import Keyring
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher
 from policies.schema import RoutePolicy
+
+if TYPE_CHECKING:
+    from policies.cache.semantic.admin import Administration
+    from policies.cache.semantic.build import Semantics
+    from policies.pool.fleet import Fleet
+
+
+class Resource(Protocol):
+    """Something that stacks share, opened before and closed after them."""
+
+    async def open(self) -> None:
+        """Acquire what it needs. Raises: ConfigurationError."""
+
+    async def aclose(self) -> None:
+        """Release everything. Safe to call twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +52,13 @@ class Runtime:
     leaves: Mapping[str, Backend]
     model_labels: frozenset[str]
     """Models that the policy names: the only ones that become a metric label."""
+    resources: tuple[Resource, ...] = ()
+    semantic: Administration | None = None
+    """What operators do with the semantic cache, where a route has one."""
+    semantics: Semantics | None = None
+    """The same for the next runtime, which takes over what stays."""
+    fleet: Fleet | None = None
+    """What is known of backends that are balanced by load."""
     in_flight: int = 0
 
     @property

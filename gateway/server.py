@@ -147,7 +147,8 @@ def configure_logging(settings: Settings) -> None:
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    for name in ("uvicorn", "faiss.loader"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_UnfinishedOnPurpose())
     for name, cost in (("uvloop", "twice"), ("httptools", "twice")):
         if importlib.util.find_spec(name) is None:

@@ -48,6 +48,9 @@ class Settings(BaseSettings):
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Web origins whose pages may call the gateway, separated by commas; `*` for all."
     )
+    kernels: Literal["auto", "reference"] = Field(
+        "auto", description="`reference` sets `kernels: reference` for every backend of type engine."
+    )
     tracing: bool = Field(
         False, description="Export OpenTelemetry spans over OTLP/HTTP (OTEL_* variables apply); needs the extra `otel`."
     )

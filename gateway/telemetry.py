@@ -13,10 +13,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from backends.protocol import CacheOutcome, Facts, Operation
 from backends.stream import StreamEnd
 from gateway.engine_metrics import EngineMetrics
+from gateway.routing_metrics import RoutingMetrics
+from gateway.semantic_metrics import SemanticMetrics
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
-_SAVED = frozenset({CacheOutcome.HIT, CacheOutcome.JOINED})
+_SAVED = frozenset({CacheOutcome.HIT, CacheOutcome.SEMANTIC, CacheOutcome.JOINED})
 _AcrossWorkers = Literal["livesum", "livemax", "max"]
 OTHER = "_other"
 """Stands for a model that the policy file does not name, and for calls that no route took."""
@@ -66,6 +68,8 @@ class Metrics:
         self.store_bytes = gauge("cache_bytes", "Bytes that the cache holds in memory.")
         self.store_errors = gauge("cache_store_errors", "Failures of the cache's store since start; each was a miss.")
         self.engines = EngineMetrics(registry)
+        self.semantic = SemanticMetrics(registry)
+        self.routing = RoutingMetrics(registry)
 
 
 class RouteMetrics:
@@ -130,7 +134,8 @@ class RouteMetrics:
             metrics.tokens.labels(*self._labels, kind).inc(used)
             metrics.saved_tokens.labels(*self._labels, kind).inc(saved)
         for outcome, number in self._cache.items():
-            metrics.cache_lookups.labels(route, "exact", outcome.value).inc(number)
+            layer = "semantic" if outcome is CacheOutcome.SEMANTIC else "exact"
+            metrics.cache_lookups.labels(route, layer, outcome.value).inc(number)
         for how, number in self._ends.items():
             metrics.stream_ends.labels(route, how.value).inc(number)
         self._statuses.clear()

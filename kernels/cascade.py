@@ -60,7 +60,9 @@ def prepare_cascade(
     check_tensor("shared.num_shared", shared.num_shared, ints, (num_groups,), device=q.device)
     check_tensor("shared.skipped", shared.skipped, ints, (num_sequences,), device=q.device)
     num_splits = count_splits(plan, plan.max_query, 0)
-    check(shared.max_shared <= num_splits, "shared.max_shared", f"at most {num_splits} splits", shared.max_shared)
+    # What is shared ends before the last position, and is read without a look at the page table's width.
+    most = max(plan.max_kv - 1, 0) // SPLIT
+    check(0 <= shared.max_shared <= most, "shared.max_shared", f"from 0 to {most} splits", shared.max_shared)
     if not shared.max_shared or not q.shape[0]:
         return prepare_paged_decode(q, kv, plan, scale=scale, softcap=softcap)
     totals, weights = states = split_states(q, num_sequences * plan.max_query, num_splits)

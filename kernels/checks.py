@@ -65,7 +65,7 @@ def check_tensor(
 
 
 def check_attention(q: Tensor, kv: PagedKV, plan: AttentionPlan, *, window: int, softcap: float) -> None:
-    """What every attention kernel asks of its arguments. Page ids are looked at only where they lie on the host.
+    """What every attention kernel asks of its arguments. Values are looked at only where they lie on the host.
 
     Raises KernelInputError.
     """
@@ -75,6 +75,7 @@ def check_attention(q: Tensor, kv: PagedKV, plan: AttentionPlan, *, window: int,
     check(1 <= head_dim <= MAX_HEAD_DIM, "q", f"of a head_dim from 1 to {MAX_HEAD_DIM}", head_dim)
     check_pages(kv, q.dtype, head_dim, device=device)
     num_kv_heads = keys.shape[1]
+    check(num_heads >= 1, "q", "of one head or more", num_heads)
     check(num_heads % num_kv_heads == 0, "q", f"of a multiple of {num_kv_heads} heads", f"{num_heads} heads")
     num_sequences = plan.kv_lengths.shape[0]
     ints = (torch.int32,)
@@ -87,7 +88,7 @@ def check_attention(q: Tensor, kv: PagedKV, plan: AttentionPlan, *, window: int,
     check(window >= 0, "window", "0 or more", window)
     check(softcap >= 0, "softcap", "0 or more", softcap)
     if device.type == "cpu":
-        _check_pages(plan, keys.shape[0])
+        _check_values(plan, num_tokens, keys.shape[0])
 
 
 def check_sampling(logits: Tensor, rows: SampleRows) -> None:
@@ -171,6 +172,7 @@ def check_pages(kv: PagedKV, dtype: torch.dtype, head_dim: int, *, device: torch
     """Pages of `dtype`, or quantized ones with their scales; keys and values lie alike. Raises KernelInputError."""
     keys, dtypes = kv.keys, (dtype,) if kv.key_scales is None else QUANTIZED_DTYPES
     check_tensor("kv.keys", keys, dtypes, (None, None, PAGE_SIZE, head_dim), device=device, packed=2)
+    check(keys.shape[1] >= 1, "kv.keys", "of one head or more", keys.shape[1])
     check_tensor("kv.values", kv.values, (keys.dtype,), keys.shape, device=device, packed=2)
     check(kv.values.stride() == keys.stride(), "kv.values", f"strided as the keys, {keys.stride()}", kv.values.stride())
     if kv.key_scales is not None or kv.value_scales is not None:
@@ -194,10 +196,19 @@ def _check_scales(kv: PagedKV, device: torch.device) -> None:
     )
 
 
-def _check_pages(plan: AttentionPlan, num_pages: int) -> None:
-    """What only a host can look at without waiting: lengths and page ids."""
-    longest = int(plan.kv_lengths.max()) if plan.kv_lengths.numel() else 0
-    check(longest <= plan.max_kv, "plan.kv_lengths", f"at most plan.max_kv, {plan.max_kv}", longest)
+def _check_values(plan: AttentionPlan, num_tokens: int, num_pages: int) -> None:
+    """What only a host can look at without waiting: rows, lengths and page ids."""
+    starts = plan.query_starts
+    counts = starts.diff()
+    is_right = starts[[0, -1]].tolist() == [0, num_tokens] and bool((counts >= 0).all())
+    check(is_right, "plan.query_starts", f"rising from 0 to {num_tokens}, the rows of q", starts.tolist())
+    if plan.kv_lengths.numel():
+        most = int(counts.max())
+        is_right = plan.max_query >= most
+        check(is_right, "plan.max_query", f"{most} or more, the most queries of a sequence", plan.max_query)
+        shortest, longest = (int(bound) for bound in plan.kv_lengths.aminmax())
+        check(shortest >= 0, "plan.kv_lengths", "0 or more", shortest)
+        check(longest <= plan.max_kv, "plan.kv_lengths", f"at most plan.max_kv, {plan.max_kv}", longest)
     if plan.page_table.numel():
         lowest, highest = (int(bound) for bound in plan.page_table.aminmax())
         check(lowest >= 0, "plan.page_table", "of page ids from 0 on", lowest)

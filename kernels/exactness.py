@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.paging import PagedKV
-from kernels.registry import Arguments, Result, tensors
+from kernels.registry import Arguments, Op, Result, tensors
 
 BOUNDS = {
     torch.float32: (5e-6, 1e-6),
@@ -56,6 +56,14 @@ def errors(actual: Tensor, exact: Tensor) -> tuple[float, float]:
     difference = (actual - exact).abs().masked_fill(is_infinite & (actual == exact), 0.0)
     unit = exact.masked_fill(is_infinite, 0.0).square().mean().sqrt().clamp(min=1e-30)
     return float(difference.max() / unit), float(difference.square().mean().sqrt() / unit)
+
+
+def op_complaint(op: Op, actual: Result, arguments: Arguments, *, rounding: torch.dtype | None = None) -> str | None:
+    """What is wrong with the kernel's result for these arguments, by the operation's own measure if it has one."""
+    exact = for_twin(arguments, exact=True)
+    if op.complaint is not None:
+        return op.complaint(exact, actual)
+    return complaint(actual, op.reference(**exact), rounding=rounding)
 
 
 def complaint(actual: Result, exact: Result, *, rounding: torch.dtype | None = None, slack: float = 1.0) -> str | None:

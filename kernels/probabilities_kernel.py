@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels.checks import check_sampling
+from kernels.choice_exactness import probabilities_complaint
 from kernels.floor import LOG2_E, prepare_floors
 from kernels.jit import Launch, jit, launched, tl
 from kernels.registry import Op
@@ -85,4 +86,5 @@ OP = Op(
     reference=probabilities_reference,
     cases=probabilities_cases,
     cost=probabilities_cost,
+    complaint=probabilities_complaint,
 )

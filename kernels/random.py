@@ -84,7 +84,14 @@ def negated_exponentials_at_reference(
 
 def _negated_exponentials(words: Tensor) -> Tensor:
     # log1p of a small number keeps the small draws, which decide, apart from each other.
-    return ((words ^ (words >> 31)) * -UNIFORM_SCALE).sub_(UNIFORM_SHIFT).log1p_()
+    if words.device.type != "cpu":
+        return ((words ^ (words >> 31)) * -UNIFORM_SCALE).sub_(UNIFORM_SHIFT).log1p_()
+    # The same, in less time where there are few; only the last step is not bit-equal in numpy.
+    table = words.numpy()
+    draws = (table ^ (table >> 31)).astype(numpy.float32)
+    draws *= numpy.float32(-UNIFORM_SCALE)
+    draws -= numpy.float32(UNIFORM_SHIFT)
+    return torch.from_numpy(draws).log1p_()
 
 
 def _philox_torch(seeds: Tensor, positions: Tensor, stream: int, indices: Tensor, rounds: int) -> Tensor:
@@ -120,11 +127,10 @@ def _philox_numpy(
     """
     dims = (1,) * seeds.ndim
     multipliers = numpy.array(_MULTIPLIERS, dtype=numpy.uint64).reshape(2, *dims)
-    steps = numpy.array(_KEY_STEPS).reshape(2, *dims) * numpy.arange(rounds).reshape(-1, 1, *dims)
-    halves_of_seeds = numpy.empty((2, *seeds.shape), dtype=numpy.int64)
-    numpy.bitwise_and(seeds, _LOW, out=halves_of_seeds[0])
-    numpy.right_shift(seeds, 32, out=halves_of_seeds[1])
-    keys = (halves_of_seeds + steps).astype(numpy.uint32)
+    steps = numpy.array(_KEY_STEPS, dtype=numpy.uint32) * numpy.arange(rounds, dtype=numpy.uint32)[:, None]
+    halves_of_seeds = seeds.reshape(-1, 1).view(numpy.uint32).T.reshape(2, *seeds.shape)
+    # They wrap around, as they should.
+    keys = halves_of_seeds + steps.reshape(rounds, 2, *dims)
     # Words 0 and 2 wait in the low halves of what is multiplied next.
     wide = numpy.zeros((2, *out.shape[1:]), dtype=numpy.uint64)
     even: NDArray[numpy.uint32] = wide.view(numpy.uint32)[..., ::2]

@@ -70,6 +70,8 @@ class Op:
     launch     arguments -> result; the kernel
     prepare    arguments -> (result, launches): where the result will be and what has to run for it; takes "meta"
     reference  arguments -> result; the torch twin, exact enough to check against where floating tensors are float64
+    complaint  arguments with floating tensors in float64, the kernel's result -> what is wrong with it, or None; where
+               there is none, results are held to the bounds of `exactness.py`
     """
 
     name: str
@@ -78,6 +80,7 @@ class Op:
     reference: Callable[..., Result]
     cases: Callable[[], Sequence[Case]]
     cost: Callable[[Arguments], Cost]
+    complaint: Callable[[Arguments, Result], str | None] | None = None
 
 
 def tensors(result: Result) -> tuple[Tensor, ...]:

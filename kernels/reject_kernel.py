@@ -58,7 +58,12 @@ def prepare_reject(
         "num_counters": num_counters,
         "COUNTERS": RACE_COUNTERS,
     }
-    ending: dict[str, object] = {"tokens": tokens, "num_parts": num_parts, "PARTS": padded(num_parts)}
+    ending: dict[str, object] = {
+        "tokens": tokens,
+        "vocab_size": vocab_size,
+        "num_parts": num_parts,
+        "PARTS": padded(num_parts),
+    }
     return (accepted, tokens), [
         Launch(_reject_kernel, (num_sequences, num_parts), {**found, **racing}, RACE),
         Launch(_following_kernel, (num_sequences,), {**found, **ending}, WINNER),
@@ -156,6 +161,7 @@ def _following_kernel(
     chances: tl.tensor,
     winners: tl.tensor,
     tokens: tl.tensor,
+    vocab_size: int,
     num_parts: int,
     PARTS: tl.constexpr,
 ) -> None:
@@ -171,6 +177,8 @@ def _following_kernel(
     chance = tl.load(chances + at, mask=is_part, other=-1.0)
     is_best = is_part & (chance == tl.max(chance, 0))
     token = tl.min(tl.where(is_best, tl.load(winners + at, mask=is_part, other=_NO_TOKEN), _NO_TOKEN), 0)
+    # Among chances that are no numbers none is the best.
+    token = tl.where(token < vocab_size, token, 0)
     tl.store(tokens + sequence, token.to(tl.int64))
 
 

@@ -108,12 +108,13 @@ def _store(x: Tensor, pages: Tensor, scales: Tensor | None, ways: _Ways) -> None
     """[tokens, kv_heads, head_dim] into [pages, kv_heads, PAGE_SIZE, head_dim]."""
     if ways.stored is not None:
         x = x[ways.stored]
+    where = (ways.pages, ways.offsets)
     if scales is not None:
         x, row_scales = _quantized(x, pages.dtype)
-        scales.transpose(1, 2)[ways.pages, ways.offsets] = row_scales
+        scales.transpose(1, 2).index_put_(where, row_scales)
         # Scattering is not implemented for float8; the bytes are the same.
         x, pages = x.view(torch.uint8), pages.view(torch.uint8)
-    pages.transpose(1, 2)[ways.pages, ways.offsets] = x
+    pages.transpose(1, 2).index_put_(where, x)
 
 
 def _quantized(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

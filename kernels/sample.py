@@ -62,7 +62,7 @@ def sample_reference(logits: Tensor, rows: SampleRows, stream: int) -> Tensor:
 def sample_with_logprobs_reference(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
     """The tokens, and their log-probabilities [rows] by the logits alone, without temperature and filters."""
     tokens = sample_reference(logits, rows, stream)
-    return tokens, logits.log_softmax(dim=1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+    return tokens, logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - logits.logsumexp(dim=1)
 
 
 def sample_with_probs_reference(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
@@ -127,43 +127,42 @@ def _thresholds(weights: Tensor, rows: SampleRows) -> Tensor:
 
     Worked out on the host from each row's highest ones, where a number costs a tenth of a torch call.
     """
-    vocab_size = weights.shape[1]
-    top_k, top_p, min_p = (_column(values) for values in (rows.top_k, rows.top_p, rows.min_p))
+    num_rows, vocab_size = weights.shape
+    every = numpy.arange(num_rows)
+    top_k, top_p, min_p = (_on_host(values) for values in (rows.top_k, rows.top_p, rows.min_p))
     width = 1 if top_p is None else min(_FIRST_WIDTH, vocab_size)
     if top_k is not None:
         # A row without top-k asks for the whole vocabulary, which needs no looking.
-        width = max(width, int(numpy.where(top_k < vocab_size, top_k, 1).max()))
+        has_top_k = top_k < vocab_size
+        width = max(width, int((top_k * has_top_k).max()))
     while True:
         top = weights.topk(width, dim=1).values.cpu().numpy()
-        floors = numpy.zeros_like(top[:, :1])
-        if min_p is not None:
-            floors = top[:, :1] * min_p
+        floors = numpy.zeros(num_rows, dtype=numpy.float32) if min_p is None else top[:, 0] * min_p
         if top_k is not None:
-            kth = numpy.take_along_axis(top, numpy.minimum(top_k, width) - 1, axis=1)
-            floors = numpy.where(top_k < vocab_size, numpy.maximum(floors, kth), floors)
+            kth = top[every, numpy.minimum(top_k, width) - 1]
+            floors = numpy.maximum(floors, kth * has_top_k)
         if top_p is None:
             break
-        reached = numpy.where(top >= floors, top, 0.0).cumsum(axis=1)
+        reached = (top * (top >= floors[:, None])).cumsum(axis=1)
         wanted = top_p * numpy.where(floors > 0, _left(weights, floors, top, reached), 1.0)
-        if width == vocab_size or ((reached[:, -1:] >= wanted) | (top_p >= 1)).all():
+        if width == vocab_size or ((reached[:, -1] >= wanted) | (top_p >= 1)).all():
             # The last entry that stays is the first with which enough is reached.
-            last = numpy.minimum((reached < wanted).sum(axis=1, keepdims=True), width - 1)
-            lowest = numpy.take_along_axis(top, last, axis=1)
-            floors = numpy.where(top_p < 1, numpy.maximum(floors, lowest), floors)
+            last = numpy.minimum((reached < wanted[:, None]).sum(axis=1), width - 1)
+            floors = numpy.where(top_p < 1, numpy.maximum(floors, top[every, last]), floors)
             break
         width = min(8 * width, vocab_size)
-    return torch.from_numpy(floors).to(weights.device)
+    return torch.from_numpy(floors).to(weights.device).unsqueeze(1)
 
 
-def _column(values: Tensor | None) -> NDArray[Any] | None:
-    return None if values is None else values.cpu().numpy()[:, None]
+def _on_host(values: Tensor | None) -> NDArray[Any] | None:
+    return None if values is None else values.cpu().numpy()
 
 
 def _left(weights: Tensor, floors: NDArray[Any], top: NDArray[Any], reached: NDArray[Any]) -> NDArray[Any]:
-    """What all entries from `floors` on come to, [rows, 1]; most often they are all among the `top` ones."""
-    left = reached[:, -1:]
-    is_partial = (floors <= top[:, -1:]) & (floors > 0)
+    """What all entries from `floors` on come to, [rows]; most often they are all among the `top` ones."""
+    left: NDArray[Any] = reached[:, -1]
+    is_partial = (floors <= top[:, -1]) & (floors > 0)
     if top.shape[1] == weights.shape[1] or not is_partial.any():
         return left
-    whole = (weights * (weights >= torch.from_numpy(floors).to(weights.device))).sum(dim=1, keepdim=True)
-    return numpy.where(is_partial, whole.cpu().numpy(), left)
+    kept = weights >= torch.from_numpy(floors).to(weights.device).unsqueeze(1)
+    return numpy.where(is_partial, (weights * kept).sum(dim=1).cpu().numpy(), left)

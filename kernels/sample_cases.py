@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -135,13 +135,9 @@ _SMALL = {
     "greedy-beside-drawn": Shape(6, 9001, temperature=(0.0, 1.0), step=6.0),
     "greedy-of-almost-equal": Shape(3, 5000, temperature=(0.0,), scale=1e-9),
     "top-k": Shape(6, 9003, top_k=(1, 2, 40, 300, 9002, 9003)),
-    "top-k-of-equal": Shape(4, 9000, top_k=(1, 3, 900, 4000), step=0.5),
     # Of both zeros.
     "all-equal": Shape(2, 9000, top_k=(3, 9000), top_p=(1.0, 0.5), scale=0.0),
     "top-p": Shape(6, 9001, top_p=(0.0, 0.3, 0.8, 0.95, 0.999, 1.0), is_gapped=True),
-    "top-p-of-flat": Shape(3, 9003, top_p=(0.2, 0.9, 0.99), scale=0.01),
-    "top-p-of-equal": Shape(2, 5000, top_p=(0.01, 0.9), step=0.5, scale=1.0),
-    "min-p": Shape(4, 3000, temperature=(1.0, 2.0), min_p=(0.0, 0.01, 0.2, 1.0)),
     "all-filters": Shape(
         6,
         5003,
@@ -152,8 +148,18 @@ _SMALL = {
         step=0.125,
         is_gapped=True,
     ),
-    "masked": Shape(4, 2000, top_k=(2000, 20, 1500, 2000), top_p=(1.0, 0.9, 0.99, 0.7), scale=1.0, num_masked=1900),
+    "masked": Shape(4, 2000, top_k=(2000, 20, 3, 2000), top_p=(1.0, 0.9, 0.99, 0.7), num_masked=1990),
     "masked-but-one": Shape(2, 3000, temperature=(1.0, 0.0), min_p=(0.1, 0.0), num_masked=2999),
+    "peaked": Shape(8, 5003, temperature=(1.0, 0.3, 2.0), top_p=(0.999, 1.0, 0.9, 0.999999), scale=10.0),
+    "peaked-top-k": Shape(5, 3000, top_k=(1, 2, 3, 40, 3000), top_p=(0.999, 1.0), scale=20.0),
+    "peaked-beyond-float32": Shape(4, 2000, temperature=(1.0, 0.1), min_p=(0.0, 1e-30), scale=40.0),
+}
+_SMALL_CUTS = {
+    "top-k-of-equal": Shape(4, 9000, top_k=(1, 3, 900, 4000), step=0.5),
+    "top-p-of-flat": Shape(3, 9003, top_p=(0.2, 0.9, 0.99), scale=0.01),
+    "top-p-of-equal": Shape(2, 5000, top_p=(0.01, 0.9), step=0.5, scale=1.0),
+    "min-p": Shape(4, 3000, temperature=(1.0, 2.0), min_p=(0.0, 0.01, 0.2, 1.0)),
+    "peaked-of-equal": Shape(6, 3000, top_k=(1, 2, 7, 3000), top_p=(1.0, 0.999, 0.5), scale=10.0, step=4.0),
 }
 _VOCAB = 128_256
 _REAL = {
@@ -173,6 +179,8 @@ _SMALL_REJECT: dict[str, tuple[Sequence[int], int, float, float]] = {
     "many-drafts": ((17, 40, 20), 31, 0.15, 1.0),
     "far-from-the-target": ((2, 2, 2, 2), 257, 4.0, 3.0),
     "equal": ((3, 6), 100, 0.0, 2.0),
+    "peaked": ((4, 2, 5), 1003, 0.1, 10.0),
+    "peaked-and-far": ((4, 2, 5), 503, 1.0, 40.0),
     "certain": ((3, 3, 1), 500, 0.0, 1000.0),
 }
 _REAL_REJECT: dict[str, tuple[Sequence[int], int, float, float]] = {
@@ -190,18 +198,10 @@ def sample_cases() -> list[Case]:
 
 
 def probabilities_cases() -> list[Case]:
-    """The same rows; of real models' sizes, as many as drafts are verified at once.
-
-    They are flat: of a single large entry the rounding is far above the root mean square of a hundred thousand.
-    """
-    small = {**_SMALL, "top-k": replace(_SMALL["top-k"], top_k=(300, 3000, 9002, 9003), scale=1.0)}
+    """The same rows, and where cuts are hard to find, which is the same kernel's work for either."""
     return [
-        *(Case(name, partial(build_probabilities, shape)) for name, shape in small.items()),
-        *(
-            Case(name, partial(build_probabilities, replace(shape, num_rows=80, scale=1.0)), is_real=True)
-            for name, shape in _REAL.items()
-            if shape.num_rows > 1
-        ),
+        *(Case(name, partial(build_probabilities, shape)) for name, shape in (_SMALL | _SMALL_CUTS).items()),
+        *(Case(name, partial(build_probabilities, shape), is_real=True) for name, shape in _REAL.items()),
     ]
 
 

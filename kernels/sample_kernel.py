@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kernels.attend import padded
 from kernels.checks import check_sampling
+from kernels.choice_exactness import sample_complaint
 from kernels.floor import LOG2_E, prepare_floors
 from kernels.jit import Launch, jit, run, tl
 from kernels.probabilities_kernel import probabilities
@@ -102,6 +103,7 @@ def _prepared(
     ending: dict[str, object] = {
         "tokens": tokens,
         "logprobs": logprobs,
+        "vocab_size": vocab_size,
         "num_parts": num_parts,
         "PARTS": padded(num_parts),
     }
@@ -184,6 +186,7 @@ def _winner_kernel(
     row_stride: int,
     tokens: tl.tensor,
     logprobs: tl.tensor,
+    vocab_size: int,
     num_parts: int,
     PARTS: tl.constexpr,
 ) -> None:
@@ -202,6 +205,8 @@ def _winner_kernel(
     best = tl.max(tl.where(is_part, chance, -1.0), 0)
     is_best = is_part & (chance == best)
     token = tl.min(tl.where(is_best, tl.load(winners + at, mask=is_part, other=_NO_TOKEN), _NO_TOKEN), 0)
+    # Among chances that are no numbers none is the best.
+    token = tl.where(token < vocab_size, token, 0)
     tl.store(tokens + row, token.to(tl.int64))
     if logprobs is not None:
         part_peaks = tl.load(raw_peaks + at, mask=is_part, other=float("-inf"))
@@ -236,4 +241,5 @@ OP = Op(
     reference=sample_with_logprobs_reference,
     cases=sample_cases,
     cost=logits_cost,
+    complaint=sample_complaint,
 )

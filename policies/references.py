@@ -10,6 +10,8 @@ from policies.locate import Document, Place, Problem
 from policies.problems import show, unknown
 
 _MAX_CYCLES = 20
+_JUDGE_ROUTE = ("cache", "semantic", "judge", "route")
+_ENCODER_BACKEND = ("cache", "semantic", "encoder", "backend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,16 @@ def check_references(document: Document) -> Iterator[Problem]:
         for named in _texts(document, (*part, "ref"))
     ]
     fallbacks = [named for place in routes for named in _texts(document, (*place, "fallbacks", "routes"))]
+    judges = [named for place in routes for named in _texts(document, (*place, *_JUDGE_ROUTE))]
+    judges += _texts(document, ("defaults", *_JUDGE_ROUTE))
+    encoders = [named for place in routes for named in _texts(document, (*place, *_ENCODER_BACKEND))]
+    encoders += _texts(document, ("defaults", *_ENCODER_BACKEND))
     matched_keys = [named for place in routes for named in _texts(document, (*place, "match", "keys"))]
     matched_tenants = [named for place in routes for named in _texts(document, (*place, "match", "tenants"))]
     yield from _twice("route", route_names, document)
     yield from _twice("key", key_names, document)
-    yield from _dangling("backend", refs, known_backends, document)
-    yield from _dangling("route", fallbacks, [named.name for named in route_names], document)
+    yield from _dangling("backend", [*refs, *encoders], known_backends, document)
+    yield from _dangling("route", [*fallbacks, *judges], [named.name for named in route_names], document)
     yield from _dangling("key", matched_keys, [named.name for named in key_names], document)
     yield from _dangling("tenant", matched_tenants, sorted(tenants), document)
     yield from _cycles(routes, document)
@@ -79,11 +85,19 @@ def _dangling(what: str, names: Iterable[_Named], known: list[str], document: Do
             yield document.problem(named.place, unknown(what, named.name, known))
 
 
+def _judge_of(document: Document, route: Place) -> list[_Named]:
+    """The judge of a route: its own, or that of the defaults where it has no cache section of its own."""
+    section = document.value(route)
+    has_own = isinstance(section, dict) and "cache" in section
+    return _texts(document, (*route, *_JUDGE_ROUTE) if has_own else ("defaults", *_JUDGE_ROUTE))
+
+
 def _cycles(routes: list[Place], document: Document) -> Iterable[Problem]:
     graph: dict[str, dict[str, Place]] = {}
     for place in routes:
         for route in _texts(document, (*place, "name")):
             targets = graph.setdefault(route.name, {})
+            targets.update((named.name, named.place) for named in _judge_of(document, place))
             targets.update((named.name, named.place) for named in _texts(document, (*place, "fallbacks", "routes")))
     for _ in range(_MAX_CYCLES):
         try:
@@ -92,6 +106,7 @@ def _cycles(routes: list[Place], document: Document) -> Iterable[Problem]:
             # Each name in the list is a fallback of the next one.
             path = list(reversed(error.args[1]))
             last_place = graph[path[-2]].pop(path[-1])
-            yield document.problem(last_place, f"fallbacks lead back: {' -> '.join(path)}")
+            what = "judges" if "judge" in last_place else "fallbacks"
+            yield document.problem(last_place, f"{what} lead back: {' -> '.join(path)}")
         else:
             return

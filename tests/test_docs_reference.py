@@ -17,6 +17,8 @@ from backends.stream import StreamEnd
 from gateway.access_log import Line
 from gateway.engine_metrics import EngineMetrics
 from gateway.incoming import _OWN
+from gateway.routing_metrics import RoutingMetrics
+from gateway.semantic_metrics import SemanticMetrics
 from gateway.settings import Settings
 from gateway.telemetry import Metrics
 from policies.schema import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
@@ -51,10 +53,45 @@ def test_docs_engine_metrics_are_those_of_the_registry() -> None:
     ]
 
 
+def test_docs_semantic_metrics_are_those_of_the_registry() -> None:
+    """Every metric of the semantic cache is described with its name, type and labels, in the words of the code."""
+    described = [
+        [row[0].strip("`"), row[1], names(row[2]), row[3]] for row in table("docs/metrics.md", "semantic metric")
+    ]
+
+    assert described == [
+        [
+            metric._name + "_total" * (metric._type == "counter"),
+            metric._type,
+            [*metric._labelnames],
+            metric._documentation,
+        ]
+        for metric in SemanticMetrics(CollectorRegistry()).metrics()
+    ]
+
+
+def test_docs_routing_metrics_are_those_of_the_registry() -> None:
+    """Every metric of balancing is described with its name, type and labels, in the words of the code."""
+    described = [
+        [row[0].strip("`"), row[1], names(row[2]), row[3]] for row in table("docs/metrics.md", "routing metric")
+    ]
+
+    assert described == [
+        [
+            metric._name + "_total" * (metric._type == "counter"),
+            metric._type,
+            [*metric._labelnames],
+            metric._documentation,
+        ]
+        for metric in RoutingMetrics(CollectorRegistry()).metrics()
+    ]
+
+
 def test_docs_metrics_queries_use_metrics_that_exist() -> None:
     """Every query asks for described metrics and labels only; there are at least five."""
     described = {row[0].strip("`"): names(row[2]) for row in table("docs/metrics.md", "metric")}
-    described |= {row[0].strip("`"): names(row[2]) for row in table("docs/metrics.md", "engine metric")}
+    for kind in ("engine metric", "semantic metric", "routing metric"):
+        described |= {row[0].strip("`"): names(row[2]) for row in table("docs/metrics.md", kind)}
     queries = [block.text for block in blocks("promql")]
 
     assert len(queries) >= 5

@@ -73,6 +73,11 @@ class EngineConfig(Config):
         le=64,
         description="GPUs of this machine that share each layer of the model, each in a process of its own.",
     )
+    kernels: Literal["auto", "reference"] = Field(
+        default="auto",
+        description="On a GPU `reference` computes with PyTorch's own operations instead of our kernels; it tells "
+        "whether a kernel is at fault.",
+    )
     measure_peaks: bool = Field(
         default=False, description="Measure at the start what the device reaches, for the shares that metrics show."
     )

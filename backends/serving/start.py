@@ -78,6 +78,7 @@ def _options(config: EngineConfig, model: Path, draft: Path | None, adapter: Pat
         host_bytes=config.host_memory or 0,
         speculate=config.speculate,
         threads=config.threads,
+        reference_kernels=config.kernels == "reference",
         tensor_parallel=config.tensor_parallel,
         measure_peaks=config.measure_peaks,
     )

@@ -84,7 +84,10 @@ class Endpoint:
         self, scope: Scope, receive: Receive, send: Send, *, incoming: Incoming, exchange: Exchange, runtime: Runtime
     ) -> None:
         principal = exchange.principal = runtime.keyring.authenticate(incoming.credentials)
-        raw = await read_body(receive, incoming, self._core.settings.max_body)
+        max_bytes = self._core.settings.max_body
+        raw = connection_of(scope).take_body(max_bytes)
+        if raw is None:
+            raw = await read_body(receive, incoming, max_bytes)
         asked = self._read(raw, incoming)
         path = self._path or _path_below_root(scope)
         exchange.model = asked.model

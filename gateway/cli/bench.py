@@ -11,6 +11,8 @@ from typing import NoReturn
 
 import click
 
+from gateway.cli.bench_cache import cache
+
 MEASUREMENTS = ("bf16", "int8", "overhead", "speculation", "prefix", "ready")
 """What `--only` of `bench engine` can name."""
 
@@ -37,7 +39,11 @@ def bench() -> None:
     \b
     $ slipstream bench engine --only speculation
     $ slipstream bench kernels
+    $ slipstream bench cache --data semcache
     """
+
+
+bench.add_command(cache)
 
 
 @bench.command()

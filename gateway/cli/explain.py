@@ -12,9 +12,10 @@ import click
 
 from backends.config import format_duration
 from gateway.cli.loading import file_argument, format_option, no_env_option, read_policy_or_exit
+from policies.forecast import as_call, reasons, rule
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher, Verdict, allows, below_root
-from policies.schema import Policy, RouteBackend, RoutePolicy
+from policies.schema import Policy, RouteBackend, RoutePolicy, SemanticPolicy
 from policies.units import format_size
 
 
@@ -36,6 +37,7 @@ class Request:
     key: str
     tenant: str
     headers: tuple[tuple[bytes, bytes], ...]
+    body: dict[str, Any]
 
 
 @click.command()
@@ -73,12 +75,14 @@ def explain(
     """
     loaded = read_policy_or_exit(file, no_env=no_env)
     name, tenant = _caller(loaded.policy, key)
-    asked = Request(path, _model(request), name, tenant, tuple(_field(header) for header in headers))
+    body = _body(request)
+    fields = tuple(_field(header) for header in headers)
+    asked = Request(path, _model(body), name, tenant, fields, body)
     verdicts = RouteMatcher(loaded.policy.routes).explain(
         model=asked.model, path=below_root(path), headers=asked.headers, key=asked.key, tenant=asked.tenant
     )
     route = _chosen(loaded.policy, asked, verdicts)
-    stages = describe_stack(route, loaded) if route is not None else []
+    stages = describe_stack(route, loaded, asked) if route is not None else []
     if form == "json":
         click.echo(json.dumps(_as_data(asked, route, stages, verdicts), indent=2))
     else:
@@ -86,8 +90,8 @@ def explain(
     context.exit(0 if route is not None else 1)
 
 
-def describe_stack(route: RoutePolicy, loaded: LoadedPolicy) -> list[Stage]:
-    """The stages that a call of this route meets, from top to bottom; stages that it has not asked for are absent."""
+def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: Request) -> list[Stage]:
+    """The stages that the request meets in this route, top to bottom; stages that it has not asked for are absent."""
     stages: list[Stage] = []
     if route.fallbacks is not None:
         targets = ", then ".join(f"route {name}" for name in route.fallbacks.routes)
@@ -100,21 +104,42 @@ def describe_stack(route: RoutePolicy, loaded: LoadedPolicy) -> list[Stage]:
             f"answers up to {format_size(exact.max_entry)}, identical calls in flight: {exact.coalesce}"
         )
         stages.append(Stage("exact cache", detail, len(stages)))
+    if route.cache is not None and route.cache.semantic is not None and route.cache.semantic.is_on:
+        stages.append(Stage("semantic cache", _semantic_detail(route.cache.semantic), len(stages)))
     breaker = route.circuit_breaker
     retry = f"retries: {route.retry.attempts} on {', '.join(route.retry.on)}" if route.retry.attempts else "no retries"
     opens = (
         f"a backend rests {format_duration(breaker.open_for)} after {breaker.consecutive_failures} failures in a row"
     )
-    stages.append(Stage("pool", f"{retry}; {opens}; {format_duration(route.timeouts.total)} in all", len(stages)))
+    balance = f"{route.balance}: {rule(route)}; " if len(route.backends) > 1 else ""
+    total = format_duration(route.timeouts.total)
+    stages.append(Stage("pool", f"{balance}{retry}; {opens}; {total} in all", len(stages)))
     depth = len(stages)
+    call = as_call(below_root(asked.path), asked.body, asked.tenant)
+    whys = {id(reason.part): reason.why for reason in reasons(route, call, loaded.policy.stores.state)}
     by_priority = sorted(route.backends, key=lambda part: part.priority)
-    return [*stages, *(Stage(part.ref, _leaf(part, route, loaded), depth) for part in by_priority)]
+    return [*stages, *(Stage(part.ref, _leaf(part, route, loaded, whys.get(id(part))), depth) for part in by_priority)]
 
 
-def _leaf(part: RouteBackend, route: RoutePolicy, loaded: LoadedPolicy) -> str:
+def _semantic_detail(semantic: SemanticPolicy) -> str:
+    if semantic.mode == "static":
+        bound = f"serves from cosine {semantic.threshold:g} on, which promises nothing"
+    elif semantic.min_precision is not None:
+        bound = f"at least {100 * semantic.min_precision:g} % of served answers right"
+    else:
+        bound = f"at most {100 * semantic.max_wrong_hit_rate:g} % wrong answers per look-up"
+    if semantic.mode == "observe":
+        bound = f"serves nothing, only says what it would have served: {bound}"
+    judge = f", judged by route {semantic.judge.route}" if semantic.judge is not None else ""
+    kept = format_duration(semantic.ttl)
+    return f"{semantic.mode}: {bound}; encoder {semantic.encoder.type}, context {semantic.context}, kept {kept}{judge}"
+
+
+def _leaf(part: RouteBackend, route: RoutePolicy, loaded: LoadedPolicy, why: str | None) -> str:
     peers = sum(other.weight for other in route.backends if other.priority == part.priority)
     share = f"{100 * part.weight / peers:.3g} % of priority {part.priority}" if part.weight else "weight 0: not asked"
-    return f"{loaded.backends[part.ref][0]}, {share}" + (f', asked for model "{part.model}"' if part.model else "")
+    place = share if why is None else f"priority {part.priority}, {why}"
+    return f"{loaded.backends[part.ref][0]}, {place}" + (f', asked for model "{part.model}"' if part.model else "")
 
 
 def _caller(policy: Policy, name: str | None) -> tuple[str, str]:
@@ -128,14 +153,19 @@ def _caller(policy: Policy, name: str | None) -> tuple[str, str]:
     raise click.BadParameter(f'the policy has no key named "{name}". Known: {known}', param_hint="--key")
 
 
-def _model(request: TextIO) -> str:
-    """The model of a request's body; "" where it names none."""
+def _body(request: TextIO) -> dict[str, Any]:
+    """A request's body."""
     try:
         body = json.load(request)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"not JSON: {error}", param_hint="REQUEST") from error
     if not isinstance(body, dict):
         raise click.BadParameter("a request's body is a JSON object", param_hint="REQUEST")
+    return body
+
+
+def _model(body: dict[str, Any]) -> str:
+    """The model of a body; "" where it names none."""
     model = body.get("model", "")
     return model if isinstance(model, str) else ""
 

@@ -84,6 +84,16 @@ class LazyGroup(click.Group):
             "Start the gateway.",
             "slipstream serve policy.yaml --port 8080",
         ),
+        "simulate": Deferred(
+            "gateway.cli.simulate:simulate",
+            "Replay a trace of requests through a policy, in virtual time, on a fleet that need not exist.",
+            "slipstream simulate --trace trace.jsonl.gz --policy policy.yaml --fleet h200-8b:8",
+        ),
+        "cache": Deferred(
+            "gateway.cli.cache:cache",
+            "Find out how often the semantic cache would have served on a log of yours, and how often wrongly.",
+            "slipstream cache replay log.jsonl --policy policy.yaml",
+        ),
         "size": Deferred(
             "gateway.cli.size:size",
             "Work out what a model needs of a GPU, and how fast it could be there.",

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from policies.pool.breaker import CircuitBreaker
+from policies.pool.demand import Demand
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -33,8 +34,8 @@ class Balancer:
         ]
         self._credit = [0] * len(breakers)
 
-    def choose(self, tried: Collection[int] = ()) -> int | None:
-        """The index of the member to ask; None if all are out of rotation or in `tried`."""
+    def choose(self, tried: Collection[int] = (), _demand: Demand | None = None) -> int | None:
+        """The index of the member to ask; None if all are out of rotation or in `tried`. Turns look at no call."""
         credit = self._credit
         for group in self._groups:
             earned = 0

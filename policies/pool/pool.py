@@ -21,7 +21,10 @@ from backends.stream import StreamEnd
 from policies.pool.balance import Balancer, Share, max_ejected
 from policies.pool.breaker import CircuitBreaker
 from policies.pool.classify import Health, failure_of
+from policies.pool.demand import Demand
+from policies.pool.load_balance import LoadBalancer
 from policies.pool.retry import RetryBudget, backoff_s, retry_after_s
+from policies.pool.routing import Routing
 from policies.schema import CircuitBreakerPolicy, RetryPolicy
 
 Outcome = Reply | UpstreamError
@@ -60,8 +63,11 @@ class Pool:
         breaker: CircuitBreakerPolicy,
         clock: Clock,
         random: Random,
+        routing: Routing | None = None,
     ) -> None:
+        """`routing` is for who balances by load, or shares backends with who does; without it members take turns."""
         self._name = name
+        self._routing = routing
         self._members = tuple(members)
         self._labels = _labels(members)
         self._policy = retry
@@ -123,16 +129,17 @@ class Pool:
         self._sent += 1
         self._budget.add_call()
         balancer = self._balancers[call.operation]
-        index = balancer.choose()
+        demand = None if self._routing is None else self._routing.read(call)
+        index = balancer.choose((), demand)
         if index is None:
             self._failed += 1
             raise NoBackendAvailable(
                 f'every backend of the route "{self._name}" is out of rotation', retry_after_s=balancer.retry_in_s()
             )
-        outcome = await self._attempt(index, call)
+        outcome = await self._attempt(index, call, demand)
         if isinstance(outcome, Reply) and outcome.status < 400:
             return outcome
-        outcome = await self._retry(index, call, outcome)
+        outcome = await self._retry(index, call, demand, outcome)
         if not _is_answer(outcome):
             self._failed += 1
         if isinstance(outcome, Reply):
@@ -143,7 +150,7 @@ class Pool:
             # The error's traceback holds this frame; letting go of the error leaves no cycle behind.
             del outcome
 
-    async def _attempt(self, index: int, call: Call, failed: Outcome | None = None) -> Outcome:
+    async def _attempt(self, index: int, call: Call, demand: Demand | None, failed: Outcome | None = None) -> Outcome:
         """Ask one member, once `failed` is closed, and tell its breaker. An upstream's error is returned."""
         member = self._members[index]
         breaker = self._breakers[index]
@@ -158,7 +165,10 @@ class Pool:
         try:
             if isinstance(failed, Reply):
                 await failed.aclose()
-            reply = await member.backend.send(call)
+            if demand is None or self._routing is None:
+                reply = await member.backend.send(call)
+            else:
+                reply = await self._routing.replicas[index].ask(member.backend, call, demand)
         except UpstreamError as error:
             _report_failure(breaker, ticket, error)
             return error
@@ -173,7 +183,7 @@ class Pool:
             reply.stream.on_end.append(partial(_report_end, breaker, breaker.answering(ticket)))
         return reply
 
-    async def _retry(self, index: int, call: Call, outcome: Outcome) -> Outcome:
+    async def _retry(self, index: int, call: Call, demand: Demand | None, outcome: Outcome) -> Outcome:
         """Further attempts after `outcome` of member `index`, as far as policy, budget and deadline allow."""
         if not self._is_worth_retrying(outcome):
             return outcome
@@ -181,7 +191,7 @@ class Pool:
         for number in range(self._policy.attempts):
             now = self._clock.now()
             ready_at[index] = now + self._pause_s(number, outcome)
-            again = self._choose_again(call, ready_at)
+            again = self._choose_again(call, demand, ready_at)
             if again is None or (start_at := ready_at.get(again, now)) >= call.deadline:
                 return outcome
             if not self._budget.spend_nowait():
@@ -193,7 +203,7 @@ class Pool:
                     return outcome
             self._retries += 1
             index = again
-            outcome = await self._attempt(index, call, outcome)
+            outcome = await self._attempt(index, call, demand, outcome)
             if not self._is_worth_retrying(outcome):
                 return outcome
         self._exhausted += 1
@@ -209,12 +219,12 @@ class Pool:
             return math.inf
         return max(backoff_s(self._policy.backoff, number, self._random), asked_s or 0.0)
 
-    def _choose_again(self, call: Call, ready_at: dict[int, float]) -> int | None:
+    def _choose_again(self, call: Call, demand: Demand | None, ready_at: dict[int, float]) -> int | None:
         """A member that this call has not tried, else the one that is ready first.
 
         Only the member that failed needs the pause: it, and not the others, is down or full.
         """
-        untried = self._balancers[call.operation].choose(ready_at)
+        untried = self._balancers[call.operation].choose(ready_at, demand)
         if untried is not None:
             return untried
         available = [index for index in ready_at if self._breakers[index].is_available()]
@@ -229,7 +239,7 @@ class Pool:
                 await outcome.aclose()
             raise
 
-    def _balancer(self, operation: Operation) -> Balancer:
+    def _balancer(self, operation: Operation) -> Balancer | LoadBalancer:
         able = [operation in member.backend.capabilities.operations for member in self._members]
         # What nobody claims to answer may go to anyone: the member's refusal says best what is wrong.
         shares = [
@@ -237,7 +247,11 @@ class Pool:
             for index, member in enumerate(self._members)
             if able[index] or not any(able)
         ]
-        return Balancer(shares, self._breakers)
+        return (
+            Balancer(shares, self._breakers)
+            if self._routing is None
+            else self._routing.balancer(shares, self._breakers)
+        )
 
     def _may_eject(self) -> bool:
         return sum(not breaker.is_closed for breaker in self._breakers) < self._max_ejected

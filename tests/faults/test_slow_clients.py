@@ -36,6 +36,9 @@ class _Loop:
         self.now = 0.0
         self.timers: list[_Timer] = []
 
+    def time(self) -> float:
+        return self.now
+
     def call_later(self, delay: float, callback: Callable[[], object]) -> _Timer:
         self.timers.append(_Timer(self.now + delay, callback))
         return self.timers[-1]
@@ -111,6 +114,25 @@ def connection(loop: _Loop, transport: _Transport) -> ClientConnection:
     made = ClientConnection(config, ServerState(), {}, _loop=loop)  # type: ignore[arg-type]  # the part that is used
     made.connection_made(transport)
     return made
+
+
+async def test_client_that_has_its_answer_is_closed_when_it_stays_idle_and_not_before(
+    connection: ClientConnection, loop: _Loop, transport: _Transport
+) -> None:
+    """The time counts from the latest answer, however often the connection was used before."""
+    limit_s = connection.timeout_keep_alive
+    for _ in range(3):
+        loop.advance(limit_s * 0.75)
+        connection.data_received(_REQUEST)
+        loop.advance(limit_s * 1.5)
+        assert not transport.is_closing(), "a request that is being answered is not idle"
+        await connection.answer(200, [], b"{}")
+
+    loop.advance(limit_s * 0.9)
+    assert not transport.is_closing()
+    # A check that was set earlier may come in between and set the next.
+    loop.advance(limit_s * 0.2)
+    assert transport.is_closing()
 
 
 async def test_client_that_never_says_anything_is_closed(

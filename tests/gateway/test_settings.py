@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from backends.registry import Registry
+from gateway.factory import load
 from gateway.settings import Settings
 
 NAMES = [name for name in os.environ if name.startswith("SLIPSTREAM_")]
@@ -60,7 +63,7 @@ def test_settings_reach_worker_processes_as_they_are() -> None:
     """What is put into the environment reads back as the same settings, whatever the units were."""
     given = (
         "policy='p.yaml', host='::1', port=0, workers=3, max_body='1.5MiB', drain_delay='250ms', drain_limit='2m', "
-        "reload_interval='50ms', access_log='off', log_level='warning', tracing=True, "
+        "reload_interval='50ms', access_log='off', log_level='warning', tracing=True, kernels='reference', "
         "cors_origins='https://a.example, https://b.example'"
     )
     program = (
@@ -71,3 +74,24 @@ def test_settings_reach_worker_processes_as_they_are() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
 
     assert done.stdout.split() == ["True", str(1024 * 1536)]
+
+
+_POLICY = """
+version: 1
+backends:
+  here: {type: engine, model: slipstream-target}
+  far: {type: openai, base_url: "http://127.0.0.1:9/v1"}
+routes: [{name: all, match: {models: ["*"]}, backends: [{ref: here}, {ref: far}]}]
+"""
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_kernels_setting_reaches_every_engine_and_nothing_else(tmp_path: Path, kernels: str) -> None:
+    """One variable in the environment tells whether a kernel is at fault."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(_POLICY, encoding="utf-8")
+
+    loaded = load(Settings.model_validate({"policy": policy, "kernels": kernels}), Registry())
+
+    found = {name: getattr(config, "kernels", None) for name, (_, config) in loaded.backends.items()}
+    assert found == {"here": kernels, "far": None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -26,6 +27,7 @@ from policies.cache.semantic.contracts import (
     StateStore,
     Vector,
 )
+from policies.cache.semantic.judge import RouteJudge
 from policies.cache.semantic.quotas import Quotas
 from policies.cache.semantic.semantic import Parts, SemanticCache
 from policies.cache.semantic.space import VectorSpace
@@ -59,9 +61,14 @@ class WordEncoder:
         self.num_encoded += 1
         vector = np.zeros(DIMENSION, np.float32)
         for word in text.lower().split():
-            seed = int.from_bytes(hashlib.sha256(word.encode("utf-8", "replace")).digest()[:8], "big")
-            vector += np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
+            vector += _vector_of(word)
         return vector / max(float(np.linalg.norm(vector)), 1e-9)
+
+
+@cache
+def _vector_of(word: str) -> Vector:
+    seed = int.from_bytes(hashlib.sha256(word.encode("utf-8", "replace")).digest()[:8], "big")
+    return np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
 
 
 class FlatIndex:
@@ -166,6 +173,7 @@ class Stage:
         decider: FixedDecider | None = None,
         states: StateStore | None = None,
         cache: dict[str, Any] | None = None,
+        judge: RouteJudge | None = None,
         **semantic: Any,
     ) -> None:
         self.decider = decider or FixedDecider()
@@ -186,7 +194,7 @@ class Stage:
         settings = {"mode": "static", "encode_timeout": "5s", "search_timeout": "5s", **semantic}
         policy = CachePolicy.model_validate({**(cache or {}), "semantic": settings})
         parts = Parts(self.space, self.answers, self.book, self.quotas, clock, random)
-        self.cache = SemanticCache(inner, policy, parts, route="route")
+        self.cache = SemanticCache(inner, policy, parts, route="route", judge=judge)
 
     async def open(self) -> Stage:
         """Open everything."""

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from policies.cache.semantic.contracts import Encoder, EncoderBusy
+from policies.cache.semantic.features import difference
 
 _SAME_COSINE = 0.9
 _DIFFERENT_COSINE = 0.6
@@ -61,19 +62,33 @@ class Verdict(StrEnum):
 class Judge(Protocol):
     """Says whether two answers to a question mean the same, for a price."""
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether it may not be asked any more for now."""
+
     async def compare(self, question: str, left: str, right: str) -> Verdict:
         """UNKNOWN where it cannot say, or may not be asked any more. Never raises."""
 
 
 class Comparison:
-    """Compares answers with every means at hand; `judge` only where the others do not know and it matters."""
+    """Compares answers with every means at hand; `judge` only where the others do not know."""
 
     def __init__(self, encoder: Encoder, judge: Judge | None) -> None:
         self._encoder = encoder
         self._judge = judge
 
-    async def compare(self, question: str, left: str, right: str, *, matters: bool) -> Verdict:
-        """Whether both answer the question alike. `matters`: one would be, or was, served for the other."""
+    @property
+    def has_judge(self) -> bool:
+        """Whether what the cheap looks leave open can be judged at all."""
+        return self._judge is not None
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether there is a judge that may not be asked for now."""
+        return self._judge is not None and self._judge.is_resting
+
+    async def compare(self, question: str, left: str, right: str, *, may_ask: bool) -> Verdict:
+        """Whether both answer the question alike. `may_ask`: the judge, if the cheap looks do not know."""
         if without_courtesies(left) == without_courtesies(right):
             return Verdict.SAME
         structured = compare_json(left, right)
@@ -81,7 +96,8 @@ class Comparison:
             return Verdict.SAME
         has_same_facts = facts_of(left) == facts_of(right)
         cosine = await self._cosine(left, right)
-        if has_same_facts and cosine is not None and cosine >= _SAME_COSINE and structured is Verdict.UNKNOWN:
+        is_near = has_same_facts and cosine is not None and cosine >= _SAME_COSINE
+        if is_near and structured is Verdict.UNKNOWN and not turns_on_a_word(left, right):
             return Verdict.SAME
         doubts = (
             structured is Verdict.DIFFERENT,
@@ -92,7 +108,7 @@ class Comparison:
         )
         if sum(doubts) >= 2:
             return Verdict.DIFFERENT
-        if self._judge is not None and matters:
+        if self._judge is not None and may_ask:
             return await self._judge.compare(question, left, right)
         return Verdict.UNKNOWN
 
@@ -160,6 +176,12 @@ def share_of_words(left: str, right: str) -> float:
     """Words in common as a share of all words of both, 0..1."""
     one, other = (set(_WORD.findall(text.casefold())) for text in (left, right))
     return len(one & other) / len(one | other) if one or other else 1.0
+
+
+def turns_on_a_word(left: str, right: str) -> bool:
+    """One says enable where the other says disable, or red for blue: a cosine hardly sees it."""
+    words = difference(left, right)
+    return words.guarded or words.swapped
 
 
 def differ_in_facts_only(left: str, right: str) -> bool:

@@ -14,6 +14,8 @@ from policies.schema import JudgePolicy
 _DAY_S = 86400.0
 _MAX_CHARS = 4000
 _MAX_CALL_S = 30.0
+_REST_S = 60.0
+"""After a failure: an outage of the judge says nothing about answers."""
 _TASK = (
     "You compare two answers to the same question. They mean the same if a reader would know and do the same after "
     "either. Different numbers, names, conditions or advice are different; wording and order are not. What stands in "
@@ -45,8 +47,14 @@ class RouteJudge:
         self._clock = clock
         self._day_began = clock.now()
         self._spent_today = 0
+        self._rests_until = clock.now()
         self.spent_tokens = 0
         self.calls = 0
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether today's allowance is spent, or it has just failed."""
+        return self._clock.now() < self._rests_until
 
     async def compare(self, question: str, left: str, right: str) -> Verdict:
         """The model's verdict, or UNKNOWN. Never raises but for cancellation."""
@@ -54,7 +62,9 @@ class RouteJudge:
             return Verdict.UNKNOWN
         asked = f"Question:\n{question}\n\nFirst answer:\n{left}\n\nSecond answer:\n{right}"
         expected = estimate_tokens(_TASK + asked)
-        if not self._may_spend(expected):
+        self._begin_day()
+        if self._spent_today + expected > self._policy.max_daily_tokens:
+            self._rests_until = self._day_began + _DAY_S
             return Verdict.UNKNOWN
         self.calls += 1
         call = self._call(asked)
@@ -66,16 +76,17 @@ class RouteJudge:
                 await reply.aclose()
         except SlipstreamError:
             word = None
+        if word is None:
+            self._rests_until = max(self._rests_until, self._clock.now() + _REST_S)
         usage = call.facts.usage or Usage(expected, 1)
         self._spent_today += usage.prompt_tokens + usage.completion_tokens
         self.spent_tokens += usage.prompt_tokens + usage.completion_tokens
         return _VERDICTS.get(word or "", Verdict.UNKNOWN)
 
-    def _may_spend(self, num_tokens: int) -> bool:
+    def _begin_day(self) -> None:
         if self._clock.now() - self._day_began >= _DAY_S:
             self._day_began = self._clock.now()
             self._spent_today = 0
-        return self._spent_today + num_tokens <= self._policy.max_daily_tokens
 
     def _call(self, asked: str) -> Call:
         messages = [{"role": "system", "content": _TASK}, {"role": "user", "content": asked}]

@@ -1,8 +1,8 @@
 """What one tenant's decision on a route learns: verdicts become labels, and too few verdicts become doubt.
 
-A label costs nothing after a miss, a call after a served answer (weighted by how rarely that is checked), and counts
-threefold where people give it. "Don't know" is no label; where it is the rule, the bound says nothing any more, so the
-stage stops serving until it is not.
+A label costs nothing after a miss, and a call after a served answer. What is not recognised as the same counts as
+wrong: "same" is recognised far oftener than "different", so without the rest every model would be too sure of itself.
+Where of the comparisons that count too many end in "don't know", the stage stops serving until they do not.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from policies.cache.semantic.comparators import Verdict
 from policies.cache.semantic.contracts import Decider, Decision, PolicyState, Proposal
 
 FEEDBACK_WEIGHT = 3.0
+"""Of what people say, in an entry's history. For the decision it is one answer, right or wrong as any other."""
 
 _MIN_COMPARED = 50
 _MAX_COMPARED = 400
@@ -61,15 +62,21 @@ class Learning:
         copy.load(self._decider.dump())
         return copy.decide(proposal)
 
-    def settle(self, proposal: Proposal, verdict: Verdict, *, matters: bool, weight: float, was_served: bool) -> None:
-        """Take a comparison in. `matters`: the proposal was served, or scored well enough to be."""
+    def settle(
+        self, proposal: Proposal, verdict: Verdict | None, *, matters: bool, weight: float, was_served: bool
+    ) -> None:
+        """Take a comparison in. `matters`: the proposal was served, or scored well enough to be.
+
+        None is a comparison that was not made, whatever it would have said: no label.
+        """
         if matters:
-            self._num_known += verdict is not Verdict.UNKNOWN
-            self._num_unknown += verdict is Verdict.UNKNOWN
+            is_known = verdict is not None and verdict is not Verdict.UNKNOWN
+            self._num_known += is_known
+            self._num_unknown += not is_known
             if self._num_known + self._num_unknown >= _MAX_COMPARED:
                 self._num_known //= 2
                 self._num_unknown //= 2
-        if verdict is not Verdict.UNKNOWN:
+        if verdict is not None:
             self.is_changed = True
             self._decider.label(proposal, is_right=verdict is Verdict.SAME, weight=weight, was_served=was_served)
 

@@ -24,6 +24,10 @@ from policies.cache.semantic.tally import Tally
 SCOPE_CHARS = 43
 """The beginning of an entry's id is its scope, so that an id by itself says where to look."""
 
+_EXAMINED_SHARE = 0.2
+"""Of the proposals of a route with a judge that would not have been served: these cost a call too, and without any the
+threshold would never come down."""
+
 _TAGS_HEADER = b"x-cache-tags"
 _MAX_TAGS = 8
 _MAX_TAG_CHARS = 64
@@ -78,8 +82,16 @@ class Teacher:
         if answer is None or proposal is None:
             return None
         matters = looked.matters or looked.was_served
-        verdict = await self._compare(looked, answer, text, matters=matters)
-        looked.learning.settle(proposal, verdict, matters=matters, weight=looked.weight, was_served=looked.was_served)
+        is_examined = self._is_examined(looked, matters)
+        verdict = await self._compare(looked, answer, text, may_ask=is_examined)
+        is_label = is_examined and not self._comparison.is_resting
+        looked.learning.settle(
+            proposal,
+            verdict if is_label else None,
+            matters=matters,
+            weight=looked.weight,
+            was_served=looked.was_served,
+        )
         tally.labels[source, verdict] += 1
         tally.wrong_hits += looked.was_served and verdict is Verdict.DIFFERENT
         record = partial(self._answers.record, looked.question.scope, answer.id)
@@ -91,6 +103,18 @@ class Teacher:
             record(bad=1.0)
         return None
 
+    def _is_examined(self, looked: Looked, matters: bool) -> bool:
+        """Whether the verdict becomes a label, decided before it is known.
+
+        Cheap looks mostly find "same", a judge is mostly needed for "different": labels of the cheap ones alone, where
+        there is a judge that is not asked, would be too good.
+        """
+        if not self._comparison.has_judge:
+            return True
+        if self._comparison.is_resting:
+            return False
+        return matters or looked.reason == "learning" or self._random.random() < _EXAMINED_SHARE
+
     async def _find_same(self, looked: Looked, text: str) -> StoredAnswer | None:
         """Another neighbour that says the same."""
         judged = looked.answer
@@ -98,15 +122,15 @@ class Teacher:
         for answer, _, _ in looked.found:
             if answer.answer_id not in seen:
                 seen.add(answer.answer_id)
-                if await self._compare(looked, answer, text, matters=False) is Verdict.SAME:
+                if await self._compare(looked, answer, text, may_ask=False) is Verdict.SAME:
                     return answer
         return None
 
-    async def _compare(self, looked: Looked, answer: StoredAnswer, text: str, *, matters: bool) -> Verdict:
+    async def _compare(self, looked: Looked, answer: StoredAnswer, text: str, *, may_ask: bool) -> Verdict:
         stored = text_of(answer.entry)
         if stored is None:
             return Verdict.UNKNOWN
-        return await self._comparison.compare(looked.question.text, stored, text, matters=matters)
+        return await self._comparison.compare(looked.question.text, stored, text, may_ask=may_ask)
 
     def _store(self, call: Call, looked: Looked, entry: Entry, text: str, same: StoredAnswer | None) -> None:
         question = looked.question

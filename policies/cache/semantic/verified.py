@@ -138,8 +138,8 @@ class Verified:
         """The proposal was found right or wrong. `weight`: 1 after a miss, 1 / probability after a shadow check.
 
         Every label counts once, whatever its weight: which answers are checked depends on the score alone, and so does
-        what the model expects of them. Each 10th label, and each that finds a served answer wrong, fits the model anew:
-        2 ms with a full window.
+        what the model expects of them; feedback is one answer as well. Each 10th label, and each that finds a served
+        answer wrong, fits the model anew: at most 2.5 ms with a full window, little enough to stay on the event loop.
         """
         score = self._score(proposal)
         self._labels.append((*proposal.features, float(is_right), float(was_served)))

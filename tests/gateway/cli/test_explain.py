@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from policies.pool.latency_model import LatencyModel, features
 from tests.support.cli import Run
 
 CHAT = '{"model": "gpt-4o", "messages": []}'
@@ -98,3 +100,86 @@ def test_explain_bad_policy_ends_like_check(run: Run, bad_policy: Path) -> None:
 
     assert result.exit_code == 1
     assert len(result.stderr.splitlines()) == 2
+
+
+BALANCED = """\
+version: 1
+backends:
+  a: {type: scripted}
+  b: {type: scripted}
+stores: {state: STATE}
+routes:
+  - name: all
+    match: {models: ["*"]}
+    backends:
+      - {ref: a, price: {input_per_1m: 1, output_per_1m: 2}}
+      - {ref: b, price: {input_per_1m: 3, output_per_1m: 4}}
+    routing: {policy: POLICY}
+"""
+
+
+def _balanced(folder: Path, policy: str) -> Path:
+    path = folder / "balanced.yaml"
+    path.write_text(BALANCED.replace("STATE", str(folder)).replace("POLICY", policy), encoding="utf-8")
+    return path
+
+
+def _leaves(run: Run, path: Path) -> tuple[str, list[str]]:
+    """What is said of the pool and of its two backends."""
+    chat = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]})
+    stack = json.loads(run("explain", path, "-", "--format", "json", stdin=chat).output)["stack"]
+    return stack[-3]["detail"], [stage["detail"] for stage in stack[-2:]]
+
+
+def test_explain_says_what_is_known_of_backends_that_are_balanced_by_prediction(run: Run, tmp_path: Path) -> None:
+    """What a gateway has written down counts; a backend of which nothing is written is not known."""
+    model = LatencyModel()
+    for _ in range(40):
+        model.observe(features(0, 1000, 1000, 0, 0), 0.3)
+    (tmp_path / "latency.json").write_text(json.dumps({"a": model.dump()}))
+    pool, (a, b) = _leaves(run, _balanced(tmp_path, "auto"))
+
+    assert pool.startswith("predicted_cost: the least of predicted seconds to the first token + 2 x")
+    assert re.match(
+        r"scripted, priority 0, 0\.[23]\d* s to the first token while idle, for 1007 prompt tokens at \d+", a
+    )
+    assert "learned from 40" in a
+    assert b == "scripted, priority 0, not known yet: 0 first tokens seen; 1007 prompt tokens more"
+
+
+def test_explain_damaged_state_is_as_good_as_none(run: Run, tmp_path: Path) -> None:
+    """The command says what a gateway would know, which is nothing."""
+    (tmp_path / "latency.json").write_text('{"a": {"weights": 1}}')
+    _, leaves = _leaves(run, _balanced(tmp_path, "latency"))
+
+    assert all("not known yet" in leaf for leaf in leaves)
+
+
+@pytest.mark.parametrize(
+    ("policy", "pool", "said"),
+    [
+        ("least_tokens", "the fewest prompt tokens ahead", "1007 prompt tokens more"),
+        ("least_request", "the fewest calls in flight", "1007 prompt tokens more"),
+        ("cost", "the lowest price", "for 1007 prompt tokens and an answer of 256"),
+        ("weighted", "in turn, by weight", "50 % of priority 0"),
+        ("round_robin", "in turn", "50 % of priority 0"),
+    ],
+)
+def test_explain_names_the_way_of_balancing(run: Run, tmp_path: Path, policy: str, pool: str, said: str) -> None:
+    """Each way says its rule, and of each backend what the rule looks at."""
+    detail, leaves = _leaves(run, _balanced(tmp_path, policy))
+
+    assert detail.startswith(f"{policy}: {pool}")
+    assert all(said in leaf for leaf in leaves)
+
+
+def test_explain_consistent_hash_shows_the_prompts_order(run: Run, tmp_path: Path) -> None:
+    """The same order every time: it follows from the prompt alone."""
+    path = _balanced(tmp_path, "consistent_hash")
+    first, again = _leaves(run, path)[1], _leaves(run, path)[1]
+
+    assert first == again
+    assert sorted(leaf.rpartition("priority 0, ")[2] for leaf in first) == [
+        "number 1 for this prompt",
+        "number 2 for this prompt",
+    ]

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from kernels.attention_cases import Shape, build, build_shared
+from kernels.cascade import prepare_cascade
+from kernels.checks import KernelInputError
 from kernels.exactness import for_twin
 from kernels.paged_attention import paged_attention_reference
 from kernels.paged_decode import paged_decode, prepare_paged_decode
@@ -91,6 +93,17 @@ def test_paged_attention_of_shared_pages_equals_its_twin_in_float64() -> None:
     for window in (0, 65):
         step = {**arguments, "plan": plan, "window": window}
         assert_close(paged_attention(**step), paged_attention_reference(**for_twin(step, exact=True)))
+
+
+@pytest.mark.parametrize("max_shared", [-1, 2])
+def test_cascade_more_shared_than_all_have_is_refused(max_shared: int) -> None:
+    """A second split would be read behind the end of the page table's row."""
+    arguments = build_shared(Shape([(1, 530), (1, 600)], num_heads=2, num_kv_heads=1, num_shared=8), CPU)
+
+    with pytest.raises(KernelInputError, match="max_shared must be from 0 to 1 splits") as caught:
+        prepare_cascade(**arguments | {"shared": replace(arguments["shared"], max_shared=max_shared)})
+
+    assert caught.value.argument == "shared.max_shared"
 
 
 def test_paged_decode_pages_beyond_two_to_the_31_are_found() -> None:

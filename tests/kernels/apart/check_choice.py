@@ -12,7 +12,7 @@ from kernels.probabilities_kernel import probabilities
 from kernels.random import ACCEPT_STREAM, TARGET_STREAM, negated_exponentials_reference
 from kernels.reject_kernel import reject
 from kernels.sample import SampleRows, sample_reference
-from kernels.sample_cases import Shape, build_rows
+from kernels.sample_cases import Shape, build_reject, build_rows
 from kernels.sample_kernel import sample, sample_with_logprobs
 from tests.support.chi_square import P_001, misfit
 from tests.support.triton_interpreter import repair_interpreter
@@ -88,6 +88,29 @@ def test_sample_masked_row_gives_the_first_token() -> None:
 
     assert tokens.tolist() == [0, 0, *before[2:].tolist()]
     assert torch.equal(tokens, sample_reference(logits, rows, TARGET_STREAM))
+
+
+@pytest.mark.parametrize("vocab_size", [3, 500])
+def test_sample_row_of_no_numbers_gives_some_token(vocab_size: int) -> None:
+    """A model that breaks down answers nonsense, but no address is made of it, and no neighbour is touched."""
+    logits, rows = build_rows(Shape(5, vocab_size, temperature=(1.0, 1.0, 0.0)), CPU)
+    clean = sample(logits, rows, TARGET_STREAM)
+    logits[0], logits[1], logits[2, 1:] = math.nan, math.inf, math.nan
+
+    tokens, _ = sample_with_logprobs(logits, rows, TARGET_STREAM)
+
+    assert ((tokens >= 0) & (tokens < vocab_size)).all()
+    assert torch.equal(tokens[3:], clean[3:])
+
+
+def test_reject_distribution_of_no_numbers_gives_some_token() -> None:
+    """The same of what drafts are verified with."""
+    arguments = build_reject((2, 0), 3, 1.0, 1.0, CPU)
+    arguments["probs"][:] = math.nan
+
+    _, tokens = reject(**arguments)
+
+    assert ((tokens >= 0) & (tokens < 3)).all()
 
 
 def test_probabilities_masked_row_has_none() -> None:

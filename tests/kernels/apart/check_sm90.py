@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from kernels import sample_cases
+from kernels.attention_cases import Shape, build
 from kernels.jit import Launch
 from kernels.paging import PAGE_SIZE
-from kernels.registry import Op, load_ops
+from kernels.registry import Arguments, Op, load_ops
+from kernels.sample_cases import build_probabilities, build_reject, build_sample
+from kernels.w8 import RowWeight
 from tests.support.sm90 import (
     REGISTERS_PER_SM,
     SHARED_BYTES_KEPT,
@@ -20,6 +25,8 @@ from tests.support.sm90 import (
 )
 
 META = torch.device("meta")
+ONES = torch.empty(4096, device=META)
+WEIGHT = RowWeight(torch.empty(4096, 4096, dtype=torch.int8, device=META), ONES)
 
 
 def variants() -> dict[str, tuple[Op, Launch]]:
@@ -95,6 +102,34 @@ def test_paged_decode_has_pages_on_their_way(name: str, compiled: dict[str, Mach
 
     page_bytes = 2 * PAGE_SIZE * keys.shape[3] * keys.element_size()
     assert code.shared_bytes >= (launch.config.num_stages - 1) * page_bytes
+
+
+SIZES = (1, 2, 3, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200)
+STEPS: dict[str, tuple[Callable[[int], Arguments], int]] = {
+    # One split or several, and what puts them together.
+    "paged_decode": (lambda size: build(Shape([(1, 9 * size)] * size, dtype=torch.bfloat16), META), 3),
+    "paged_prefill": (lambda size: build(Shape([(size, 9 * size)] * 2, dtype=torch.bfloat16), META), 1),
+    "norm": (lambda size: {"x": torch.empty(size, 4096, device=META), "weight": ONES, "eps": 1e-5}, 1),
+    # Up to 8, 16, 32, 64 and more rows, and what puts splits together.
+    "w8": (lambda size: {"x": torch.empty(size, 4096, device=META), "weight": WEIGHT}, 4),
+    "sample": (lambda size: build_sample(sample_cases.Shape(size, 32_000, top_p=(0.9,)), META), 3),
+    "probabilities": (lambda size: build_probabilities(sample_cases.Shape(size, 32_000), META), 2),
+    "reject": (lambda size: build_reject((size % 5,) * size, 32_000, 1.0, 1.0, META), 2),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_kernel_of_a_step_is_compiled_for_few_sizes(name: str) -> None:
+    """Whatever comes to be in a step, the server does not stop for the compiler again and again."""
+    build_step, most = STEPS[name]
+    op = next(op for op in load_ops() if op.name == name)
+    seen: list[object] = []
+    for size in SIZES:
+        for launch in op.prepare(**build_step(size))[1]:
+            key = (launch.kernel, Variant.of(launch), launch.config)
+            seen += [] if key in seen else [key]
+
+    assert len(seen) <= most
 
 
 def test_gate_sees_what_does_not_fit(tmp_path: Path) -> None:

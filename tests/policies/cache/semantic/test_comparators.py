@@ -18,11 +18,12 @@ from tests.support.clock import FakeClock
 from tests.support.semantic import WordEncoder
 
 LONG = "word " * 2000
+ROAD = "Open the app, choose the menu named settings at the top, scroll to the section about security of sign in"
 
 
-def compare(left: str, right: str, judge: RouteJudge | None = None, *, matters: bool = True) -> Verdict:
+def compare(left: str, right: str, judge: RouteJudge | None = None, *, may_ask: bool = True) -> Verdict:
     """The verdict on two answers."""
-    return asyncio.run(Comparison(WordEncoder(), judge).compare("a question", left, right, matters=matters))
+    return asyncio.run(Comparison(WordEncoder(), judge).compare("a question", left, right, may_ask=may_ask))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def compare(left: str, right: str, judge: RouteJudge | None = None, *, matters: 
         ("Here is what I found: it costs 5 euros.", "It costs 5 euros."),
         (
             "the shop at the corner opens at 9 in the morning and closes at 17 in the afternoon every day of the year",
-            "the shop at the corner opens at 9 in the morning and closes at 17 in the afternoon each day of the year",
+            "the shop at the corner opens at 9 in the morning and closes at 17 in the afternoon each and every day of the year",
         ),
     ],
 )
@@ -66,6 +67,8 @@ def test_compare_different_answers_for_two_reasons(left: str, right: str) -> Non
         ("Press the red button on the left side.", "Press the blue button on the left side."),
         ("It takes 5 days to arrive at home.", "It takes at home 6 days to arrive."),
         (LONG, LONG + "and more"),
+        (f"{ROAD} and then tap enable for your account.", f"{ROAD} and then tap disable for your account."),
+        (f"{ROAD} and then press the red button.", f"{ROAD} and then press the blue button."),
     ],
 )
 def test_compare_one_reason_is_not_enough(left: str, right: str) -> None:
@@ -126,15 +129,15 @@ VAGUE = ("Press the red button on the left side.", "Press the blue button on the
     ],
 )
 def test_judge_decides_what_nothing_else_can(said: str, verdict: Verdict) -> None:
-    """It is asked once, and only where it matters."""
+    """It is asked once, and only where it may be."""
 
     async def run() -> tuple[Verdict, Verdict, int]:
         upstream = Upstream(lambda exchange: exchange.answer(chat_answer(said)))
         judge = judge_of(upstream)
         comparison = Comparison(WordEncoder(), judge)
-        asked = await comparison.compare("which button", *VAGUE, matters=True)
-        unasked = await comparison.compare("which button", *VAGUE, matters=False)
-        await comparison.compare("which button", "It costs 5.", "It costs 6.", matters=True)
+        asked = await comparison.compare("which button", *VAGUE, may_ask=True)
+        unasked = await comparison.compare("which button", *VAGUE, may_ask=False)
+        await comparison.compare("which button", "It costs 5.", "It costs 6.", may_ask=True)
         return asked, unasked, len(upstream.exchanges)
 
     assert asyncio.run(run()) == (verdict, Verdict.UNKNOWN, 1)
@@ -176,6 +179,29 @@ def test_judge_rests_when_its_allowance_is_spent_until_the_next_day() -> None:
     before, after = asyncio.run(run())
     assert 0 < before < 60
     assert after == before + 1
+
+
+def test_judge_that_is_spent_or_has_failed_says_that_it_rests() -> None:
+    """For the rest of the day, or a minute: then what needs no judge is no fair sample."""
+
+    async def run() -> list[bool]:
+        clock = FakeClock()
+        good = Upstream(lambda exchange: exchange.answer(chat_answer("yes")))
+        spent, failed = (
+            judge_of(good, 200, clock),
+            judge_of(Upstream(lambda e: e.fail(ConnectFailed("no"))), clock=clock),
+        )
+        states = [spent.is_resting, failed.is_resting]
+        for _ in range(60):
+            await spent.compare("which button", *VAGUE)
+        await failed.compare("which button", *VAGUE)
+        states += [spent.is_resting, failed.is_resting]
+        await clock.advance(61)
+        states += [spent.is_resting, failed.is_resting]
+        await clock.advance(86_400)
+        return [*states, spent.is_resting]
+
+    assert asyncio.run(run()) == [False, False, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("failure", ["refused", "status", "garbage"])

@@ -1,0 +1,108 @@
+"""What of a call matters to balancing: how long its prompt is, which blocks it begins with, whose session it is.
+
+Without the backends' tokenizers a token is taken for four bytes of the prompt's JSON.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import msgspec
+
+from backends.protocol import Call, Operation
+
+BYTES_PER_TOKEN = 4
+SESSION_HEADER = b"x-session-id"
+_ENDS = tuple(accumulate((*(256,) * 32, *(1024,) * 56, *(4096,) * 112)))
+"""Where a prompt's blocks end, in bytes: 256 bytes each, then longer ones, so that half a megabyte is 200 blocks."""
+ENDS_TOKENS = tuple(end // BYTES_PER_TOKEN for end in _ENDS)
+_BOUNDS = tuple(pairwise((0, *_ENDS)))
+_MAX_ENCODED_BYTES = 1024**2
+_KEY_BYTES = 4 * 256
+_PROMPT_FIELDS = {
+    Operation.CHAT: ("tools", "messages"),
+    Operation.COMPLETION: ("prompt",),
+    Operation.RESPONSES: ("tools", "instructions", "input"),
+    Operation.EMBEDDING: ("input",),
+}
+"""What a model reads of a call, in the order in which chat templates put it."""
+_STREAMED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
+
+
+class Demand:
+    """A call as balancing sees it. `ends[n]` are the tokens up to the end of block n."""
+
+    __slots__ = ("blocks", "ends", "is_stream", "key", "matched", "session", "tokens")
+
+    def __init__(
+        self,
+        tokens: int,
+        *,
+        is_stream: bool,
+        blocks: Sequence[int] = (),
+        ends: Sequence[int] = (),
+        key: bytes = b"",
+        session: bytes = b"",
+    ) -> None:
+        self.tokens = tokens
+        self.is_stream = is_stream
+        """Whether its first token will be seen."""
+        self.blocks = blocks
+        self.ends = ends
+        self.key = key
+        """What calls with the same beginning have in common, the same in every process."""
+        self.session = session
+        self.matched: dict[int, int] | None = None
+        """Blocks that replicas hold, by slot of the prefix index; None until somebody has looked."""
+
+    def uncached(self, slot: int) -> int:
+        """Tokens that the replica of that slot has to compute, at least one."""
+        depth = self.matched.get(slot, 0) if self.matched else 0
+        return max(1, self.tokens - self.ends[depth - 1]) if depth else self.tokens
+
+
+def read_demand(call: Call, *, wants_blocks: bool = False) -> Demand:
+    """What a call asks for. Blocks, salted with the tenant, only where they are wanted: they cost most of it."""
+    text = prompt_text(call)
+    return Demand(
+        max(1, len(text) // BYTES_PER_TOKEN),
+        is_stream=call.stream and call.operation in _STREAMED,
+        blocks=hash_blocks(text, (call.tenant, call.model)) if wants_blocks else (),
+        ends=ENDS_TOKENS,
+        key=text[:_KEY_BYTES],
+        session=_session(call),
+    )
+
+
+def prompt_text(call: Call) -> bytes:
+    """The part of a call that a model reads, as bytes that grow at their end as a conversation does."""
+    body, fields = call.body, _PROMPT_FIELDS.get(call.operation, ())
+    if body is None or not fields:
+        return call.raw
+    if len(call.raw) > _MAX_ENCODED_BYTES:
+        return call.raw[max(0, call.raw.find(b'"%b"' % fields[-1].encode())) :]
+    parts = [body[field] for field in fields if field in body]
+    try:
+        return b"".join([msgspec.json.encode(part) for part in parts])
+    except (msgspec.EncodeError, ValueError, OverflowError, RecursionError):
+        # Half a surrogate pair, a number beyond 64 bits: JSON that came in but cannot go out this way.
+        return call.raw
+
+
+def hash_blocks(text: bytes, salt: object) -> list[int]:
+    """Chained hashes of the whole blocks of `text`. They mean something in this process only."""
+    last = hash(salt)
+    blocks = []
+    for begin, end in _BOUNDS[: bisect_right(_ENDS, len(text))]:
+        last = hash((last, text[begin:end]))
+        blocks.append(last)
+    return blocks
+
+
+def _session(call: Call) -> bytes:
+    for name, value in call.headers:
+        if name == SESSION_HEADER:
+            return value
+    return call.user.encode("utf-8", "surrogatepass")

@@ -1,0 +1,50 @@
+"""Balancing by load: among the available members of the lowest priority, as a picker weighs them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from policies.pool.balance import Share
+from policies.pool.breaker import CircuitBreaker
+from policies.pool.demand import Demand
+from policies.pool.pick import Candidate, Picker, Price
+from policies.pool.replica import Replica
+
+
+class LoadBalancer:
+    """Chooses with a picker where there is a choice. Members are named by their index."""
+
+    def __init__(
+        self,
+        shares: Sequence[Share],
+        breakers: Sequence[CircuitBreaker],
+        replicas: Sequence[Replica],
+        picker: Picker,
+        prices: Sequence[Price],
+    ) -> None:
+        """Breakers, replicas and prices are every member's, by index; `shares` may leave members out."""
+        in_rotation = [share for share in shares if share.weight > 0]
+        self._picker = picker
+        self._groups = [
+            [
+                Candidate(at.index, at.weight, replicas[at.index], breakers[at.index], prices[at.index])
+                for at in in_rotation
+                if at.priority == priority
+            ]
+            for priority in sorted({share.priority for share in in_rotation})
+        ]
+
+    def choose(self, tried: Collection[int], demand: Demand | None) -> int | None:
+        """The index of the member to ask; None if all are out of rotation or in `tried`."""
+        assert demand is not None, "a call is read before it is balanced by load"
+        for group in self._groups:
+            candidates = [each for each in group if each.index not in tried and each.breaker.is_available()]
+            if len(candidates) > 1:
+                return self._picker.pick(candidates, demand).index
+            if candidates:
+                return candidates[0].index
+        return None
+
+    def retry_in_s(self) -> float | None:
+        """Seconds until a member can be chosen again; None if none ever will be, all weights being 0."""
+        return min((each.breaker.retry_in_s() for group in self._groups for each in group), default=None)

@@ -1,0 +1,45 @@
+"""How one route balances by load: reads calls for it, and knows the replicas behind the route's members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backends.protocol import Call, Operation
+from policies.pool.balance import Balancer, Share
+from policies.pool.breaker import CircuitBreaker
+from policies.pool.demand import Demand, read_demand
+from policies.pool.load_balance import LoadBalancer
+from policies.pool.pick import Picker, PickerCounters, Price
+from policies.pool.replica import Replica
+
+
+class Routing:
+    """A pool's eyes on load. Without a `picker` its members take turns by weight, and are only counted.
+
+    `replicas` and `prices` are those of the pool's members, in order.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        prices: Sequence[Price],
+        *,
+        picker: Picker | None,
+        counters: PickerCounters,
+        wants_blocks: bool,
+    ) -> None:
+        self.replicas = tuple(replicas)
+        self.counters = counters
+        self._prices = tuple(prices)
+        self._picker = picker
+        self._wants_blocks = wants_blocks
+
+    def read(self, call: Call) -> Demand:
+        """What the call asks for, for every attempt of it."""
+        return read_demand(call, wants_blocks=self._wants_blocks and call.operation is not Operation.PASSTHROUGH)
+
+    def balancer(self, shares: Sequence[Share], breakers: Sequence[CircuitBreaker]) -> Balancer | LoadBalancer:
+        """A balancer for some of the members."""
+        if self._picker is None:
+            return Balancer(shares, breakers)
+        return LoadBalancer(shares, breakers, self.replicas, self._picker, self._prices)

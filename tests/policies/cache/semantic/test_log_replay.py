@@ -1,0 +1,251 @@
+"""A user's log through the semantic cache: what is read of it, what would have been served, what is told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from policies.cache.semantic.comparators import Verdict
+from policies.cache.semantic.log_replay.exchanges import BadLine, Exchange, read_log
+from policies.cache.semantic.log_replay.figures import THRESHOLDS, Bound, Rates, Report, as_json, as_text, report
+from policies.cache.semantic.log_replay.plot import as_svg
+from policies.cache.semantic.log_replay.replay import Replay, Replayed
+from policies.schema import CachePolicy
+from tests.support.semantic import WordEncoder
+
+RESET = "how do I reset my password please"
+RESET_TOO = "how do I reset the password please"
+CANCEL = "what is your cancellation policy for groups"
+BUTTON = "Press the button named Forgot."
+DAYS = "Groups cancel ten days before arrival, or pay 50 euros."
+
+
+def exchange(text: str, answer: str, *, created: float | None = None, finish: str = "stop", **fields: Any) -> Exchange:
+    """One exchange that may be answered semantically; `fields` are its tenant and key, or go into the request."""
+    whose = {name: fields.pop(name) for name in ("tenant", "key") if name in fields}
+    request = {"model": "m", "temperature": 0, "messages": [{"role": "user", "content": text}], **fields}
+    message = {"role": "assistant", "content": answer}
+    response: dict[str, Any] = {"choices": [{"index": 0, "message": message, "finish_reason": finish}]}
+    if created is not None:
+        response["created"] = created
+    return Exchange(request, response, **whose)
+
+
+def written(path: Path, *lines: object) -> Path:
+    """A log of these lines: text as it is, all else as JSON."""
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return path
+
+
+async def replayed(exchanges: Sequence[Exchange], **cache: Any) -> Replayed:
+    """These through a cache with these settings."""
+    policy = CachePolicy.model_validate({**cache, "semantic": cache.get("semantic", {})})
+    return await Replay(policy, WordEncoder(), route="help", max_bytes=1 << 24).run(exchanges, lambda done: None)
+
+
+def told(seen: Replayed, **fields: Any) -> Report:
+    """The report of a replay under the usual bound."""
+    return report(seen, "help", Bound(0.01), **{"skipped": 0, "has_judge": False, **fields})
+
+
+def traffic(num: int, *, is_treacherous: bool = False) -> list[Exchange]:
+    """Questions of ten subjects in many wordings, with an answer each; `is_treacherous`: near ones differ."""
+    random = Random(5)
+    subjects = [f"subject{chr(97 + number)} matter{chr(97 + number)} thing{chr(97 + number)}" for number in range(10)]
+    made = []
+    for _ in range(num):
+        number = random.randrange(10)
+        words = [*subjects[number].split(), *random.sample(["please", "kindly", "now", "then", "sir", "well"], 2)]
+        random.shuffle(words)
+        answer = f"Take {words[0]} {random.getrandbits(40)}" if is_treacherous else f"Answer of {subjects[number]}"
+        made.append(exchange("tell me of " + " ".join(words), answer))
+    return made
+
+
+def test_read_log_plain_and_gzip_are_the_same(tmp_path: Path) -> None:
+    """Which one it is is seen from the file, not from its name; blank lines are nothing."""
+    line = {"request": {"messages": []}, "response": {"choices": [], "created": 7}, "tenant": "red", "key": "k"}
+    plain = written(tmp_path / "log", line, "", line)
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+
+    read = list(read_log(plain))
+    assert read == list(read_log(packed))
+    assert read == [Exchange(line["request"], line["response"], "red", "k")] * 2  # type: ignore[arg-type]
+    assert [one.created for one in read if isinstance(one, Exchange)] == [7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"response": {"choices": []}}', "`request`"),
+        ('{"request": {}, "response": {"choices": []}}', "`messages` - at `$.request`"),
+        ('{"request": {"messages": [3]}, "response": {"choices": []}}', "`$.request.messages[...]`"),
+        ('{"request": {"messages": [], "temperature": "0"}, "response": {"choices": []}}', "`$.request.temperature`"),
+        ('{"request": {"messages": []}, "response": {"error": {}}}', "`choices` - at `$.response`"),
+        ('{"request": {"messages": []}, "response": {"choices": []}, "tenant": 3}', "`$.tenant`"),
+        ("hello", "malformed"),
+        ("[" * 20_000, "line 2: "),
+    ],
+)
+def test_read_log_bad_line_is_named_with_its_field(tmp_path: Path, line: str, said: str) -> None:
+    """The lines around it are read."""
+    good = {"request": {"messages": []}, "response": {"choices": []}}
+    before, bad, after = read_log(written(tmp_path / "log", good, line, good))
+
+    assert isinstance(before, Exchange)
+    assert isinstance(after, Exchange)
+    assert isinstance(bad, BadLine)
+    assert "line 2: " in str(bad)
+    assert said in str(bad)
+
+
+def test_read_log_that_is_no_text_is_bad_lines(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are a line's problem."""
+    path = tmp_path / "log"
+    path.write_bytes(b'{"request": {"messages": [], "model": "\xff"}, "response": {"choices": []}}\n')
+
+    assert [type(read) for read in read_log(path)] == [BadLine]
+
+
+def test_read_log_cut_off_gzip_says_where(tmp_path: Path) -> None:
+    """Half a file is no log: the figures would be those of another one."""
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(b'{"request": 1}\n' * 9)[:-10])
+
+    with pytest.raises(BadLine, match="after line 9: the gzip file is damaged or cut off"):
+        list(read_log(path))
+
+
+async def test_replay_splits_the_log_into_exact_left_alone_and_looked_up() -> None:
+    """Each exchange is counted once, and those left alone with their reason."""
+    seen = await replayed(
+        [
+            exchange(RESET, BUTTON),
+            exchange(RESET, BUTTON),
+            exchange(RESET_TOO, BUTTON, temperature=1),
+            exchange("what is the weather in the town", "Fine."),
+            exchange(CANCEL, DAYS),
+        ]
+    )
+
+    assert (seen.num_exchanges, seen.num_exact, len(seen.served)) == (5, 1, 2)
+    assert seen.left_alone == {"temperature": 1, "volatile": 1}
+    assert seen.missed == {"no_candidate": 1, "learning": 1} or seen.missed == {"no_candidate": 2}
+
+
+async def test_replay_static_curve_counts_right_wrong_and_unknown() -> None:
+    """Three near questions: one answered alike, one otherwise, one with an answer that was cut off."""
+    seen = await replayed(
+        [
+            exchange(RESET, BUTTON),
+            exchange(RESET_TOO, BUTTON),
+            exchange(RESET + " sir", DAYS),
+            exchange(RESET_TOO + " sir", "Press the", finish="length"),
+        ]
+    )
+    by_threshold = {point.threshold: point.rates for point in told(seen).curve}
+
+    assert [one.verdict for one in seen.seen] == ["unknown", Verdict.SAME, Verdict.DIFFERENT, "unknown"]
+    assert by_threshold[0.7] == Rates(4, 0.75, 0.25, 0.25)
+    assert by_threshold[1.0] == Rates(4, 0.0, 0.0, 0.0)
+
+
+async def test_replay_answers_expire_by_the_time_of_the_log() -> None:
+    """A day between two exchanges is a day, however fast they are replayed."""
+    near = [exchange(RESET, BUTTON, created=1e9), exchange(RESET_TOO, BUTTON, created=1e9 + 60)]
+    far = [near[0], exchange(RESET_TOO, BUTTON, created=1e9 + 90_000), exchange(RESET, BUTTON)]
+
+    assert (await replayed(near)).seen[1].similarity is not None
+    late = await replayed(far)
+    assert late.num_exact == 0
+    assert [one.similarity is not None for one in late.seen] == [False, False, True]
+
+
+async def test_replay_tenants_of_the_log_share_nothing() -> None:
+    """What the log says of whose call it was is believed."""
+    exchanges = [exchange(RESET, BUTTON, tenant="red"), exchange(RESET_TOO, BUTTON, tenant="blue")]
+
+    assert [one.similarity for one in (await replayed(exchanges)).seen] == [None, None]
+    assert (await replayed(exchanges, scope="global")).seen[1].similarity is None, "nobody has confirmed it"
+    same_key = [exchange(RESET, BUTTON, key="k"), exchange(RESET_TOO, BUTTON, key="k")]
+    assert (await replayed(same_key, scope="global")).seen[1].similarity is not None
+
+
+async def test_replay_of_regular_traffic_serves_rightly_after_learning() -> None:
+    """The figures add up, and are the same every time."""
+    exchanges = traffic(500)
+    seen = await replayed(exchanges)
+    made = told(seen)
+
+    assert seen.num_exact + sum(seen.left_alone.values()) + len(seen.served) == 500
+    assert made.verified.lookups == len(seen.seen)
+    assert made.verified.hits > 0.05
+    assert made.verified.wrong == 0.0
+    assert made.first_served is not None
+    assert made.first_served > 100
+    assert 0.0 < made.wrong_upper_95 < 0.05
+    assert made.missed["learning"] >= 99
+    assert told(await replayed(exchanges)) == made
+
+
+async def test_replay_of_traffic_that_never_says_the_same_serves_nothing() -> None:
+    """Where every near question has another answer, thresholds are wrong, and the decision keeps silent."""
+    made = told(await replayed(traffic(300, is_treacherous=True)))
+
+    assert made.verified.hits <= 0.01
+    assert made.curve[0].rates.hits > 0.5
+    assert made.curve[0].rates.wrong + made.curve[0].rates.unknown == pytest.approx(made.curve[0].rates.hits)
+
+
+async def test_replay_mode_of_the_policy_does_not_matter() -> None:
+    """It says what `verified` would do, whether the policy observes, has it off, or names a threshold."""
+    exchanges = traffic(250)
+    results = [await replayed(exchanges, semantic={"mode": mode}) for mode in ("off", "observe", "verified", "static")]
+
+    assert all(one.served == results[0].served for one in results)
+
+
+async def test_report_tells_what_it_cannot_know() -> None:
+    """Too few labels, answers that could not be compared, and a judge that was not asked are all said."""
+    seen = await replayed([exchange(RESET, BUTTON), exchange(RESET_TOO, "Press what is called Forgot, on the left.")])
+    made = told(seen, skipped=2, has_judge=True)
+    text = as_text(made)
+
+    assert "lines skipped                        2" in text
+    assert "1 pairs of answers 1 could not be compared" in text
+    assert "the log is too short" in text
+    assert "judge was not asked" in text
+    assert json.loads(as_json(made))["notes"] == made.notes
+
+
+async def test_report_of_nothing_looked_up_says_so() -> None:
+    """A log that is all left alone has no rates."""
+    made = told(await replayed([exchange(RESET, BUTTON, temperature=1)]))
+
+    assert "temperature 1" in as_text(made)
+    assert "nothing to tell" in as_text(made)
+    assert ElementTree.fromstring(as_svg(made)).tag.endswith("svg")
+
+
+@pytest.mark.parametrize("bound", [Bound(0.01), Bound(0.01, is_of_served=True), Bound(0.2)])
+async def test_plot_is_a_picture_of_every_threshold_within_its_frame(bound: Bound) -> None:
+    """Well-formed, with nothing outside, names escaped, and the bound by name."""
+    made = report(await replayed(traffic(250)), 'a<b & "c"', bound, skipped=0, has_judge=False)
+    root = ElementTree.fromstring(as_svg(made))
+    lines = [line.get("points", "").split() for line in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    places = [tuple(map(float, pair.split(","))) for points in lines for pair in points]
+
+    assert [len(points) for points in lines] == [2, len(THRESHOLDS), len(THRESHOLDS)]
+    assert all(69.9 <= x <= 736.1 and 63.9 <= y <= 372.1 for x, y in places)
+    texts = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert bound.text in texts
+    assert any('a<b & "c"' in text for text in texts)
