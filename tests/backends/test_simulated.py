@@ -181,7 +181,7 @@ def test_simulated_deadline_cuts_a_stream_in_its_middle() -> None:
         with pytest.raises(TotalTimeout):
             await read_all(reply)
         assert clock.now() == pytest.approx(1.0, abs=1e-6)
-        assert call.facts.stream_end is StreamEnd.STALL
+        assert call.facts.stream_end is StreamEnd.ERROR
         assert call.facts.usage is None
 
     simulate(test)

@@ -74,7 +74,7 @@ def test_cache_replay_unusable_policy_or_option_is_named(
 
 def replay(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command as a user does."""
-    command = [sys.executable, "-m", "gateway", "cache", "replay", *map(str, arguments)]
+    command = [sys.executable, "-c", "from gateway.cli.main import cli; cli()", "cache", "replay", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 

@@ -1,0 +1,174 @@
+"""What the simulated backend reads of a call and says to it: four characters are a token, and every token is the same.
+
+How long answers take is `simulation/`; whose they are is `simulated.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+
+from backends.errors import InvalidRequest, UnknownPath
+from backends.protocol import Call, Operation, Usage
+from backends.sse import DONE_EVENT, encode_event
+
+CHARACTERS_PER_TOKEN = 4
+OPERATIONS = frozenset({Operation.CHAT, Operation.COMPLETION})
+
+_TOKEN = " tok"
+_FIELD = re.compile(r"(?:field `|\$\.)(\w+)")
+
+_Limit = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] | None
+
+
+class _Part(msgspec.Struct):
+    text: str = ""
+
+
+class _Message(msgspec.Struct):
+    content: str | list[_Part] | None = None
+
+
+class _Asked(msgspec.Struct):
+    """What both operations have in common."""
+
+    max_tokens: _Limit = None
+    output_tokens: _Limit = None
+    n: int | None = None
+
+
+class _ChatRequest(_Asked, kw_only=True):
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    max_completion_tokens: _Limit = None
+
+
+class _CompletionRequest(_Asked):
+    prompt: str | list[str | int] = ""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """The sizes of a call in tokens, and the text that it begins with."""
+
+    text: str
+    prompt_tokens: int
+    output_tokens: int
+    is_cut: bool
+    """The client's limit ends the answer, not the model."""
+
+
+def read_question(call: Call, output_tokens: int) -> Question:
+    """What a call asks for; the answer has `output_tokens` unless the call says how long it is, or limits it.
+
+    Raises: UnknownPath for an operation that is not simulated, InvalidRequest for a body that cannot be used.
+    """
+    asked: _ChatRequest | _CompletionRequest
+    try:
+        if call.operation is Operation.CHAT:
+            asked = msgspec.convert(call.body, _ChatRequest)
+            text = _chat_text(asked.messages)
+            limit = asked.max_completion_tokens or asked.max_tokens
+        elif call.operation is Operation.COMPLETION:
+            asked = msgspec.convert(call.body, _CompletionRequest)
+            text = _prompt_text(asked.prompt)
+            limit = asked.max_tokens
+        else:
+            raise UnknownPath(f"the simulated backend does not answer {call.method} {call.path}")
+    except msgspec.ValidationError as error:
+        field = _FIELD.search(str(error))
+        raise InvalidRequest(str(error), param=field[1] if field else None) from error
+    if asked.n not in (None, 1):
+        raise InvalidRequest("the simulated backend gives one answer a call, so n is 1", param="n")
+    wanted = asked.output_tokens or output_tokens
+    is_cut = limit is not None and limit < wanted
+    return Question(
+        text, max(1, -(-len(text) // CHARACTERS_PER_TOKEN)), limit if limit is not None and is_cut else wanted, is_cut
+    )
+
+
+def block_ids(text: str, block_tokens: int) -> list[int]:
+    """An id for each whole block of a prompt; it stands for everything before its end."""
+    size = block_tokens * CHARACTERS_PER_TOKEN
+    ids = []
+    chained = 0
+    for end in range(size, len(text) + 1, size):
+        chained = hash((chained, text[end - size : end]))
+        ids.append(chained)
+    return ids
+
+
+class Answer:
+    """The form in which a call gets its tokens: events of a stream, or one whole body."""
+
+    __slots__ = ("_call", "_head", "_question")
+
+    def __init__(self, call: Call, question: Question, *, number: int, created: int) -> None:
+        """`number` makes the id, `created` is in Unix seconds."""
+        is_chat = call.operation is Operation.CHAT
+        kind = ("chat.completion.chunk" if call.stream else "chat.completion") if is_chat else "text_completion"
+        name = f"{'chatcmpl' if is_chat else 'cmpl'}-simulated-{number}"
+        self._head: dict[str, Any] = {"id": name, "object": kind, "created": created, "model": call.model}
+        self._call = call
+        self._question = question
+
+    def usage(self, cached_tokens: int) -> Usage:
+        """The tokens of the whole answer."""
+        return Usage(self._question.prompt_tokens, self._question.output_tokens, cached_tokens)
+
+    def body(self, cached_tokens: int) -> bytes:
+        """The answer as one JSON object."""
+        text = _TOKEN * self._question.output_tokens
+        said: dict[str, Any] = {"text": text}
+        if self._call.operation is Operation.CHAT:
+            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": self._finish_reason()}
+        return msgspec.json.encode({**self._head, "choices": [choice], "usage": self._usage_fields(cached_tokens)})
+
+    def event(self, num_tokens: int, *, is_first: bool) -> bytes:
+        """The next tokens of a stream."""
+        text = _TOKEN * num_tokens
+        if self._call.operation is not Operation.CHAT:
+            return self._chunk({"text": text}, None)
+        role = {"role": "assistant"} if is_first else {}
+        return self._chunk({"delta": {**role, "content": text}}, None)
+
+    def last_events(self, cached_tokens: int) -> bytes:
+        """What ends a stream: why the answer is over, its usage, and [DONE]."""
+        said: dict[str, Any] = {"delta": {}} if self._call.operation is Operation.CHAT else {"text": ""}
+        usage = encode_event(
+            msgspec.json.encode({**self._head, "choices": [], "usage": self._usage_fields(cached_tokens)})
+        )
+        return self._chunk(said, self._finish_reason()) + usage + DONE_EVENT
+
+    def _chunk(self, said: dict[str, Any], finish_reason: str | None) -> bytes:
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish_reason}
+        return encode_event(msgspec.json.encode({**self._head, "choices": [choice]}))
+
+    def _finish_reason(self) -> str:
+        return "length" if self._question.is_cut else "stop"
+
+    def _usage_fields(self, cached_tokens: int) -> dict[str, Any]:
+        question = self._question
+        return {
+            "prompt_tokens": question.prompt_tokens,
+            "completion_tokens": question.output_tokens,
+            "total_tokens": question.prompt_tokens + question.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        }
+
+
+def _chat_text(messages: list[_Message]) -> str:
+    if len(messages) == 1 and isinstance(messages[0].content, str):
+        return messages[0].content
+    return "\n".join(
+        " ".join(part.text for part in message.content) if isinstance(message.content, list) else message.content or ""
+        for message in messages
+    )
+
+
+def _prompt_text(prompt: str | list[str | int]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    # A token id becomes as many characters as a token has.
+    return "".join(part if isinstance(part, str) else f"{part & 0xFFFF:04x}" for part in prompt)

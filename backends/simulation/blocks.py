@@ -1,0 +1,125 @@
+"""The memory of a simulated replica: tokens in use, and the prefix cache of whole blocks, least recently used out.
+
+A block is named by an id that stands for its content and for everything before it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+
+class Lease:
+    """What one request holds: blocks that others may share, and `private` tokens that nobody else sees."""
+
+    __slots__ = ("cached_tokens", "held", "host_tokens", "private")
+
+    def __init__(self, held: list[int], private: int, cached_tokens: int, host_tokens: int) -> None:
+        self.held = held
+        self.private = private
+        self.cached_tokens = cached_tokens
+        """Tokens that need no computing, those from the host tier included."""
+        self.host_tokens = host_tokens
+        """Of these, tokens that have to be copied from the host first."""
+
+
+class BlockCache:
+    """Room for `capacity` tokens, in which what running requests leave stays findable until the room is needed.
+
+    A block is pinned while a request holds it, and may be evicted afterwards, the least recently used first; with a
+    host tier of `host_capacity` tokens it then goes there. All sizes are tokens.
+    """
+
+    def __init__(self, capacity: int, block_tokens: int, host_capacity: int = 0) -> None:
+        self.capacity = capacity
+        self.block_tokens = block_tokens
+        self._host_blocks = host_capacity // block_tokens
+        self._pinned: dict[int, int] = {}
+        # In order of use. A plain dict finds its first key slowly once many before it are gone.
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._host: OrderedDict[int, None] = OrderedDict()
+        self._private = 0
+
+    @property
+    def used(self) -> int:
+        """Tokens of requests and of findable blocks together."""
+        return self._private + self.block_tokens * (len(self._pinned) + len(self._idle))
+
+    @property
+    def num_blocks(self) -> int:
+        """Findable blocks on the device."""
+        return len(self._pinned) + len(self._idle)
+
+    def acquire(self, blocks: Sequence[int], tokens: int) -> Lease | None:
+        """Room for `tokens`, the first of which are these whole blocks; None while there is none.
+
+        Blocks that are there already are shared. Others become findable by `publish`, once they are computed.
+        """
+        pinned, idle, size = self._pinned, self._idle, self.block_tokens
+        num_hits = 0
+        num_idle = 0
+        for block in blocks:
+            if block in idle:
+                num_idle += 1
+            elif block not in pinned:
+                break
+            num_hits += 1
+        private = tokens - num_hits * size
+        room = self.capacity - self.used
+        if private > room + (len(idle) - num_idle) * size:
+            return None
+        hits = list(blocks[:num_hits])
+        for block in hits:
+            if block in idle:
+                del idle[block]
+                pinned[block] = 1
+            else:
+                pinned[block] += 1
+        while private > room:
+            self._evict()
+            room += size
+        self._private += private
+        lease = Lease(hits, private, num_hits * size, 0)
+        if self._host:
+            self._load(lease, blocks[num_hits:])
+        return lease
+
+    def publish(self, lease: Lease, block: int) -> None:
+        """Make a block findable that the lease's request has computed. A second copy of it stays private."""
+        if block not in self._pinned and block not in self._idle:
+            self._pinned[block] = 1
+            self._private -= self.block_tokens
+            lease.private -= self.block_tokens
+            lease.held.append(block)
+
+    def release(self, lease: Lease) -> None:
+        """The request is over: its blocks may be evicted, the deepest first, for it is of no use without the others."""
+        self._private -= lease.private
+        pinned, idle = self._pinned, self._idle
+        for block in reversed(lease.held):
+            if pinned[block] == 1:
+                del pinned[block]
+                idle[block] = None
+            else:
+                pinned[block] -= 1
+        lease.held = []
+        lease.private = 0
+
+    def _load(self, lease: Lease, blocks: Sequence[int]) -> None:
+        """Continue a match in the host tier: these blocks are copied, not computed."""
+        host = self._host
+        for block in blocks:
+            if block not in host:
+                break
+            host.move_to_end(block)
+            lease.cached_tokens += self.block_tokens
+            lease.host_tokens += self.block_tokens
+            self.publish(lease, block)
+
+    def _evict(self) -> None:
+        block, _ = self._idle.popitem(last=False)
+        if self._host_blocks:
+            self._host[block] = None
+            self._host.move_to_end(block)
+            if len(self._host) > self._host_blocks:
+                self._host.popitem(last=False)

@@ -1,0 +1,193 @@
+"""`slipstream simulate`: what a policy would do to a trace of requests, on a fleet that need not exist."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from backends.errors import ConfigurationError
+from gateway.cli.loading import FileProblem, read_policy
+from gateway.cli.models import json_option, progress_bar, table
+
+if TYPE_CHECKING:
+    from gateway.simulate.study import Result
+    from policies.schema_routing import Balance
+
+_MAX_CLIENTS_SHOWN = 8
+
+
+@click.command()
+@click.option(
+    "--trace",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Requests to replay, gzip or plain: our own format, the access log, Mooncake's, Azure's or BurstGPT's.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A policy file; give two to compare them.",
+)
+@click.option(
+    "--fleet",
+    metavar="FLEET",
+    help="Replicas behind every route: h200-8b:8, h200-8b:6,h200-8b@0.5:2 (two at half speed), or a range 4..16. "
+    "[default: the policy's own backends, of type simulated]",
+)
+@click.option("--load", type=click.FloatRange(0, 1000, min_open=True), help="Times what the fleet can do at most.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    help="Requests a second.  [default: as the trace has them]",
+)
+@click.option(
+    "--slo",
+    metavar="LIMITS",
+    default="",
+    help="What counts as in time.  [default: ttft=2s,ttft_per_1k_prompt=125ms,tpot=100ms]",
+)
+@click.option("--balance", metavar="NAME", help="Instead of the policy's routing.policy, on every route.")
+@click.option("--model", default="", metavar="NAME", help="Asked for where the trace names none.")
+@click.option("--price", type=click.FloatRange(0, 1e6), help="Of one replica for one hour, in any currency.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of random choices.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page with plots."
+)
+@json_option
+def simulate(trace: Path, policies: tuple[Path, ...], html: Path | None, as_json: bool, **options: Any) -> None:
+    """Replay a trace of requests through a policy, in virtual time: goodput, latencies, cache hits, cost.
+
+    The stacks are those of `slipstream serve`; only their backends are simulated. Nothing is sent anywhere.
+
+    \b
+    Examples:
+      slipstream simulate --trace trace.jsonl.gz --policy policy.yaml --fleet h200-8b:8 --load 0.95
+      slipstream simulate --trace access.log --policy old.yaml --policy new.yaml --fleet h200-8b:8 --html page.html
+      slipstream simulate --trace trace.jsonl.gz --policy policy.yaml --fleet 4..16 --rate 12 --slo ttft=1s
+    """
+    if html is not None and not html.parent.is_dir():
+        raise click.BadParameter(f"there is no such folder as {html.parent}", param_hint="--html")
+    try:
+        results = _results(trace, policies, **options)
+    except ConfigurationError as error:
+        raise FileProblem(error.message) from error
+    if html is not None:
+        from gateway.simulate.html import page
+
+        html.write_text(page(results), encoding="utf-8")
+    click.echo(json.dumps(_fields(results), indent=2) if as_json else _text(results))
+
+
+def _results(
+    trace: Path,
+    policies: tuple[Path, ...],
+    *,
+    fleet: str | None,
+    load: float | None,
+    rate: float | None,
+    slo: str,
+    balance: str | None,
+    model: str,
+    price: float | None,
+    seed: int,
+) -> list[Result]:
+    """Every policy on every fleet.
+
+    Raises: ConfigurationError.
+    """
+    from gateway.simulate.fleet import BALANCES, parse_fleets
+    from gateway.simulate.slo import parse_slo
+    from gateway.simulate.study import Asked, simulate
+    from gateway.simulate.traces import read_trace
+
+    if balance is not None and balance not in BALANCES:
+        raise click.BadParameter(f"{balance} is not one of {', '.join(BALANCES)}", param_hint="--balance")
+    if load is not None and rate is not None:
+        raise click.UsageError("give --load or --rate, not both")
+    fleets = [None] if fleet is None else parse_fleets(fleet)
+    if len(fleets) > 1 and load is not None:
+        raise click.UsageError("a load is another rate for each fleet of a range; give --rate instead")
+    asked = Asked(
+        parse_slo(slo),
+        seed=seed,
+        load=load,
+        rate=rate,
+        balance=cast("Balance | None", balance),
+        model=model,
+        replica_price=price,
+    )
+    loaded = [read_policy(path, no_env=True) for path in policies]
+    requests = read_trace(trace)
+    results = []
+    for policy in loaded:
+        for each in fleets:
+            label = f"{policy.path.name}{', ' + each.text if each is not None else ''}"
+            with progress_bar(label) as progress:
+                results.append(simulate(policy, each, requests, asked, progress))
+    return results
+
+
+def _fields(results: list[Result]) -> dict[str, Any]:
+    """One simulation is one flat object; several are a list, with the smallest fleets of each policy's curve."""
+    from gateway.simulate.report import as_fields
+
+    if len(results) == 1:
+        return as_fields(results[0].report)
+    return {"runs": [as_fields(result.report) for result in results], "smallest_fleets": _smallest(results)}
+
+
+def _smallest(results: list[Result]) -> dict[str, dict[str, int | None]]:
+    """By policy, where there is a curve."""
+    from gateway.simulate.study import smallest_fleets
+
+    by_policy: dict[str, list[Any]] = {}
+    for result in results:
+        by_policy.setdefault(result.report.policy, []).append(result.report)
+    return {policy: smallest_fleets(reports) for policy, reports in by_policy.items() if len(reports) > 1}
+
+
+def _text(results: list[Result]) -> str:
+    from gateway.simulate.report import columns, written
+
+    reports = [result.report for result in results]
+    first = reports[0]
+    slo = ", ".join(f"{name.removesuffix('_s')} {value:g} s" for name, value in first.slo.items())
+    parts = [f"{first.trace}: {first.requests:,} requests; SLO: {slo}"]
+    curve = _smallest(results)
+    if curve:
+        head = ["policy", "replicas", "load", "goodput", "in SLO", "first token, median", "99 of 100"]
+        rows = [
+            [
+                report.policy,
+                str(report.replicas),
+                written(report.load, ".2f"),
+                written(report.goodput_rps, ".2f req/s"),
+                written(report.slo_share, ".1%"),
+                written(report.ttft_p50_s, ".3f s"),
+                written(report.ttft_p99_s, ".3f s"),
+            ]
+            for report in reports
+        ]
+        parts.append(table([head, *rows]))
+        parts += [
+            f"{policy}: smallest fleet for "
+            + ", ".join(f"{float(share):.0%} in SLO: {number or 'none of these'}" for share, number in found.items())
+            for policy, found in curve.items()
+        ]
+    else:
+        parts.append(table(columns(reports)))
+    if len(results) == 1 and len(first.clients) > 1:
+        rows = [
+            [client.client, str(client.requests), f"{client.slo_share:.1%}", f"{client.served_share:.2f}"]
+            for client in first.clients[:_MAX_CLIENTS_SHOWN]
+        ]
+        parts.append(table([["client", "requests", "in SLO", "of its fair share"], *rows]))
+    return "\n\n".join(parts)

@@ -1,0 +1,1 @@
+"""`slipstream simulate`: the production stacks, replaying a trace in virtual time."""

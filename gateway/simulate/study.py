@@ -1,0 +1,97 @@
+"""From what a user asks for to simulations: which policy meets which fleet at which rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backends.errors import ConfigurationError
+from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
+from gateway.simulate.fleet import Fleet, refit, replicas_of
+from gateway.simulate.report import Report, Setting, make_report
+from gateway.simulate.run import Outcome, Progress, replay
+from gateway.simulate.slo import Slo, check_slo
+from gateway.simulate.traces import Trace
+from policies.load import LoadedPolicy
+from policies.schema_routing import Balance
+
+CURVE_SHARES = (0.9, 0.95, 0.99)
+"""Shares in SLO for which the smallest fleet is looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What holds for each simulation of a study.
+
+    Of `load` (times what the fleet can do at most) and `rate` (requests a second) one is None or both are; then the
+    trace keeps its own pace.
+    """
+
+    slo: Slo
+    seed: int = 0
+    load: float | None = None
+    rate: float | None = None
+    balance: Balance | None = None
+    model: str = ""
+    replica_price: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One simulation of a study: its figures, and what they come from."""
+
+    report: Report
+    outcomes: Sequence[Outcome]
+    slo: Slo
+
+
+def simulate(loaded: LoadedPolicy, fleet: Fleet | None, trace: Trace, asked: Asked, progress: Progress) -> Result:
+    """One policy on one fleet; without a fleet on the policy's own simulated backends.
+
+    Raises: ConfigurationError for what cannot be simulated or met.
+    """
+    refitted = refit(loaded, fleet, asked.balance)
+    replicas = replicas_of(refitted)
+    check_slo(asked.slo, replicas, trace)
+    capacity_rps = backlog_rps(replicas, trace)
+    stretch = _stretch(trace, asked, capacity_rps)
+    result = replay(refitted, trace, stretch=stretch, seed=asked.seed, model=asked.model, progress=progress)
+    balances = dict.fromkeys(route.balance for route in refitted.policy.routes if not route.match.internal)
+    setting = Setting(
+        trace=trace.name,
+        policy=str(loaded.path),
+        fleet=fleet.text if fleet is not None else ",".join(loaded.backends),
+        replicas=len(replicas),
+        balance=",".join(balances),
+        seed=asked.seed,
+        slo=asked.slo,
+        span_s=trace.span_s * stretch,
+        capacity_rps=capacity_rps,
+        prefix_hit_shared=shared_prefix_hit(replicas, trace),
+        replica_price=asked.replica_price,
+    )
+    return Result(make_report(setting, result.outcomes, result.wall_s), result.outcomes, asked.slo)
+
+
+def smallest_fleets(reports: Sequence[Report]) -> dict[str, int | None]:
+    """For some shares in SLO the smallest number of replicas from which on it is reached; None where none does."""
+    ordered = sorted(reports, key=lambda report: report.replicas, reverse=True)
+    found: dict[str, int | None] = {}
+    for share in CURVE_SHARES:
+        smallest = None
+        for report in ordered:
+            if report.slo_share < share:
+                break
+            smallest = report.replicas
+        found[f"{share:g}"] = smallest
+    return found
+
+
+def _stretch(trace: Trace, asked: Asked, capacity_rps: float) -> float:
+    """What the trace's moments are multiplied by."""
+    rate = asked.rate if asked.load is None else asked.load * capacity_rps
+    if rate is None:
+        return 1.0
+    if not trace.span_s:
+        raise ConfigurationError(f"{trace.name}: all requests come at the same moment, so there is no rate to change")
+    return len(trace.requests) / trace.span_s / rate

@@ -1,0 +1,289 @@
+"""Reading request traces: when each request came, how long its prompt and its answer were, what it began with.
+
+The format is recognised by the first line. A line that cannot be used ends the reading with its number and its field.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from backends.errors import ConfigurationError
+
+BLOCK_TOKENS = 512
+"""Prompt tokens that one block id of a trace stands for."""
+
+_T = TypeVar("_T")
+
+_MAX_TOKENS = 10_000_000
+_MAX_SHOWN = 80
+_FIELD = re.compile(r"(?:field `|\$\.)(\w+)")
+
+Tokens = Annotated[int, msgspec.Meta(ge=1, le=_MAX_TOKENS)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_TOKENS)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Block = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class TraceRequest(msgspec.Struct, frozen=True):
+    """One request of a trace. `at_s` counts from the first one; `line` is where it stands in its file.
+
+    `blocks` are ids of the prompt's beginning, `BLOCK_TOKENS` each, an id for everything up to its end; the last may be
+    a part. `client` and `model` are empty where the trace does not say.
+    """
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    line: int
+    blocks: tuple[int, ...] = ()
+    client: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A whole trace, in order of arrival."""
+
+    name: str
+    format: str
+    requests: tuple[TraceRequest, ...]
+    num_skipped: int
+    """Lines without an answer: requests that had failed when they were recorded."""
+
+    @property
+    def span_s(self) -> float:
+        """From the first arrival to the last."""
+        return self.requests[-1].at_s
+
+
+class _Own(msgspec.Struct):
+    t: Moment
+    i: Tokens
+    o: Tokens
+    h: tuple[Block, ...] = ()
+    c: str = ""
+
+
+class _Mooncake(msgspec.Struct):
+    timestamp: Moment
+    """Milliseconds."""
+    input_length: Tokens
+    output_length: Tokens
+    hash_ids: tuple[Block, ...] = ()
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+
+
+class _LogLine(msgspec.Struct):
+    time: Moment
+    """When it was over, in Unix seconds."""
+    total_ms: Moment
+    status: int
+    operation: str
+    usage: _Usage | None = None
+    model: str = ""
+    key: str = ""
+    tenant: str = ""
+
+
+_Row = tuple[float, TraceRequest] | None
+"""A request with its moment on the trace's own clock, in seconds; None for a line to skip."""
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace, gzip or plain, in one of the known formats.
+
+    Raises: ConfigurationError, naming the file, the line and the field.
+    """
+    lines = _lines(path)
+    number, first = next(lines, (0, ""))
+    if not first:
+        raise ConfigurationError(f"{path}: the trace is empty")
+    name, parse = _recognise(path, first)
+    numbered: Iterable[tuple[int, str]] = lines if first[0] != "{" else _with_first(number, first, lines)
+    rows: list[tuple[float, TraceRequest]] = []
+    num_skipped = 0
+    for number, line in numbered:
+        row = parse(number, line)
+        if row is None:
+            num_skipped += 1
+        else:
+            rows.append(row)
+    if not rows:
+        raise ConfigurationError(f"{path}: the trace has no request that was answered")
+    rows.sort(key=lambda row: row[0])
+    start = rows[0][0]
+    requests = tuple(msgspec.structs.replace(request, at_s=at - start) for at, request in rows)
+    return Trace(path.name, name, requests, num_skipped)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, with their numbers."""
+    number = 0
+    try:
+        with path.open("rb") as file:
+            is_gzip = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            with io.TextIOWrapper(gzip.open(file) if is_gzip else file, encoding="utf-8-sig") as text:
+                for number, line in enumerate(text, 1):
+                    if line.strip():
+                        yield number, line.strip()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ConfigurationError(f"{path}:{number + 1}: the gzip data is torn: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}:{number + 1}: this is not UTF-8 text") from error
+    except OSError as error:
+        raise ConfigurationError(f"{path}: the trace cannot be read: {error.strerror or error}") from error
+
+
+def _with_first(number: int, first: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    yield number, first
+    yield from lines
+
+
+def _recognise(path: Path, first: str) -> tuple[str, Callable[[int, str], _Row]]:
+    if first[0] == "{":
+        try:
+            keys = set(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise _torn(path, 1, first) from error
+        if {"t", "i", "o"} & keys:
+            return "slipstream", _JsonReader(path, _Own, _own)
+        if {"input_length", "hash_ids"} & keys:
+            return "mooncake", _JsonReader(path, _Mooncake, _mooncake)
+        if {"request_id", "total_ms"} & keys:
+            return "access log", _JsonReader(path, _LogLine, _logged)
+    else:
+        columns = [column.strip().lower() for column in next(csv.reader([first]))]
+        if {"contexttokens", "generatedtokens"} & set(columns):
+            return "azure", _CsvReader(path, columns, ("timestamp", "contexttokens", "generatedtokens"), _date)
+        if {"request tokens", "response tokens"} & set(columns):
+            return "burstgpt", _CsvReader(path, columns, ("timestamp", "request tokens", "response tokens"), _seconds)
+    raise ConfigurationError(
+        f"{path}:1: this is no known format of traces; it begins {_shown(first)}. Known are our own (t, i, o, h, c), "
+        "Mooncake's, the access log, and the CSV files of Azure and BurstGPT; see docs/simulate.md"
+    )
+
+
+class _JsonReader:
+    """Lines that are JSON objects of one shape."""
+
+    def __init__(self, path: Path, shape: type[msgspec.Struct], convert: Callable[[int, msgspec.Struct], _Row]) -> None:
+        self._path = path
+        self._decode = msgspec.json.Decoder(shape).decode
+        self._convert = convert
+
+    def __call__(self, number: int, line: str) -> _Row:
+        try:
+            return self._convert(number, self._decode(line))
+        except msgspec.ValidationError as error:
+            found = _FIELD.search(str(error))
+            where = f'field "{found[1]}": ' if found else ""
+            raise ConfigurationError(f"{self._path}:{number}: {where}{error}") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise _torn(self._path, number, line) from error
+
+
+class _CsvReader:
+    """Lines of a CSV file with a head. `needs` are the columns of time, prompt tokens and answer tokens."""
+
+    def __init__(
+        self, path: Path, columns: list[str], needs: tuple[str, str, str], moment: Callable[[str], float]
+    ) -> None:
+        self._path = path
+        self._num_columns = len(columns)
+        for column in needs:
+            if column not in columns:
+                raise ConfigurationError(f'{path}:1: field "{column}": the head has no such column')
+        self._needs = [(column, columns.index(column)) for column in needs]
+        self._model_at = columns.index("model") if "model" in columns else None
+        self._moment = moment
+
+    def __call__(self, number: int, line: str) -> _Row:
+        cells = next(csv.reader([line]))
+        if len(cells) != self._num_columns:
+            raise _torn(self._path, number, line)
+        (at_name, at), *counts = self._needs
+        seconds = self._parsed(number, at_name, cells[at], self._moment)
+        prompt, output = (self._parsed(number, name, cells[index], _count) for name, index in counts)
+        if not output:
+            return None
+        if not prompt:
+            raise ConfigurationError(f'{self._path}:{number}: field "{counts[0][0]}": a prompt has at least one token')
+        model = cells[self._model_at] if self._model_at is not None else ""
+        return seconds, TraceRequest(0.0, prompt, output, number, model=model)
+
+    def _parsed(self, number: int, name: str, text: str, parse: Callable[[str], _T]) -> _T:
+        try:
+            return parse(text.strip())
+        except ValueError as error:
+            raise ConfigurationError(f'{self._path}:{number}: field "{name}": {_shown(text)} {error}') from error
+
+
+def _own(number: int, row: msgspec.Struct) -> _Row:
+    assert isinstance(row, _Own)
+    return row.t, TraceRequest(0.0, row.i, row.o, number, row.h, row.c)
+
+
+def _mooncake(number: int, row: msgspec.Struct) -> _Row:
+    assert isinstance(row, _Mooncake)
+    return row.timestamp / 1e3, TraceRequest(0.0, row.input_length, row.output_length, number, row.hash_ids)
+
+
+def _logged(number: int, row: msgspec.Struct) -> _Row:
+    assert isinstance(row, _LogLine)
+    usage = row.usage
+    if row.status >= 400 or usage is None or not usage.prompt_tokens or not usage.completion_tokens:
+        return None
+    request = TraceRequest(
+        0.0, usage.prompt_tokens, usage.completion_tokens, number, client=row.key or row.tenant, model=row.model
+    )
+    return row.time - row.total_ms / 1e3, request
+
+
+def _date(text: str) -> float:
+    # Azure writes seven digits of a second, Python reads six.
+    text = re.sub(r"(\.\d{6})\d+", r"\1", text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError("is no date and time") from error
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError as error:
+        raise ValueError("is no number of seconds") from error
+    if not 0 <= seconds <= 1e12:
+        raise ValueError("is no number of seconds")
+    return seconds
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MAX_TOKENS:
+        raise ValueError(f"is no whole number from 0 to {_MAX_TOKENS:,}")
+    return int(text)
+
+
+def _torn(path: Path, number: int, line: str) -> ConfigurationError:
+    return ConfigurationError(f"{path}:{number}: this line is torn, or of another format: {_shown(line)}")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "...")
