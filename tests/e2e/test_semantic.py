@@ -271,7 +271,11 @@ async def test_feedback_counts_by_entry_and_by_request(client: httpx.AsyncClient
         await client.post("/v1/cache/feedback", json={"entry": entry["id"], "ok": False}, headers=OPS) for _ in range(3)
     ]
 
+    again = await client.post("/v1/cache/feedback", json={"id": request_id, "ok": True}, headers=OPS)
+
     assert right.json() == {"object": "cache.feedback", "entry": entry["id"], "ok": True, "learned": True}
+    assert openai_error(again, 404)["code"] == "entry_not_found"
+    assert not wrong[0].json()["learned"]
     assert [answer.status_code for answer in wrong[:2]] == [200, 200]
     assert (await client.get(f"/v1/cache/entries/{entry['id']}", headers=OPS)).status_code == 404
     assert (await client.post(PATH, json=chat(RESET_TOO, model))).headers["x-cache"] == "miss"

@@ -139,7 +139,7 @@ class Administration:
 
     def _given(self, *, request_id: str | None, entry: str | None) -> tuple[Served, SemanticCache] | tuple[None, None]:
         for stage in self._stages.values():
-            given = stage.served(request_id=request_id, entry=entry)
+            given = stage.take_served(request_id=request_id, entry=entry)
             if given is not None:
                 return given, stage
         return None, None

@@ -208,11 +208,15 @@ class SemanticCache:
         looked.reason = looked.decision.reason if may_have else "unconfirmed"
         return looked
 
-    def served(self, *, request_id: str | None = None, entry: str | None = None) -> Served | None:
-        """The answer that was given to that request, or the last one from that entry, while it is remembered."""
-        if request_id is not None:
-            return self._served.get(request_id)
-        return next((given for given in reversed(self._served.values()) if given.proposal.candidate.id == entry), None)
+    def take_served(self, *, request_id: str | None = None, entry: str | None = None) -> Served | None:
+        """The answer that was given to that request, or the last one from that entry, while it is remembered.
+
+        It is not remembered any longer: one answer is one label, however often people say what they think of it.
+        """
+        if request_id is None:
+            names = (name for name, given in reversed(self._served.items()) if given.proposal.candidate.id == entry)
+            request_id = next(names, None)
+        return self._served.pop(request_id, None) if request_id is not None else None
 
     @property
     def tally(self) -> Tally:

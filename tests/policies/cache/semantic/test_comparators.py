@@ -35,8 +35,8 @@ def compare(left: str, right: str, judge: RouteJudge | None = None, *, may_ask: 
         ("Sure! Press the red button twice.", "Press the red button twice. Let me know if you need more."),
         ("Here is what I found: it costs 5 euros.", "It costs 5 euros."),
         (
-            "the shop at the corner opens at 9 in the morning and closes at 17 in the afternoon every day of the year",
-            "the shop at the corner opens at 9 in the morning and closes at 17 in the afternoon each and every day of the year",
+            "the shop opens at 9 in the morning and closes at 17 in the afternoon every day of the year",
+            "the shop opens at 9 in the morning and closes at 17 in the afternoon each and every day of the year",
         ),
     ],
 )
