@@ -85,7 +85,7 @@ class ClientConnection(HttpToolsProtocol):
         Most bodies come with their head; a message, a coroutine and its event would cost more than reading them.
         """
         cycle = self._cycle
-        if cycle.more_body or cycle.disconnected or len(cycle.body) > max_bytes:
+        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue or len(cycle.body) > max_bytes:
             return None
         body = bytes(cycle.body)
         cycle.body = bytearray()
