@@ -25,10 +25,11 @@ from backends.errors import (
     UpstreamTimeout,
     error_body,
 )
-from backends.protocol import Call, Capabilities, Facts, Headers, Operation, Reply, Statistics, Usage
+from backends.facts_tap import FactsTap
+from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
 from backends.scripted_answers import OPERATIONS, answer
-from backends.stream import Stream, StreamEnd
+from backends.stream import Stream
 
 _OUTCOMES = (
     {"reply", "cut_after"},
@@ -168,7 +169,7 @@ class Scripted:
             events = _Events(call, step, said.pieces, pace=self._pace, counters=self._counters)
             first = await events.first()
             call.facts.first_token_at = self._clock.now()
-            stream = Stream(events, [_FactsTap(call.facts, said.usage)], first=first)
+            stream = Stream(events, [FactsTap(call.facts, lambda: said.usage)], first=first)
             return Reply(200, [(b"content-type", b"text/event-stream; charset=utf-8")], stream=stream)
         await self._pace.wait(call, math.inf if step.stall_after is not None else step.delay, math.inf, TotalTimeout)
         if step.cut_after is not None:
@@ -283,23 +284,6 @@ class _Events:
         if not self._is_released:
             self._is_released = True
             self._counters.in_flight -= 1
-
-
-class _FactsTap:
-    """Writes down how a stream ended, and its usage where it came whole."""
-
-    def __init__(self, facts: Facts, usage: Usage) -> None:
-        self._facts = facts
-        self._usage = usage
-
-    def feed(self, piece: bytes) -> None:
-        """Nothing to learn from the words."""
-
-    def end(self, how: StreamEnd) -> None:
-        """The stream has ended."""
-        self._facts.stream_end = how
-        if how is StreamEnd.CLEAN:
-            self._facts.usage = self._usage
 
 
 def _error_reply(step: Step, status: int) -> Reply:

@@ -13,13 +13,14 @@ from pydantic import Field, model_validator
 from backends.clock import Clock
 from backends.config import Config
 from backends.errors import ConnectFailed, ContextLengthExceeded, UpstreamCut, UpstreamError
+from backends.facts_tap import FactsTap
 from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.registry import Kind
 from backends.simulated_answers import OPERATIONS, Answer, block_ids, read_question
 from backends.simulated_driver import Driver, Flight
 from backends.simulation.latency import StepTime
 from backends.simulation.replica import Replica, ReplicaModel, Work
-from backends.stream import Stream, StreamEnd
+from backends.stream import Stream
 
 
 class SimulatedConfig(Config):
@@ -163,7 +164,8 @@ class Simulated:
             flight.leave()
             raise
         call.facts.first_token_at = self._clock.now()
-        stream = Stream(events, [_FactsTap(call, flight.work, answer)], first=first)
+        tap = FactsTap(call.facts, lambda: answer.usage(flight.work.cached_tokens))
+        stream = Stream(events, [tap], first=first)
         return Reply(200, [(b"content-type", b"text/event-stream; charset=utf-8")], stream=stream)
 
     def _count_failure(self) -> None:
@@ -211,24 +213,6 @@ class _Events:
         if available == self._flight.work.output_tokens:
             event += self._answer.last_events(self._flight.work.cached_tokens)
         return event
-
-
-class _FactsTap:
-    """Writes down how a stream ended, and its usage where it came whole."""
-
-    def __init__(self, call: Call, work: Work, answer: Answer) -> None:
-        self._facts = call.facts
-        self._work = work
-        self._answer = answer
-
-    def feed(self, piece: bytes) -> None:
-        """Nothing to learn from the words."""
-
-    def end(self, how: StreamEnd) -> None:
-        """The stream has ended."""
-        self._facts.stream_end = how
-        if how is StreamEnd.CLEAN:
-            self._facts.usage = self._answer.usage(self._work.cached_tokens)
 
 
 KIND = Kind(config=SimulatedConfig, build=Simulated)

@@ -21,18 +21,7 @@ Balance = Literal[
     "cost",
 ]
 """A way of spreading calls, as it is carried out."""
-BalanceOrAuto = Literal[
-    "auto",
-    "predicted_cost",
-    "least_tokens",
-    "least_request",
-    "p2c",
-    "round_robin",
-    "consistent_hash",
-    "weighted",
-    "latency",
-    "cost",
-]
+BalanceOrAuto = Literal["auto", Balance]
 """The same as it is written, in one list, so that a wrong word gets one answer."""
 
 

@@ -253,12 +253,9 @@ class HttpExchange:
                 self._pieces.clear()
                 self.keeps_alive = False
             elif (receive := self._receive) is not None:
-                # Handed on at once, so never held: nothing to count, nothing paused.
+                # Handed on at once, so never held: nothing to count.
                 self.deadline = min(self._clock.now() + self.idle_s, self._limits.deadline)
-                pieces = self._pieces
-                piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                pieces.clear()
-                if not receive(piece):
+                if not receive(self._take()):
                     self._receive = None
                 elif not self.is_complete:
                     return

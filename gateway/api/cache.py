@@ -16,20 +16,16 @@ from backends.errors import (
     Forbidden,
     InvalidRequest,
     MethodNotAllowed,
-    SlipstreamError,
     UnknownEntry,
     UnknownModel,
     UnknownPath,
 )
 from backends.protocol import Call, Facts, Operation
-from gateway.api.endpoint import cors_headers
+from gateway.api.respond import respond
 from gateway.auth import Principal
-from gateway.connection import connection_of
 from gateway.core import Core
 from gateway.decode import decode_body, decode_json
-from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
-from gateway.relay import JSON_HEADER, send_error
 from gateway.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -80,30 +76,16 @@ class CacheApi:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         core = self._core
-        exchange = Exchange(Operation.PASSTHROUGH, core.clock.now())
-        incoming = Incoming(scope["headers"])
-        exchange.request_id = core.request_id(incoming)
-        headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
-        if incoming.origin and core.settings.cors_origins:
-            headers += cors_headers(incoming.origin, core.settings.cors_origins)
-        runtime = core.acquire()
-        try:
-            principal = exchange.principal = runtime.keyring.authenticate(incoming.credentials)
+
+        async def make(runtime: Runtime, principal: Principal, incoming: Incoming) -> object:
             if not principal.admin:
                 raise Forbidden("this key may not look into the cache; an operator's key has `admin: true`")
             answer, entry = self._find(scope)
             raw = await read_body(receive, incoming, core.settings.max_body)
             asked = Asked(runtime, principal, incoming, entry, _query(scope), raw, core.clock.now())
-            said = await answer(_administration(runtime), asked)
-            exchange.status = 200
-            await connection_of(scope).answer(200, [*headers, JSON_HEADER], msgspec.json.encode(said))
-        except SlipstreamError as error:
-            exchange.error_code = error.reason
-            exchange.status = error.status
-            await send_error(connection_of(scope), error, headers)
-        finally:
-            runtime.release()
-            core.observer.finished(exchange)
+            return await answer(_administration(runtime), asked)
+
+        await respond(core, scope, make)
 
     def _find(self, scope: Scope) -> tuple[_Answer, str]:
         """Who answers that path, and the id in it."""

@@ -23,7 +23,7 @@ from backends.errors import (
 )
 from backends.protocol import Call, Headers, Operation, Reply
 from backends.stream import StreamEnd
-from gateway.connection import connection_of
+from gateway.connection import ClientConnection, connection_of
 from gateway.core import Core
 from gateway.decode import decode_body, decode_json
 from gateway.exchange import Exchange
@@ -85,7 +85,8 @@ class Endpoint:
     ) -> None:
         principal = exchange.principal = runtime.keyring.authenticate(incoming.credentials)
         max_bytes = self._core.settings.max_body
-        raw = connection_of(scope).take_body(max_bytes)
+        connection = connection_of(scope)
+        raw = connection.take_body(max_bytes)
         if raw is None:
             raw = await read_body(receive, incoming, max_bytes)
         asked = self._read(raw, incoming)
@@ -129,14 +130,20 @@ class Endpoint:
             timeouts=stack.timeouts,
             facts=exchange.facts,
         )
-        await self._ask_and_relay(call, stack, scope, send, incoming=incoming, exchange=exchange)
+        await self._ask_and_relay(call, stack, connection, send, incoming=incoming, exchange=exchange)
 
     async def _ask_and_relay(
-        self, call: Call, stack: Stack, scope: Scope, send: Send, *, incoming: Incoming, exchange: Exchange
+        self,
+        call: Call,
+        stack: Stack,
+        connection: ClientConnection,
+        send: Send,
+        *,
+        incoming: Incoming,
+        exchange: Exchange,
     ) -> None:
         task = asyncio.current_task()
         assert task is not None, "endpoints run in a task"
-        connection = connection_of(scope)
         if connection.is_gone:
             raise ClientGone("the client left before its request was read")
         connection.answering.add(task)

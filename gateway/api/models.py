@@ -7,17 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import jiter
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from backends.errors import SlipstreamError, UnknownModel
 from backends.protocol import Backend, Call, Facts, Operation, Timeouts
-from gateway.api.endpoint import cors_headers
-from gateway.connection import connection_of
+from gateway.api.respond import respond
+from gateway.auth import Principal
 from gateway.core import Core
-from gateway.exchange import Exchange
 from gateway.incoming import Incoming
-from gateway.relay import JSON_HEADER, send_error
 from gateway.runtime import Runtime, Stack
 from policies.match import allows
 
@@ -38,28 +35,13 @@ class Models:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET /models and GET /models/{id}."""
-        core = self._core
-        exchange = Exchange(Operation.PASSTHROUGH, core.clock.now())
-        incoming = Incoming(scope["headers"])
-        exchange.request_id = core.request_id(incoming)
-        headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
-        if incoming.origin and core.settings.cors_origins:
-            headers += cors_headers(incoming.origin, core.settings.cors_origins)
-        runtime = core.acquire()
-        try:
-            principal = exchange.principal = runtime.keyring.authenticate(incoming.credentials)
+
+        async def make(runtime: Runtime, principal: Principal, incoming: Incoming) -> object:
             models = [model for model in await self._models(runtime) if principal.may_use(model["id"])]
             wanted = scope["path"].removeprefix("/v1").removeprefix("/models").strip("/")
-            found = _one(models, wanted) if wanted else {"object": "list", "data": models}
-            exchange.status = 200
-            await connection_of(scope).answer(200, [*headers, JSON_HEADER], msgspec.json.encode(found))
-        except SlipstreamError as error:
-            exchange.error_code = error.reason
-            exchange.status = error.status
-            await send_error(connection_of(scope), error, headers)
-        finally:
-            runtime.release()
-            core.observer.finished(exchange)
+            return _one(models, wanted) if wanted else {"object": "list", "data": models}
+
+        await respond(self._core, scope, make)
 
     async def _models(self, runtime: Runtime) -> list[dict[str, Any]]:
         """Each model once, in the policy's order."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import NoReturn
 import click
 
 from gateway.cli.bench_cache import cache
+from gateway.cli.module import check_can_be_written, check_installed, run_module
 
 MEASUREMENTS = ("bf16", "int8", "overhead", "speculation", "prefix", "ready")
 """What `--only` of `bench engine` can name."""
@@ -84,15 +83,11 @@ def kernels(only: tuple[str, ...], file: Path | None) -> None:
 
 def _run(module: str, needs: Sequence[str], only: Sequence[str], file: Path | None, *more: str) -> NoReturn:
     """Ends with the exit code of a benchmark's module."""
-    if file is not None and not file.parent.is_dir():
-        raise click.BadParameter(f"there is no such folder as {file.parent}", param_hint="--json")
-    missing = [name for name in needs if find_spec(name) is None]
-    if missing:
-        raise click.ClickException(f"{', '.join(missing)} not installed; pip install 'slipstream-gateway[engine]'")
-    command = [sys.executable, "-m", module, *more]
+    check_can_be_written(file, "--json")
+    check_installed(needs, "engine")
+    arguments = [*more]
     for name in only:
-        command += ["--only", name]
+        arguments += ["--only", name]
     if file is not None:
-        command += ["--json", str(file)]
-    # A process of its own: what is measured then shares neither threads nor modules with the gateway's command.
-    sys.exit(subprocess.run(command, check=False).returncode)
+        arguments += ["--json", str(file)]
+    run_module(module, arguments)

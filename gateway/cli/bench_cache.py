@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
+
+from gateway.cli.module import check_can_be_written, check_installed, run_module
 
 SETS = ("banking77", "clinc150", "templates", "qqp", "sick")
 """What `--sets` can name."""
@@ -60,18 +59,13 @@ def cache(
     \b
     $ slipstream bench cache --data semcache --sets banking77,clinc150 --json figures.json
     """
-    if file is not None and not file.parent.is_dir():
-        raise click.BadParameter(f"there is no such folder as {file.parent}", param_hint="--json")
-    missing = [name for name in _NEEDS if find_spec(name) is None]
-    if missing:
-        raise click.ClickException(f"{', '.join(missing)} not installed; pip install 'slipstream-gateway[semantic]'")
-    command = [sys.executable, "-m", "policies.cache.semantic.benchmark", "--data", str(data)]
-    command += ["--seeds", str(seeds), "--max-wrong-hit-rate", str(max_wrong_hit_rate)]
+    check_can_be_written(file, "--json")
+    check_installed(_NEEDS, "semantic")
+    arguments = ["--data", str(data), "--seeds", str(seeds), "--max-wrong-hit-rate", str(max_wrong_hit_rate)]
     for name in sets:
-        command += ["--set", name]
+        arguments += ["--set", name]
     if vectors is not None:
-        command += ["--vectors", str(vectors)]
+        arguments += ["--vectors", str(vectors)]
     if file is not None:
-        command += ["--json", str(file)]
-    # A process of its own: the command line builds nothing of the gateway, and what is measured is alone.
-    sys.exit(subprocess.run(command, check=False).returncode)
+        arguments += ["--json", str(file)]
+    run_module("policies.cache.semantic.benchmark", arguments)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import click
 
 from gateway.cli.config import effective_policy
 from gateway.cli.loading import FileProblem, read_policy_or_exit
+from gateway.cli.module import check_can_be_written, check_installed, run_module
 from policies.load import LoadedPolicy
 
 _NEEDS = ("numpy", "faiss", "sentence_transformers")
@@ -54,20 +52,16 @@ def replay(log: Path, file: Path, route: str | None, skip_bad: bool, figures: Pa
       slipstream cache replay log.jsonl.gz --policy policy.yaml --plot curve.svg
     """
     for option, path in (("--json", figures), ("--plot", plot)):
-        if path is not None and not path.parent.is_dir():
-            raise click.BadParameter(f"there is no such folder as {path.parent}", param_hint=option)
+        check_can_be_written(path, option)
     loaded = read_policy_or_exit(file, no_env=True)
     asked = _asked(loaded, route)
-    needs = _NEEDS_ONNX if asked["cache"]["semantic"]["encoder"]["type"] == "onnx" else _NEEDS
-    missing = [name for name in needs if find_spec(name) is None]
-    if missing:
-        raise click.ClickException(f"{', '.join(missing)} not installed; pip install 'slipstream-gateway[semantic]'")
-    command = [sys.executable, "-m", "policies.cache.semantic.log_replay", str(log)]
-    command += ["--skip-bad"] if skip_bad else []
-    command += ["--json", str(figures)] if figures is not None else []
-    command += ["--plot", str(plot)] if plot is not None else []
-    # A process of its own: the command line builds nothing of the gateway.
-    sys.exit(subprocess.run(command, input=json.dumps(asked).encode(), check=False).returncode)
+    has_onnx = asked["cache"]["semantic"]["encoder"]["type"] == "onnx"
+    check_installed(_NEEDS_ONNX if has_onnx else _NEEDS, "semantic")
+    arguments = [str(log)]
+    arguments += ["--skip-bad"] if skip_bad else []
+    arguments += ["--json", str(figures)] if figures is not None else []
+    arguments += ["--plot", str(plot)] if plot is not None else []
+    run_module("policies.cache.semantic.log_replay", arguments, text=json.dumps(asked).encode())
 
 
 def _asked(loaded: LoadedPolicy, name: str | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from policies.cache.control import Control, parse_control
 from policies.cache.entry import Entry, Form
 from policies.cache.key import cache_key, identity_of
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
-from policies.cache.replay import CONTENT_TYPES, Replayed, render
+from policies.cache.replay import Replayed, content_type_of, render
 from policies.cache.store import Store
 from policies.schema import CachePolicy
 
@@ -275,9 +275,7 @@ def _reply_of(entry: Entry, call: Call, outcome: CacheOutcome) -> Reply | None:
         return None
     call.facts.cache = outcome
     call.facts.usage = entry.usage
-    form = Form.SSE if call.stream else Form.JSON
-    content_type = entry.content_type if entry.form is form else CONTENT_TYPES[form]
-    headers = [(b"content-type", content_type), (b"x-cache", outcome.value.encode())]
+    headers = [(b"content-type", content_type_of(entry, call)), (b"x-cache", outcome.value.encode())]
     if call.stream:
         return Reply(200, headers, stream=Stream(Replayed(body)))
     return Reply(200, headers, body=body)

@@ -62,6 +62,12 @@ def render(entry: Entry, call: Call, piece_chars: int | None = None) -> bytes | 
         return None
 
 
+def content_type_of(entry: Entry, call: Call) -> bytes:
+    """What `render` gives for this call: the upstream's own word where the form is the stored one."""
+    form = Form.SSE if call.stream else Form.JSON
+    return entry.content_type if entry.form is form else CONTENT_TYPES[form]
+
+
 def whole_body(entry: Entry, operation: Operation) -> bytes | None:
     """The answer as one JSON document, or None where its events do not make one."""
     if entry.form is Form.JSON:

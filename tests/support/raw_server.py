@@ -130,7 +130,9 @@ class RawServer:
             task.cancel()
         outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
         for writer in self._writers:
-            writer.transport.abort()
+            # asyncio's own transports cannot be aborted once they have closed after writing their rest.
+            with suppress(AttributeError):
+                writer.transport.abort()
             with suppress(OSError):
                 await writer.wait_closed()
         await self._server.wait_closed()

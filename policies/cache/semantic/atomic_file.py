@@ -29,7 +29,7 @@ def write_atomically(path: Path, content: bytes | memoryview, magic: bytes) -> N
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def read_checked(path: Path, magic: bytes) -> bytes | None:
@@ -56,8 +56,8 @@ def _header(content: bytes | memoryview) -> bytes:
     return num_bytes.to_bytes(_LENGTH_BYTES, "big") + zlib.crc32(content).to_bytes(_CHECKSUM_BYTES, "big")
 
 
-def _sync_folder(folder: Path) -> None:
-    # Renaming is only kept over a power cut once the folder itself is on disk.
+def sync_folder(folder: Path) -> None:
+    """Have a rename in it kept over a power cut, which it is only once the folder itself is on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

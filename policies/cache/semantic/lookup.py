@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -116,18 +117,21 @@ class Lookups:
             self._space.index.remove(question, gone)
         return True
 
-    def propose(self, looked: Looked) -> None:
-        """The candidate of what was found, if there is one."""
+    def consider(self, call: Call, looked: Looked, decide: Callable[[Proposal | None], Decision]) -> Decision:
+        """The candidate of what was found, if there is one, and what `decide` makes of it where the caller may have it.
+
+        On a public route that is only what a second owner has confirmed.
+        """
         candidates = [
             Candidate(answer.id, similarity, answer.question.text, answer.answer_id, history)
             for answer, history, similarity in looked.found
         ]
         looked.proposal = looked.learning.decider.propose(looked.question.text, candidates)
-
-    def may_be_given_to(self, call: Call, looked: Looked) -> bool:
-        """Whether this caller may have the proposal: on a public route only what a second owner has confirmed."""
         answer = looked.answer
-        return answer is None or not self._is_public or answer.confirmed_by_other or answer.owner == call.key_id
+        may_have = answer is None or not self._is_public or answer.confirmed_by_other or answer.owner == call.key_id
+        decision = looked.decision = decide(looked.proposal if may_have else None)
+        looked.reason = decision.reason if may_have else "unconfirmed"
+        return decision
 
     async def _find(self, call: Call, looked: Looked, control: Control, tally: Tally) -> None:
         if not await self.search(looked, control, tally):
@@ -137,11 +141,8 @@ class Lookups:
             looked.reason = "refresh"
             return
         began = self._clock.now()
-        self.propose(looked)
-        may_have = self.may_be_given_to(call, looked)
-        decision = looked.decision = looked.learning.decide(looked.proposal if may_have else None)
+        decision = self.consider(call, looked, looked.learning.decide)
         tally.took("decide", self._clock.now() - began)
-        looked.reason = decision.reason if may_have else "unconfirmed"
         if decision.serve and looked.learning.is_in_doubt:
             looked.reason = "unlabelled"
         elif decision.serve and self._policy.mode == "observe":

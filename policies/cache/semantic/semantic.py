@@ -29,7 +29,7 @@ from backends.stream import Stream
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import Entry, Form
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
-from policies.cache.replay import CONTENT_TYPES, PacedReplay, Replayed, render
+from policies.cache.replay import PacedReplay, Replayed, content_type_of, render
 from policies.cache.semantic.background import Background
 from policies.cache.semantic.book import Book
 from policies.cache.semantic.comparators import Comparison
@@ -202,10 +202,7 @@ class SemanticCache:
         if not await self._lookups.search(looked, Control(), Tally()):
             looked.reason = "store_away"
             return looked
-        self._lookups.propose(looked)
-        may_have = self._lookups.may_be_given_to(call, looked)
-        looked.decision = looked.learning.rehearse(looked.proposal if may_have else None)
-        looked.reason = looked.decision.reason if may_have else "unconfirmed"
+        self._lookups.consider(call, looked, looked.learning.rehearse)
         return looked
 
     def take_served(self, *, request_id: str | None = None, entry: str | None = None) -> Served | None:
@@ -247,11 +244,9 @@ class SemanticCache:
         call.facts.cache_age_s = age_s
         call.facts.usage = answer.entry.usage
         call.facts.cache = CacheOutcome.SEMANTIC
-        form = Form.SSE if call.stream else Form.JSON
-        content_type = answer.entry.content_type if answer.entry.form is form else CONTENT_TYPES[form]
         similarity = looked.proposal.candidate.similarity
         headers = [
-            (b"content-type", content_type),
+            (b"content-type", content_type_of(answer.entry, call)),
             (b"age", b"%d" % age_s),
             (b"x-cache-entry", answer.id.encode("ascii")),
             (b"x-cache-score", b"%.4f" % similarity),

@@ -18,6 +18,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from policies.cache.semantic.atomic_file import sync_folder
+
 _LOGGER = logging.getLogger(__name__)
 _MAGIC = b"slipstream vectors 1\n"
 _FRAME = struct.Struct(">II")
@@ -142,7 +144,7 @@ class Snapshot:
             with suppress(OSError):
                 unfinished.unlink()
             raise
-        _sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
         self._file.close()
         self._file = self._path.open("ab")
         self._end = self._path.stat().st_size
@@ -193,7 +195,7 @@ class Snapshot:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         return path.open("ab")
 
     def _abandon(self) -> None:
@@ -259,12 +261,3 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise SnapshotInUse(f"the snapshot behind {path} is used by another process") from None
     return descriptor
-
-
-def _sync_folder(folder: Path) -> None:
-    # A rename is only kept over a power cut once the folder itself is on disk.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

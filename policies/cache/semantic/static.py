@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from random import Random
 from typing import Literal
 
 import msgspec
 
+from policies.cache.sealed import seal, unseal
 from policies.cache.semantic.contracts import Candidate, Decision, PolicyState, Proposal
 from policies.cache.semantic.proposal import propose
 
@@ -84,14 +84,12 @@ class Static:
 
     def dump(self) -> bytes:
         """The counters."""
-        packed = msgspec.msgpack.encode(self._counted)
-        return _MAGIC + zlib.crc32(packed).to_bytes(4, "big") + packed
+        return seal(_MAGIC, b"", msgspec.msgpack.encode(self._counted))
 
     def load(self, dumped: bytes) -> None:
         """Take over what was dumped. Raises: ValueError where it is of another version or damaged."""
-        start = len(_MAGIC) + 4
-        packed = dumped[start:]
-        if not dumped.startswith(_MAGIC) or dumped[len(_MAGIC) : start] != zlib.crc32(packed).to_bytes(4, "big"):
+        packed = unseal(_MAGIC, b"", dumped)
+        if packed is None:
             raise ValueError("this is no dump of a static decision, or it is damaged")
         try:
             counted = msgspec.msgpack.decode(packed, type=_Counted)

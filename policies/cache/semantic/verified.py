@@ -7,7 +7,6 @@ where labels contradict the model, all is forgotten and it learns anew, serving 
 from __future__ import annotations
 
 import math
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from random import Random
@@ -16,6 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from policies.cache.sealed import seal, unseal
 from policies.cache.semantic.bound import Bound, Labelled, Seen, Spending, above_all, lowest_score, spending
 from policies.cache.semantic.contracts import Candidate, Decision, PolicyState, Proposal
 from policies.cache.semantic.features import FEATURES
@@ -190,7 +190,7 @@ class Verified:
             is_spent_up=self._is_spent_up,
         )
         packed = msgspec.msgpack.encode(learned)
-        return _MAGIC + zlib.crc32(packed).to_bytes(4, "big") + packed
+        return seal(_MAGIC, b"", packed)
 
     def load(self, dumped: bytes) -> None:
         """Take over what was dumped. Raises: ValueError where it is of another version or damaged."""
@@ -291,9 +291,8 @@ def _wrong(score: float) -> float:
 
 def _unpacked(dumped: bytes) -> _Learned:
     """Raises: ValueError, also where a field is no finite number."""
-    start = len(_MAGIC) + 4
-    packed = dumped[start:]
-    if not dumped.startswith(_MAGIC) or dumped[len(_MAGIC) : start] != zlib.crc32(packed).to_bytes(4, "big"):
+    packed = unseal(_MAGIC, b"", dumped)
+    if packed is None:
         raise ValueError("this is no dump of a verified decision, or it is damaged")
     try:
         learned = msgspec.msgpack.decode(packed, type=_Learned)

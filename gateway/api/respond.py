@@ -1,0 +1,42 @@
+"""One answer of the gateway's own, as JSON: the bracket around everything that is asked of no backend."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.types import Scope
+
+from backends.errors import SlipstreamError
+from backends.protocol import Operation
+from gateway.api.endpoint import cors_headers
+from gateway.auth import Principal
+from gateway.connection import connection_of
+from gateway.core import Core
+from gateway.exchange import Exchange
+from gateway.incoming import Incoming
+from gateway.relay import JSON_HEADER, send_error
+from gateway.runtime import Runtime
+
+
+async def respond(core: Core, scope: Scope, make: Callable[[Runtime, Principal, Incoming], Awaitable[object]]) -> None:
+    """Answer a request of a known caller with what `make` says, or with the SlipstreamError that it raises."""
+    exchange = Exchange(Operation.PASSTHROUGH, core.clock.now())
+    incoming = Incoming(scope["headers"])
+    exchange.request_id = core.request_id(incoming)
+    headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
+    if incoming.origin and core.settings.cors_origins:
+        headers += cors_headers(incoming.origin, core.settings.cors_origins)
+    runtime = core.acquire()
+    try:
+        exchange.principal = runtime.keyring.authenticate(incoming.credentials)
+        said = await make(runtime, exchange.principal, incoming)
+        exchange.status = 200
+        await connection_of(scope).answer(200, [*headers, JSON_HEADER], msgspec.json.encode(said))
+    except SlipstreamError as error:
+        exchange.error_code = error.reason
+        exchange.status = error.status
+        await send_error(connection_of(scope), error, headers)
+    finally:
+        runtime.release()
+        core.observer.finished(exchange)
