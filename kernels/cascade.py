@@ -90,7 +90,7 @@ def prepare_cascade(
     return out, [Launch(_shared_prefix_kernel, grid, arguments, config), *launches]
 
 
-@jit(varying=("num_splits", "num_tiles", "max_query", "table_stride"))
+@jit(varying=("page_table", "query_starts", "num_splits", "num_tiles", "max_query", "table_stride"))
 def _shared_prefix_kernel(
     q: tl.tensor,
     keys: tl.tensor,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
+from kernels.penalties import Penalties
 from kernels.sample import SampleRows
 
 MODEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -113,6 +114,8 @@ def check_sampling(logits: Tensor, rows: SampleRows) -> None:
             _check_range(argument, values, least, most)
     if rows.is_greedy is not None:
         check_tensor("rows.is_greedy", rows.is_greedy, (torch.bool,), shape, device=device)
+    if rows.penalties is not None:
+        _check_penalties(rows.penalties, num_rows, vocab_size, device)
     if device.type == "cpu":
         lowest = float(rows.temperature.min()) if num_rows else 1.0
         check(lowest > 0, "rows.temperature", "above 0", lowest)
@@ -154,6 +157,18 @@ def check_experts(x: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, chos
     check(1 <= per_token <= num_experts, "chosen", f"of 1 to {num_experts} experts a token", per_token)
     check_tensor("shares", shares, (torch.float32,), chosen.shape, device=device)
     _check_range("chosen", chosen, 0, num_experts - 1)
+
+
+def _check_penalties(penalties: Penalties, num_rows: int, vocab_size: int, device: torch.device) -> None:
+    name = "rows.penalties"
+    check_tensor(f"{name}.seen", penalties.seen, (torch.int32,), (None, vocab_size), device=device)
+    check_tensor(f"{name}.texts", penalties.texts, (torch.int64,), (num_rows,), device=device)
+    _check_range(f"{name}.texts", penalties.texts, -1, penalties.seen.shape[0] - 1)
+    for field in ("repetition", "frequency", "presence"):
+        check_tensor(f"{name}.{field}", getattr(penalties, field), (torch.float32,), (num_rows,), device=device)
+    if device.type == "cpu" and num_rows:
+        lowest = float(penalties.repetition.min())
+        check(lowest > 0, f"{name}.repetition", "above 0", lowest)
 
 
 def _check_draws(rows: SampleRows, num_rows: int, device: torch.device) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from kernels.penalties import penalised_reference
 from kernels.registry import Arguments, Result, tensors
 from kernels.sample import SampleRows, probabilities_reference, sample_with_logprobs_reference
 
@@ -27,9 +28,12 @@ _SMALLEST = 2.0**-125
 def probabilities_complaint(arguments: Arguments, actual: Result, *, divides_first: bool = False) -> str | None:
     """What is wrong with distributions of `arguments`, whose floating tensors are float64; None if all is well.
 
-    `divides_first`: logits are divided by the temperature before the largest is taken off, as the twin does it.
+    `divides_first`: logits are divided by the temperature before the largest is taken off, as the twin does it. They
+    are then rounded at their own size, as they are where penalties are taken off.
     """
-    logits, rows = arguments["logits"], arguments["rows"]
+    rows: SampleRows = arguments["rows"]
+    is_shifted = divides_first or rows.penalties is not None
+    logits, rows = penalised_reference(arguments["logits"], rows.penalties), replace(rows, penalties=None)
     (probs,) = tensors(actual)
     if probs.shape != logits.shape:
         return f"of shape {list(probs.shape)} instead of {list(logits.shape)}"
@@ -38,7 +42,7 @@ def probabilities_complaint(arguments: Arguments, actual: Result, *, divides_fir
     before = probabilities_reference(logits, replace(rows, top_p=None))
     depths = _depths(before)
     magnitudes = torch.zeros_like(depths)
-    if divides_first:
+    if is_shifted:
         magnitudes = (logits / rows.temperature.unsqueeze(1)).abs().masked_fill(before == 0, 0.0)
         magnitudes += magnitudes.gather(1, before.argmax(1, keepdim=True))
     said = _complaint_of_cut(probs, before, _allowed(before, depths, magnitudes), rows)
@@ -50,10 +54,11 @@ def probabilities_complaint(arguments: Arguments, actual: Result, *, divides_fir
     return _complaint_of_entries(probs, exact, allowed + _SMALLEST)
 
 
-def sample_complaint(arguments: Arguments, actual: Result) -> str | None:
+def sample_complaint(arguments: Arguments, actual: Result, *, slack: float = 1.0) -> str | None:
     """What is wrong with tokens and their log-probabilities for `arguments`, whose floating tensors are float64.
 
-    Tokens have to be equal. A log-probability is off by the roundings of the logits and of the sum's logarithm.
+    Tokens have to be equal. A log-probability is off by the roundings of the logits and of the sum's logarithm;
+    `slack` times as much is allowed, as the twin needs, which adds up one number after the other.
     """
     logits: Tensor = arguments["logits"]
     tokens, logprobs = tensors(actual)
@@ -63,7 +68,8 @@ def sample_complaint(arguments: Arguments, actual: Result) -> str | None:
     probs = logits.softmax(1)
     spread = _allowed(probs, _depths(probs), torch.zeros_like(probs)).squeeze(1)
     largest = logits.masked_fill(probs == 0, 0.0).abs().amax(1)
-    return _complaint_of_entries(logprobs.double(), exact, spread + (largest + exact.abs()) * 2 * _ROUNDING)
+    allowed = spread + (largest + exact.abs()) * 2 * _ROUNDING
+    return _complaint_of_entries(logprobs.double(), exact, slack * allowed)
 
 
 def _depths(probs: Tensor) -> Tensor:

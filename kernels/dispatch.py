@@ -94,6 +94,13 @@ class Sample(Protocol):
         """One token a row, [rows] int64, of [rows, vocab] float32."""
 
 
+class SampleWithLogprobs(Protocol):
+    """See `sample.py`."""
+
+    def __call__(self, logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
+        """The tokens, and their log-probabilities by the logits alone, [rows] float32."""
+
+
 class SampleWithProbs(Protocol):
     """See `sample.py`."""
 
@@ -128,6 +135,7 @@ class Ops:
     quantized_product: QuantizedProduct
     moe: MoE
     sample: Sample
+    sample_with_logprobs: SampleWithLogprobs
     sample_with_probs: SampleWithProbs
     probabilities: Probabilities
     reject: Reject
@@ -145,6 +153,7 @@ def select_ops(device_type: str, *, reference: bool = False) -> Ops:
         quantized_product=products.quantized_product_reference,
         moe=moe.moe_reference,
         sample=sample.sample_reference,
+        sample_with_logprobs=sample.sample_with_logprobs_reference,
         sample_with_probs=sample.sample_with_probs_reference,
         probabilities=sample.probabilities_reference,
         reject=reject.reject_reference,
@@ -172,6 +181,7 @@ def select_ops(device_type: str, *, reference: bool = False) -> Ops:
         quantized_product=product_launch.quantized_product,
         moe=moe_kernel.moe,
         sample=sample_kernel.sample,
+        sample_with_logprobs=sample_kernel.sample_with_logprobs,
         sample_with_probs=sample_kernel.sample_with_probs,
         probabilities=probabilities_kernel.probabilities,
         reject=reject_kernel.reject,

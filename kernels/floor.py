@@ -69,7 +69,7 @@ def prepare_floors(logits: Tensor, rows: SampleRows) -> tuple[Floors, Launch]:
     return floors, Launch(_floor_kernel, (num_rows,), arguments, FLOOR)
 
 
-@jit()
+@jit(varying=("temperature", "top_k", "top_p", "min_p", "is_greedy"))
 def _floor_kernel(
     logits: tl.tensor,
     temperature: tl.tensor,

@@ -38,8 +38,9 @@ class Kernel(Protocol):
 def jit(*, varying: Sequence[str] = ()) -> Callable[[Callable[..., object]], Kernel]:
     """Makes a function a Triton kernel.
 
-    `varying`: integers that change from step to step. Others are compiled for anew where they are 1 or begin to be
-    divisible by 16, which would stop a server for seconds.
+    `varying`: integers that change from step to step, and tensors that are cut out of larger ones from step to step.
+    Other integers are compiled for anew where they are 1 or begin to be divisible by 16, as other tensors' addresses
+    are, which would stop a server for seconds.
     """
 
     def made(function: Callable[..., object]) -> Kernel:

@@ -123,7 +123,7 @@ def _first_split(num_queries: tl.tensor, length: tl.tensor, WINDOW: tl.constexpr
         return length * 0
 
 
-@jit(varying=("num_splits", "max_query", "table_stride"))
+@jit(varying=("page_table", "query_starts", "kv_lengths", "num_splits", "max_query", "table_stride"))
 def _paged_decode_kernel(
     q: tl.tensor,
     keys: tl.tensor,
@@ -236,7 +236,7 @@ def _paged_decode_kernel(
             tl.store(weights + place, weight, mask=is_row)
 
 
-@jit(varying=("num_splits", "max_query"))
+@jit(varying=("query_starts", "kv_lengths", "num_splits", "max_query"))
 def _merge_kernel(
     totals: tl.tensor,
     weights: tl.tensor,

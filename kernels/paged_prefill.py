@@ -91,7 +91,7 @@ def _sequence_of(
     return count - 1
 
 
-@jit(varying=("num_sequences", "min_query", "table_stride"))
+@jit(varying=("page_table", "query_starts", "kv_lengths", "num_sequences", "min_query", "table_stride"))
 def _paged_prefill_kernel(
     q: tl.tensor,
     keys: tl.tensor,

@@ -51,7 +51,8 @@ class AttentionPlan:
 
     `max_query` and `max_kv` are host numbers, so that no launcher has to wait for the device. `derived` holds what an
     implementation worked out from the plan in the step's first layer and reads again in the others, so tensors that
-    are written anew need a new plan.
+    are written anew need a new plan. `lasting` is the same for what holds in the steps behind this one as well: their
+    plans share it as long as every sequence goes on by one token, within its page.
     """
 
     page_table: Tensor
@@ -60,6 +61,7 @@ class AttentionPlan:
     max_query: int
     max_kv: int
     shared: SharedPrefixes | None = None
+    lasting: dict[Hashable, object] = field(default_factory=dict, repr=False, compare=False)
     derived: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
@@ -72,11 +74,12 @@ class StorePlan:
         cos_sin  [tokens, rotary_dim] float32, each token's cosines in the first half and its sines in the second
         slots    [tokens] int64, page * PAGE_SIZE + offset; -1 stores nothing
 
-    `derived` as an AttentionPlan has it.
+    `lasting` and `derived` as an AttentionPlan has them.
     """
 
     cos_sin: Tensor
     slots: Tensor
+    lasting: dict[Hashable, object] = field(default_factory=dict, repr=False, compare=False)
     derived: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 

@@ -15,6 +15,7 @@ from kernels.checks import check_sampling
 from kernels.choice_exactness import probabilities_complaint
 from kernels.floor import LOG2_E, prepare_floors
 from kernels.jit import Launch, jit, launched, tl
+from kernels.penalties_kernel import prepare_penalised
 from kernels.registry import Op
 from kernels.sample import SampleRows, probabilities_reference
 from kernels.sample_cases import probabilities_cases, probabilities_cost
@@ -28,6 +29,7 @@ def prepare_probabilities(logits: Tensor, rows: SampleRows) -> tuple[Tensor, lis
     out = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     if not num_rows:
         return out, []
+    logits, launches = prepare_penalised(logits, rows.penalties)
     floors, launch = prepare_floors(logits, rows)
     arguments: dict[str, object] = {
         "logits": logits,
@@ -43,14 +45,14 @@ def prepare_probabilities(logits: Tensor, rows: SampleRows) -> tuple[Tensor, lis
         "BLOCK": PROBABILITIES_BLOCK,
     }
     grid = (num_rows, -(-vocab_size // PROBABILITIES_BLOCK))
-    return out, [launch, Launch(_probabilities_kernel, grid, arguments, PROBABILITIES)]
+    return out, [*launches, launch, Launch(_probabilities_kernel, grid, arguments, PROBABILITIES)]
 
 
 probabilities = launched(prepare_probabilities)
 """As `probabilities_reference`, of [rows, vocab] float32 with packed rows; contiguous. Raises KernelInputError."""
 
 
-@jit()
+@jit(varying=("temperature", "is_greedy"))
 def _probabilities_kernel(
     logits: tl.tensor,
     temperature: tl.tensor,

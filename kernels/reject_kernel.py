@@ -74,7 +74,7 @@ reject = launched(prepare_reject)
 """As `reject_reference`, of contiguous tensors. Raises KernelInputError."""
 
 
-@jit()
+@jit(varying=("drafts", "row_starts", "seeds", "positions"))
 def _reject_kernel(
     chances: tl.tensor,
     winners: tl.tensor,

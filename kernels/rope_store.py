@@ -41,7 +41,7 @@ def rope_store_reference(
     turning, values = heads.split_with_sizes((num_turning, num_kv_heads), dim=1)
     if q_norm is not None and k_norm is not None:
         turning = _normed(turning, num_heads, q_norm, k_norm, eps=eps, offset=offset)
-    ways = _ways(plan)
+    ways = _ways(plan, kv.keys)
     turned = _turned(turning.float(), ways).to(qkv.dtype)
     queries, keys = turned.split_with_sizes((num_heads, num_kv_heads), dim=1)
     _store(keys, kv.keys, kv.key_scales, ways)
@@ -54,31 +54,41 @@ class _Ways:
     """A plan as every layer needs it.
 
     cos, sin        [tokens, 1, rotary_dim], for each number of a head; sines are negative in the first half
-    pages, offsets  [tokens that are stored] int64
+    num_rows        of the pages as [-1, head_dim], with what may lie between them
+    rows            [tokens that are stored, kv_heads] int64, of those
     stored          those tokens, None where it is all of them
     """
 
     cos: Tensor
     sin: Tensor
-    pages: Tensor
-    offsets: Tensor
+    num_rows: int
+    rows: Tensor
     stored: Tensor | None
 
 
-def _ways(plan: StorePlan) -> _Ways:
+def _ways(plan: StorePlan, pages: Tensor) -> _Ways:
     """The plan's, from where an earlier layer left them."""
-    ways = plan.derived.get(_Ways)
+    num_pages, num_kv_heads, page_rows = pages.shape[0], pages.shape[1], pages.stride(0) // pages.stride(2)
+    key = (_Ways, num_pages, num_kv_heads, page_rows)
+    ways = plan.derived.get(key)
     if ways is None:
-        cos, sin = plan.cos_sin.unsqueeze(1).chunk(2, dim=2)
         slots, stored = plan.slots, None
-        if -1 in slots.tolist():
-            stored = (slots >= 0).nonzero().squeeze(1)
-            slots = slots[stored]
-        ways = plan.derived[_Ways] = _Ways(
+        before = plan.lasting.get(key)
+        if before is None:
+            # Rows before a slot's own in its head's part of the page, less the slot itself.
+            heads = torch.arange(0, num_kv_heads * PAGE_SIZE, PAGE_SIZE, device=slots.device)
+            before = (slots // PAGE_SIZE * (page_rows - PAGE_SIZE)).unsqueeze(1) + heads
+            if -1 in slots.tolist():
+                stored = (slots >= 0).nonzero().squeeze(1)
+                slots, before = slots[stored], before[stored]
+            else:
+                plan.lasting[key] = before
+        cos, sin = plan.cos_sin.unsqueeze(1).chunk(2, dim=2)
+        ways = plan.derived[key] = _Ways(
             cos=torch.cat((cos, cos), dim=2),
             sin=torch.cat((-sin, sin), dim=2),
-            pages=slots // PAGE_SIZE,
-            offsets=slots % PAGE_SIZE,
+            num_rows=(num_pages - 1) * page_rows + num_kv_heads * PAGE_SIZE,
+            rows=cast(Tensor, before) + slots.unsqueeze(1),
             stored=stored,
         )
     return cast(_Ways, ways)
@@ -108,13 +118,18 @@ def _store(x: Tensor, pages: Tensor, scales: Tensor | None, ways: _Ways) -> None
     """[tokens, kv_heads, head_dim] into [pages, kv_heads, PAGE_SIZE, head_dim]."""
     if ways.stored is not None:
         x = x[ways.stored]
-    where = (ways.pages, ways.offsets)
     if scales is not None:
         x, row_scales = _quantized(x, pages.dtype)
-        scales.transpose(1, 2).index_put_(where, row_scales)
+        _as_rows(scales, ways).index_put_((ways.rows,), row_scales)
         # Scattering is not implemented for float8; the bytes are the same.
         x, pages = x.view(torch.uint8), pages.view(torch.uint8)
-    pages.transpose(1, 2).index_put_(where, x)
+    # By one index into rows: two thirds of the time of two, page and offset, into transposed pages.
+    _as_rows(pages, ways).index_put_((ways.rows,), x)
+
+
+def _as_rows(pages: Tensor, ways: _Ways) -> Tensor:
+    """[pages, kv_heads, PAGE_SIZE, ...] as [rows, ...], the same memory; what lies between pages included."""
+    return pages.as_strided((ways.num_rows, *pages.shape[3:]), pages.stride()[2:])
 
 
 def _quantized(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -238,7 +238,7 @@ def _store(
         tl.store(out + dims[None, :], rest.to(out.dtype.element_ty), mask=mask)
 
 
-@jit()
+@jit(varying=("slots",))
 def _rope_store_kernel(
     qkv: tl.tensor,
     cos_sin: tl.tensor,

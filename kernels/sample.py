@@ -1,4 +1,4 @@
-"""Tokens from logits: temperature, min-p, top-k, top-p, then one draw by exponential race.
+"""Tokens from logits: penalties, temperature, min-p, top-k, top-p, then one draw by exponential race.
 
 The race (argmax of p / E with E exponential) is Gumbel-argmax without the logarithm of p; its noise is a function of
 (seed, position, stream, token), so a row's token depends neither on its slot nor on its neighbours.
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.penalties import Penalties, penalised_reference
 from kernels.random import negated_exponentials_at_reference, negated_exponentials_reference
 
 _FIRST_WIDTH = 64
@@ -29,6 +30,7 @@ class SampleRows:
     top_k             int64, 1..vocab, where the row has none: vocab
     top_p, min_p      float32, where the row has none: 1 and 0
     is_greedy         bool, rows that take the likeliest token; None where no row does
+    penalties         taken off before anything else; None where no row pays any
     """
 
     seeds: Tensor
@@ -38,6 +40,7 @@ class SampleRows:
     top_p: Tensor | None = None
     min_p: Tensor | None = None
     is_greedy: Tensor | None = None
+    penalties: Penalties | None = None
 
     @property
     def is_filtered(self) -> bool:
@@ -55,14 +58,16 @@ def likeliest_reference(logits: Tensor) -> Tensor:
 
 def sample_reference(logits: Tensor, rows: SampleRows, stream: int) -> Tensor:
     """One token a row, [rows] int64, drawn in proportion to `weights_reference` of [rows, vocab] float32 logits."""
+    if rows.is_greedy is not None and bool(rows.is_greedy.all()):
+        return likeliest_reference(penalised_reference(logits, rows.penalties))
     weights = weights_reference(logits, rows)
     return draw_reference(weights, rows.seeds, rows.positions, stream, is_sparse=rows.is_filtered)
 
 
 def sample_with_logprobs_reference(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
-    """The tokens, and their log-probabilities [rows] by the logits alone, without temperature and filters."""
+    """The tokens, and their log-probabilities [rows] by the logits alone: before penalties, temperature and filters."""
     tokens = sample_reference(logits, rows, stream)
-    return tokens, logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - logits.logsumexp(dim=1)
+    return tokens, logits.log_softmax(dim=1).gather(1, tokens.unsqueeze(1)).squeeze(1)
 
 
 def sample_with_probs_reference(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
@@ -85,10 +90,11 @@ def normalized_reference(weights: Tensor) -> Tensor:
 def weights_reference(logits: Tensor, rows: SampleRows) -> Tensor:
     """What tokens are drawn in proportion to, [rows, vocab] float32: probabilities, 0 for those that are left out.
 
-    Filters are thresholds, in this order: temperature, min-p (of the likeliest token's probability), top-k, and top-p
-    of what these two have left. Entries that are equal to the last one kept stay too. In a greedy row only the
-    likeliest token has any weight.
+    Penalties come first. Filters are thresholds, in this order: temperature, min-p (of the likeliest token's
+    probability), top-k, and top-p of what these two have left. Entries that are equal to the last one kept stay too. In
+    a greedy row only the likeliest token has any weight.
     """
+    logits = penalised_reference(logits, rows.penalties)
     weights = (logits / rows.temperature.unsqueeze(1)).softmax(dim=1)
     if rows.is_filtered:
         weights.masked_fill_(weights < _thresholds(weights, rows), 0.0)

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kernels.penalties import Penalties
 from kernels.random import TARGET_STREAM
 from kernels.registry import Arguments, Case, Cost
 from kernels.sample import SampleRows
@@ -16,6 +17,8 @@ from kernels.sample import SampleRows
 _SEED = 22
 _FAR = 2**32 - 1
 """The furthest position."""
+_NOTHING = (1.0, 0.0, 0.0)
+"""The penalties of a row that pays none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class Shape:
     """`num_rows` rows of `vocab_size` logits; filters have a value a row, or one for all.
 
     `scale`: of the normal logits. `step` > 0: logits are its multiples, so that many are equal. `num_masked`: leading
-    entries that are -inf. `is_gapped`: rows of a wider matrix. A temperature of 0 is a greedy row.
+    entries that are -inf. `is_gapped`: rows of a wider matrix. A temperature of 0 is a greedy row. `penalties`:
+    repetition, frequency and presence; rows of (1, 0, 0) have no text, others one of two.
     """
 
     num_rows: int
@@ -36,6 +40,7 @@ class Shape:
     step: float = 0.0
     num_masked: int = 0
     is_gapped: bool = False
+    penalties: Sequence[tuple[float, float, float]] | None = None
 
 
 def build_rows(shape: Shape, device: torch.device) -> tuple[Tensor, SampleRows]:
@@ -59,8 +64,27 @@ def build_rows(shape: Shape, device: torch.device) -> tuple[Tensor, SampleRows]:
         top_p=None if shape.top_p is None else _repeated(shape.top_p, count, torch.float32).to(device),
         min_p=None if shape.min_p is None else _repeated(shape.min_p, count, torch.float32).to(device),
         is_greedy=(temperature == 0).to(device) if 0 in shape.temperature else None,
+        penalties=None if shape.penalties is None else _penalties(shape.penalties, logits),
     )
     return logits, rows
+
+
+def _penalties(values: Sequence[tuple[float, float, float]], logits: Tensor) -> Penalties:
+    """Of two texts: a sixteenth of the tokens stands in each, up to four times in its answer or in its prompt alone."""
+    num_rows, vocab_size = logits.shape
+    device = logits.device
+    numbers = torch.arange(2 * vocab_size, device=device).view(2, vocab_size)
+    marks = numbers * 2_654_435_761 % 2**32 >> 25
+    chosen = [values[row % len(values)] for row in range(num_rows)]
+    texts = [row % 2 if value != _NOTHING else -1 for row, value in enumerate(chosen)]
+    repetition, frequency, presence = torch.tensor(chosen, device=device).view(-1, 3).t().contiguous().unbind(0)
+    return Penalties(
+        seen=(marks - 119).clamp(min=0).int(),
+        texts=torch.tensor(texts, dtype=torch.int64, device=device),
+        repetition=repetition,
+        frequency=frequency,
+        presence=presence,
+    )
 
 
 def build_sample(shape: Shape, device: torch.device) -> Arguments:
@@ -105,21 +129,27 @@ def build_reject(
 
 
 def logits_cost(arguments: Arguments) -> Cost:
-    """Each logit once; a draw is about forty operations."""
+    """Each logit once, and what was seen where rows pay for it; a draw is about forty operations."""
     count = arguments["logits"].numel()
-    return Cost(num_bytes=4 * count, num_operations=40 * count)
+    return Cost(num_bytes=_bytes_read(arguments), num_operations=40 * count)
 
 
 def probabilities_cost(arguments: Arguments) -> Cost:
-    """Each logit once, and as many probabilities."""
+    """Each logit once, what was seen where rows pay for it, and as many probabilities."""
     count = arguments["logits"].numel()
-    return Cost(num_bytes=8 * count, num_operations=4 * count)
+    return Cost(num_bytes=4 * count + _bytes_read(arguments), num_operations=4 * count)
 
 
 def reject_cost(arguments: Arguments) -> Cost:
     """One row of either distribution a sequence: where its drafts end."""
     count = (arguments["row_starts"].shape[0] - 1) * arguments["probs"].shape[1]
     return Cost(num_bytes=8 * count, num_operations=40 * count)
+
+
+def _bytes_read(arguments: Arguments) -> int:
+    logits: Tensor = arguments["logits"]
+    penalties: Penalties | None = arguments["rows"].penalties
+    return 4 * logits.numel() + (0 if penalties is None else 4 * penalties.seen.numel())
 
 
 def _repeated(values: Sequence[float], count: int, dtype: torch.dtype) -> Tensor:
@@ -153,6 +183,18 @@ _SMALL = {
     "peaked": Shape(8, 5003, temperature=(1.0, 0.3, 2.0), top_p=(0.999, 1.0, 0.9, 0.999999), scale=10.0),
     "peaked-top-k": Shape(5, 3000, top_k=(1, 2, 3, 40, 3000), top_p=(0.999, 1.0), scale=20.0),
     "peaked-beyond-float32": Shape(4, 2000, temperature=(1.0, 0.1), min_p=(0.0, 1e-30), scale=40.0),
+    "penalties": Shape(5, 2051, penalties=((1.3, 0.5, 0.25), (1.0, 0.0, 0.0), (0.7, -1.5, 0.0)), is_gapped=True),
+    "penalties-of-greedy": Shape(4, 5003, temperature=(0.0, 1.0), penalties=((1.0, 0.0, 2.0), (1.7, 2.0, -2.0))),
+    "penalties-of-masked": Shape(3, 130, penalties=((2.0, 1.0, 1.0),), top_p=(0.9,), num_masked=90),
+    "penalties-and-filters": Shape(
+        4,
+        3001,
+        temperature=(0.7, 1.5),
+        top_k=(40, 3001, 900),
+        top_p=(0.9, 1.0),
+        min_p=(0.0, 0.01),
+        penalties=((1.1, 0.0, 0.0), (1.0, 0.75, 0.5), (1.0, 0.0, 0.0)),
+    ),
 }
 _SMALL_CUTS = {
     "top-k-of-equal": Shape(4, 9000, top_k=(1, 3, 900, 4000), step=0.5),
@@ -169,6 +211,8 @@ _REAL = {
     "256x128k-top-p-of-flat": Shape(256, _VOCAB, top_p=(0.95,), scale=1.0),
     "1x152k": Shape(1, 151_936),
     "1x152k-all-filters": Shape(1, 151_936, top_k=(20,), top_p=(0.95,), min_p=(0.01,)),
+    "256x128k-penalties": Shape(256, _VOCAB, penalties=((1.1, 0.5, 0.5),)),
+    "64x152k-penalties-top-p": Shape(64, 151_936, top_p=(0.9,), penalties=((1.1, 0.0, 0.0), (1.0, 0.0, 0.0))),
     "64x152k-greedy-beside-drawn": Shape(64, 151_936, temperature=(0.0, 1.0), top_p=(0.9,)),
 }
 _SMALL_REJECT: dict[str, tuple[Sequence[int], int, float, float]] = {

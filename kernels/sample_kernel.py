@@ -1,4 +1,5 @@
-"""One token a row from its logits: filters as cuts (`floor.py`), then the exponential race, in parts of the vocabulary.
+"""One token a row from its logits: penalties taken off (`penalties_kernel.py`), filters as cuts (`floor.py`), then the
+exponential race, in parts of the vocabulary.
 
 A part's winner is found in one read, before the row's largest logit is known: its chances are relative to the part's
 own largest, and put in relation to the others' when the winners race each other. The noise is a function of seed,
@@ -18,7 +19,8 @@ from kernels.attend import padded
 from kernels.checks import check_sampling
 from kernels.choice_exactness import sample_complaint
 from kernels.floor import LOG2_E, prepare_floors
-from kernels.jit import Launch, jit, run, tl
+from kernels.jit import Launch, jit, launched, tl
+from kernels.penalties_kernel import prepare_penalised
 from kernels.probabilities_kernel import probabilities
 from kernels.random_kernel import rate, words
 from kernels.registry import Op
@@ -30,29 +32,17 @@ LN_2 = tl.constexpr(0.6931471805599453)
 _NO_TOKEN = tl.constexpr(0x7FFFFFFF)
 
 
-def sample(logits: Tensor, rows: SampleRows, stream: int) -> Tensor:
-    """One token a row, [rows] int64: that of `sample_reference`, of [rows, vocab] float32 with packed rows.
-
-    Raises KernelInputError.
-    """
-    (tokens, *_), launches = _prepared(logits, rows, stream, with_logprobs=False)
-    run(launches)
-    return tokens
+def prepare_tokens(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, list[Launch]]:
+    """Where the tokens alone will be, and what has to run for them. Raises KernelInputError."""
+    (tokens, _), launches = _prepared(logits, rows, stream, with_logprobs=False)
+    return tokens, launches
 
 
-def sample_with_logprobs(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
-    """The tokens, and their log-probabilities [rows] float32 by the logits alone, without temperature and filters.
+sample = launched(prepare_tokens)
+"""One token a row, [rows] int64: that of `sample_reference`, of [rows, vocab] float32 with packed rows.
 
-    Raises KernelInputError.
-    """
-    result, launches = prepare_sample(logits, rows, stream)
-    run(launches)
-    return result
-
-
-def sample_with_probs(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
-    """The tokens, and the distributions they were drawn from, [rows, vocab] float32. Raises KernelInputError."""
-    return sample(logits, rows, stream), probabilities(logits, rows)
+Raises KernelInputError.
+"""
 
 
 def prepare_sample(logits: Tensor, rows: SampleRows, stream: int) -> tuple[tuple[Tensor, Tensor], list[Launch]]:
@@ -60,6 +50,18 @@ def prepare_sample(logits: Tensor, rows: SampleRows, stream: int) -> tuple[tuple
     (tokens, logprobs), launches = _prepared(logits, rows, stream, with_logprobs=True)
     assert logprobs is not None
     return (tokens, logprobs), launches
+
+
+sample_with_logprobs = launched(prepare_sample)
+"""The tokens, and their log-probabilities [rows] float32 by the logits alone: before penalties and filters.
+
+Raises KernelInputError.
+"""
+
+
+def sample_with_probs(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
+    """The tokens, and the distributions they were drawn from, [rows, vocab] float32. Raises KernelInputError."""
+    return sample(logits, rows, stream), probabilities(logits, rows)
 
 
 def _prepared(
@@ -73,7 +75,9 @@ def _prepared(
         return (tokens, logprobs), []
     num_counters = -(-vocab_size // 4)
     num_parts = -(-num_counters // RACE_COUNTERS)
-    floors, launches = None, []
+    said = logits
+    logits, launches = prepare_penalised(said, rows.penalties)
+    floors = None
     if rows.is_filtered:
         found, launch = prepare_floors(logits, rows)
         floors = found.floor
@@ -88,7 +92,9 @@ def _prepared(
         "winners": logits.new_empty(num_rows, num_parts, dtype=torch.int32),
         "raw_peaks": raw[0],
         "raw_sums": raw[1],
+        "said": said if with_logprobs and rows.penalties is not None else None,
         "row_stride": logits.stride(0),
+        "said_stride": said.stride(0),
     }
     racing: dict[str, object] = {
         "seeds": rows.seeds,
@@ -111,7 +117,7 @@ def _prepared(
     return (tokens, logprobs), launches
 
 
-@jit()
+@jit(varying=("temperature", "is_greedy", "seeds", "positions"))
 def _race_kernel(
     logits: tl.tensor,
     temperature: tl.tensor,
@@ -121,7 +127,9 @@ def _race_kernel(
     winners: tl.tensor,
     raw_peaks: tl.tensor,
     raw_sums: tl.tensor,
+    said: tl.tensor,
     row_stride: int,
+    said_stride: int,
     seeds: tl.tensor,
     positions: tl.tensor,
     floors: tl.tensor,
@@ -141,10 +149,17 @@ def _race_kernel(
     x2 = _strip(logits, counters, num_counters * 2, num_counters, vocab_size)
     x3 = _strip(logits, counters, num_counters * 3, num_counters, vocab_size)
     if raw_peaks is not None:
-        peak = tl.max(tl.maximum(tl.maximum(x0, x1), tl.maximum(x2, x3)), 0)
+        r0, r1, r2, r3 = x0, x1, x2, x3
+        if said is not None:
+            said += row.to(tl.int64) * said_stride
+            r0 = _strip(said, counters, num_counters * 0, num_counters, vocab_size)
+            r1 = _strip(said, counters, num_counters, num_counters, vocab_size)
+            r2 = _strip(said, counters, num_counters * 2, num_counters, vocab_size)
+            r3 = _strip(said, counters, num_counters * 3, num_counters, vocab_size)
+        peak = tl.max(tl.maximum(tl.maximum(r0, r1), tl.maximum(r2, r3)), 0)
         base = tl.where(peak == float("-inf"), 0.0, peak) * LOG2_E
-        sums = tl.exp2(x0 * LOG2_E - base) + tl.exp2(x1 * LOG2_E - base)
-        sums += tl.exp2(x2 * LOG2_E - base) + tl.exp2(x3 * LOG2_E - base)
+        sums = tl.exp2(r0 * LOG2_E - base) + tl.exp2(r1 * LOG2_E - base)
+        sums += tl.exp2(r2 * LOG2_E - base) + tl.exp2(r3 * LOG2_E - base)
         tl.store(raw_peaks + at, peak)
         tl.store(raw_sums + at, tl.sum(sums, 0))
     if floors is not None:
@@ -173,7 +188,7 @@ def _race_kernel(
     tl.store(winners + at, tl.min(first, 0))
 
 
-@jit(varying=("num_parts",))
+@jit(varying=("temperature", "is_greedy", "num_parts"))
 def _winner_kernel(
     logits: tl.tensor,
     temperature: tl.tensor,
@@ -183,7 +198,9 @@ def _winner_kernel(
     winners: tl.tensor,
     raw_peaks: tl.tensor,
     raw_sums: tl.tensor,
+    said: tl.tensor,
     row_stride: int,
+    said_stride: int,
     tokens: tl.tensor,
     logprobs: tl.tensor,
     vocab_size: int,
@@ -213,7 +230,10 @@ def _winner_kernel(
         peak = tl.max(part_peaks, 0)
         base = tl.where(peak == float("-inf"), 0.0, peak)
         sums = tl.load(raw_sums + at, mask=is_part, other=0.0) * tl.exp2((part_peaks - base) * LOG2_E)
-        x = tl.load(logits + row.to(tl.int64) * row_stride + token)
+        if said is not None:
+            x = tl.load(said + row.to(tl.int64) * said_stride + token)
+        else:
+            x = tl.load(logits + row.to(tl.int64) * row_stride + token)
         tl.store(logprobs + row, x - base - tl.log2(tl.sum(sums, 0)) * LN_2)
 
 

@@ -96,6 +96,9 @@ WINNER = Config(num_warps=1, num_stages=1, blocks_per_sm=16)
 PROBABILITIES_BLOCK = 2048
 """Tokens that one program writes."""
 PROBABILITIES = Config(num_warps=4, num_stages=1, blocks_per_sm=8)
+PENALTIES_BLOCK = 2048
+"""Tokens that one program reads and writes."""
+PENALTIES = Config(num_warps=4, num_stages=1, blocks_per_sm=8)
 
 
 @dataclass(frozen=True, slots=True)

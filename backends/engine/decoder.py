@@ -25,15 +25,15 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: Weights, ops: Ops, *, max_positions: int) -> None:
         """Reads all weights. Raises ModelError for a tensor that is missing or shaped otherwise."""
         self.config = config
-        self._embedding = weights.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        self.dtype = self._embedding.dtype
+        self.embedding = weights.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self.dtype = self.embedding.dtype
         # Rounded as the models were trained with it.
         self._embedding_multiplier = torch.tensor(config.embedding_multiplier, dtype=self.dtype).item()
-        self._layers = [Layer(config, number, weights, ops) for number in range(config.num_layers)]
-        self._norm = make_norm(config, weights.tensor("model.norm.weight", config.hidden_size), ops)
-        tied = self._embedding if config.tie_embeddings else None
-        self._head = weights.head(config.vocab_size, config.hidden_size, tied=tied)
-        device = self._embedding.device
+        self.layers = [Layer(config, number, weights, ops) for number in range(config.num_layers)]
+        self.norm = make_norm(config, weights.tensor("model.norm.weight", config.hidden_size), ops)
+        tied = self.embedding if config.tie_embeddings else None
+        self.head = weights.head(config.vocab_size, config.hidden_size, tied=tied)
+        device = self.embedding.device
         self._cos_sin = rope_table(config.rope, max_positions, device)
         local = config.local_rope
         self._local_cos_sin = None if local is None else rope_table(local, max_positions, device)
@@ -48,22 +48,22 @@ class Decoder:
         must lie below `max_positions`.
         """
         with torch.inference_mode():
-            hidden = functional.embedding(batch.token_ids, self._embedding)
+            hidden = functional.embedding(batch.token_ids, self.embedding)
             if self._embedding_multiplier != 1.0:
                 hidden = hidden * self._embedding_multiplier
             residual: Tensor | None = None
-            last = len(self._layers) - 1
+            last = len(self.layers) - 1
             store, local = self._store_plans(batch)
-            for number, (layer, window) in enumerate(zip(self._layers, self.config.windows, strict=True)):
+            for number, (layer, window) in enumerate(zip(self.layers, self.config.windows, strict=True)):
                 where = local if window else store
                 hidden, residual = layer(hidden, residual, batch, kv[number], where, is_last=number == last)
-            hidden, _ = self._norm(hidden, residual=residual)
+            hidden, _ = self.norm(hidden, residual=residual)
             return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden_size] as `forward` returns it -> [rows, vocab_size] float32."""
         with torch.inference_mode():
-            logits = self._head(hidden).float()
+            logits = self.head(hidden).float()
             if self.config.logits_divisor != 1.0:
                 logits = logits / self.config.logits_divisor
             if self.config.logits_softcap:
@@ -72,10 +72,11 @@ class Decoder:
 
     def _store_plans(self, batch: Batch) -> tuple[StorePlan, StorePlan]:
         """For layers that see everything, and for windowed ones."""
-        store = StorePlan(self._cos_sin.index_select(0, batch.positions), batch.slots)
+        lasting = batch.plan.lasting
+        store = StorePlan(self._cos_sin.index_select(0, batch.positions), batch.slots, lasting)
         if self._local_cos_sin is None:
             return store, store
-        return store, StorePlan(self._local_cos_sin.index_select(0, batch.positions), batch.slots)
+        return store, StorePlan(self._local_cos_sin.index_select(0, batch.positions), batch.slots, lasting)
 
 
 def load_decoder(

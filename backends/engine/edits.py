@@ -1,7 +1,7 @@
 """What a request changes in the model's logits before they are drawn from.
 
-In vLLM's order: grammar, min_tokens, logit_bias, then repetition, frequency and presence penalties. Each sequence pays
-for what its own request asks.
+In vLLM's order: grammar, min_tokens, logit_bias. Penalties, which come behind them, are `penalties.py`'s. Each sequence
+pays for what its own request asks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from backends.engine.grammar import Grammar, GrammarFactory
-from backends.engine.penalties import PenaltyCounts
 from backends.engine.request import SamplingParams
 from backends.engine.sequence import Sequence
 
@@ -39,8 +38,8 @@ class Rows:
 
 
 def edits_logits(params: SamplingParams) -> bool:
-    """Whether the request changes logits at all."""
-    return bool(params.grammar is not None or params.min_tokens or params.logit_bias) or _has_penalty(params)
+    """Whether the request changes logits here."""
+    return bool(params.grammar is not None or params.min_tokens or params.logit_bias)
 
 
 class LogitEditor:
@@ -57,7 +56,6 @@ class LogitEditor:
         self._device = device
         self._grammars = grammars
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._counts = PenaltyCounts(vocab_size, device)
         self._matchers: dict[Sequence, Grammar] = {}
 
     def apply(self, logits: Tensor, step: SequenceOf[Rows]) -> None:
@@ -65,14 +63,7 @@ class LogitEditor:
 
         A row behind a draft is edited as if the drafts before it belonged to the text.
         """
-        penalised = []
-        constrained = []
-        for rows in step:
-            params = rows.sequence.request.params
-            if params.grammar is not None:
-                constrained.append(rows)
-            if _has_penalty(params):
-                penalised.append(rows)
+        constrained = [rows for rows in step if rows.sequence.request.params.grammar is not None]
         if constrained:
             self._constrain(logits, constrained)
         for rows in step:
@@ -84,13 +75,10 @@ class LogitEditor:
                 tokens = torch.tensor(list(params.logit_bias), device=self._device)
                 biases = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32, device=self._device)
                 logits[rows.first : rows.end, tokens] += biases
-        if penalised:
-            self._penalise(logits, penalised)
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept of a sequence."""
         self._matchers.pop(sequence, None)
-        self._counts.forget(sequence)
 
     def _constrain(self, logits: Tensor, constrained: list[Rows]) -> None:
         masks = []
@@ -119,23 +107,6 @@ class LogitEditor:
         # Where a grammar leaves nothing but the end, the end it is.
         logits.copy_(torch.where(edited.amax(dim=1, keepdim=True) > float("-inf"), edited, logits))
 
-    def _penalise(self, logits: Tensor, penalised: list[Rows]) -> None:
-        where = [row for rows in penalised for row in range(rows.first, rows.end)]
-        counts, in_prompt = self._counts.gather([(rows.sequence, rows.before, rows.drafts) for rows in penalised])
-        values = [
-            (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-            for rows in penalised
-            for params in [rows.sequence.request.params] * (rows.end - rows.first)
-        ]
-        repetition, frequency, presence = torch.tensor(values, device=self._device).unsqueeze(2).unbind(1)
-        chosen = logits if len(where) == len(logits) else logits[where]
-        is_output = counts > 0
-        if any(value[0] != 1.0 for value in values):
-            factors = torch.where(is_output | in_prompt, repetition, 1.0)
-            chosen = torch.where(chosen > 0, chosen / factors, chosen * factors)
-        chosen = chosen - frequency * counts - presence * is_output
-        logits[where] = chosen
-
     def _matcher(self, sequence: Sequence) -> Grammar:
         grammar = self._matchers.get(sequence)
         if grammar is None:
@@ -145,7 +116,3 @@ class LogitEditor:
             grammar = self._matchers[sequence] = self._grammars.start(params.grammar)
         grammar.advance(sequence.tokens[sequence.num_prompt + grammar.num_consumed :])
         return grammar
-
-
-def _has_penalty(params: SamplingParams) -> bool:
-    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)

@@ -68,6 +68,60 @@ def build_batch(spans: Sequence[Span], rows: Sequence[int], device: torch.device
     return Batch(token_ids, position, slot, plan, row)
 
 
+class BatchBuilder:
+    """`build_batch` for one step after the other, quicker where every sequence just goes on by a token.
+
+    A step on the CPU finds little of what it needs in the caches, through which all weights have passed since, and a
+    torch call that is the first of its kind costs 5 to 15 us there: what can stay from the step before, does.
+    A batch is overwritten by the next, so the step of one has to be over when the next is built.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last: _Decode | None = None
+
+    def build(self, spans: Sequence[Span], rows: Sequence[int]) -> Batch:
+        """As `build_batch`."""
+        if self._last is not None and self._last.goes_on(spans, rows):
+            return self._last.advance([span.tokens[0] for span in spans])
+        batch = build_batch(spans, rows, self._device)
+        is_decode = self._device.type == "cpu" and batch.plan.max_query == 1
+        self._last = _Decode(batch, spans, rows) if is_decode else None
+        return batch
+
+
+class _Decode:
+    """A step of one token a sequence, and those that follow it."""
+
+    def __init__(self, batch: Batch, spans: Sequence[Span], rows: Sequence[int]) -> None:
+        self._batch = batch
+        self._rows = list(rows)
+        self._starts = [span.start for span in spans]
+        self._pages = [span.pages.copy() for span in spans]
+
+    def goes_on(self, spans: Sequence[Span], rows: Sequence[int]) -> bool:
+        """Whether `spans` are those of the step before, each one token further and on the same page."""
+        if len(spans) != len(self._starts) or rows != self._rows:
+            return False
+        for span, start, pages in zip(spans, self._starts, self._pages, strict=True):
+            if span.start != start + 1 or not span.start % PAGE_SIZE or len(span.tokens) > 1 or span.pages != pages:
+                return False
+        return True
+
+    def advance(self, tokens: list[int]) -> Batch:
+        """The next step's batch, of `tokens`."""
+        last = self._batch
+        plan = last.plan
+        for numbers in (last.positions, last.slots, plan.kv_lengths):
+            numbers.add_(1)
+        self._starts = [start + 1 for start in self._starts]
+        plan = AttentionPlan(
+            plan.page_table, plan.query_starts, plan.kv_lengths, 1, plan.max_kv + 1, None, lasting=plan.lasting
+        )
+        self._batch = Batch(torch.tensor(tokens), last.positions, last.slots, plan, last.rows)
+        return self._batch
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Where one token of each sequence goes; with token ids, a batch."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from backends.engine.batch import Batch
 from backends.engine.decoder import Decoder
 from backends.engine.kv_cache import KVCache
-from kernels.paging import AttentionPlan
+from kernels.paging import PAGE_SIZE, AttentionPlan
 
 _NO_SLOT = -1
 
@@ -49,7 +49,8 @@ class DecodeGraphs:
                 query_starts=torch.arange(largest + 1, dtype=torch.int32, device=device),
                 kv_lengths=torch.zeros(largest, dtype=torch.int32, device=device),
                 max_query=1,
-                max_kv=decoder.max_positions,
+                # The cache may hold less than the model was made for.
+                max_kv=min(decoder.max_positions, max_pages * PAGE_SIZE),
             ),
             rows=torch.arange(largest, device=device),
         )
@@ -57,11 +58,13 @@ class DecodeGraphs:
         pool = torch.cuda.graph_pool_handle()
         # The largest first: the smaller ones then fit into its memory.
         for size in reversed(self._sizes):
-            batch = self._first(size)
-            decoder.logits(decoder.forward(batch, cache.layers))
+            decoder.logits(decoder.forward(self._first(size), cache.layers))
             torch.cuda.synchronize(device)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+            # A new plan, of which nothing has been worked out yet: all of that belongs into the graph.
+            batch = self._first(size)
+            # What other threads of the process do with the device meanwhile is their own.
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 logits = decoder.logits(decoder.forward(batch, cache.layers))
             self._captured[size] = _Captured(graph, logits)
 

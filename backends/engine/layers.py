@@ -30,7 +30,7 @@ class Layer:
             return make_norm(config, weights.tensor(f"{prefix}{name}_layernorm.weight", hidden), ops)
 
         names = [f"{attention}{part}_proj" for part in (["qkv"] if config.fused_names else "qkv")]
-        self._qkv = weights.linear(
+        self.qkv = weights.linear(
             names, [query_size, kv_size, kv_size], hidden, bias=config.qkv_bias, split="outputs", unit=head_dim
         )
         q_norm, k_norm = (
@@ -52,13 +52,13 @@ class Layer:
         )
         output = weights.linear([f"{attention}o_proj"], [hidden], query_size, bias=config.output_bias, split="inputs")
         feed_forward = _feed_forward(config, number, weights, ops)
-        self._attention_norm = norm("input")
-        self._feed_forward_norm = norm("pre_feedforward" if config.post_norms else "post_attention")
+        self.attention_norm = norm("input")
+        self.feed_forward_norm = norm("pre_feedforward" if config.post_norms else "post_attention")
         post_attention, post_feed_forward = (
             norm(f"post_{part}") if config.post_norms else None for part in ("attention", "feedforward")
         )
-        self._output = _joining(output, post_attention, config.residual_multiplier)
-        self._feed_forward = _joining(feed_forward, post_feed_forward, config.residual_multiplier)
+        self.output = _joining(output, post_attention, config.residual_multiplier)
+        self.feed_forward = _joining(feed_forward, post_feed_forward, config.residual_multiplier)
 
     def __call__(
         self, hidden: Tensor, residual: Tensor | None, batch: Batch, kv: PagedKV, store: StorePlan, *, is_last: bool
@@ -68,13 +68,13 @@ class Layer:
         `hidden` [tokens, hidden_size] is what the layer before added, `residual` None is zero. The last layer goes on
         with `batch.rows` alone once their neighbours have been seen: both results are [rows, hidden_size].
         """
-        normed, residual = self._attention_norm(hidden, residual=residual)
-        queries = self._rope_store(self._qkv(normed), kv, store)
+        normed, residual = self.attention_norm(hidden, residual=residual)
+        queries = self._rope_store(self.qkv(normed), kv, store)
         attended = self._attend(queries, kv, batch.plan).flatten(1)
         if is_last:
             attended, residual = attended.index_select(0, batch.rows), residual.index_select(0, batch.rows)
-        normed, residual = self._feed_forward_norm(self._output(attended), residual=residual)
-        return self._feed_forward(normed), residual
+        normed, residual = self.feed_forward_norm(self.output(attended), residual=residual)
+        return self.feed_forward(normed), residual
 
 
 Norm = partial[tuple[Tensor, Tensor]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from backends.engine.shard import Shard, kv_shape
 from backends.engine.speculate import Speculator
 from backends.engine.tokenizer import Tokenizer
 from backends.engine.utilization import Peaks, Work, WorkCounter, measure_peaks
+from backends.engine.warm_up import warm_up_decoder, warm_up_sampler
 from kernels.dispatch import select_ops
 from kernels.paging import PAGE_SIZE
 
@@ -46,6 +48,7 @@ class Parts:
     """
 
     config: ModelConfig
+    decoder: Decoder
     tokenizer: Tokenizer
     grammars: GrammarFactory
     scheduler: Scheduler
@@ -103,21 +106,27 @@ def _load_parts(
         eos_token_ids=decoder.config.eos_token_ids,
         ops=select_ops(device.type, reference=options.reference_kernels),
     )
-    # Ranks would have to replay their graphs in step.
-    has_graphs = device.type == "cuda" and followers is None
+    # Ranks would have to replay their graphs in step, and twins look at numbers.
+    has_graphs = device.type == "cuda" and followers is None and not options.reference_kernels
+    caches = {decoder: cache}
     draft_model = None
     if draft is not None:
+        caches[draft] = KVCache(draft.config, num_pages, dtype=draft.dtype, device=device, host_pages=host_pages)
         draft_model = DraftModel(
             draft,
-            KVCache(draft.config, num_pages, dtype=draft.dtype, device=device, host_pages=host_pages),
+            caches[draft],
             sampler,
             max_tokens=options.max_batch_tokens,
             vocab_size=decoder.config.vocab_size,
             device=device,
             work=WorkCounter(draft.config, work, weight_bytes=draft.weight_bytes, kv_dtype=draft.dtype),
         )
+    graphs = _graphs(options, decoder, cache, pages_for(max_context)) if has_graphs else None
+    if device.type == "cuda":
+        _warm_up(options, caches, sampler, max_context)
     return Parts(
         config=decoder.config,
+        decoder=decoder,
         tokenizer=tokenizer,
         grammars=grammars,
         scheduler=Scheduler(
@@ -138,7 +147,7 @@ def _load_parts(
             cache,
             sampler,
             device=device,
-            graphs=_graphs(options, decoder, cache, pages_for(max_context)) if has_graphs else None,
+            graphs=graphs,
             work=WorkCounter(decoder.config, work, weight_bytes=decoder.weight_bytes, kv_dtype=kv_dtype),
         ),
         draft=draft_model,
@@ -229,6 +238,28 @@ def _fingerprint(options: EngineOptions) -> bytes:
             found = file.stat()
             parts += [file.name, str(found.st_size), str(found.st_mtime_ns)]
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
+
+
+def _warm_up(options: EngineOptions, caches: Mapping[Decoder, KVCache], sampler: Sampler, max_context: int) -> None:
+    """Compiles what the target (the first) and its draft need. Without it, requests would wait for the compiler."""
+    device = torch.device("cuda")
+    began = time.monotonic()
+    try:
+        with torch.inference_mode():
+            for decoder, cache in caches.items():
+                warm_up_decoder(
+                    decoder,
+                    cache,
+                    device,
+                    max_tokens=options.max_batch_tokens,
+                    max_sequences=options.max_sequences,
+                    max_context=min(max_context, decoder.max_positions),
+                )
+            warm_up_sampler(sampler, next(iter(caches)).config.vocab_size, device, has_draft=len(caches) > 1)
+    except Exception:  # what fails here fails the requests that need it, and no others
+        logger.exception("not every kernel could be compiled beforehand; requests may wait for the compiler")
+        return
+    logger.info("kernels are compiled, after %.1f s", time.monotonic() - began)
 
 
 def _graphs(options: EngineOptions, decoder: Decoder, cache: KVCache, max_pages: int) -> DecodeGraphs | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from backends.engine.decoder import Decoder
-from backends.engine.flatten import Span, build_batch
+from backends.engine.flatten import BatchBuilder, Span, build_batch
 from backends.engine.graphs import DecodeGraphs
 from backends.engine.kv_cache import KVCache
 from backends.engine.plan import Transfers
@@ -43,6 +43,7 @@ class Runner:
         self._cache = cache
         self._sampler = sampler
         self._device = device
+        self._batches = BatchBuilder(device)
         self._graphs = graphs
         self._work = work
         self._readers: dict[Sequence, PromptReader] = {}
@@ -82,7 +83,7 @@ class Runner:
         num_sampling = len(rows)
         for _, wanted, offset in reading:
             rows += range(wanted.start + offset, wanted.stop + offset)
-        batch = build_batch(spans, rows, self._device)
+        batch = self._batches.build(spans, rows)
         if self._work is not None:
             self._work.add(spans, num_sampling)
         if self._graphs is not None and not reading and self._graphs.can_run(batch):

@@ -2,7 +2,8 @@
 
 Batches of greedy rows without extras take one argmax; everything else is paid for only by the batches that use it.
 The order of what is applied is vLLM's: log-probabilities are of the model's own logits; then the edits of `edits.py`;
-then temperature, min-p, top-k and top-p.
+then penalties, temperature, min-p, top-k and top-p, which are the `sample` operation's. It also tells a token's own
+log-probability, where logits have no edits and nobody asks for alternatives.
 
 A request that gives a seed gets the same tokens whatever is drafted: its tokens are drawn first, and drafts accepted
 that equal them; its draft model draws with the same noise, so that they often do. Without a seed drafts are accepted by
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from backends.engine.edits import LogitEditor, Rows, edits_logits
 from backends.engine.grammar import GrammarFactory
+from backends.engine.penalties import PenaltyCounts, has_penalty
 from backends.engine.request import TokenLogprob
 from backends.engine.sampling_params import check_params
 from backends.engine.sequence import Sequence, Slice
@@ -64,12 +66,23 @@ class _Rules:
     draft_seed: int
     is_judged: bool
     has_edits: bool
+    has_penalties: bool
     num_logprobs: int | None
 
     @property
     def is_plain(self) -> bool:
-        """Whether the likeliest token is all that is wanted."""
-        return self.temperature == 0 and not self.has_edits and self.num_logprobs is None
+        """Whether the likeliest token of the model's own logits is all that is wanted."""
+        return self.takes_likeliest and not self.has_edits and self.num_logprobs is None
+
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether the token is the likeliest of the edited logits."""
+        return self.temperature == 0 and not self.has_penalties
+
+    @property
+    def tells_own(self) -> bool:
+        """Whether the `sample` operation knows all the log-probabilities that are asked for."""
+        return self.num_logprobs == 0 and not self.has_edits
 
 
 class Sampler:
@@ -91,6 +104,7 @@ class Sampler:
         self._device = device
         self._ops = select_ops(device.type, reference=True) if ops is None else ops
         self._editor = LogitEditor(vocab_size, device, grammars, eos_token_ids)
+        self._counts = PenaltyCounts(vocab_size, device)
         self._rules: dict[Sequence, _Rules] = {}
         self._drawn: list[Tensor] = []
         self._last_rows: dict[bool, tuple[list[tuple[Sequence, int]], SampleRows]] = {}
@@ -111,15 +125,19 @@ class Sampler:
         step: list[Rows] = []
         for sequence in sequences:
             step.append(Rows(sequence, step[-1].end if step else 0, sequence.draft))
-        raw = self._raw_logprobs(logits, step, rules)
-        edited = [rows for rows, rule in zip(step, rules, strict=True) if rule.has_edits]
-        if edited:
-            self._editor.apply(logits, edited)
-        if all(rule.temperature == 0 for rule in rules):
+        is_judged = [bool(draft_probs and rows.drafts and rows.sequence in draft_probs) for rows in step]
+        # How many alternatives are to be found in the model's logits before they are edited.
+        nums_raw = [
+            None if rule.tells_own and not judged else rule.num_logprobs
+            for rule, judged in zip(rules, is_judged, strict=True)
+        ]
+        raw = _raw_logprobs(logits, step, nums_raw)
+        self._edit(logits, step, rules)
+        if all(rule.takes_likeliest and not rule.tells_own for rule in rules):
             choices = _matched(sequences, likeliest_reference(logits).tolist())
         else:
-            choices = self._verify(logits, step, rules, draft_probs or {})
-        return choices if raw is None else _with_logprobs(choices, raw, step, rules)
+            choices = self._verify(logits, step, rules, is_judged, draft_probs or {})
+        return choices if raw is None else _with_logprobs(choices, raw, step, nums_raw)
 
     def draft(self, logits: Tensor, sequences: SequenceOf[Sequence], depth: int) -> tuple[Tensor, Tensor | None]:
         """What a draft model proposes behind `depth` tokens that it has proposed already, in the calls before.
@@ -130,12 +148,15 @@ class Sampler:
         if not depth:
             self._drawn.clear()
         rules = [self._rules_of(sequence) for sequence in sequences]
-        if any(rule.has_edits for rule in rules):
-            self._edit_drafts(logits, sequences, rules)
-        if all(rule.temperature == 0 for rule in rules):
+        before: SequenceOf[SequenceOf[int]] = [()] * len(sequences)
+        if self._drawn and any(rule.has_edits or rule.has_penalties for rule in rules):
+            # What was proposed counts as if it belonged to the text.
+            before = torch.stack(self._drawn, dim=1).tolist()
+        step = [Rows(sequence, index, before=before[index]) for index, sequence in enumerate(sequences)]
+        self._edit(logits, step, rules)
+        if all(rule.takes_likeliest for rule in rules):
             tokens, probs = likeliest_reference(logits), None
         else:
-            step = [Rows(sequence, index) for index, sequence in enumerate(sequences)]
             rows = self._rows(step, rules, is_draft=True, depth=depth)
             if any(rule.is_judged for rule in rules):
                 tokens, probs = self._ops.sample_with_probs(logits, rows, TARGET_STREAM)
@@ -152,6 +173,7 @@ class Sampler:
         """Drops what is kept of a sequence that has ended."""
         self._rules.pop(sequence, None)
         self._editor.forget(sequence)
+        self._counts.forget(sequence)
 
     def _rules_of(self, sequence: Sequence) -> _Rules:
         rules = self._rules.get(sequence)
@@ -168,6 +190,7 @@ class Sampler:
                 draft_seed=_signed(sequence.seed if is_seeded else sequence.seed ^ _OTHER_SEED),
                 is_judged=not (is_greedy or is_seeded),
                 has_edits=edits_logits(params),
+                has_penalties=has_penalty(params),
                 num_logprobs=params.logprobs,
             )
         return rules
@@ -182,9 +205,12 @@ class Sampler:
             members.append((rows.sequence, count))
         last_members, last = self._last_rows.get(is_draft, (None, None))
         where = torch.tensor(positions, device=self._device)
+        penalties = self._counts.penalties(step) if any(rule.has_penalties for rule in rules) else None
         if last is not None and last_members == members:
             # Written out: `replace` costs as much as five tensors.
-            return SampleRows(last.seeds, where, last.temperature, last.top_k, last.top_p, last.min_p, last.is_greedy)
+            return SampleRows(
+                last.seeds, where, last.temperature, last.top_k, last.top_p, last.min_p, last.is_greedy, penalties
+            )
         integers, numbers, is_greedy = [], [], []
         for (_, count), rule in zip(members, rules, strict=True):
             integers += [(rule.draft_seed if is_draft else rule.seed, rule.top_k)] * count
@@ -204,13 +230,17 @@ class Sampler:
         )
         # Most steps have the same sequences as the one before.
         self._last_rows[is_draft] = (members, made)
-        return made
+        return made if penalties is None else replace(made, penalties=penalties)
 
     def _verify(
-        self, logits: Tensor, step: list[Rows], rules: list[_Rules], draft_probs: Mapping[Sequence, Tensor]
+        self,
+        logits: Tensor,
+        step: list[Rows],
+        rules: list[_Rules],
+        is_judged: list[bool],
+        draft_probs: Mapping[Sequence, Tensor],
     ) -> list[Choice]:
         """Each sequence by its own way of two."""
-        is_judged = [rows.sequence in draft_probs and bool(rows.drafts) for rows in step]
         if not any(is_judged):
             return self._draw(logits, step, rules)
         if all(is_judged):
@@ -232,8 +262,18 @@ class Sampler:
         """Draws first and compares then: a certain proposal x is accepted with probability p(x), as it should be, and
         the tokens are those drawn without any proposals.
         """
-        tokens = self._ops.sample(logits, self._rows(step, rules), TARGET_STREAM).tolist()
-        return _matched([rows.sequence for rows in step], tokens)
+        sequences, sample_rows = [rows.sequence for rows in step], self._rows(step, rules)
+        if not any(rule.tells_own for rule in rules):
+            return _matched(sequences, self._ops.sample(logits, sample_rows, TARGET_STREAM).tolist())
+        tokens, logprobs = self._ops.sample_with_logprobs(logits, sample_rows, TARGET_STREAM)
+        choices = _matched(sequences, tokens.tolist())
+        told = logprobs.tolist()
+        return [
+            replace(choice, logprobs=list(map(TokenLogprob, choice.tokens, told[rows.first :])))
+            if rule.tells_own
+            else choice
+            for choice, rows, rule in zip(choices, step, rules, strict=True)
+        ]
 
     def _judge(
         self, logits: Tensor, step: list[Rows], rules: list[_Rules], draft_probs: Mapping[Sequence, Tensor]
@@ -252,27 +292,20 @@ class Sampler:
             for rows, num_accepted, token in zip(step, accepted.tolist(), following.tolist(), strict=True)
         ]
 
-    def _edit_drafts(self, logits: Tensor, sequences: SequenceOf[Sequence], rules: list[_Rules]) -> None:
-        """Edits the draft model's logits, as if what it has proposed belonged to the text."""
-        drawn = torch.stack(self._drawn, dim=1).tolist() if self._drawn else [()] * len(sequences)
-        edited = [
-            Rows(sequence, index, before=drawn[index])
-            for index, (sequence, rule) in enumerate(zip(sequences, rules, strict=True))
-            if rule.has_edits
-        ]
-        self._editor.apply(logits, edited)
+    def _edit(self, logits: Tensor, step: list[Rows], rules: list[_Rules]) -> None:
+        edited = [rows for rows, rule in zip(step, rules, strict=True) if rule.has_edits]
+        if edited:
+            self._editor.apply(logits, edited)
 
-    def _raw_logprobs(self, logits: Tensor, step: list[Rows], rules: list[_Rules]) -> Tensor | None:
-        """The model's own log-probabilities in the rows of sequences that ask for them, one after the other."""
-        wanted = [
-            row
-            for rows, rule in zip(step, rules, strict=True)
-            if rule.num_logprobs is not None
-            for row in range(rows.first, rows.end)
-        ]
-        if not wanted:
-            return None
-        return (logits if len(wanted) == len(logits) else logits[wanted]).log_softmax(dim=1)
+
+def _raw_logprobs(logits: Tensor, step: list[Rows], nums_raw: list[int | None]) -> Tensor | None:
+    """The model's own log-probabilities in the rows of sequences with a number, one after the other."""
+    wanted = [
+        row for rows, num in zip(step, nums_raw, strict=True) if num is not None for row in range(rows.first, rows.end)
+    ]
+    if not wanted:
+        return None
+    return (logits if len(wanted) == len(logits) else logits[wanted]).log_softmax(dim=1)
 
 
 def _matched(sequences: list[Sequence], tokens: list[int]) -> list[Choice]:
@@ -290,30 +323,30 @@ def _matched(sequences: list[Sequence], tokens: list[int]) -> list[Choice]:
     return choices
 
 
-def _with_logprobs(choices: list[Choice], raw: Tensor, step: list[Rows], rules: list[_Rules]) -> list[Choice]:
-    """The choices with log-probabilities from `raw`, the rows of those sequences that ask for them."""
+def _with_logprobs(choices: list[Choice], raw: Tensor, step: list[Rows], nums_raw: list[int | None]) -> list[Choice]:
+    """The choices with log-probabilities from `raw`, and so many alternatives, where there is a number."""
     places: list[int] = []
     tokens: list[int] = []
     first = 0
-    for choice, rows, rule in zip(choices, step, rules, strict=True):
-        if rule.num_logprobs is not None:
+    for choice, rows, num in zip(choices, step, nums_raw, strict=True):
+        if num is not None:
             places += range(first, first + len(choice.tokens))
             tokens += choice.tokens
             first += rows.end - rows.first
     raw = raw if len(places) == len(raw) else raw[places]
     chosen = raw.gather(1, torch.tensor(tokens, device=raw.device).unsqueeze(1)).squeeze(1).tolist()
-    most = max(rule.num_logprobs or 0 for rule in rules)
+    most = max(num or 0 for num in nums_raw)
     top_values, top_tokens = (tensor.tolist() for tensor in raw.topk(min(most, raw.shape[1]), dim=1))
     entries = iter(zip(tokens, chosen, top_tokens, top_values, strict=True))
     found = []
-    for choice, rule in zip(choices, rules, strict=True):
-        logprobs = None
-        if (count := rule.num_logprobs) is not None:
+    for choice, num in zip(choices, nums_raw, strict=True):
+        if num is not None:
             logprobs = [
-                TokenLogprob(token, logprob, tuple(zip(ids[:count], values[:count], strict=True)))
+                TokenLogprob(token, logprob, tuple(zip(ids[:num], values[:num], strict=True)))
                 for token, logprob, ids, values in islice(entries, len(choice.tokens))
             ]
-        found.append(replace(choice, logprobs=logprobs))
+            choice = replace(choice, logprobs=logprobs)
+        found.append(choice)
     return found
 
 

@@ -61,6 +61,7 @@ class Meter:
             generated=self._generated,
             drafted=sum(speculation.proposed.values()),
             accepted=sum(speculation.accepted.values()),
+            accepted_predicted=speculation.accepted["prediction"],
             started=engine.num_started,
             queue_s=engine.queue_s,
             queue_times=engine.queue_times,

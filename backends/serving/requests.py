@@ -135,6 +135,7 @@ def _turn(
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = _sampling(fields, max_tokens, logprobs, grammar or _grammar(fields.response_format, model))
     predicted = fields.prediction
+    likely = text_of(predicted.content, "prediction.content") if predicted is not None else call.predicted
     request = Request(
         id=head.id,
         prompt=tuple(prompt),
@@ -142,7 +143,7 @@ def _turn(
         n=fields.n or 1,
         salt=call.tenant.encode(),
         priority=fields.priority or 0,
-        prediction=_predicted(predicted.content, model) if predicted is not None else (),
+        prediction=tuple(model.vocabulary.encode(likely, add_special_tokens=False)) if likely else (),
     )
     shape = ChatShape(
         num_choices=request.n,
@@ -155,10 +156,6 @@ def _turn(
         call_tag=model.syntax.start if model.syntax is not None else "",
     )
     return request, shape
-
-
-def _predicted(content: Any, model: Model) -> tuple[int, ...]:
-    return tuple(model.vocabulary.encode(text_of(content, "prediction.content"), add_special_tokens=False))
 
 
 def _tool_plan(fields: ChatFields, model: Model) -> tuple[Callable[[], Parser], str | None]:

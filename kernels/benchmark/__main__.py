@@ -19,11 +19,17 @@ NO_GPU = 2
 
 def main(arguments: list[str]) -> int:
     """0 where every result is right and no bar is missed, 1 where one is, 2 where there is no GPU or no Triton."""
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
     missing = _missing()
     if missing is not None:
         sys.stderr.write(f"{missing}\n")
         return NO_GPU
+    if asked.json is not None:
+        try:
+            asked.json.touch()
+        except OSError as error:
+            parser.error(f"--json cannot be written: {error}")
     from kernels.benchmark.run import run
 
     found = run(asked.only or op_names())

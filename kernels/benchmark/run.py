@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 
 import torch
+import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from kernels.benchmark.bars import BARS
-from kernels.benchmark.checking import check_all
+from kernels.benchmark.checking import check_all, is_usable
 from kernels.benchmark.figures import Measurement, Run
 from kernels.benchmark.peers import peers_of
 from kernels.benchmark.progress import Progress
@@ -40,15 +40,17 @@ def run(names: Sequence[str]) -> Run:
         progress.step("copying memory")
         copying = copy_gb_per_s(DEVICE)
         measured: dict[tuple[str, str], Measurement] = {}
+        deadline = began + _SECONDS
         for op, case in real:
             progress.step(f"timing {op.name} {case.name}")
             name = op.name, case.name
-            if time.monotonic() - began < _SECONDS:
-                measured[name] = _measured(op, case, problems.get(name))
-                torch.cuda.empty_cache()
+            # What computes nonsense may also reach where it must not, and take the device along.
+            reason = "its result is wrong" if name in problems else _stopped(deadline)
+            if reason is None:
+                measured[name] = _measured(op, case, deadline)
             else:
-                late = ("not timed: the run had taken its time",)
-                measured[name] = Measurement(op=op.name, case=case.name, problem=problems.get(name), notes=late)
+                notes = (f"not timed: {reason}",)
+                measured[name] = Measurement(op=op.name, case=case.name, problem=problems.get(name), notes=notes)
     return Run(
         device=_device(),
         copy_gb_per_s=copying,
@@ -58,7 +60,14 @@ def run(names: Sequence[str]) -> Run:
     )
 
 
-def _measured(op: Op, case: Case, problem: str | None) -> Measurement:
+def _stopped(deadline: float) -> str | None:
+    """Why nothing more can be timed, if so. Frees the memory of what was timed before."""
+    if time.monotonic() >= deadline:
+        return "the run had taken its time"
+    return None if is_usable() else "the GPU no longer answers, because of what was timed before"
+
+
+def _measured(op: Op, case: Case, deadline: float) -> Measurement:
     """The time of one case, and of its peers. What cannot be run is told and ends nothing else."""
     try:
         first = case.build(DEVICE)
@@ -69,9 +78,12 @@ def _measured(op: Op, case: Case, problem: str | None) -> Measurement:
         us = time_us([partial(launch_all, launches) for _, launches in prepared])
     # What one kernel cannot do must not end the whole run.
     except Exception as error:
-        return Measurement(op=op.name, case=case.name, problem=problem, notes=(_told("the kernel", error),))
+        return Measurement(op=op.name, case=case.name, notes=(_told("the kernel", error),))
     peers_us, notes = {}, []
     for name, make in peers_of(op.name, first, compiled=_has_bar(op, case)).items():
+        if reason := _stopped(deadline):
+            notes.append(f"{name} not timed: {reason}")
+            continue
         try:
             peers_us[name] = time_us(make(arguments))
         # A peer of another version may fail in any way.
@@ -84,7 +96,6 @@ def _measured(op: Op, case: Case, problem: str | None) -> Measurement:
         num_bytes=cost.num_bytes,
         num_operations=cost.num_operations,
         peers_us=peers_us,
-        problem=problem,
         notes=tuple(notes),
     )
 
@@ -103,7 +114,7 @@ def _device() -> dict[str, object]:
         "GPU": torch.cuda.get_device_name(DEVICE),
         "torch": torch.__version__,
         "CUDA": torch.version.cuda,
-        "triton": version("triton"),
+        "triton": triton.__version__,
         "Python": platform.python_version(),
         "on": datetime.now(UTC).date().isoformat(),
     }

@@ -172,6 +172,8 @@ def main() -> None:
         "top-k": ({"temperature": 0.8, "top_k": 50}, 0),
         "top-p": ({"temperature": 0.8, "top_p": 0.95}, 0),
         "top-k, top-p, min-p": ({"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02}, 0),
+        "penalties": ({"temperature": 0.8, "repetition_penalty": 1.1, "presence_penalty": 0.5}, 0),
+        "log-probabilities": ({"temperature": 0.8, "logprobs": 0}, 0),
         "verify, 2 x 3 drafts": ({"temperature": 0.8}, 3),
         "verify, top-p": ({"temperature": 0.8, "top_p": 0.95}, 3),
         "verify, top-p, seeded": ({"temperature": 0.8, "top_p": 0.95, "seed": 1}, 3),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +27,16 @@ from backends.engine.benchmark.figure import (
 )
 from backends.engine.benchmark.gguf_export import _interleaved
 from backends.engine.benchmark.made_model import make_model, random_prompts
+from backends.engine.benchmark.overhead import overhead
 from backends.engine.benchmark.own import own_engine
 from backends.engine.benchmark.peers import Generate, _module
 from backends.engine.benchmark.plain_loop import PlainLlama
 from backends.engine.benchmark.report import as_json, as_text, machine
+from backends.engine.benchmark.side_by_side import StepTimes, side_by_side
+from backends.engine.decoder import load_decoder
+from backends.engine.errors import RequestRefused
 from backends.engine.options import EngineOptions
+from kernels.dispatch import select_ops
 
 SMALL: dict[str, object] = {
     "hidden_size": 64,
@@ -71,12 +77,52 @@ def test_plain_loop_computes_what_the_model_says(folder: Path) -> None:
     with torch.inference_mode():
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         theirs = model(ids).logits[:, -1]
-        plain = PlainLlama(folder)
-        cache = torch.zeros(2, 2, 2, 2, 9, 16, dtype=torch.bfloat16)
-        plain._forward(ids[:, :8], 0, cache)
-        ours = plain._forward(ids[:, 8:], 8, cache)
+        decoder = load_decoder(folder, dtype=torch.float32, device=torch.device("cpu"), ops=select_ops("cpu"))
+        plain = PlainLlama(decoder)
+        cache = torch.zeros(2, 2, 2, 2, 9, 16)
+        plain.logits(ids[:, :8], 0, cache)
+        ours = plain.logits(ids[:, 8:], 8, cache)
 
-    assert torch.nn.functional.cosine_similarity(ours, theirs).min() > 0.999
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_side_by_side_makes_each_step_once_and_chooses_what_the_engine_alone_does(folder: Path) -> None:
+    """The engine's steps and the loop's are as many as tokens, and both choose the tokens of the model."""
+    prompts = random_prompts(3, 60, seed=4)
+    options = EngineOptions(model=folder, device="cpu", dtype="float32", speculate="off")
+    chosen: list[list[int]] = []
+    with ExitStack() as stack, torch.inference_mode():
+        run = side_by_side(options, stack)
+        times = run(prompts, 8)
+        decoder = load_decoder(folder, dtype=torch.float32, device=torch.device("cpu"), ops=select_ops("cpu"))
+        chosen += PlainLlama(decoder).steps(prompts, 8)
+    with own_engine(options) as own:
+        answers = [own.answer(prompt, num_tokens=8, salt=b"")[0] for prompt in prompts]
+
+    assert [len(times.engine), len(times.loop)] == [8, 8]
+    assert min(times.engine + times.loop) > 0
+    assert [list(answer) for answer in zip(*chosen, strict=True)] == answers
+
+
+def test_side_by_side_tells_what_fails(folder: Path) -> None:
+    """A prompt that the engine refuses is an error, and the engine goes on with the next."""
+    options = EngineOptions(model=folder, device="cpu", dtype="float32", speculate="off")
+    with ExitStack() as stack:
+        run = side_by_side(options, stack)
+        with pytest.raises(RequestRefused):
+            run([[5, 10**6]], 2)
+
+        assert len(run([[5, 6]], 2).engine) == 2
+
+
+def test_overhead_counts_steps_by_their_length_and_leaves_a_stalled_one_out() -> None:
+    """A prompt's step of 30 at 1.1 and a token's of 10 at 1.5 come to 1.2, whatever one round of three met."""
+    usual = StepTimes(engine=[33.0, 15.0], loop=[30.0, 10.0])
+    slow = StepTimes(engine=[66.0, 30.0], loop=[60.0, 20.0])
+    stalled = StepTimes(engine=[33.0, 900.0], loop=[300.0, 10.0])
+
+    assert overhead([usual, stalled, usual]) == pytest.approx(1.2)
+    assert overhead([usual, slow, usual]) == pytest.approx(1.2)
 
 
 def test_take_turns_warms_up_and_takes_turns() -> None:

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.flatten import Span, build_batch, build_steps
+from backends.engine.batch import Batch
+from backends.engine.flatten import BatchBuilder, Span, build_batch, build_steps
 from kernels.paging import PAGE_SIZE
 
 CPU = torch.device("cpu")
@@ -48,6 +49,55 @@ def test_batch_of_spans_says_where_each_token_goes(made: list[Span], rows: list[
         assert row == span.pages[:used] + [0] * (len(row) - used)
     assert batch.plan.page_table.dtype == batch.plan.kv_lengths.dtype == batch.plan.query_starts.dtype == torch.int32
     assert batch.token_ids.dtype == batch.positions.dtype == batch.slots.dtype == batch.rows.dtype == torch.int64
+
+
+def described(batch: Batch) -> dict[str, object]:
+    """Everything that a batch says."""
+    plan = batch.plan
+    tensors = {name: getattr(batch, name) for name in ("token_ids", "positions", "slots", "rows")}
+    tensors |= {name: getattr(plan, name) for name in ("page_table", "query_starts", "kv_lengths")}
+    numbers = {"max_query": plan.max_query, "max_kv": plan.max_kv}
+    return numbers | {name: (tensor.dtype, tensor.tolist()) for name, tensor in tensors.items()}
+
+
+@given(spans(), st.lists(st.sampled_from(("on", "again", "drop", "swap", "two tokens", "rows", "pages")), max_size=12))
+def test_builder_step_by_step_builds_what_each_step_says(made: list[Span], changes: list[str]) -> None:
+    """Whatever becomes of the sequences from step to step, page borders included, each batch is as built alone."""
+    builder = BatchBuilder(CPU)
+    current, num_rows = [Span([5], span.start, span.pages) for span in made], len(made)
+    for number, change in enumerate(["on", *changes]):
+        further = 0 if change == "again" else 1
+        current = [Span([number], span.start + further, span.pages) for span in current]
+        for span in current:
+            if span.start // PAGE_SIZE == len(span.pages):
+                span.pages.append(900 + number)
+        match change:
+            case "drop" if len(current) > 1:
+                del current[0]
+            case "swap":
+                current.reverse()
+            case "two tokens":
+                current[-1] = Span([1, 2], current[-1].start - 1, current[-1].pages)
+            case "rows":
+                num_rows -= 1
+            case "pages":
+                current[-1].pages[0] = 800 + number
+        rows = list(range(max(num_rows, 1)))
+
+        assert described(builder.build(current, rows)) == described(build_batch(current, rows, CPU))
+
+
+def test_builder_keeps_what_lasts_while_every_sequence_stays_on_its_page() -> None:
+    """What one step's readers left for the next is there until a sequence reaches another page."""
+    builder = BatchBuilder(CPU)
+    kept = [
+        builder.build([Span([1], first, [4, 5]), Span([1], first + 20, [7, 8])], [0, 1]).plan.lasting
+        for first in range(40, 50)
+    ]
+
+    assert all(lasting is kept[0] for lasting in kept[:4])
+    assert kept[4] is not kept[0]
+    assert all(lasting is kept[4] for lasting in kept[4:])
 
 
 @given(spans(), st.integers(1, 5))

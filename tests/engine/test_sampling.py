@@ -274,6 +274,33 @@ def test_logprobs_are_those_of_the_model_before_anything_is_applied(temperature:
     assert (last.token, last.logprob, last.top) == (third.tokens[0], pytest.approx(float(raw[3, last.token])), ())
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("num_alternatives", [0, 2])
+def test_logprobs_of_penalised_tokens_are_of_the_models_own_logits(temperature: float, num_alternatives: int) -> None:
+    """Whether alternatives are asked for or not, for drafts and behind them, among others who ask for other things."""
+    logits = random_logits(5)
+    raw = logits.log_softmax(1)
+    settings: dict[str, Any] = {"temperature": temperature, "repetition_penalty": 1.4, "logprobs": num_alternatives}
+    first = make_sequence([1, 4], [9], seed=3, frequency_penalty=1.5, **settings)
+    [plain] = choose(logits[:1], first)
+    first.draft = [*plain.tokens, 0]
+    chosen, _, last = choose(
+        logits,
+        first,
+        make_sequence([2], logprobs=1),
+        make_sequence([3], temperature=0.0, logit_bias={6: 50.0}, logprobs=0),
+    )
+
+    assert chosen.logprobs is not None
+    assert last.logprobs is not None
+    assert chosen.num_accepted >= 1
+    assert [entry.token for entry in chosen.logprobs] == chosen.tokens
+    for row, entry in enumerate(chosen.logprobs):
+        assert entry.logprob == float(raw[row, entry.token])
+        assert len(entry.top) == num_alternatives
+    assert [(entry.token, entry.logprob) for entry in last.logprobs] == [(6, float(raw[4, 6]))]
+
+
 def edited_naively(logits: list[float], params: SamplingParams, prompt: list[int], output: list[int]) -> list[float]:
     """Bias and penalties of one row, token by token."""
     edited = []

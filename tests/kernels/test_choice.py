@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,18 +35,27 @@ def reject_complaint(arguments: Arguments, actual: Result) -> str | None:
     return complaint(actual, reject_reference(**arguments))
 
 
+twin_sample_complaint = partial(sample_complaint, slack=4.0)
 twin_probabilities_complaint = partial(probabilities_complaint, divides_first=True)
 TWINS = {
     f"{name}-{case.name}": (said, twin, case)
     for name, said, twin, cases in (
-        ("sample", sample_complaint, sample_with_logprobs_reference, sample_cases()),
+        ("sample", twin_sample_complaint, sample_with_logprobs_reference, sample_cases()),
         ("probabilities", twin_probabilities_complaint, probabilities_reference, probabilities_cases()),
         ("reject", reject_complaint, reject_reference, reject_cases()),
     )
     for case in cases
     if not case.is_real
 }
-PLAIN = Shape(3, 40, temperature=(0.0, 1.0), top_k=(5,), top_p=(0.9,), min_p=(0.1,))
+PLAIN = Shape(
+    3,
+    40,
+    temperature=(0.0, 1.0),
+    top_k=(5,),
+    top_p=(0.9,),
+    min_p=(0.1,),
+    penalties=((1.2, 0.5, 0.5), (1.0, 0.0, 0.0)),
+)
 
 
 @pytest.mark.parametrize(("said", "twin", "case"), TWINS.values(), ids=TWINS.keys())
@@ -70,7 +80,7 @@ def test_check_sampling_right_arguments_pass(shape: Shape) -> None:
     check_sampling(**build_probabilities(shape, CPU))
 
 
-def with_rows(**changes: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Arguments], Arguments]:
+def with_rows(**changes: Callable[[Any], Any]) -> Callable[[Arguments], Arguments]:
     """Changes fields of the rows."""
 
     def changed(arguments: Arguments) -> Arguments:
@@ -80,6 +90,15 @@ def with_rows(**changes: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Ar
         }
 
     return changed
+
+
+def with_penalties(**changes: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Arguments], Arguments]:
+    """Changes fields of the rows' penalties."""
+
+    def changed(penalties: Any) -> Any:
+        return replace(penalties, **{name: change(getattr(penalties, name)) for name, change in changes.items()})
+
+    return with_rows(penalties=changed)
 
 
 def with_tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Arguments], Arguments]:
@@ -105,6 +124,13 @@ def with_tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Ca
         (with_rows(top_p=lambda values: values + 1), "rows.top_p", "from 0 to 1, not 1.8"),
         (with_rows(min_p=lambda values: values - 1), "rows.min_p", "from 0 to 1, not -0.8"),
         (with_rows(is_greedy=lambda values: values.int()), "rows.is_greedy", "bool, not int32"),
+        (with_penalties(seen=lambda seen: seen.long()), "rows.penalties.seen", "int32, not int64"),
+        (with_penalties(seen=lambda seen: seen[:, :39]), "rows.penalties.seen", r"\[any, 40\], not \[2, 39\]"),
+        (with_penalties(seen=lambda seen: seen.T.contiguous().T), "rows.penalties.seen", "without gaps"),
+        (with_penalties(texts=lambda texts: texts + 2), "rows.penalties.texts", "from -1 to 1, not 2"),
+        (with_penalties(texts=lambda texts: texts - 1), "rows.penalties.texts", "from -1 to 1, not -2"),
+        (with_penalties(presence=lambda values: values[:2]), "rows.penalties.presence", r"\[3\], not \[2\]"),
+        (with_penalties(repetition=lambda values: values - 1), "rows.penalties.repetition", "above 0, not 0"),
     ],
 )
 def test_check_sampling_wrong_argument_is_named(

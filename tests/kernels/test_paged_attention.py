@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -158,6 +160,27 @@ def test_paged_attention_second_layer_reads_what_the_first_derived() -> None:
             torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
         paged_attention_reference(step.q, step.kv, tables, scale=0.25, window=window + 1)
         assert len(tables.derived) == 2
+
+
+@pytest.mark.parametrize("lengths", [[65], [65, 65, 65], [65, 70], [3, 100]], ids=str)
+@pytest.mark.parametrize("num_heads", [2, 4], ids=["one-to-one", "grouped"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", [0, 30], ids=["full", "window"])
+def test_paged_attention_with_what_lasts_is_that_of_a_plan_of_its_own(
+    lengths: list[int], num_heads: int, dtype: torch.dtype, window: int
+) -> None:
+    """Steps that share what holds for all of them, each one token longer, attend as if each stood alone."""
+    most = [(1, length + 9) for length in lengths]
+    step = paged_step(most, num_heads=num_heads, dtype=dtype)
+    lasting: dict[Hashable, object] = {}
+    for further in range(10):
+        now = torch.tensor([length + further for length in lengths], dtype=torch.int32)
+        alone = AttentionPlan(step.plan.page_table, step.plan.query_starts, now, 1, int(now.max()))
+        plan = replace(alone, lasting=lasting)
+
+        out = paged_attention_reference(step.q, step.kv, plan, scale=0.25, window=window)
+
+        assert torch.equal(out, paged_attention_reference(step.q, step.kv, alone, scale=0.25, window=window))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 40.0], ids=["flat", "sharp"])

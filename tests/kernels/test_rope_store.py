@@ -212,3 +212,24 @@ def test_rope_store_plan_is_read_alike_by_every_layer(dtype: torch.dtype) -> Non
     assert torch.equal(queries, call(other, inputs, with_new, slots))
     assert torch.equal(kv.keys, with_new.keys)
     assert torch.equal(kv.values, with_new.values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_rope_store_with_what_lasts_stores_where_a_plan_of_its_own_does(dtype: torch.dtype) -> None:
+    """Steps that share what holds for all of them, each one token further on its page, store each in its own slot."""
+    case = Case(tokens=3, num_kv_heads=3, num_heads=6)
+    inputs, kv, with_new = random_inputs(case), new_pages(case, dtype), new_pages(case, dtype)
+    first, lasting = torch.tensor([PAGE_SIZE, 5, 2 * PAGE_SIZE + 40]), StorePlan(inputs.cos_sin, inputs.slots).lasting
+    for further in range(4):
+        plan = StorePlan(inputs.cos_sin, first + further, lasting)
+
+        queries = rope_store_reference(inputs.qkv, kv, plan, num_heads=6, q_norm=inputs.q_norm, k_norm=inputs.k_norm)
+
+        own = StorePlan(inputs.cos_sin, first + further)
+        expected = rope_store_reference(
+            inputs.qkv, with_new, own, num_heads=6, q_norm=inputs.q_norm, k_norm=inputs.k_norm
+        )
+        assert torch.equal(queries, expected)
+        assert torch.equal(kv.keys, with_new.keys)
+        assert torch.equal(kv.values, with_new.values)
+    assert len(lasting) == 1

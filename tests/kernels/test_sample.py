@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kernels.penalties import Penalties, penalised_reference
 from kernels.random import TARGET_STREAM
-from kernels.sample import SampleRows, draw_reference, probabilities_reference, sample_reference
+from kernels.sample import (
+    SampleRows,
+    draw_reference,
+    probabilities_reference,
+    sample_reference,
+    sample_with_logprobs_reference,
+)
 from tests.support.chi_square import P_001, misfit
 
 VOCAB = 32
@@ -112,6 +120,49 @@ def test_draws_follow_the_filtered_distribution(filters: dict[str, float]) -> No
     tokens = sample_reference(logits.expand(RUNS, VOCAB).clone(), make_rows(RUNS, **filters), TARGET_STREAM)
 
     assert misfit(tokens.bincount(minlength=VOCAB), torch.tensor(expected)) < P_001
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_penalties_are_those_of_each_token_and_its_own_text(dtype: torch.dtype) -> None:
+    """Repetition for prompt and answer, frequency and presence for the answer; nothing without a text."""
+    logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(7), dtype=dtype)
+    logits[:, 3] = -math.inf
+    given = logits.clone()
+    texts = [([1, 2, 3], [2, 2, 5]), ([7], [])]
+    seen = torch.zeros(2, VOCAB, dtype=torch.int32)
+    for index, (prompt, answer) in enumerate(texts):
+        seen[index, prompt] = 1
+        for token in answer:
+            seen[index, token] += 2
+    own, values = [1, -1, 0, 0], [(1.5, 0.25, 0.5), (2.0, 1.0, 1.0), (1.25, -0.75, -1.5), (1.0, 0.0, 2.0)]
+    penalties = Penalties(seen, torch.tensor(own), *torch.tensor(values).T.contiguous())
+
+    penalised = penalised_reference(logits, penalties)
+
+    for row, (text, (repetition, frequency, presence)) in enumerate(zip(own, values, strict=True)):
+        prompt, answer = ([], []) if text < 0 else texts[text]
+        for token in range(VOCAB):
+            value = float(logits[row, token])
+            if token in prompt or token in answer:
+                value = value / repetition if value > 0 else value * repetition
+            value -= frequency * answer.count(token) + presence * (token in answer)
+            assert float(penalised[row, token]) == pytest.approx(value, rel=1e-6)
+    assert torch.equal(penalised[1], given[1])
+    assert torch.equal(logits, given)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logprobs_are_of_the_logits_before_penalties(temperature: float) -> None:
+    """What is drawn pays; what is told is the model's own opinion."""
+    logits = torch.tensor([[3.0, 2.0, -1.0]])
+    seen = torch.tensor([[2, 0, 2]], dtype=torch.int32)
+    penalties = Penalties(seen, torch.tensor([0]), torch.ones(1), torch.zeros(1), torch.tensor([1e4]))
+    rows = replace(make_rows(1, temperature=temperature), penalties=penalties)
+
+    tokens, logprobs = sample_with_logprobs_reference(logits, rows, TARGET_STREAM)
+
+    assert tokens.tolist() == [1]
+    torch.testing.assert_close(logprobs, logits.log_softmax(1)[:, 1])
 
 
 def test_draws_of_equal_logits_are_uniform() -> None:

@@ -249,13 +249,32 @@ async def test_completion_stops_before_the_stop_string(backend: Backend) -> None
 
 async def test_prediction_that_comes_true_is_accepted(backend: Backend) -> None:
     """What the model would have said anyway is taken from the prediction, and the usage says so."""
-    asked = {"temperature": 0, "max_tokens": 40, "ignore_eos": True, "logit_bias": {"97": 100}}
+    asked = {"temperature": 0, "max_tokens": 40, "ignore_eos": True, "logit_bias": {"64": 100}}
     plain = (await ask(backend, asked))["choices"][0]["message"]["content"]
 
     body = await ask(backend, {**asked, "prediction": {"type": "content", "content": plain}})
 
     assert body["choices"][0]["message"]["content"] == plain
-    assert body["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] >= 0
+    assert plain == "a" * 40
+    assert body["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 8
+
+
+async def test_predicted_text_that_comes_true_is_accepted_and_not_told(pair: Any) -> None:
+    """The gateway's own expectation saves steps; the answer and its usage are as without."""
+    backend = build(pair, speculate="ngram")
+    await backend.open()
+    asked = {"temperature": 0, "max_tokens": 40, "ignore_eos": True, "logit_bias": {"64": 100}}
+    plain = await ask(backend, asked)
+
+    body = await ask(backend, asked, predicted="a" * 60)
+
+    assert (body["choices"], body["usage"]["completion_tokens"]) == (plain["choices"], 40)
+    assert "completion_tokens_details" not in body["usage"]
+    assert isinstance(backend, ModelServer)
+    statistics = backend.model_statistics()
+    assert statistics is not None
+    assert statistics.accepted_predicted > 8
+    await backend.aclose()
 
 
 async def test_embeddings_are_unit_vectors_in_both_forms(backend: Backend) -> None:

@@ -93,6 +93,16 @@ def test_chat_other_fields_arrive() -> None:
     assert (request.n, request.priority, request.prediction, request.salt) == (3, -2, (97, 98), b"red")
 
 
+def test_chat_predicted_text_arrives_where_the_client_predicts_nothing() -> None:
+    """What the gateway expects is proposed as the client's prediction would be, which comes first."""
+    own = {"prediction": {"type": "content", "content": "c"}}
+
+    [expected] = requests_of({}, predicted="ab")
+    [asked] = requests_of(own, predicted="ab")
+
+    assert (expected.prediction, asked.prediction) == ((97, 98), (99,))
+
+
 def test_chat_messages_reach_the_template_in_its_words() -> None:
     """Parts are joined, the developer is the system, arguments are objects, and template options pass."""
     model = make_model(syntax=HERMES)

@@ -10,26 +10,25 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import torch
 
 from backends.engine.benchmark.figure import PeerMissing
 from backends.engine.benchmark.own import own_engine
 from backends.engine.benchmark.peers import Generate
-from backends.engine.benchmark.plain_loop import PlainLlama
 from backends.engine.options import EngineOptions
 
-Make = Callable[[ExitStack], Generate]
+Found = TypeVar("Found")
+Make = Callable[[ExitStack], Callable[[Sequence[Sequence[int]], int], Found]]
 """Loads a contender, in its process; what has to be closed goes on the stack. Must be picklable."""
 
 
-class Contender:
-    """A contender at work. Raises PeerMissing where it is not installed."""
+class Contender(Generic[Found]):
+    """A contender at work; what it finds goes from process to process. Raises PeerMissing where it is not installed."""
 
-    def __init__(self, make: Make, *, threads: int) -> None:
+    def __init__(self, make: Make[Found], *, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, make, threads), daemon=True)
@@ -46,29 +45,27 @@ class Contender:
         self._connection.close()
         self._process.join()
 
-    def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> float:
-        """Greedy tokens a second over all prompts at once, `num_tokens` for each. Raises what went wrong there."""
+    def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Found:
+        """`num_tokens` greedy tokens for each of all prompts at once; most contenders find tokens a second.
+
+        Raises what went wrong there.
+        """
         self._connection.send((prompts, num_tokens))
         return self._receive()
 
-    def _receive(self) -> float:
-        answer: float | Exception = self._connection.recv()
+    def _receive(self) -> Found:
+        answer: Found | Exception = self._connection.recv()
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-def engine(options: EngineOptions) -> Make:
+def engine(options: EngineOptions) -> Make[float]:
     """Our engine as a contender."""
     return partial(_make_engine, options)
 
 
-def plain_loop(folder: Path) -> Make:
-    """The plain loop as a contender."""
-    return partial(_make_plain_loop, folder)
-
-
-def peer(make: Callable[[], Generate]) -> Make:
+def peer(make: Callable[[], Generate]) -> Make[float]:
     """One of the peers as a contender."""
     return partial(_make_peer, make)
 
@@ -77,23 +74,18 @@ def _make_engine(options: EngineOptions, stack: ExitStack) -> Generate:
     return stack.enter_context(own_engine(options)).generate
 
 
-def _make_plain_loop(folder: Path, stack: ExitStack) -> Generate:
-    del stack
-    return PlainLlama(folder).generate
-
-
 def _make_peer(make: Callable[[], Generate], stack: ExitStack) -> Generate:
     del stack
     return make()
 
 
-def _work(connection: Connection, make: Make, threads: int) -> None:
+def _work(connection: Connection, make: Make[object], threads: int) -> None:
     """What the process does until nobody asks any more."""
     with ExitStack() as stack:
         try:
             torch.set_num_threads(threads)
             generate = make(stack)
-            connection.send(0.0)
+            connection.send(None)
             while True:
                 connection.send(generate(*connection.recv()))
         except EOFError:

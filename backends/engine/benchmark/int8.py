@@ -40,14 +40,14 @@ def measure(setting: Setting) -> list[Figure]:
     return figures
 
 
-def _peers(setting: Setting, work: Path, stack: ExitStack) -> tuple[dict[str, Contender], dict[str, str]]:
+def _peers(setting: Setting, work: Path, stack: ExitStack) -> tuple[dict[str, Contender[float]], dict[str, str]]:
     """(those that are installed, why the others are not there), by name."""
     threads = setting.threads
     make = {
         "ctranslate2 int8": partial(ctranslate2_generate, setting.folder, work / "ctranslate2", threads=threads),
         "llama.cpp q8_0": partial(llama_cpp_generate, setting.folder, work, threads=threads, most=8),
     }
-    peers: dict[str, Contender] = {}
+    peers: dict[str, Contender[float]] = {}
     missing: dict[str, str] = {}
     for name, made in make.items():
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from threading import Event as Signal
 
 from backends.engine.engine import Engine
+from backends.engine.load import Parts, load_parts
 from backends.engine.options import EngineOptions
 from backends.engine.request import Event, Request, SamplingParams
 
@@ -44,9 +45,11 @@ class OwnEngine:
 
 
 @contextmanager
-def own_engine(options: EngineOptions) -> Iterator[OwnEngine]:
-    """An engine that is closed at the end. Raises ModelError, OutOfMemory."""
-    engine = Engine(options)
+def own_engine(
+    options: EngineOptions, *, load: Callable[[EngineOptions, Callable[[], float]], Parts] = load_parts
+) -> Iterator[OwnEngine]:
+    """An engine that is closed at the end; `load` as it takes it. Raises ModelError, OutOfMemory."""
+    engine = Engine(options, load=load)
     engine.start()
     try:
         yield OwnEngine(engine)

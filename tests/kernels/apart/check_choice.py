@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.penalties import Penalties
 from kernels.probabilities_kernel import probabilities
 from kernels.random import ACCEPT_STREAM, TARGET_STREAM, negated_exponentials_reference
 from kernels.reject_kernel import reject
@@ -31,7 +32,11 @@ def _poisoned_memory() -> None:
 def with_rows(rows: SampleRows, index: Tensor) -> SampleRows:
     """Those rows alone, or in another order."""
     parts = (rows.seeds, rows.positions, rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.is_greedy)
-    return SampleRows(*(None if part is None else part[index] for part in parts))  # type: ignore[arg-type]
+    penalties = rows.penalties
+    if penalties is not None:
+        paid = (penalties.texts, penalties.repetition, penalties.frequency, penalties.presence)
+        penalties = Penalties(penalties.seen, *(part[index] for part in paid))
+    return SampleRows(*(None if part is None else part[index] for part in parts), penalties)  # type: ignore[arg-type]
 
 
 def test_sample_draws_follow_the_distribution() -> None:
@@ -57,7 +62,14 @@ def test_sample_of_equal_logits_is_uniform() -> None:
 
 def test_sample_row_depends_on_nothing_but_itself() -> None:
     """Alone, in another order and beside others, a row has the same token and log-probability, to the bit."""
-    shape = Shape(5, 9001, temperature=(0.7, 1.0), top_p=(0.9, 1.0, 0.5), top_k=(9001, 30))
+    shape = Shape(
+        5,
+        9001,
+        temperature=(0.7, 1.0),
+        top_p=(0.9, 1.0, 0.5),
+        top_k=(9001, 30),
+        penalties=((1.0, 0.0, 0.0), (1.5, 0.5, 0.5), (0.8, -1.0, 0.0)),
+    )
     logits, rows = build_rows(shape, CPU)
     tokens, logprobs = sample_with_logprobs(logits, rows, TARGET_STREAM)
     order = torch.tensor([3, 0, 4, 2, 1])

@@ -77,6 +77,33 @@ MISTAKES = [
         "parts",
     ),
     Mistake(
+        "logprob of penalised",
+        "sample_kernel",
+        "r0 = _strip(said,",
+        "r0 = _strip(logits,",
+        "sample_kernel",
+        "penalties-of-greedy",
+    ),
+    Mistake(
+        "prompt for nothing", "penalties_kernel", "(marks > 0,", "(counts > 0,", "probabilities_kernel", "penalties"
+    ),
+    Mistake(
+        "frequency of marks",
+        "penalties_kernel",
+        "counts.to(tl.float32)",
+        "marks.to(tl.float32)",
+        "probabilities_kernel",
+        "penalties",
+    ),
+    Mistake(
+        "text of another",
+        "penalties_kernel",
+        "text * vocab_size",
+        "0 * vocab_size",
+        "probabilities_kernel",
+        "penalties-and-filters",
+    ),
+    Mistake(
         "equal left out",
         "probabilities_kernel",
         "x >= tl.load(floors",
