@@ -30,6 +30,7 @@ class SemanticMetrics:
         self.labels = counter("labels", "Comparisons of answers.", "route", "source", "verdict")
         self.wrong_hits = counter("wrong_hits_found", "Served answers that were found wrong.", "route")
         self.shadows = counter("shadow_calls", "Calls made to check answers that were served.", "route")
+        self.predictions = counter("predictions", "Calls sent on with a stored answer to propose.", "route")
         self.spent = counter("spent_tokens", "Tokens spent on checking.", "route", "purpose")
         self.dropped = counter("answers_not_learned", "Answers dropped since too many waited to be compared.", "route")
         self.seconds = Histogram(
@@ -64,6 +65,7 @@ class SemanticMetrics:
             self.labels.labels(route, source.value, verdict.value).inc(number)
         self.wrong_hits.labels(route).inc(taken.wrong_hits)
         self.shadows.labels(route).inc(taken.shadows)
+        self.predictions.labels(route).inc(taken.predictions)
         self.spent.labels(route, "shadow").inc(taken.shadow_tokens)
         self.spent.labels(route, "judge").inc(taken.judge_tokens)
         self.dropped.labels(route).inc(taken.dropped)

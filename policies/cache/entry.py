@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from backends.protocol import Usage
+from backends.tempo import Tempo
 from policies.cache.sealed import seal, unseal
 
 _MAGIC = b"slipstream answer 1\n"
@@ -23,7 +24,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """An answer as the upstream sent it.
 
     `created` is in seconds since the Unix epoch. `usage_event` is where in an SSE body the event lies that holds the
-    usage and nothing else; `shows_usage` says whether any event of it holds the usage.
+    usage and nothing else; `shows_usage` says whether any event of it holds the usage. `tempo` is when it came, on
+    routes that hide what was stored.
     """
 
     form: Form
@@ -33,6 +35,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     usage: Usage | None = None
     usage_event: tuple[int, int] | None = None
     shows_usage: bool = False
+    tempo: Tempo | None = None
 
 
 _DECODER = msgspec.msgpack.Decoder(Entry)

@@ -53,7 +53,8 @@ class ExactCache:
         self._honoured = frozenset(policy.client_control)
         self._ttl_s = policy.exact.ttl
         self._max_entry_bytes = policy.exact.max_entry
-        self._coalesce = policy.exact.coalesce
+        # Who joins a call in flight is answered sooner than who does not.
+        self._coalesce = policy.exact.coalesce if policy.pacing == "off" else "off"
         self._store = store
         self._clock = clock
         self._route = route

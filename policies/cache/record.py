@@ -54,7 +54,10 @@ def entry_of_body(call: Call, reply: Reply, created: float) -> Entry | None:
     """A plain answer as an entry; None where it is not to be shared."""
     if reply.body is None or not is_shareable(reply.status, reply.headers, Form.JSON):
         return None
-    return Entry(Form.JSON, reply.body, reply.header(b"content-type") or b"", created, call.facts.usage)
+    content_type = reply.header(b"content-type") or b""
+    watch = call.facts.stopwatch
+    tempo = watch.of_body() if watch is not None else None
+    return Entry(Form.JSON, reply.body, content_type, created, call.facts.usage, tempo=tempo)
 
 
 def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -> Entry | None:
@@ -73,7 +76,9 @@ def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -
         except msgspec.DecodeError:
             return None
         usage_event = None if last.choices else (start, end)
-    return Entry(Form.SSE, body, content_type, created, call.facts.usage, usage_event, usage_at is not None)
+    watch = call.facts.stopwatch
+    tempo = watch.of_events(body) if watch is not None else None
+    return Entry(Form.SSE, body, content_type, created, call.facts.usage, usage_event, usage_at is not None, tempo)
 
 
 def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> bool:

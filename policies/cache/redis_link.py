@@ -27,6 +27,12 @@ _FLUSH_TIMEOUT_S = 1.0
 _NAME = "redis of the semantic cache"
 
 
+def prolonged(key: str, ttl_s: float) -> tuple[Command, Command]:
+    """What lets a key live at least so long: one that lives longer, for somebody else's sake, is left so."""
+    ttl_ms = max(1, int(1000 * ttl_s))
+    return ("PEXPIRE", key, ttl_ms, "NX"), ("PEXPIRE", key, ttl_ms, "GT")
+
+
 class Write(msgspec.Struct, frozen=True):
     """Commands that go to Redis together. `holds` is what they write, for whoever looks before they are carried out."""
 

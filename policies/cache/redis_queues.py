@@ -139,20 +139,25 @@ class ReadQueue(Generic[Key, Value]):
                 wanted.append(self._waiting.get_nowait())
             # Who has stopped waiting is not worth a round trip.
             wanted = [pair for pair in wanted if not pair[1].done()]
-            values = await self._fetch_or_none([key for key, _ in wanted]) if wanted else []
-            for (_, found), value in zip(wanted, values, strict=True):
-                if not found.done():
-                    found.set_result(value)
+            if wanted:
+                await self._fetch_for(wanted)
 
-    async def _fetch_or_none(self, keys: list[Key]) -> Sequence[Value | None]:
+    async def _fetch_for(self, wanted: list[tuple[Key, asyncio.Future[Value | None]]]) -> None:
+        values: Sequence[Value | None] = [None] * len(wanted)
         try:
-            values = await self._fetch(keys)
+            values = await self._fetch([key for key, _ in wanted])
         except Exception as error:
             # The border of a background task: whatever the client library comes to, later look-ups need a reader.
             self._fail(type(error).__name__)
-            return [None] * len(keys)
-        self._breaker.succeeded()
-        return values
+        else:
+            # Nobody waits any more: who asked had a shorter limit than ours, and a slow service is to be left alone.
+            if all(found.done() for _, found in wanted):
+                self._breaker.failed("answers come too late")
+            else:
+                self._breaker.succeeded()
+        for (_, found), value in zip(wanted, values, strict=True):
+            if not found.done():
+                found.set_result(value)
 
     def _fail(self, reason: str) -> None:
         self.num_errors += 1

@@ -47,8 +47,15 @@ _SHAPES = {
 def render(entry: Entry, call: Call, piece_chars: int | None = None) -> bytes | None:
     """The body that answers this call, or None where the entry cannot give it faithfully.
 
-    `piece_chars`: where JSON becomes a stream, its text comes in pieces of about so many characters.
+    `piece_chars`: where JSON becomes a stream, its text comes in pieces of about so many characters. On a route that
+    hides what was stored, only the recorded form is faithful, and its tempo is noted for who holds it back.
     """
+    watch = call.facts.stopwatch
+    if watch is not None:
+        if entry.tempo is None or call.stream != (entry.form is Form.SSE):
+            return None
+        has_usage_event = call.include_usage or entry.usage_event is None
+        watch.replays = entry.tempo if has_usage_event else entry.tempo.without(_num_before_usage(entry))
     if not call.stream:
         return whole_body(entry, call.operation)
     shape = _SHAPES.get(call.operation)
@@ -129,6 +136,12 @@ def _num_said(event: bytes) -> int:
     """How many characters of text an event of a chat brings, about."""
     match = _SAID.search(event)
     return len(match[1]) if match is not None else 0
+
+
+def _num_before_usage(entry: Entry) -> int:
+    """How many events come before the one that holds the usage and nothing else."""
+    assert entry.usage_event is not None, "there is one"
+    return sum(1 for _ in split_events(entry.body[: entry.usage_event[0]]))
 
 
 def _with_asked_usage(entry: Entry, include_usage: bool) -> bytes | None:

@@ -26,7 +26,7 @@ from tests.support.faults import Progress, at_most, percentile, report
 _DIMENSION = 384
 _NUM_CENTRES = 64
 _LIMIT_MS = 2.0
-_LIMIT_GB = {"fp32": 2.2, "sq8": 0.7}
+_LIMIT_GB = {"fp16": 2.2, "sq8": 0.7}
 _COUNT = 5
 
 
@@ -122,7 +122,7 @@ async def _measure(given: argparse.Namespace) -> int:
 def main() -> int:
     """Measure and print."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--precision", choices=["fp32", "sq8"], default="fp32", help="fp32 or sq8 (default fp32)")
+    options.add_argument("--precision", choices=["fp16", "sq8"], default="fp16", help="fp16 or sq8 (default fp16)")
     options.add_argument("--entries", type=int, default=1_000_000, help="in all (default 1000000)")
     options.add_argument("--scopes", type=int, default=100, help="one group each (default 100)")
     options.add_argument("--lookups", type=int, default=2000, help="how many are timed (default 2000)")

@@ -58,6 +58,7 @@ async def measure(load: Load, *, entries: int, lookups: int) -> LookupTimes:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     for number, vector in enumerate(vectors):
         index.add(scope, f"{number:032x}", vector)
+    await index.wait_built()
     times = LookupTimes([], [], [])
     try:
         for text in questions(lookups):

@@ -12,17 +12,11 @@ import msgspec
 from backends.clock import Clock
 from policies.cache.semantic.contracts import AnswerStatistics, History, Question, StoredAnswer
 from policies.cache.semantic.eviction import MAX_BAD_LABELS, Sampler, Use, spread_expiry, tokens_saved, value_per_byte
+from policies.cache.semantic.quotas import Quota
 
 _OVERHEAD_BYTES = 1280
 """What an entry costs beside its texts, by tracemalloc, rounded up: objects, keys, places in four tables."""
 _MAX_DEAD_EXPIRIES = 1024
-
-
-class Quota(msgspec.Struct, frozen=True):
-    """A tenant, and the bytes that the entries of all its scopes may take together."""
-
-    tenant: str
-    max_bytes: int
 
 
 class _Record(msgspec.Struct):

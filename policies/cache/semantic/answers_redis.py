@@ -1,13 +1,15 @@
 """Answers of the semantic cache in Redis, shared by every replica: one hash for each, under its scope's name.
 
-Redis forgets them by itself: each key has its end, so a `maxmemory` with a `volatile-*` policy bounds the whole.
+Redis forgets them by itself: each key has its end, so a `maxmemory` with a `volatile-*` policy bounds the whole. What
+a tenant may have of it is bounded here: by uses, tokens and labels per byte as in memory, but uses do not fade.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from random import Random
 
 import msgspec
@@ -15,8 +17,10 @@ import msgspec
 from backends.clock import Clock
 from policies.cache.redis_link import Command, RedisLink, Results, Write
 from policies.cache.sealed import seal, unseal
+from policies.cache.semantic.answers_scripts import DELETE, PUT, RECORD
 from policies.cache.semantic.contracts import AnswerStatistics, History, StoreAway, StoredAnswer
-from policies.cache.semantic.eviction import MAX_BAD_LABELS, spread_expiry
+from policies.cache.semantic.eviction import MAX_BAD_LABELS, spread_expiry, tokens_saved
+from policies.cache.semantic.quotas import Quota, Quotas
 
 _MAGIC = b"slipstream stored answer 1\n"
 _DECODER = msgspec.msgpack.Decoder(StoredAnswer)
@@ -24,57 +28,32 @@ _FIELDS = ("packed", "expires", "good", "bad", "served")
 _LISTING_TIMEOUT_S = 1.0
 _MAX_LISTED_A_READ = 256
 
-# KEYS: the answer, the ids that say the same, all ids. ARGV: id, place among all ids, packed, expires, milliseconds to
-# live, answer_id, the prefix of every scope. What lives longest decides for how long the lists live. Two of all ids are
-# drawn and dropped where their answer is gone, which is faster than new ones come.
-_PUT = """
-redis.call('HSET', KEYS[1], 'packed', ARGV[3], 'answer_id', ARGV[6])
-if redis.call('HSETNX', KEYS[1], 'expires', ARGV[4]) == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[5]) end
-redis.call('SADD', KEYS[2], ARGV[1])
-redis.call('ZADD', KEYS[3], 0, ARGV[2])
-for _, key in ipairs({KEYS[2], KEYS[3]}) do
-  if redis.call('PTTL', key) < tonumber(ARGV[5]) then redis.call('PEXPIRE', key, ARGV[5]) end
-end
-for _, place in ipairs(redis.call('ZRANDMEMBER', KEYS[3], 2)) do
-  local scope, id = string.match(place, '^(%x+)/(.*)$')
-  if not scope or redis.call('EXISTS', ARGV[7] .. scope .. ':answer:' .. id) == 0 then
-    redis.call('ZREM', KEYS[3], place)
-  end
-end
-"""
-
-# KEYS: the answer, all ids. ARGV: good, bad, served, 1 for a bad label, the most of these, the scope's prefix, the
-# scope. Returns how many entries were removed.
-_RECORD = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-redis.call('HINCRBYFLOAT', KEYS[1], 'good', ARGV[1])
-redis.call('HINCRBYFLOAT', KEYS[1], 'bad', ARGV[2])
-redis.call('HINCRBY', KEYS[1], 'served', ARGV[3])
-if redis.call('HINCRBY', KEYS[1], 'bad_labels', ARGV[4]) < tonumber(ARGV[5]) then return 0 end
-local same = ARGV[6] .. ':same:' .. (redis.call('HGET', KEYS[1], 'answer_id') or '')
-local count = redis.call('DEL', KEYS[1])
-for _, id in ipairs(redis.call('SMEMBERS', same)) do
-  count = count + redis.call('DEL', ARGV[6] .. ':answer:' .. id)
-  redis.call('ZREM', KEYS[2], ARGV[7] .. '/' .. id)
-end
-redis.call('DEL', same)
-return count
-"""
+_OVERHEAD_BYTES = 3400
+"""What an entry costs Redis 8 beside its body, by INFO memory, rounded up: keys, names in lists, a vector of 384."""
 
 
 class RedisAnswerStore:
-    """Keeps each entry under `<prefix>:<scope in hex>:answer:<id>`. `link` is opened and closed by whoever made it."""
+    """Keeps each entry under `<prefix>:<scope in hex>:answer:<id>`. `link` is opened and closed by whoever made it.
 
-    def __init__(self, link: RedisLink, clock: Clock, random: Random) -> None:
+    Of a tenant it keeps no more than `quota` of its scope says, whichever replica it comes from.
+    """
+
+    def __init__(
+        self, link: RedisLink, clock: Clock, random: Random, *, quota: Callable[[bytes], Quota] | None = None
+    ) -> None:
         self._link = link
+        self._quota = quota or Quotas(sys.maxsize)
         self._clock = clock
         self._random = random
         self._numbers = itertools.count()
         self._all = f"{link.prefix}:answers"
+        self._prefix = f"{link.prefix}:"
         self._hits = 0
         self._misses = 0
+        self._evicted = 0
         self._rejected = 0
         self._errors = 0
+        self._dropped = 0
 
     async def open(self) -> None:
         """Nothing to acquire beside the link."""
@@ -101,33 +80,39 @@ class RedisAnswerStore:
     def put(self, answer: StoredAnswer) -> None:
         """Have it written soon, to be kept until it expires, give or take a tenth."""
         now = self._clock.wall()
-        if answer.expires <= now:
-            return
         scope = answer.question.scope
+        quota = self._quota(scope)
+        num_bytes = len(answer.entry.body) + _OVERHEAD_BYTES
+        if answer.expires <= now or num_bytes > quota.max_bytes:
+            self._dropped += 1
+            return
         expires = spread_expiry(answer.expires, now, self._random)
         answer = msgspec.structs.replace(answer, expires=expires)
         packed = seal(_MAGIC, _seal_key(scope, answer.id), msgspec.msgpack.encode(answer))
-        keys = (self._answer(scope, answer.id), f"{self._scope(scope)}:same:{answer.answer_id}", self._all)
+        keys = (
+            self._answer(scope, answer.id),
+            f"{self._scope(scope)}:same:{answer.answer_id}",
+            self._all,
+            f"{self._prefix}tenant:{quota.tenant}",
+        )
         values = (answer.id, _place(scope, answer.id), packed, repr(expires), _milliseconds(expires - now))
-        command: Command = ("EVAL", _PUT, len(keys), *keys, *values, answer.answer_id, f"{self._link.prefix}:")
-        self._link.write(("put", scope, answer.id), Write((command,), holds=answer), len(packed))
+        counted = (quota.tenant, num_bytes, tokens_saved(answer.entry), quota.max_bytes)
+        command: Command = ("EVAL", PUT, len(keys), *keys, *values, answer.answer_id, self._prefix, *counted)
+        write = Write((command,), holds=answer, on_done=self._count_evicted)
+        self._link.write(("put", scope, answer.id), write, len(packed))
 
     def record(self, scope: bytes, id: str, *, good: float = 0.0, bad: float = 0.0, served: int = 0) -> None:
         """Have it added to an entry's history soon."""
-        keys = (self._answer(scope, id), self._all)
-        added = (repr(good), repr(bad), served, int(bad > 0.0))
-        command: Command = ("EVAL", _RECORD, len(keys), *keys, *added, MAX_BAD_LABELS, self._scope(scope), scope.hex())
+        added = (repr(good), repr(bad), served, int(bad > 0.0), MAX_BAD_LABELS)
+        command: Command = ("EVAL", RECORD, 1, self._answer(scope, id), *added, self._prefix, scope.hex(), id)
         # Each is written by itself: one that joined another which is on its way would be counted twice.
         self._link.write(("record", str(next(self._numbers))), Write((command,), on_done=self._count_rejected), 0)
 
     def delete(self, scope: bytes, ids: Sequence[str]) -> None:
         """Have entries forgotten soon."""
         for name in ids:
-            commands: tuple[Command, ...] = (
-                ("DEL", self._answer(scope, name)),
-                ("ZREM", self._all, _place(scope, name)),
-            )
-            self._link.write(("delete", scope, name), Write(commands, holds=name), 0)
+            command: Command = ("EVAL", DELETE, 0, self._prefix, _place(scope, name))
+            self._link.write(("delete", scope, name), Write((command,), holds=name), 0)
 
     async def listing(
         self,
@@ -165,13 +150,14 @@ class RedisAnswerStore:
             bytes=link.waiting_bytes,
             hits=self._hits,
             misses=self._misses,
+            evicted=self._evicted,
             rejected=self._rejected,
             errors=link.errors + self._errors,
-            dropped=link.dropped,
+            dropped=link.dropped + self._dropped,
         )
 
     def _scope(self, scope: bytes) -> str:
-        return f"{self._link.prefix}:{scope.hex()}"
+        return f"{self._prefix}{scope.hex()}"
 
     def _answer(self, scope: bytes, id: str) -> str:
         return f"{self._scope(scope)}:answer:{id}"
@@ -228,8 +214,11 @@ class RedisAnswerStore:
             raise StoreAway("redis does not say which answers it holds")
         return results
 
+    def _count_evicted(self, results: Results) -> None:
+        self._evicted += _sum(results)
+
     def _count_rejected(self, results: Results) -> None:
-        self._rejected += sum(result for result in results if isinstance(result, int))
+        self._rejected += _sum(results)
 
 
 def _seal_key(scope: bytes, id: str) -> bytes:
@@ -246,6 +235,10 @@ def _scope_and_id(place: str) -> tuple[bytes, str] | None:
         return bytes.fromhex(scope), name
     except ValueError:
         return None
+
+
+def _sum(results: Results) -> int:
+    return sum(result for result in results if isinstance(result, int))
 
 
 def _milliseconds(seconds: float) -> int:

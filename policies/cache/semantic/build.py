@@ -6,6 +6,7 @@ What a reload leaves as it was is taken over: encoder, index, stored answers, an
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,8 @@ from policies.cache.semantic.state_file import StateFile
 from policies.cache.semantic.state_redis import RedisState
 from policies.cache.semantic.static import Static
 from policies.cache.semantic.verified import Verified
-from policies.schema import EncoderPolicy, RoutePolicy, SemanticPolicy, StoresPolicy
+from policies.schema import RoutePolicy, StoresPolicy
+from policies.schema_semantic import EncoderPolicy, SemanticPolicy
 
 _STATE_VERSION = f"1:{','.join(FEATURES)}"
 """Decisions of other features have nothing to learn from each other."""
@@ -50,7 +52,8 @@ class Shared:
     """What outlives policies: the stored answers of all routes, and what was learned."""
 
     def __init__(self, stores: StoresPolicy, clock: Clock, random: Random) -> None:
-        self.quotas = Quotas(stores.semantic.max_size)
+        # Redis has a bound of its own.
+        self.quotas = Quotas(stores.semantic.max_size if stores.redis is None else sys.maxsize)
         self.spaces: list[VectorSpace] = []
         self.origin = f"{random.getrandbits(64):016x}"
         self.link: RedisLink | None = None
@@ -58,7 +61,7 @@ class Shared:
         self.states: StateFile | RedisState | None = None
         if stores.redis is not None:
             self.link = build_redis_link(stores.redis, clock)
-            self.answers = RedisAnswerStore(self.link, clock, random)
+            self.answers = RedisAnswerStore(self.link, clock, random, quota=self.quotas)
             self.states = RedisState(self.link, clock, origin=self.origin, version=_STATE_VERSION)
         else:
             make = partial(_memory, stores.semantic.max_size, clock, random, self.quotas)
@@ -155,7 +158,7 @@ class Semantics:
             before = self._previous.spaces.get(key) if self._previous is not None else None
             self.spaces[key] = before or VectorSpace(
                 BatchingEncoder(self._model(encoder, leaves), max_waiting=encoder.max_waiting),
-                partial(self._index, policy),
+                self._index,
             )
         return self.spaces[key]
 
@@ -175,7 +178,7 @@ class Semantics:
         )
         return ProcessModel(load, self._clock)
 
-    def _index(self, policy: SemanticPolicy, encoder: Encoder) -> Index:
+    def _index(self, encoder: Encoder) -> Index:
         """The index of an encoder that is open."""
         stores = self._stores
         folder = stores.semantic.folder if stores.redis is None else None
@@ -195,7 +198,7 @@ class Semantics:
             origin=self.shared.origin,
             fingerprint=encoder.fingerprint,
             dimension=encoder.dimension,
-            ttl_s=policy.ttl,
+            ttl_s=self.shared.quotas.ttl_s,
         )
 
     def _decider(self, policy: SemanticPolicy) -> Decider:

@@ -31,6 +31,7 @@ _LOAD_TIMEOUT_S = 300.0
 """The first start may download a model or make its ONNX form."""
 _BATCH_TIMEOUT_S = 30.0
 """A batch takes a tenth of a second; a process that a starved machine does not run must not be taken for dead."""
+_GRACE_S = 1.0
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -67,13 +68,24 @@ class _Child:
 
         Raises: EOFError, OSError where the process is gone or too slow; ValueError, DecodeError for what is no answer.
         """
-        async with asyncio.timeout(timeout_s):
-            self._input.write(pack(message))
-            await self._input.drain()
-            num_bytes = int.from_bytes(await self._output.readexactly(LENGTH_BYTES), "big")
-            if num_bytes > _MAX_ANSWER_BYTES:
-                raise ValueError(f"an answer of {num_bytes} bytes")
-            return unpack_answer(await self._output.readexactly(num_bytes))
+        answer = asyncio.get_running_loop().create_task(self._exchange(message))
+        try:
+            # Where this process was not run for so long, the time is up before the answer is read that has come.
+            for limit_s in (timeout_s, _GRACE_S):
+                await asyncio.wait((answer,), timeout=limit_s)
+                if answer.done():
+                    return answer.result()
+            raise TimeoutError
+        finally:
+            answer.cancel()
+
+    async def _exchange(self, message: object) -> Answer:
+        self._input.write(pack(message))
+        await self._input.drain()
+        num_bytes = int.from_bytes(await self._output.readexactly(LENGTH_BYTES), "big")
+        if num_bytes > _MAX_ANSWER_BYTES:
+            raise ValueError(f"an answer of {num_bytes} bytes")
+        return unpack_answer(await self._output.readexactly(num_bytes))
 
     async def end(self) -> None:
         """Kill it and wait until it is gone."""

@@ -22,8 +22,9 @@ from policies.cache.semantic.index_rows import Codec, Precision
 from policies.cache.semantic.snapshot import Record, Snapshot, SnapshotInUse, pack_record
 
 _LOGGER = logging.getLogger(__name__)
-_MAX_FLAT = 20_000
-"""Entries of a group that are looked at one by one: under 1 ms (measured at 384 numbers)."""
+_MAX_FLAT: dict[Precision, int] = {"fp16": 1_000, "sq8": 20_000}
+"""Entries of a group that are looked at one by one; beyond, a graph takes less time and more memory, which
+is why sq8 puts it off (docs/decisions/016)."""
 _BUILD_BATCH = 64
 _LOAD_BATCH = 20_000
 _MIN_STALE_RECORDS = 4096
@@ -66,10 +67,10 @@ class MemoryIndex:
         clock: Clock,
         *,
         max_entries: int = 1_000_000,
-        precision: Precision = "fp32",
+        precision: Precision = "fp16",
         snapshot: Path | None = None,
         save_interval_s: float = 2.0,
-        max_flat: int = _MAX_FLAT,
+        max_flat: int | None = None,
     ) -> None:
         """Raises: ConfigurationError where FAISS is not installed."""
         try:
@@ -83,7 +84,7 @@ class MemoryIndex:
         self._clock = clock
         self._max_entries = max_entries
         self._precision: Precision = precision
-        self._max_flat = max_flat
+        self._max_flat = max_flat if max_flat is not None else _MAX_FLAT[precision]
         self._save_interval_s = save_interval_s
         self._path = snapshot
         self._fingerprint = fingerprint
@@ -143,17 +144,21 @@ class MemoryIndex:
 
     async def search(self, question: Question, vector: Vector, count: int) -> Sequence[Neighbour]:
         """Up to `count` nearest entries of the question's group, nearest first. A millisecond at a time."""
-        found: dict[str, Neighbour] = {}
-        start: int | None = 0
+        group = self._groups.get(question.group)
+        if group is None:
+            return ()
+        self._groups.move_to_end(question.group)
+        nearest, start = group.search(vector, count, 0)
+        if start is None:
+            return nearest
+        found = {neighbour.id: neighbour for neighbour in nearest}
         while start is not None:
+            await asyncio.sleep(0)
             group = self._groups.get(question.group)
             if group is None:
                 return ()
-            piece, start = group.search(vector, count, start)
-            found.update((neighbour.id, neighbour) for neighbour in piece)
-            if start is not None:
-                await asyncio.sleep(0)
-        self._groups.move_to_end(question.group)
+            nearest, start = group.search(vector, count, start)
+            found.update((neighbour.id, neighbour) for neighbour in nearest)
         return sorted(found.values(), key=lambda neighbour: -neighbour.similarity)[:count]
 
     def add(self, question: Question, id: str, vector: Vector) -> None:

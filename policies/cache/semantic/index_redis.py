@@ -5,23 +5,21 @@ Which of the two is asked at the start, and again whenever the connection was lo
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
 from backends.clock import Clock
+from policies.cache.follower import Follower
 from policies.cache.redis_link import RedisLink
-from policies.cache.redis_queues import end_tasks
 from policies.cache.semantic.contracts import Index, Neighbour, Question, Vector
 from policies.cache.semantic.index_stream import StreamIndex
 from policies.cache.semantic.index_vector_sets import VectorSetIndex
 
 Kind = Literal["unknown", "vector_sets", "stream"]
 
-_RETRY_S = 1.0
 _MAX_STREAM_LENGTH = 20_000
 
 _LOGGER = logging.getLogger(__name__)
@@ -44,7 +42,7 @@ class RedisIndexStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class RedisIndex:
     """Vectors of one encoder, shared. `link` is opened and closed by whoever made it, before and after this.
 
-    `embedded` is opened where it is needed, and then closed with this. `ttl_s`: how long an answer may live.
+    `embedded` is opened where it is needed, and then closed with this. `ttl_s`: how long an answer of a scope may live.
     """
 
     def __init__(
@@ -56,12 +54,11 @@ class RedisIndex:
         origin: str,
         fingerprint: str,
         dimension: int,
-        ttl_s: float,
+        ttl_s: Callable[[bytes], float],
         max_stream_length: int = _MAX_STREAM_LENGTH,
     ) -> None:
         self._link = link
         self._embedded = embedded
-        self._clock = clock
         self._sets = VectorSetIndex(link, ttl_s=ttl_s)
         self._stream = StreamIndex(
             link,
@@ -73,8 +70,7 @@ class RedisIndex:
             ttl_s=ttl_s,
         )
         self._kind: Kind = "unknown"
-        self._task: asyncio.Task[None] | None = None
-        self._is_closing = False
+        self._follower = Follower("the shared index", self._follow, clock)
         self._is_embedded_open = False
         self._searches = 0
         self._away = 0
@@ -82,15 +78,11 @@ class RedisIndex:
 
     async def open(self) -> None:
         """Begin to ask what Redis can do; until it says so, nothing is found and nothing kept."""
-        self._is_closing = False
-        self._task = asyncio.get_running_loop().create_task(self._follow_until_closed())
+        self._follower.open()
 
     async def aclose(self) -> None:
         """Stop following, close the embedded index. Safe to call twice."""
-        self._is_closing = True
-        if self._task is not None:
-            await end_tasks([self._task])
-            self._task = None
+        await self._follower.aclose()
         self._kind = "unknown"
         if self._is_embedded_open:
             self._is_embedded_open = False
@@ -127,19 +119,9 @@ class RedisIndex:
             kind=self._kind,
             searches=self._searches,
             away=self._away,
-            errors=self._errors + self._sets.num_errors + self._stream.num_errors,
+            errors=self._errors + self._follower.num_errors + self._sets.num_errors + self._stream.num_errors,
             received=self._stream.num_received,
         )
-
-    async def _follow_until_closed(self) -> None:
-        while not self._is_closing:
-            try:
-                await self._follow()
-            except Exception as error:
-                # The border of a background task: whatever the client library comes to, a later Redis needs following.
-                self._errors += 1
-                _LOGGER.debug("the shared index waits for redis: %s", type(error).__name__)
-                await self._clock.sleep(_RETRY_S)
 
     async def _follow(self) -> None:
         """Ask what Redis can do and work so until that is in doubt. Raises what the client raises."""

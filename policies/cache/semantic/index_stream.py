@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from policies.cache.redis_link import Command, RedisLink, Write
+from policies.cache.redis_link import Command, RedisLink, Write, prolonged
 from policies.cache.semantic.contracts import Index, Neighbour, Question, Vector
 
 _MAX_READ_AT_ONCE = 64
@@ -39,7 +39,8 @@ class StreamIndex:
     """`embedded` is searched; `follow` brings it what other replicas did, within a moment.
 
     `origin` names this process among the replicas: its own changes are not made twice. The stream's name holds the
-    encoder's `fingerprint`, so vectors of another encoder are never read. It vanishes `ttl_s` after the last change.
+    encoder's `fingerprint`, so vectors of another encoder are never read. After the last
+    change it stays for as long as any scope's answers may live, by `ttl_s`.
     """
 
     def __init__(
@@ -51,14 +52,14 @@ class StreamIndex:
         fingerprint: str,
         dimension: int,
         max_length: int,
-        ttl_s: float,
+        ttl_s: Callable[[bytes], float],
     ) -> None:
         self._link = link
         self._embedded = embedded
         self._origin = origin
         self._dimension = dimension
         self._max_length = max_length
-        self._ttl_ms = max(1, int(1000 * ttl_s))
+        self._ttl_s = ttl_s
         self._key = f"{link.prefix}:changes:{fingerprint}"
         self._last_id = "0"
         self._numbers = itertools.count()
@@ -95,7 +96,7 @@ class StreamIndex:
         change = msgspec.msgpack.encode(_Change(self._origin, question.scope, question.group, ids, vector))
         commands: tuple[Command, ...] = (
             ("XADD", self._key, "MAXLEN", "~", self._max_length, "*", _FIELD, change),
-            ("PEXPIRE", self._key, self._ttl_ms),
+            *prolonged(self._key, self._ttl_s(question.scope)),
         )
         self._link.write(("change", str(next(self._numbers))), Write(commands), len(change))
 

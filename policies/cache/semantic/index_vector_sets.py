@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from policies.cache.redis_link import Command, RedisLink, Results, Write
+from policies.cache.redis_link import Command, RedisLink, Results, Write, prolonged
 from policies.cache.semantic.contracts import Neighbour, Question, Vector
 
 
 class VectorSetIndex:
     """Keeps the vectors of a group under `<prefix>:<scope in hex>:vectors:<group in hex>`, 8 bits a number.
 
-    A set lives `ttl_s` longer with each vector that comes, and then vanishes as a whole; vectors whose answers are gone
-    before go by `remove`. `is_doubted` is set where Redis says that it does not know what vector sets are.
+    With each vector that comes a set lives `ttl_s` of its scope longer, and then vanishes as a whole; vectors whose
+    answers are gone before go by `remove`. `is_doubted` is set where Redis says that it knows no vector sets.
     """
 
-    def __init__(self, link: RedisLink, *, ttl_s: float) -> None:
+    def __init__(self, link: RedisLink, *, ttl_s: Callable[[bytes], float]) -> None:
         self._link = link
-        self._ttl_ms = max(1, int(1000 * ttl_s))
+        self._ttl_s = ttl_s
         self.is_doubted = asyncio.Event()
         self.num_errors = 0
 
@@ -44,7 +44,7 @@ class VectorSetIndex:
         commands: tuple[Command, ...] = (
             # CAS: what takes long is done beside Redis's main thread, so other calls need not wait for it.
             ("VADD", key, "FP32", _blob(vector), id, "CAS", "Q8"),
-            ("PEXPIRE", key, self._ttl_ms),
+            *prolonged(key, self._ttl_s(question.scope)),
         )
         self._link.write(("vector", question.group, id), Write(commands, on_done=self._note), vector.nbytes)
 

@@ -9,7 +9,7 @@ from backends.errors import SlipstreamError
 from backends.protocol import Backend, Call, Facts, Operation, Timeouts, Usage
 from policies.cache.semantic.comparators import Verdict
 from policies.cache.semantic.question import estimate_tokens
-from policies.schema import JudgePolicy
+from policies.schema_semantic import JudgePolicy
 
 _DAY_S = 86400.0
 _MAX_CHARS = 4000

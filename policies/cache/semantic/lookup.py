@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -18,6 +17,7 @@ from policies.cache.semantic.contracts import (
     Decision,
     EncoderBusy,
     History,
+    Neighbour,
     Proposal,
     Question,
     StoredAnswer,
@@ -27,7 +27,8 @@ from policies.cache.semantic.labels import Learning
 from policies.cache.semantic.space import VectorSpace
 from policies.cache.semantic.tally import Tally
 from policies.cache.semantic.vote import NEIGHBOURS
-from policies.schema import SemanticPolicy
+from policies.cache.semantic.within import within
+from policies.schema_semantic import SemanticPolicy
 
 _logger = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ _logger = logging.getLogger(__name__)
 class Looked(msgspec.Struct):
     """What a look-up found. `reason` says why nothing is served, or by what right something is.
 
-    `found` are the neighbours that this call might be given, nearest first. Without a `vector` there is nothing to
-    learn from the answer either. `serves` the proposal's answer; `weight` and `was_served` are those of its label.
+    `found` are the neighbours that this call might be given, nearest first; `answer` is the proposal's. Without a
+    `vector` there is nothing to learn from what the backend says either. `serves` the proposal's answer; `weight` and
+    `was_served` are those of its label.
     """
 
     question: Question
@@ -45,17 +47,11 @@ class Looked(msgspec.Struct):
     vector: Vector | None = None
     found: list[tuple[StoredAnswer, History, float]] = []
     proposal: Proposal | None = None
+    answer: StoredAnswer | None = None
     decision: Decision | None = None
     serves: bool = False
     weight: float = 1.0
     was_served: bool = False
-
-    @property
-    def answer(self) -> StoredAnswer | None:
-        """The proposal's entry."""
-        if self.proposal is None:
-            return None
-        return next(answer for answer, _, _ in self.found if answer.id == self.proposal.candidate.id)
 
     @property
     def matters(self) -> bool:
@@ -95,16 +91,12 @@ class Lookups:
         """The vector and the neighbours. False where the stores cannot say. Raises: EncoderBusy, TimeoutError."""
         question = looked.question
         began = self._clock.now()
-        async with asyncio.timeout(self._policy.encode_timeout):
-            looked.vector = await self._space.encoder.encode(question.text)
+        looked.vector = await within(self._policy.encode_timeout, self._space.encoder.encode(question.text))
         encoded = self._clock.now()
         tally.took("encode", encoded - began)
-        async with asyncio.timeout(self._policy.search_timeout):
-            neighbours = await self._space.index.search(question, looked.vector, NEIGHBOURS)
-            ids = [neighbour.id for neighbour in neighbours]
-            pairs = await self._answers.get(question.scope, ids) if ids else []
+        neighbours, pairs = await within(self._policy.search_timeout, self._find_near(question, looked.vector))
         tally.took("search", self._clock.now() - encoded)
-        if len(pairs) != len(ids):
+        if len(pairs) != len(neighbours):
             return False
         now = self._clock.wall()
         gone: list[str] = []
@@ -126,12 +118,23 @@ class Lookups:
             Candidate(answer.id, similarity, answer.question.text, answer.answer_id, history)
             for answer, history, similarity in looked.found
         ]
-        looked.proposal = looked.learning.decider.propose(looked.question.text, candidates)
-        answer = looked.answer
+        proposal = looked.proposal = looked.learning.decider.propose(looked.question.text, candidates)
+        answer = None
+        if proposal is not None:
+            answer = looked.answer = next(found[0] for found in looked.found if found[0].id == proposal.candidate.id)
         may_have = answer is None or not self._is_public or answer.confirmed_by_other or answer.owner == call.key_id
-        decision = looked.decision = decide(looked.proposal if may_have else None)
+        decision = looked.decision = decide(proposal if may_have else None)
         looked.reason = decision.reason if may_have else "unconfirmed"
         return decision
+
+    async def _find_near(
+        self, question: Question, vector: Vector
+    ) -> tuple[Sequence[Neighbour], Sequence[tuple[StoredAnswer, History] | None]]:
+        """The nearest entries, and what is stored under each."""
+        neighbours = await self._space.index.search(question, vector, NEIGHBOURS)
+        if not neighbours:
+            return neighbours, ()
+        return neighbours, await self._answers.get(question.scope, [neighbour.id for neighbour in neighbours])
 
     async def _find(self, call: Call, looked: Looked, control: Control, tally: Tally) -> None:
         if not await self.search(looked, control, tally):

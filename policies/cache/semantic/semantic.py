@@ -26,6 +26,7 @@ from backends.protocol import (
     Statistics,
 )
 from backends.stream import Stream
+from backends.tempo import Stopwatch
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import Entry, Form
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
@@ -39,10 +40,12 @@ from policies.cache.semantic.labels import Learning, Source
 from policies.cache.semantic.lookup import Looked, Lookups
 from policies.cache.semantic.question import Ineligible, Questions
 from policies.cache.semantic.quotas import Quotas
+from policies.cache.semantic.said import text_of
 from policies.cache.semantic.space import VectorSpace
 from policies.cache.semantic.tally import Tallied, Tally
 from policies.cache.semantic.teacher import Teacher
-from policies.schema import CachePolicy, SemanticPolicy
+from policies.schema import CachePolicy
+from policies.schema_semantic import SemanticPolicy
 
 _MAX_LEARNING = 64
 """Answers that may wait to be compared at once; more are not learned from."""
@@ -101,7 +104,7 @@ class SemanticCache:
             parts.random,
             ttl_s=self._policy.ttl,
             is_public=is_public,
-            note_scope=partial(parts.quotas.note, max_bytes=self._policy.quota),
+            note_scope=partial(parts.quotas.note, max_bytes=self._policy.quota, ttl_s=self._policy.ttl),
         )
         self._tally = Tally()
         self._learners = Background(_MAX_LEARNING)
@@ -259,7 +262,7 @@ class SemanticCache:
 
     async def _ask(self, call: Call, looked: Looked) -> Reply:
         """The answer of the backend within, from which the decision learns if it is whole and good."""
-        reply = await self._inner.send(call)
+        reply = await self._inner.send(self._with_prediction(call, looked))
         headers = reply.headers
         if looked.vector is not None:
             if reply.stream is None:
@@ -299,17 +302,35 @@ class SemanticCache:
     async def _shadow(self, call: Call, looked: Looked) -> None:
         """Ask the backend within what it would have answered, at nobody's expense but the route's."""
         facts = Facts()
+        watch = facts.stopwatch = Stopwatch(self._clock) if call.facts.stopwatch is not None else None
         deadline = self._clock.now() + call.timeouts.total_s
-        own = msgspec.structs.replace(call, facts=facts, deadline=deadline)
+        own = msgspec.structs.replace(self._with_prediction(call, looked), facts=facts, deadline=deadline)
         self._tally.shadows += 1
         try:
             reply = await self._inner.send(own)
+            if watch is not None and reply.stream is not None:
+                watch.note_head()
+                reply.stream.taps.append(watch)
             entry = await self._whole(own, reply)
             if entry is not None and may_store(own, reply.headers, entry, self._policy.max_entry):
                 await self._teacher.learn(own, looked, entry, Source.SHADOW, self._tally)
         finally:
             if facts.usage is not None:
                 self._tally.shadow_tokens += facts.usage.prompt_tokens + facts.usage.completion_tokens
+
+    def _with_prediction(self, call: Call, looked: Looked) -> Call:
+        """The call with the proposal's answer as what a model will probably say, where the route wants that.
+
+        On a public route too it is only an answer that this caller may have: how soon the next one comes would tell.
+        """
+        least, proposal, answer = self._policy.predict_from, looked.proposal, looked.answer
+        if least is None or proposal is None or answer is None or looked.reason == "unconfirmed":
+            return call
+        text = text_of(answer.entry) if proposal.candidate.similarity >= least else None
+        if text is None:
+            return call
+        self._tally.predictions += 1
+        return msgspec.structs.replace(call, predicted=text)
 
     async def _whole(self, call: Call, reply: Reply) -> Entry | None:
         """A reply read to its end as an entry, None where it is not fit for one."""

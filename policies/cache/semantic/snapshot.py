@@ -19,6 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from policies.cache.semantic.atomic_file import sync_folder
+from policies.cache.semantic.index_rows import NUMBER_BYTES, Precision
 
 _LOGGER = logging.getLogger(__name__)
 _MAGIC = b"slipstream vectors 1\n"
@@ -64,12 +65,12 @@ def pack_record(record: Record) -> bytes:
 class Snapshot:
     """The file at `path`, and the lock beside it. One thread at a time."""
 
-    def __init__(self, path: Path, *, fingerprint: str, dimension: int, precision: str) -> None:
+    def __init__(self, path: Path, *, fingerprint: str, dimension: int, precision: Precision) -> None:
         self._path = path
         self._fingerprint = fingerprint
         self._dimension = dimension
         self._precision = precision
-        self._code_bytes = dimension * (4 if precision == "fp32" else 1)
+        self._code_bytes = dimension * NUMBER_BYTES[precision]
         self._max_frame_bytes = _PREFIX.size + 2 * _MAX_NAME_BYTES + self._code_bytes
         self._lock: int | None = None
         self._file: BinaryIO | None = None

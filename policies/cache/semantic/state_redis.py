@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +17,8 @@ from typing import Any
 import msgspec
 
 from backends.clock import Clock
+from policies.cache.follower import Follower
 from policies.cache.redis_link import Command, RedisLink, Write
-from policies.cache.redis_queues import end_tasks
 from policies.cache.sealed import seal, unseal
 from policies.cache.semantic.contracts import Candidate, Decider, Decision, PolicyState, Proposal
 
@@ -31,7 +30,6 @@ _MAX_READ_AT_ONCE = 64
 _MAX_LOOKUPS_AN_EVENT = 10_000
 _MAX_AHEAD = 64
 _BLOCK_MS = 250
-_RETRY_S = 1.0
 _TELL_EVERY_S = 0.5
 _LOAD_TIMEOUT_S = 0.25
 _TTL_MS = 30 * 24 * 3600 * 1000
@@ -49,8 +47,6 @@ redis.call('HSET', KEYS[1], 'position', ARGV[1], 'packed', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
 """
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class Label(msgspec.Struct, frozen=True, array_like=True):
@@ -193,25 +189,19 @@ class RedisState:
         self._has_scopes = asyncio.Event()
         self._numbers = itertools.count()
         self._told_at = float("-inf")
-        self._task: asyncio.Task[None] | None = None
-        self._is_closing = False
+        self._follower = Follower("shared learning", self._follow, clock)
         self._received = 0
         self._errors = 0
 
     async def open(self) -> None:
         """Begin to follow what other replicas learn."""
-        self._is_closing = False
-        self._task = asyncio.get_running_loop().create_task(self._follow_until_closed())
+        self._follower.open()
 
     async def aclose(self) -> None:
         """Hand what was learned to the link, stop following. Safe to call twice."""
-        self._is_closing = True
-        if self._task is None:
-            return
-        await end_tasks([self._task])
-        self._task = None
-        for scope in self._shared:
-            self._tell(scope)
+        if await self._follower.aclose():
+            for scope in self._shared:
+                self._tell(scope)
 
     async def load(self, scope: bytes) -> bytes | None:
         """The latest dump of any replica; None where there is none, it is damaged, or Redis does not say in time."""
@@ -253,7 +243,8 @@ class RedisState:
 
     def statistics(self) -> StateStatistics:
         """A snapshot of the counters."""
-        return StateStatistics(scopes=len(self._shared), received=self._received, errors=self._errors)
+        errors = self._errors + self._follower.num_errors
+        return StateStatistics(scopes=len(self._shared), received=self._received, errors=errors)
 
     def _key(self, scope: bytes, kind: str) -> str:
         return f"{self._link.prefix}:{scope.hex()}:{kind}:{self._version}"
@@ -268,19 +259,9 @@ class RedisState:
             )
             self._link.write(("learned", str(next(self._numbers))), Write(commands), len(told))
 
-    async def _follow_until_closed(self) -> None:
-        while not self._is_closing:
-            try:
-                await self._has_scopes.wait()
-                await self._follow()
-            except Exception as error:
-                # The border of a background task: whatever the client library comes to, a later Redis needs following.
-                self._errors += 1
-                _LOGGER.debug("shared learning waits for redis: %s", type(error).__name__)
-                await self._clock.sleep(_RETRY_S)
-
     async def _follow(self) -> None:
         """Tell what is new here and take in what is new there, once. Raises what the client raises."""
+        await self._has_scopes.wait()
         if self._clock.now() - self._told_at >= _TELL_EVERY_S:
             self._told_at = self._clock.now()
             for scope in self._shared:

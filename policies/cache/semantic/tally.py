@@ -21,6 +21,7 @@ class Tallied(msgspec.Struct, frozen=True, kw_only=True):
     wrong_hits: int
     shadows: int
     shadow_tokens: int
+    predictions: int
     judge_tokens: int
     dropped: int
     times: list[tuple[str, float]]
@@ -38,6 +39,7 @@ class Tally:
         self.wrong_hits = 0
         self.shadows = 0
         self.shadow_tokens = 0
+        self.predictions = 0
         self.dropped = 0
         self._times: list[tuple[str, float]] = []
 
@@ -54,6 +56,7 @@ class Tally:
             wrong_hits=self.wrong_hits,
             shadows=self.shadows,
             shadow_tokens=self.shadow_tokens,
+            predictions=self.predictions,
             judge_tokens=judge_tokens,
             dropped=self.dropped,
             times=self._times,

@@ -135,6 +135,7 @@ class Teacher:
     def _store(self, call: Call, looked: Looked, entry: Entry, text: str, same: StoredAnswer | None) -> None:
         question = looked.question
         assert looked.vector is not None, "asked before"
+        self._note_scope(question.scope, call.tenant)
         is_confirmed = False
         if same is not None:
             is_confirmed = same.confirmed_by_other or same.owner != call.key_id
@@ -152,7 +153,6 @@ class Teacher:
             tags=_tags(call),
             confirmed_by_other=is_confirmed,
         )
-        self._note_scope(question.scope, call.tenant)
         self._answers.put(answer)
         self._space.index.add(question, answer.id, looked.vector)
 

@@ -22,7 +22,8 @@ from policies.cache.semantic.log_replay.exchanges import BadLine, Exchange, read
 from policies.cache.semantic.log_replay.figures import as_json, as_text, report
 from policies.cache.semantic.log_replay.plot import as_svg
 from policies.cache.semantic.log_replay.replay import Replay, Replayed
-from policies.schema import CachePolicy, EncoderPolicy, StoresPolicy
+from policies.schema import CachePolicy, StoresPolicy
+from policies.schema_semantic import EncoderPolicy
 
 _TOLD_EVERY = 1000
 """Exchanges between two lines where standard error is no terminal."""

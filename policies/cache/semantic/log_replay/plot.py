@@ -14,6 +14,8 @@ _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 _MAX_TICKS = 6
 _LABELLED = 5
 """Every so many thresholds one is named."""
+_NAME_WIDTH, _NAME_HEIGHT = 32, 14
+"""What such a name takes, with some room around it."""
 
 _Place = Callable[[float, float], tuple[float, float]]
 """From wrong and hits, as shares, to where that is in the picture."""
@@ -90,18 +92,21 @@ def _until(end: float, points: Sequence[tuple[float, float]]) -> Sequence[tuple[
 def _names(made: Report, place: _Place) -> Iterable[str]:
     """Thresholds at their points, but not one on top of the other."""
     last = (-math.inf, -math.inf)
-    for number, point in enumerate(reversed(made.curve)):
+    # The white around the letters keeps lines that cross them from making them unreadable.
+    style = 'fill="#1f5fbf" stroke="#fff" stroke-width="4" paint-order="stroke"'
+    for number, point in enumerate(made.curve):
         if number % _LABELLED == 0:
             x, y = place(point.rates.wrong, point.rates.hits)
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#1f5fbf"/>'
-            if math.dist((x, y), last) >= 18:
-                yield _text(x + 7, min(y + 14, _HEIGHT - _BOTTOM - 6), f"{point.threshold:.2f}", 'fill="#1f5fbf"')
-                last = (x, y)
+            at = (x + 7, min(y + 14, _HEIGHT - _BOTTOM - 6))
+            if abs(at[0] - last[0]) >= _NAME_WIDTH or abs(at[1] - last[1]) >= _NAME_HEIGHT:
+                yield _text(*at, f"{point.threshold:.2f}", style)
+                last = at
 
 
 def _legend(made: Report) -> Iterable[str]:
     entries = (
-        ('stroke="#1f5fbf" stroke-width="2"', "static thresholds"),
+        ('stroke="#1f5fbf" stroke-width="2"', "static thresholds (cosine)"),
         (
             'stroke="#8a8f98" stroke-width="1.5" stroke-dasharray="2 3"',
             "the same, all that could not be compared wrong",

@@ -27,7 +27,8 @@ from policies.cache.semantic.semantic import Parts, SemanticCache
 from policies.cache.semantic.space import VectorSpace
 from policies.cache.semantic.verified import Verified
 from policies.cache.store_memory import MemoryEntryStore
-from policies.schema import CachePolicy, SemanticPolicy
+from policies.schema import CachePolicy
+from policies.schema_semantic import SemanticPolicy
 
 _UNHURRIED_S = 60.0
 """For the limits on encoding and searching: what a busy machine would miss says nothing about the log."""

@@ -154,7 +154,7 @@ async def test_put_gives_every_key_an_end(pair: tuple[Replica, Replica], client:
     await left.link.flush(2.0)
     ends = {key.decode(): await client.pttl(key) for key in await client.keys("*")}
 
-    assert len(ends) == 4
+    assert len(ends) == 5
     assert 9_000 <= ends.pop(f"{PREFIX}:{SCOPE.hex()}:answer:two") <= 11_000
     assert all(900_000 <= end <= 1_100_000 for end in ends.values())
 

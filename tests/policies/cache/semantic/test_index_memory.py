@@ -18,11 +18,12 @@ from policies.cache.semantic.contracts import Question
 
 faiss = pytest.importorskip("faiss")
 
+from policies.cache.semantic.index_group import GraphGroup  # noqa: E402
 from policies.cache.semantic.index_memory import MemoryIndex  # noqa: E402
 from policies.cache.semantic.index_rows import Codec, Precision  # noqa: E402
 
 DIMENSION = 16
-TOLERANCE = {"fp32": 1e-5, "sq8": 0.02}
+TOLERANCE = {"fp16": 1e-3, "sq8": 0.02}
 """sq8: half a step of 2/255 on each of 16 numbers, all of them to the same side."""
 
 
@@ -73,7 +74,7 @@ steps = st.lists(
 )
 
 
-@pytest.mark.parametrize("precision", ["fp32", "sq8"])
+@pytest.mark.parametrize("precision", ["fp16", "sq8"])
 @settings(max_examples=40, deadline=None)
 @given(steps=steps, max_flat=st.sampled_from([8, 40, 1000]))
 def test_search_is_brute_force_over_the_group(
@@ -115,7 +116,7 @@ def test_search_is_brute_force_over_the_group(
         asyncio.run(run(Path(folder)))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "sq8"])
+@pytest.mark.parametrize("precision", ["fp16", "sq8"])
 async def test_graph_has_recall_and_keeps_it_when_worn(precision: Precision) -> None:
     """HNSW against brute force: no less than 0.95 of the 5 nearest, also with removed entries, and after a rebuild."""
     vectors = unit_vectors(1, 3000, 64)
@@ -136,7 +137,7 @@ async def test_graph_has_recall_and_keeps_it_when_worn(precision: Precision) -> 
         return num_found / (5 * len(asked))
 
     # One byte a number mixes up neighbours that differ by less than its steps.
-    least = 0.95 if precision == "fp32" else 0.90
+    least = 0.95 if precision == "fp16" else 0.90
     assert await recall(range(3000)) >= least
     index.remove(question(0), [str(number) for number in range(850)])
     assert index._groups[question(0).group].is_worn is False
@@ -145,6 +146,22 @@ async def test_graph_has_recall_and_keeps_it_when_worn(precision: Precision) -> 
     await index.wait_built()
     assert await recall(range(1000, 3000)) >= least
     await index.aclose()
+
+
+def test_graph_that_has_outgrown_its_bits_still_tells_the_living_from_the_dead() -> None:
+    """Beyond 8,192 rows the bits move: what was removed before and after stays so, what came after is found."""
+    codec = Codec(faiss, 4, "fp16", 1.0)
+    graph = GraphGroup(codec)
+    vectors = unit_vectors(3, 9000, 4)
+    removed = [10, 8_500]
+    for start, stop in ((0, 8000), (8000, 9000)):
+        graph.add([str(row) for row in range(start, stop)], codec.encode(vectors[start:stop]))
+        graph.remove(str(removed[start // 8000]))
+
+    for row in (*removed, 8_999):
+        found, _ = graph.search(vectors[row], 5, 0)
+        assert (str(row) in {neighbour.id for neighbour in found}) is (row not in removed)
+        assert len(found) == 5
 
 
 async def test_search_during_a_build_is_exact_and_leaves_nothing_out() -> None:
@@ -172,7 +189,7 @@ async def test_search_during_a_build_is_exact_and_leaves_nothing_out() -> None:
     for number in (60, 105, 149, 500, 1049):
         [found] = await index.search(question(0), stored[str(number)], 1)
         assert found.id == str(number)
-        assert found.similarity == pytest.approx(1.0, abs=1e-5)
+        assert found.similarity == pytest.approx(1.0, abs=TOLERANCE["fp16"])
     await index.aclose()
 
 
@@ -211,7 +228,7 @@ async def test_search_of_a_large_table_gives_way_to_others() -> None:
     assert turns >= 1
     assert [neighbour.similarity for neighbour in found] == pytest.approx(
         nearest(dict(enumerate(vectors)), vectors[39_999], 3),  # type: ignore[arg-type]
-        abs=1e-5,
+        abs=TOLERANCE["fp16"],
     )
     await index.aclose()
 
@@ -236,7 +253,7 @@ async def test_add_beyond_the_bound_takes_from_the_group_least_used() -> None:
     await index.aclose()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "sq8"])
+@pytest.mark.parametrize("precision", ["fp16", "sq8"])
 def test_codec_round_trip_is_stable(precision: Precision) -> None:
     """What is decoded is encoded to the same bytes, and is near; what lies beyond the span is cut off."""
     vectors = unit_vectors(7, 200, 384)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
@@ -19,7 +19,7 @@ from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.index_redis import RedisIndex
 from tests.support.redis_server import RedisServer, redis_policy
-from tests.support.vectors import DIMENSION, SCOPE, FlatIndex, make_question, unit_vector, until
+from tests.support.vectors import DIMENSION, OTHER_SCOPE, SCOPE, FlatIndex, make_question, unit_vector, until
 
 QUESTION = make_question()
 PREFIX = "test:semantic"
@@ -62,7 +62,7 @@ async def opened(
     origin: str = "one",
     *,
     timeout: str = "2s",
-    ttl_s: float = 600.0,
+    ttl_s: Callable[[bytes], float] = lambda scope: 600.0,
     max_stream_length: int = 1000,
 ) -> AsyncIterator[Replica]:
     """A replica on that Redis."""
@@ -309,7 +309,7 @@ async def test_follow_of_a_key_of_another_type_is_counted(old_server: RedisServe
 
 async def test_add_prolongs_the_set_and_an_idle_one_vanishes(new_server: RedisServer) -> None:
     """Vectors of a group that nobody asks in do not stay for ever."""
-    async with opened(new_server, ttl_s=0.2) as replica, Redis.from_url(new_server.url) as client:
+    async with opened(new_server, ttl_s=lambda scope: 0.2) as replica, Redis.from_url(new_server.url) as client:
         await until(lambda: replica.is_kind("vector_sets"))
         for number in range(4):
             replica.add(number)
@@ -325,7 +325,7 @@ async def test_add_prolongs_the_set_and_an_idle_one_vanishes(new_server: RedisSe
 async def test_stream_is_bounded_and_vanishes(old_server: RedisServer) -> None:
     """Only the latest changes are kept, for as long as an answer may live."""
     async with (
-        opened(old_server, ttl_s=90.0, max_stream_length=200) as replica,
+        opened(old_server, ttl_s=lambda scope: 90.0, max_stream_length=200) as replica,
         Redis.from_url(old_server.url) as client,
     ):
         await until(lambda: replica.is_kind("stream"))
@@ -335,6 +335,24 @@ async def test_stream_is_bounded_and_vanishes(old_server: RedisServer) -> None:
 
         assert await client.xlen(STREAM_KEY) <= 400
         assert 80_000 < await client.pttl(STREAM_KEY) <= 90_000
+
+
+async def test_ttl_is_that_of_each_scope(server: RedisServer) -> None:
+    """Routes that encode alike share the rest: what one keeps for a day, another may keep for a minute."""
+    other = make_question(scope=OTHER_SCOPE)
+    lives = {QUESTION.scope: 90.0, other.scope: 9.0}
+    async with opened(server, ttl_s=lives.__getitem__) as replica, Redis.from_url(server.url) as client:
+        await until(lambda: not replica.is_kind("unknown"))
+        for question in (QUESTION, other):
+            replica.index.add(question, "1", unit_vector(1))
+        await replica.link.flush(5.0)
+        ends = {key.decode(): await client.pttl(key) for key in await client.keys("*")}
+        has_sets = replica.is_kind("vector_sets")
+
+    other_key = f"{PREFIX}:{other.scope.hex()}:vectors:{other.group.hex()}"
+    expected = {SET_KEY: 90_000, other_key: 9_000} if has_sets else {STREAM_KEY: 90_000}
+    assert ends.keys() == expected.keys()
+    assert all(limit - 5_000 < ends[key] <= limit for key, limit in expected.items())
 
 
 async def test_add_never_stores_the_question(server: RedisServer) -> None:
@@ -397,7 +415,7 @@ async def test_search_of_many_real_sized_vectors_recalls_the_nearest(new_server:
     """384 numbers and a thousand entries that differ little: at least 97 of 100 are the truly nearest."""
     clock = SystemClock()
     link = build_redis_link(redis_policy(new_server.url, "2s"), clock)
-    index = RedisIndex(link, FlatIndex(), clock, origin="o", fingerprint="f", dimension=384, ttl_s=60.0)
+    index = RedisIndex(link, FlatIndex(), clock, origin="o", fingerprint="f", dimension=384, ttl_s=lambda scope: 60.0)
     await link.open()
     await index.open()
     await until(lambda: index.statistics().kind == "vector_sets")

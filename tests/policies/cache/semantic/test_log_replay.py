@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -253,3 +254,13 @@ async def test_plot_is_a_picture_of_every_threshold_within_its_frame(bound: dict
     texts = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "".join(f"{name}: {share:g}" for name, share in bound.items()) in texts
     assert any('a<b & "c"' in text for text in texts)
+
+
+async def test_plot_names_of_thresholds_do_not_lie_on_each_other() -> None:
+    """Where points crowd some go without."""
+    root = ElementTree.fromstring(as_svg(told(await replayed(traffic(250)))))
+    texts = list(root.iter("{http://www.w3.org/2000/svg}text"))
+    names = [(float(text.attrib["x"]), float(text.attrib["y"])) for text in texts if text.get("paint-order")]
+
+    assert names
+    assert all(abs(x - u) >= 30 or abs(y - v) >= 12 for (x, y), (u, v) in combinations(names, 2))

@@ -13,7 +13,7 @@ from policies.cache.semantic.contracts import Proposal
 from policies.cache.semantic.judge import RouteJudge
 from policies.cache.semantic.labels import Learning
 from policies.cache.semantic.verified import Verified
-from policies.schema import JudgePolicy
+from policies.schema_semantic import JudgePolicy
 from tests.support.cache import Exchange, Upstream, chat_answer
 from tests.support.clock import FakeClock
 from tests.support.semantic import FixedDecider, Stage, question
