@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
 from policies.pool.breaker import CircuitBreaker
 from policies.pool.demand import Demand
+
+_Group = Sequence[tuple[int, int, CircuitBreaker]]
+_takes_part, _is_available = CircuitBreaker.takes_part, CircuitBreaker.is_available
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -36,19 +39,12 @@ class Balancer:
 
     def choose(self, tried: Collection[int] = (), _demand: Demand | None = None) -> int | None:
         """The index of the member to ask; None if all are out of rotation or in `tried`. Turns look at no call."""
-        credit = self._credit
         for group in self._groups:
-            earned = 0
-            chosen = None
-            for index, weight, breaker in group:
-                if index in tried or not breaker.is_available():
-                    continue
-                earned += weight
-                credit[index] += weight
-                if chosen is None or credit[index] > credit[chosen]:
-                    chosen = index
+            # Where only members in a slow start are left, these will do.
+            chosen = self._richest(group, tried, _takes_part)
+            if chosen is None:
+                chosen = self._richest(group, tried, _is_available)
             if chosen is not None:
-                credit[chosen] -= earned
                 return chosen
         return None
 
@@ -56,6 +52,23 @@ class Balancer:
         """Seconds until a member can be chosen again; None if none ever will be, all weights being 0."""
         waits = [breaker.retry_in_s() for group in self._groups for _, _, breaker in group]
         return min(waits, default=None)
+
+    def _richest(
+        self, group: _Group, tried: Collection[int], is_candidate: Callable[[CircuitBreaker], bool]
+    ) -> int | None:
+        credit = self._credit
+        earned = 0
+        chosen = None
+        for index, weight, breaker in group:
+            if index in tried or not is_candidate(breaker):
+                continue
+            earned += weight
+            credit[index] += weight
+            if chosen is None or credit[index] > credit[chosen]:
+                chosen = index
+        if chosen is not None:
+            credit[chosen] -= earned
+        return chosen
 
 
 def max_ejected(members: int, percent: int) -> int:

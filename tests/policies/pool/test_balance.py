@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.pool.balance import Balancer, Share, max_ejected
 from policies.pool.breaker import CircuitBreaker
-from policies.schema import CircuitBreakerPolicy
+from policies.schema_health import CircuitBreakerPolicy
 from tests.support.pool import StoppedClock
 
 

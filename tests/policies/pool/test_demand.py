@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.protocol import Operation
-from policies.pool.demand import ENDS_TOKENS, Demand, hash_blocks, prompt_text, read_demand
+from backends.protocol import Call, Operation
+from policies.pool.demand import ENDS_TOKENS, Demand, hash_blocks, prompt_cache_key, prompt_text, read_demand
 from tests.support.calls import make_call
 
 
@@ -125,3 +125,32 @@ def test_demand_long_prompts_are_read_within_milliseconds() -> None:
         read_demand(call, wants_blocks=True)
 
     assert (time.process_time() - began) / 5 < 0.02
+
+
+def test_prompt_cache_key_is_of_the_tenant_and_the_beginning() -> None:
+    """The same for every turn of a conversation, for another with the same instructions, and for any model."""
+    instructions = {"role": "system", "content": "Be brief. " * 500}
+    turns = [instructions, *_turns("a", "b", "c")["messages"]]
+    key = prompt_cache_key(make_call(extra={"messages": turns[:2]}, tenant="red"))
+
+    assert len(key) == 32
+    assert key == prompt_cache_key(make_call(extra={"messages": turns}, tenant="red", model="other"))
+    assert key != prompt_cache_key(make_call(extra={"messages": turns}, tenant="blue"))
+    assert key != prompt_cache_key(make_call(extra={"messages": turns[1:] + turns}, tenant="red"))
+
+
+@pytest.mark.parametrize(
+    ("call", "has_key"),
+    [
+        (make_call(extra=_turns("x" * 4100)), True),
+        (make_call("x" * 4100, operation=Operation.RESPONSES), True),
+        (make_call(extra=_turns("x" * 4000)), False),
+        (make_call("x" * 9000, operation=Operation.EMBEDDING), False),
+        (make_call("x" * 9000, operation=Operation.PASSTHROUGH), False),
+        (make_call(raw=b"x" * 9000, body=None), False),
+    ],
+    ids=["chat", "responses", "short", "embedding", "passthrough", "no_object"],
+)
+def test_prompt_cache_key_is_empty_where_nothing_is_kept(call: Call, has_key: bool) -> None:
+    """From 1,024 tokens on, of what a model writes an answer to."""
+    assert bool(prompt_cache_key(call)) == has_key

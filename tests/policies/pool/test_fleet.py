@@ -247,6 +247,28 @@ async def test_pool_by_load_keeps_a_conversation_where_it_began() -> None:
     assert fleet.take_tally().tokens == {"a": (0, 0), "b": (0, 0), "c": (0, 0)}
 
 
+async def test_pool_by_cost_stays_where_kept_prompts_are_cheaper() -> None:
+    """Of members with one price each conversation goes on where it began; without a price for that, by chance."""
+    leaves = _leaves("a", "b")
+    clock = StoppedClock()
+
+    async def places(**cached: float) -> list[int]:
+        price = {"input_per_1m": 1, "output_per_1m": 1, **cached}
+        route = _route("r", *({"ref": name, "price": price} for name in leaves), routing=_by("cost"))
+        pool = _pool(clock, leaves, Fleet([route], leaves, clock, random=Random(1)), route)
+        asked: dict[int, set[str | None]] = {each: set() for each in range(6)}
+        for turn in range(1, 6):
+            for each, seen in asked.items():
+                messages = [{"role": "user", "content": f"{each} {place} " + "x" * 3000} for place in range(turn)]
+                call = make_call(deadline=1e9, extra={"messages": messages})
+                await pool.send(call)
+                seen.add(call.facts.backend)
+        return [len(seen) for seen in asked.values()]
+
+    assert await places(cached_input_per_1m=0.1) == [1] * 6
+    assert max(await places()) == 2
+
+
 async def _answered(call: Call) -> Reply:
     call.facts.usage = Usage(100, 5)
     return stream_reply(b"data: 1\n\n", b"data: 2\n\n")

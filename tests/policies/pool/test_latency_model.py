@@ -91,13 +91,14 @@ def test_latency_model_whatever_it_is_told_its_numbers_stay_numbers(seconds: lis
     model, random = LatencyModel(), Random(seed)
     for each in seconds:
         model.observe(_random_features(random), each)
-        model.observe_stream(random.choice([0, 1, 2, 10**9]), each)
+        model.observe_stream(random.choice([0, 1, 2, 10**9]), each, random.choice([0, 500, 10**7]))
         model.observe_output(random.choice([-5, 0, 3, 10**12]))
 
     assert 0 <= model.predict(SOME) <= MAX_SECONDS
     assert 1 <= model.residual <= 2.5
     assert 0 < model.seconds_per_token < math.inf
     assert 0 <= model.seconds_between_tokens <= MAX_SECONDS
+    assert 0 <= model.gap_s(10**6) < math.inf
     assert 0 < model.output_tokens < 1e8
     assert model.num_nonsense == sum(each in ODD or math.isnan(each) for each in seconds) or model.doubt == "nonsense"
 
@@ -148,13 +149,25 @@ def test_latency_model_constant_features_do_not_run_away() -> None:
 def test_latency_model_streams_and_outputs_are_running_means() -> None:
     """Gaps begin with the first stream; a stream of one token has none."""
     model = LatencyModel()
-    model.observe_stream(1, 5.0)
-    model.observe_stream(11, 0.2)
+    model.observe_stream(1, 5.0, 1000)
+    assert model.gap_s(1000) == 0.0
+    model.observe_stream(11, 0.2, 1000)
     for _ in range(2000):
         model.observe_output(50)
 
     assert model.seconds_between_tokens == pytest.approx(0.02)
     assert model.output_tokens == pytest.approx(50, rel=0.01)
+
+
+def test_latency_model_gap_grows_with_what_the_backend_holds() -> None:
+    """Twice as many tokens to read in each step make a step twice as long; it is kept over a restart."""
+    model, copy = LatencyModel(), LatencyModel()
+    for _ in range(300):
+        model.observe_stream(11, 0.2, 1000)
+    copy.load(model.dump())
+
+    for each in (model, copy):
+        assert [each.gap_s(held) for held in (1000, 2000, 0)] == pytest.approx([0.02, 0.04, 0.0])
 
 
 def test_latency_model_dump_and_load_give_the_same_model() -> None:

@@ -28,7 +28,7 @@ from policies.pool.pick import (
 )
 from policies.pool.prefix_index import PrefixIndex
 from policies.pool.replica import Replica
-from policies.schema import CircuitBreakerPolicy
+from policies.schema_health import CircuitBreakerPolicy
 from tests.support.pool import StoppedClock
 
 WAYS = ["least_request", "p2c", "least_tokens", "consistent_hash", "latency", "cost", "predicted_cost"]
@@ -59,7 +59,7 @@ class Bench:
             "least_tokens": LeastTokens(random),
             "consistent_hash": ConsistentHash(),
             "latency": Latency(random, self.counters),
-            "cost": Cost(random),
+            "cost": Cost(self.index, random),
             "predicted_cost": PredictedCost(self.index, random, self.counters),
         }
         priorities = priorities or [0] * len(weights)
@@ -207,6 +207,26 @@ def test_pick_cost_takes_the_cheapest_for_this_call() -> None:
 
     assert {bench.send(10_000) for _ in range(5)} == {0}
     assert {bench.send(10) for _ in range(6)} == {1, 2}
+
+
+def test_pick_cost_takes_off_what_a_member_has_kept() -> None:
+    """The dearer one is cheaper for who comes back to it, as long as enough of the prompt lies there."""
+    bench = Bench("cost", [1, 1], prices=[Price(1.0, 1.0), Price(2.0, 1.0, 0.1)])
+    blocks = list(range(100, 110))
+    demand = Demand(640, is_stream=True, blocks=blocks, ends=[64 * (place + 1) for place in range(10)])
+    before = bench.send(640, blocks)
+    bench.replicas[1].begin(demand, 0.0).end()
+
+    assert (before, bench.send(640, blocks)) == (0, 1)
+    assert bench.send(6400, blocks) == 0
+
+
+@pytest.mark.parametrize(
+    ("cached", "cost"), [(None, 1000 * 3 + 20 * 5), (0.5, 400 * 3 + 600 * 0.5 + 20 * 5), (0.0, 1300)]
+)
+def test_price_of_kept_tokens_is_their_own_if_there_is_one(cached: float | None, cost: float) -> None:
+    """Without it they cost what the others do; 0 is a price."""
+    assert Price(3.0, 5.0, cached).of(1000, 400, 20) == cost
 
 
 def test_pick_predicted_cost_returns_to_where_the_beginning_is() -> None:

@@ -90,7 +90,9 @@ async def test_pool_flapping_backend_is_used_again_when_it_is_back(clock: FakeCl
     servers = [Server(clock), Server(clock)]
     servers[0].is_dead = True
     pool = make_pool(
-        [Played("a", servers[0].answer), Played("b", servers[1].answer)], clock, breaker={"open_for": "1s"}
+        [Played("a", servers[0].answer), Played("b", servers[1].answer)],
+        clock,
+        breaker={"open_for": "1s", "slow_start": "0s"},
     )
     first = await _load(pool, clock, calls=100, per_s=100)
     servers[0].is_dead = False
@@ -184,7 +186,7 @@ class _Scenario:
             Played("c", self._busy),
             Played("d", down, down, self._good),
         ]
-        breaker = {"consecutive_failures": 2, "open_for": "30s", "max_ejection_percent": 100}
+        breaker = {"consecutive_failures": 2, "open_for": "30s", "max_open_for": "30s", "max_ejection_percent": 100}
         self.pools = [
             make_pool(self.backends[:2], self.clock, breaker=breaker),
             make_pool(self.backends[2:3], self.clock, breaker={**breaker, "consecutive_failures": 9}),

@@ -1,0 +1,35 @@
+"""The part of the policy file that lets calls go upstream together; `schema.py` has the rest."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from backends.config import ByteSize, Config, Duration
+
+
+class BatchingPolicy(Config):
+    """Embedding calls of many callers in one upstream call, while the backends are busy."""
+
+    mode: Literal["idle_release"] = Field(
+        "idle_release",
+        description="`idle_release`: an idle backend gets a call at once; what comes while it is busy goes together as "
+        "soon as it is free.",
+    )
+    max_batch: int = Field(64, ge=2, le=2048, description="Inputs of one upstream call.")
+    max_bytes: ByteSize = Field(
+        256 * 1024, ge=1024, description="Bytes of one upstream call; larger calls go by themselves."
+    )
+    max_in_flight: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="Upstream calls at once, of those that may share one. Default: one for each backend in rotation.",
+    )
+    max_waiting: int = Field(
+        2048, ge=1, le=1_000_000, description="Inputs that wait to share a call; one more is refused with 429."
+    )
+    patience: Duration = Field(
+        1.0, gt=0, description="An upstream call that takes longer keeps nobody waiting: the next goes beside it."
+    )

@@ -1,0 +1,169 @@
+"""Batching windows: embeddings of one input each against an upstream that computes one batch after the other.
+
+    python -m tests.benchmarks.batching_window            # live, over loopback
+    python -m tests.benchmarks.batching_window --table    # the same stage in virtual time, at four rates
+
+The upstream takes 6 ms a call and 0.35 ms an input, as its caller sees it. Calls come as a Poisson process to a gateway
+with two routes: one with `batching`, one without, which cannot keep up and is asked for three seconds only. Then one
+call at a time, in turn through both: what the window adds to an idle backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import uvloop
+
+from backends.protocol import Backend, Call
+from gateway.simulate.figures import Figure as TableLine
+from gateway.simulate.virtual_loop import VirtualClock
+from tests.support.batching import SerialEmbedder, embed, in_virtual_time, make_stage
+from tests.support.faults import Figure, at_most, parser, percentile, policy, report
+from tests.support.gateway import start_gateway
+from tests.support.http_client import Answer, Connections, HttpClient
+from tests.support.serial_upstream import EACH_S, FIXED_S, serial_upstream
+
+_PATH = "/v1/embeddings"
+_RATES = (20, 100, 400, 1200)
+_TABLE_CALLS = 20_000
+_TABLE_LIMIT_S = 0.1
+_OVERLOAD_S = 3.0
+_NOTE = "a time: it depends on the machine"
+
+
+async def _ask(connections: Connections, model: str) -> float:
+    """One call; the milliseconds that it took."""
+    asked = {"model": model, "input": "a short question about nothing much", "encoding_format": "base64"}
+    body = msgspec.json.encode(asked)
+    began = 0.0
+    ended = began
+
+    def note(_: bytes) -> None:
+        # As it arrives: what the generator itself does with many at once is not the subject.
+        nonlocal ended
+        ended = time.monotonic()
+
+    async def use(client: HttpClient) -> Answer:
+        nonlocal began
+        client.on_bytes = note
+        began = time.monotonic()
+        return await client.post(_PATH, body, timeout_s=30.0)
+
+    answer = await connections.ask(use)
+    assert (answer.status, answer.is_whole) == (200, True), answer
+    return (ended - began) * 1e3
+
+
+async def _load(connections: Connections, model: str, rate: float, seconds: float, random: Random) -> list[float]:
+    """Milliseconds of calls that come as a Poisson process."""
+    tasks: list[asyncio.Task[float]] = []
+    start = time.monotonic()
+    at = start
+    while (at := at + random.expovariate(rate)) < start + seconds:
+        await asyncio.sleep(at - time.monotonic())
+        tasks.append(asyncio.create_task(_ask(connections, model)))
+    return list(await asyncio.gather(*tasks))
+
+
+async def _one_by_one(connections: Connections, count: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of calls that meet nobody, with the window and without."""
+    through: list[float] = []
+    beside: list[float] = []
+    for _ in range(count):
+        through.append(await _ask(connections, "batched"))
+        beside.append(await _ask(connections, "plain"))
+    return through, beside
+
+
+async def _early_s() -> float:
+    """How much longer than it computes the upstream takes as its caller sees it, on this machine."""
+    with serial_upstream() as port:
+        connections = Connections(port)
+        took = [await _ask(connections, "direct") for _ in range(200)]
+        await connections.aclose()
+    return max(0.0, percentile(took, 0.5) / 1e3 - FIXED_S - EACH_S)
+
+
+async def live(rate: float, count: int, seed: int) -> list[Figure]:
+    """Measure over loopback."""
+    random = Random(seed)
+    with serial_upstream(await _early_s()) as port:
+        routes: dict[str, dict[str, Any]] = {"batched": {"batching": {}}, "plain": {}}
+        async with start_gateway(policy(f"http://127.0.0.1:{port}/v1", routes=routes)) as gateway:
+            connections = Connections(gateway.port)
+            await _load(connections, "batched", rate, 0.5, random)
+            took = await _load(connections, "batched", rate, count / rate, random)
+            alone, beside = await _one_by_one(connections, 200)
+            collapsed = await _load(connections, "plain", rate, min(_OVERLOAD_S, count / rate), random)
+            metrics = await gateway.metrics()
+            await connections.aclose()
+    inputs = metrics.value("slipstream_batching_inputs_sum") / metrics.value("slipstream_batching_inputs_count")
+    for what, values in (("batched", took), ("without", collapsed), ("idle", alone), ("idle, without", beside)):
+        p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
+        print(f"{what:14} p50 {p50:8.2f}  p99 {p99:8.2f}  max {max(values):8.2f} ms, of {len(values)}")
+    print(f"{inputs:.1f} inputs a call upstream")
+    added_ms = percentile(alone, 0.5) - percentile(beside, 0.5)
+    return [
+        at_most(f"p50 at {rate:g} calls/s", 12, percentile(took, 0.5), "ms"),
+        at_most(f"p99 at {rate:g} calls/s", 20, percentile(took, 0.99), "ms"),
+        Figure("added to an idle backend, p50", "<= 0.5 ms", f"{added_ms:.2f} ms", added_ms <= 0.5),
+    ]
+
+
+def table(seed: int) -> None:
+    """Print milliseconds in virtual time, by rate, with the window and without."""
+    print(f"{'calls/s':>8}  {'window p50':>10} {'p99':>7} {'in 100 ms':>9}  {'without p50':>11} {'p99':>9}")
+    for rate in _RATES:
+        through = in_virtual_time(partial(_replay, rate=rate, seed=seed, has_window=True))
+        beside = in_virtual_time(partial(_replay, rate=rate, seed=seed, has_window=False))
+        in_time = sum(took <= _TABLE_LIMIT_S * 1e3 for took in through) / len(through)
+        print(
+            f"{rate:8}  {percentile(through, 0.5):10.1f} {percentile(through, 0.99):7.1f} {in_time:9.1%}  "
+            f"{percentile(beside, 0.5):11.1f} {percentile(beside, 0.99):9.1f}"
+        )
+
+
+async def _replay(clock: VirtualClock, *, rate: float, seed: int, has_window: bool) -> list[float]:
+    random = Random(seed)
+    upstream = SerialEmbedder(clock)
+    backend: Backend = make_stage(upstream, clock) if has_window else upstream
+    took: list[float] = []
+
+    async def ask(call: Call) -> None:
+        began = clock.now()
+        await backend.send(call)
+        took.append((clock.now() - began) * 1e3)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(min(_TABLE_CALLS, int(60 * rate))):
+            await asyncio.sleep(random.expovariate(rate))
+            tasks.create_task(ask(embed("a")))
+    return took
+
+
+def main() -> int:
+    """Measure and print."""
+    options = parser(__doc__, count=4000, what="calls")
+    options.add_argument("--rate", type=float, default=400.0, help="calls per second (default 400)")
+    options.add_argument("--table", action="store_true", help="the table in virtual time instead")
+    options.add_argument("--json", type=Path, help="write the figures there, for `slipstream bench policies`")
+    given = options.parse_args()
+    if given.table:
+        table(given.seed)
+        return 0
+    figures = uvloop.run(live(given.rate, given.count, given.seed))
+    if given.json is not None:
+        lines = [TableLine(f"embeddings, {each.what}", each.asked, each.measured, note=_NOTE) for each in figures]
+        given.json.write_bytes(msgspec.json.encode(lines))
+    return report(figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
