@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, WithJsonSchema
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -94,6 +94,11 @@ Secret = Annotated[
     _schema("a reference to a secret", r"^(env|file):.+$", ["env:OPENAI_API_KEY", "file:/run/secrets/key"]),
 ]
 """A secret, written as env:NAME or file:PATH; resolved at load from the validation context's `environ`."""
+
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+"""A configured name: it becomes a metric label, so it is short and plain."""
 
 
 def format_duration(seconds: float) -> str:

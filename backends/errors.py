@@ -25,6 +25,7 @@
         ├── UpstreamRejectedKey      502, the gateway's own key is refused
         ├── UpstreamErrorEvent       502, a 200 stream whose first event is an error
         ├── NoBackendAvailable       503, every breaker is open
+        ├── Overloaded               429, it could not be answered in time
         └── UpstreamTimeout          504
             ├── ConnectTimeout       504, nothing was sent
             ├── PoolTimeout          503, no connection came free, nothing was sent
@@ -237,6 +238,27 @@ class NoBackendAvailable(UpstreamError):
 
     status = 503
     code = "no_backend_available"
+
+
+class Overloaded(UpstreamError):
+    """More is asked than the backends of the route can answer in time; nothing was sent."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "slo_shed"
+    log_level = logging.INFO
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        first_token_s: float | None = None,
+    ) -> None:
+        """`first_token_s`: how long after its arrival the call's first token would have come, as far as known."""
+        super().__init__(message, param=param, retry_after_s=retry_after_s)
+        self.first_token_s = first_token_s
 
 
 class UpstreamTimeout(UpstreamError):

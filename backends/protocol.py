@@ -6,13 +6,15 @@ Nothing here does any work; see `stream.py` for the pump and `clock.py` for time
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from backends.stream import Stream, StreamEnd
+from backends.tempo import Stopwatch
 
 Headers = list[tuple[bytes, bytes]]
 """HTTP fields as they travel: lower-case names, order and repeats kept."""
@@ -48,6 +50,35 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float = 600.0
 
 
+class Priority(IntEnum):
+    """Who goes first where not all can; whatever is lower waits for all of what is higher."""
+
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+class Slo(msgspec.Struct, frozen=True):
+    """When an answer is in time, in seconds: its first token, the mean gap between the others, its end."""
+
+    first_token_s: float
+    per_1k_prompt_s: float
+    token_gap_s: float
+    total_s: float = math.inf
+
+    def first_token_limit_s(self, prompt_tokens: int) -> float:
+        """How long the first token of a prompt of that length may take."""
+        return self.first_token_s + self.per_1k_prompt_s * prompt_tokens / 1000
+
+    def is_met(self, prompt_tokens: int, first_token_s: float, token_gap_s: float, total_s: float) -> bool:
+        """Whether an answer with these times was in time."""
+        return (
+            first_token_s <= self.first_token_limit_s(prompt_tokens)
+            and token_gap_s <= self.token_gap_s
+            and total_s <= self.total_s
+        )
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of one answer as the upstream counted them."""
 
@@ -81,10 +112,12 @@ class Facts:
         "first_token_at",
         "semantic",
         "sent_at",
+        "stopwatch",
         "stream_end",
         "upstream_model",
         "upstream_request_id",
         "usage",
+        "waited_s",
     )
 
     def __init__(self) -> None:
@@ -99,9 +132,13 @@ class Facts:
         self.semantic: SemanticFacts | None = None
         self.sent_at: float | None = None
         self.first_token_at: float | None = None
+        # Only where a route hides from clients what was stored: its caches keep the time of answers with them.
+        self.stopwatch: Stopwatch | None = None
         self.stream_end: StreamEnd | None = None
         self.upstream_request_id: str | None = None
         self.usage: Usage | None = None
+        # In front of backends that had no room; None where nobody lets calls wait.
+        self.waited_s: float | None = None
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +147,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     `raw` is the client's body as it came; `body` is the same decoded (None where it is not a JSON object),
     to be read and never written to. `path` is the path below the API root (`/chat/completions`), `query` the
     query string without its question mark. `headers` are the client's fields that may travel upstream
-    (credentials, cookies and hop-by-hop fields are already gone). `deadline` is in monotonic seconds.
+    (credentials, cookies and hop-by-hop fields are already gone). `deadline` is in monotonic seconds. `predicted` is
+    text that the answer will probably repeat: who can check it exactly may propose it to a model, nobody may answer
+    otherwise for it. `slo` is None where nobody has said when an answer is in time. `prompt_cache_key` is what calls
+    that begin alike have in common, for a provider that keeps prompts; empty where nobody asks it to.
     """
 
     operation: Operation
@@ -132,6 +172,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
     cache_control: str = ""
     timeouts: Timeouts = Timeouts()
+    predicted: str = ""
+    prompt_cache_key: str = ""
+    slo: Slo | None = None
+    priority: Priority = Priority.NORMAL
 
 
 class Reply:
@@ -202,6 +246,7 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     generated: int = 0
     drafted: int = 0
     accepted: int = 0
+    accepted_predicted: int = 0
     started: int = 0
     queue_s: float = 0.0
     queue_times: Sequence[float] = ()

@@ -99,6 +99,22 @@ class Stream:
             self._finish(StreamEnd.CLEAN)
         return piece
 
+    async def peek(self, num_bytes: int = 0) -> bytes:
+        """All that has arrived and was not read, once that is more than `num_bytes`; or all, where no more will come.
+
+        It stays to be read, and taps have not seen it. Not after the first `read`. Raises: as `read`.
+        """
+        while len(self._first) <= num_bytes:
+            try:
+                piece = await self._source.read()
+            except SlipstreamError as error:
+                self._finish(StreamEnd(error.stream_end))
+                raise
+            if not piece:
+                break
+            self._first += piece
+        return self._first
+
     async def forward(self, receive: Receive) -> bool:
         """Hand every piece to `receive` as it arrives, until it asks for a pause (True) or a clean end (False).
 

@@ -12,6 +12,7 @@ from prometheus_client import Counter
 
 from backends.protocol import CacheOutcome, Operation, SemanticFacts, Usage
 from backends.stream import StreamEnd
+from gateway.slo_outcome import SloOutcome
 
 _MAX_LINES = 10_000
 
@@ -42,6 +43,8 @@ class Line(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     upstream_request_id: str | None = None
     semantic: SemanticFacts | None = None
+    waited_ms: float | None = None
+    slo: SloOutcome | None = None
 
 
 class AccessLog:

@@ -1,13 +1,13 @@
 """The one place that constructs: from a loaded policy to stacks of backends, in the order in which calls meet them.
 
-    fallback -> exact cache -> semantic cache -> pool (balance, retry, breaker) -> leaf
+    fallback -> pacing -> exact cache -> semantic cache -> batching -> pool (balance, retry, breaker) -> leaf
 
 A stage that a route does not ask for is not in its stack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from graphlib import TopologicalSorter
 from random import Random
 from typing import TYPE_CHECKING
@@ -15,22 +15,32 @@ from typing import TYPE_CHECKING
 from backends.clock import Clock
 from backends.config import Config
 from backends.errors import ConfigurationError
+from backends.health import Probed
 from backends.protocol import Backend, Timeouts
 from backends.registry import Registry
 from gateway.auth import Keyring
 from gateway.runtime import Runtime, Stack
+from policies.admission.admission import Admission
+from policies.autoscale import Autoscale
+from policies.batching.embeddings import EmbeddingBatches
 from policies.cache.exact import ExactCache
+from policies.cache.pacing import Pacing
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher
 from policies.pool.fallback import Fallback, Target
-from policies.pool.fleet import Fleet, is_balanced_by_load
+from policies.pool.fleet import Fleet, is_watched
+from policies.pool.hedge import Hedging
 from policies.pool.pool import Member, Pool
-from policies.schema import RoutePolicy, StoresPolicy
+from policies.pool.prober import Patient, Prober
+from policies.schema import FallbackOn, RoutePolicy, StoresPolicy
 
 if TYPE_CHECKING:
     from policies.cache.semantic.build import Semantics
+
+
+_OVERLOAD: tuple[FallbackOn, ...] = ("overload",)
 
 
 def build_store(policy: StoresPolicy, clock: Clock) -> Store:
@@ -68,10 +78,15 @@ def assemble(
     order = TopologicalSorter({name: _routes_below(route) for name, route in routes.items()}).static_order()
     semantics = _semantics(loaded, clock, previous)
     fleet = _fleet(loaded, leaves, clock, previous, seed)
+    admission = Admission(loaded.policy.routes, fleet, clock) if fleet is not None else None
+    autoscale = Autoscale(loaded.policy.routes, fleet, admission, clock) if fleet and admission else None
+    known = previous.leaves if previous is not None else leaves
+    newcomers = frozenset(name for name, leaf in leaves.items() if known.get(name) is not leaf)
     stacks: dict[str, Stack] = {}
     for name in order:
-        pool = _pool(routes[name], leaves, fleet, clock, seed)
+        pool = _pool(routes[name], leaves, newcomers, fleet, admission, clock=clock, seed=seed)
         stacks[name] = _stack(routes[name], pool, leaves, stacks, clock=clock, store=store, semantics=semantics)
+    prober = _prober(leaves, [stack.pool for stack in stacks.values()], clock, seed)
     return Runtime(
         loaded=loaded,
         keyring=Keyring(loaded.policy.keys),
@@ -81,11 +96,17 @@ def assemble(
         model_labels=_model_labels(loaded),
         resources=(
             *((fleet,) if fleet is not None else ()),
+            *((admission,) if admission is not None else ()),
+            *((autoscale,) if autoscale is not None else ()),
+            *((prober,) if prober is not None else ()),
             *(semantics.settled().resources if semantics is not None else ()),
         ),
         semantic=semantics.administration if semantics is not None else None,
         semantics=semantics,
         fleet=fleet,
+        admission=admission,
+        autoscale=autoscale,
+        prober=prober,
     )
 
 
@@ -93,20 +114,37 @@ def _fleet(
     loaded: LoadedPolicy, leaves: Mapping[str, Backend], clock: Clock, previous: Runtime | None, seed: int | None
 ) -> Fleet | None:
     routes = loaded.policy.routes
-    if not any(is_balanced_by_load(route) for route in routes):
+    if not any(is_watched(route) for route in routes):
         return None
     known = previous.fleet if previous is not None else None
     return Fleet(routes, leaves, clock, random=Random(seed), folder=loaded.policy.stores.state, previous=known)
 
 
 def _pool(
-    route: RoutePolicy, leaves: Mapping[str, Backend], fleet: Fleet | None, clock: Clock, seed: int | None
+    route: RoutePolicy,
+    leaves: Mapping[str, Backend],
+    newcomers: Collection[str],
+    fleet: Fleet | None,
+    admission: Admission | None,
+    *,
+    clock: Clock,
+    seed: int | None,
 ) -> Pool:
     has_weights = route.balance != "round_robin"
+    gate = admission.gates.get(route.name) if admission is not None else None
+    hedging = None
+    if route.hedge is not None:
+        hedging = Hedging(route.hedge, clock, gate.is_calm) if gate is not None else Hedging(route.hedge, clock)
     return Pool(
         route.name,
         [
-            Member(leaves[part.ref], part.model, part.weight if has_weights else min(part.weight, 1), part.priority)
+            Member(
+                leaves[part.ref],
+                part.model,
+                part.weight if has_weights else min(part.weight, 1),
+                part.priority,
+                is_new=part.ref in newcomers,
+            )
             for part in route.backends
         ],
         retry=route.retry,
@@ -114,7 +152,19 @@ def _pool(
         clock=clock,
         random=Random(seed),
         routing=fleet.routing(route.name) if fleet is not None else None,
+        gate=gate,
+        hedging=hedging,
+        provider_cache=route.routing.provider_cache,
     )
+
+
+def _prober(leaves: Mapping[str, Backend], pools: Sequence[Pool], clock: Clock, seed: int | None) -> Prober | None:
+    patients = {
+        name: Patient(leaf, leaf.health, [breaker for pool in pools for breaker in pool.breakers_of(leaf)])
+        for name, leaf in leaves.items()
+        if isinstance(leaf, Probed) and leaf.health is not None
+    }
+    return Prober(patients, clock, Random(seed)) if patients else None
 
 
 def _semantics(loaded: LoadedPolicy, clock: Clock, previous: Runtime | None) -> Semantics | None:
@@ -158,11 +208,21 @@ def _stack(
         total_s=route.timeouts.total,
     )
     backend: Backend = pool
+    batches = None
+    if route.batching is not None:
+        num_backends = max(1, sum(part.weight > 0 for part in route.backends))
+        batches = backend = EmbeddingBatches(pool, route.batching, clock, max_in_flight=num_backends)
     if semantics is not None and _has_semantic(route):
         judges = [(stacks[name].backend, stacks[name].timeouts) for name in _judges(route)]
         backend = semantics.stage(route, backend, leaves, judges[0] if judges else None)
     if route.cache is not None and route.cache.exact.enabled:
         backend = ExactCache(backend, route.cache, store, clock, route=route.name)
+    if route.cache is not None and route.cache.pacing != "off":
+        backend = Pacing(backend, clock, Random())
+    if route.admission is not None and route.admission.degrade_to is not None:
+        degraded = stacks[route.admission.degrade_to]
+        target = Target(route.admission.degrade_to, degraded.backend, degraded.timeouts)
+        backend = Fallback(backend, [target], _OVERLOAD, clock)
     if route.fallbacks is not None:
         targets = [Target(name, stacks[name].backend, stacks[name].timeouts) for name in route.fallbacks.routes]
         backend = Fallback(backend, targets, route.fallbacks.on, clock)
@@ -171,15 +231,18 @@ def _stack(
         backend=backend,
         timeouts=timeouts,
         lists_models_from=tuple({part.ref: leaves[part.ref] for part in route.backends}.values()),
-        breaker_states=pool.breaker_states,
+        pool=pool,
+        batches=batches,
         operations=backend.capabilities.operations,
+        slo=route.slo.limits if route.slo is not None else None,
     )
 
 
 def _routes_below(route: RoutePolicy) -> tuple[str, ...]:
     """Routes whose stacks this one asks."""
     fallbacks = route.fallbacks.routes if route.fallbacks is not None else ()
-    return (*fallbacks, *_judges(route))
+    degraded = (route.admission.degrade_to,) if route.admission is not None and route.admission.degrade_to else ()
+    return (*fallbacks, *degraded, *_judges(route))
 
 
 def _judges(route: RoutePolicy) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from backends.errors import Unauthorized
+from backends.protocol import Priority
 from policies.match import allows
 from policies.schema import KeyPolicy
 
@@ -20,6 +21,7 @@ class Principal(msgspec.Struct, frozen=True):
     tenant: str
     models: tuple[str, ...]
     admin: bool = False
+    priority: Priority = Priority.NORMAL
 
     def may_use(self, model: str) -> bool:
         """Whether the key's `models` cover this one."""
@@ -39,7 +41,9 @@ class Keyring:
 
     def __init__(self, keys: Sequence[KeyPolicy]) -> None:
         self._principals = {
-            _digest(key.key.get_secret_value().encode("utf-8")): Principal(key.name, key.tenant, key.models, key.admin)
+            _digest(key.key.get_secret_value().encode("utf-8")): Principal(
+                key.name, key.tenant, key.models, key.admin, Priority[key.priority.upper()]
+            )
             for key in keys
         }
 

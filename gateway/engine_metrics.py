@@ -142,6 +142,7 @@ _TOTALS = (
     ("preemptions", "vllm:num_preemptions", "Answers that had to give their room up and wait again."),
     ("drafted", "vllm:spec_decode_num_draft_tokens", "Tokens that were proposed."),
     ("accepted", "vllm:spec_decode_num_accepted_tokens", "Proposed tokens that the model would have said too."),
+    ("accepted_predicted", "slipstream_engine_accepted_predicted_tokens", "Those of them that a prediction proposed."),
     ("evicted_pages", "slipstream_engine_evicted_pages", "Cached pages given up for others."),
     ("steps", "slipstream_engine_steps", "Steps of the model."),
     ("step_answers", "slipstream_engine_step_answers", "Answers in those steps, summed: the batch fill."),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from backends.clock import Clock
-from backends.protocol import Facts, Operation
+from backends.protocol import Facts, Operation, Slo
 from gateway.access_log import AccessLog, Line
 from gateway.auth import ANONYMOUS, Principal
+from gateway.slo_outcome import SloOutcome, slo_outcome
 from gateway.telemetry import OTHER, Metrics, RouteMetrics
 
 _BATCH = 64
 _SETTLE_EVERY_S = 0.1
+_BYTES_PER_TOKEN = 4
 
 
 class Exchange:
@@ -28,8 +31,10 @@ class Exchange:
         "model_label",
         "operation",
         "principal",
+        "request_bytes",
         "request_id",
         "route",
+        "slo",
         "started_at",
         "status",
         "stream",
@@ -44,6 +49,8 @@ class Exchange:
         self.model = ""
         self.model_label = OTHER
         self.route = OTHER
+        self.slo: Slo | None = None
+        self.request_bytes = 0
         self.stream = False
         self.facts = Facts()
         self.status = 0
@@ -63,6 +70,7 @@ class Observer:
         self._finished: list[Exchange] = []
         self._routes: dict[tuple[str, Operation, str], RouteMetrics] = {}
         self._attempts: dict[tuple[str, str], int] = {}
+        self._slo: Counter[tuple[str, SloOutcome]] = Counter()
 
     def finished(self, exchange: Exchange) -> None:
         """Take note of one exchange that is over."""
@@ -79,6 +87,9 @@ class Observer:
         for where, number in self._attempts.items():
             self._metrics.attempts.labels(*where).inc(number)
         self._attempts.clear()
+        for (route_name, outcome), number in self._slo.items():
+            self._metrics.admission.requests.labels(route_name, outcome).inc(number)
+        self._slo.clear()
 
     async def run(self) -> None:
         """Settle and write the log until cancelled, then write what is left."""
@@ -97,11 +108,14 @@ class Observer:
         exchanges, self._finished = self._finished, []
         wall_offset_s = self._clock.wall() - self._clock.now()
         for exchange in exchanges:
-            self._count(exchange)
+            outcome = _slo_outcome(exchange)
+            self._count(exchange, outcome)
             if self._log is not None:
-                self._log.add(_line(exchange, wall_offset_s))
+                line = _line(exchange, wall_offset_s)
+                line.slo = outcome
+                self._log.add(line)
 
-    def _count(self, exchange: Exchange) -> None:
+    def _count(self, exchange: Exchange, outcome: SloOutcome | None) -> None:
         facts = exchange.facts
         labels = (exchange.route, exchange.operation, exchange.model_label)
         route = self._routes.get(labels)
@@ -111,10 +125,28 @@ class Observer:
         if facts.attempts:
             where = (exchange.route, facts.backend or OTHER)
             self._attempts[where] = self._attempts.get(where, 0) + facts.attempts
+        if outcome is not None:
+            self._slo[exchange.route, outcome] += 1
+        if facts.waited_s is not None:
+            self._metrics.admission.wait.labels(exchange.route).observe(facts.waited_s)
         if facts.fallback_route is not None:
             self._metrics.fallbacks.labels(exchange.route, facts.fallback_route).inc()
         if exchange.error_code is not None:
             self._metrics.errors.labels(exchange.route, exchange.error_code).inc()
+
+
+def _slo_outcome(exchange: Exchange) -> SloOutcome | None:
+    if exchange.slo is None:
+        return None
+    return slo_outcome(
+        exchange.slo,
+        exchange.facts,
+        status=exchange.status,
+        error_code=exchange.error_code,
+        started_at=exchange.started_at,
+        finished_at=exchange.finished_at,
+        prompt_tokens=exchange.request_bytes // _BYTES_PER_TOKEN,
+    )
 
 
 def _line(exchange: Exchange, wall_offset_s: float) -> Line:
@@ -139,6 +171,8 @@ def _line(exchange: Exchange, wall_offset_s: float) -> Line:
     line.error = exchange.error_code
     line.upstream_request_id = facts.upstream_request_id
     line.semantic = facts.semantic
+    if facts.waited_s:
+        line.waited_ms = round(facts.waited_s * 1e3, 3)
     if exchange.stream:
         line.stream_end = facts.stream_end
         if facts.first_token_at is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from backends.protocol import ModelServer
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from prometheus_client import Gauge
 
     from gateway.runtime import Runtime
+    from policies.admission.gate import Gate
     from policies.cache.store import Store
 
 
@@ -28,14 +30,23 @@ def refresh_gauges(core: Core, store: Store) -> None:
         if isinstance(backend, ModelServer):
             metrics.engines.refresh(name, backend)
     for route, stack in core.runtime.stacks.items():
-        for name, state in stack.breaker_states().items():
+        for name, state in stack.pool.breaker_states().items():
             metrics.breaker_open.labels(route, name).set(state != "closed")
+        metrics.pools.refresh(stack.pool)
+        if stack.batches is not None:
+            metrics.batching.refresh(route, stack.batches)
+    if core.runtime.prober is not None:
+        metrics.pools.refresh_probes(core.runtime.prober)
     if core.runtime.semantic is not None:
         for route, stage in core.runtime.semantic.stages.items():
             metrics.semantic.refresh(route, stage)
         metrics.semantic.refresh_store(core.runtime.semantic.answers)
     if core.runtime.fleet is not None:
         metrics.routing.refresh(core.runtime.fleet)
+    if core.runtime.autoscale is not None:
+        metrics.scaling.refresh(core.runtime.autoscale)
+    for route, gate in _gates_of(core.runtime).items():
+        metrics.admission.refresh(route, gate)
     held = store.statistics()
     metrics.store_entries.set(held.entries)
     metrics.store_bytes.set(held.bytes)
@@ -70,10 +81,37 @@ def retire_gauges(core: Core, previous: Runtime) -> None:
         for name in previous.fleet.names - kept_replicas:
             for gauge in metrics.routing.gauges():
                 _retire(gauge, name)
+    if previous.autoscale is not None:
+        kept_routes = runtime.autoscale.signals().keys() if runtime.autoscale is not None else frozenset()
+        metrics.scaling.refresh(previous.autoscale)
+        for name in previous.autoscale.signals().keys() - kept_routes:
+            for gauge in metrics.scaling.metrics():
+                _retire(gauge, name)
+    gates = _gates_of(runtime)
+    for route, gate in _gates_of(previous).items():
+        metrics.admission.refresh(route, gate)
+        if route not in gates:
+            for gauge in metrics.admission.gauges():
+                _retire(gauge, route)
+    if previous.prober is not None:
+        metrics.pools.refresh_probes(previous.prober)
+        kept_patients = runtime.prober.patients.keys() if runtime.prober is not None else frozenset()
+        for name in previous.prober.patients.keys() - kept_patients:
+            _retire(metrics.pools.up, name)
     for route, stack in previous.stacks.items():
-        kept = runtime.stacks[route].breaker_states() if route in runtime.stacks else {}
-        for name in stack.breaker_states().keys() - kept.keys():
+        if stack.batches is not None:
+            metrics.batching.refresh(route, stack.batches)
+            if route not in runtime.stacks or runtime.stacks[route].batches is None:
+                for gauge in metrics.batching.gauges():
+                    _retire(gauge, route)
+        metrics.pools.refresh(stack.pool)
+        kept = runtime.stacks[route].pool.breaker_states() if route in runtime.stacks else {}
+        for name in stack.pool.breaker_states().keys() - kept.keys():
             _retire(metrics.breaker_open, route, name)
+
+
+def _gates_of(runtime: Runtime) -> Mapping[str, Gate]:
+    return runtime.admission.gates if runtime.admission is not None else {}
 
 
 def _retire(gauge: Gauge, *labels: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from starlette.types import Send
 
-from backends.errors import SlipstreamError
+from backends.errors import Overloaded, SlipstreamError
 from backends.protocol import Headers, Reply
 from backends.sse import encode_event
 from backends.stream import Stream
@@ -19,7 +21,10 @@ async def send_error(connection: ClientConnection, error: SlipstreamError, heade
     """An error of ours in OpenAI's shape."""
     headers.append(JSON_HEADER)
     if error.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s + 0.5))))
+        headers.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after_s))))
+        headers.append((b"retry-after-ms", b"%d" % max(1, ceil(error.retry_after_s * 1e3))))
+    if isinstance(error, Overloaded) and error.first_token_s is not None:
+        headers.append((b"x-slo-predicted-ttft-ms", b"%d" % ceil(error.first_token_s * 1e3)))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await connection.answer(error.status, headers, error.body())

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from backends.protocol import Backend, Operation, Timeouts
+from backends.protocol import Backend, Operation, Slo, Timeouts
 from gateway.auth import Keyring
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher
 from policies.schema import RoutePolicy
 
 if TYPE_CHECKING:
+    from policies.admission.admission import Admission
+    from policies.autoscale import Autoscale
+    from policies.batching.embeddings import EmbeddingBatches
     from policies.cache.semantic.admin import Administration
     from policies.cache.semantic.build import Semantics
     from policies.pool.fleet import Fleet
+    from policies.pool.pool import Pool
+    from policies.pool.prober import Prober
 
 
 class Resource(Protocol):
@@ -37,8 +42,12 @@ class Stack:
     timeouts: Timeouts
     lists_models_from: tuple[Backend, ...]
     """Its leaves: who to ask which models there are."""
-    breaker_states: Callable[[], Mapping[str, str]]
+    pool: Pool
+    """The innermost stage: what chooses among the leaves."""
     operations: frozenset[Operation]
+    batches: EmbeddingBatches | None = None
+    """Its windows, where it has some."""
+    slo: Slo | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +68,12 @@ class Runtime:
     """The same for the next runtime, which takes over what stays."""
     fleet: Fleet | None = None
     """What is known of backends that are balanced by load."""
+    admission: Admission | None = None
+    """Who waits in front of them."""
+    autoscale: Autoscale | None = None
+    """How many of them there should be."""
+    prober: Prober | None = None
+    """Who asks backends how they are, where one wants to be asked."""
     in_flight: int = 0
 
     @property

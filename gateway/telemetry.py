@@ -12,8 +12,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from backends.protocol import CacheOutcome, Facts, Operation
 from backends.stream import StreamEnd
+from gateway.admission_metrics import AdmissionMetrics
+from gateway.batching_metrics import BatchingMetrics
 from gateway.engine_metrics import EngineMetrics
+from gateway.pool_metrics import PoolMetrics
 from gateway.routing_metrics import RoutingMetrics
+from gateway.scaling_metrics import ScalingMetrics
 from gateway.semantic_metrics import SemanticMetrics
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
@@ -70,6 +74,10 @@ class Metrics:
         self.engines = EngineMetrics(registry)
         self.semantic = SemanticMetrics(registry)
         self.routing = RoutingMetrics(registry)
+        self.scaling = ScalingMetrics(registry)
+        self.pools = PoolMetrics(registry)
+        self.batching = BatchingMetrics(registry)
+        self.admission = AdmissionMetrics(registry)
 
 
 class RouteMetrics:

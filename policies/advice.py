@@ -34,11 +34,12 @@ def _unreachable_routes(policy: Policy) -> Iterable[str]:
 
 def _unused(policy: Policy) -> Iterable[str]:
     named = {name for route in policy.routes if route.fallbacks is not None for name in route.fallbacks.routes}
+    named |= {route.admission.degrade_to for route in policy.routes if route.admission and route.admission.degrade_to}
     semantics = [route.cache.semantic for route in policy.routes if route.cache is not None]
     named |= {semantic.judge.route for semantic in semantics if semantic is not None and semantic.judge is not None}
     for index, route in enumerate(policy.routes):
         if route.match.internal and route.name not in named:
-            yield f'routes[{index}]: route "{route.name}" is internal, and no route names it in its fallbacks'
+            yield f'routes[{index}]: route "{route.name}" is internal, and no other route names it'
     refs = {part.ref for route in policy.routes for part in route.backends}
     refs |= {semantic.encoder.backend for semantic in semantics if semantic is not None and semantic.encoder.backend}
     for name in policy.backends:

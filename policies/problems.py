@@ -14,8 +14,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from backends.config import NAME_PATTERN
 from policies.locate import Document, Place, Problem
-from policies.schema import NAME_PATTERN
 from policies.units import Unit, unit_of, with_unit, without_wrapping
 
 _SECRET_KEY = re.compile(r"key$|secret|password|authorization|cookie|token$", re.IGNORECASE)

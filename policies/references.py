@@ -11,6 +11,7 @@ from policies.problems import show, unknown
 
 _MAX_CYCLES = 20
 _JUDGE_ROUTE = ("cache", "semantic", "judge", "route")
+_DEGRADE_TO = ("admission", "degrade_to")
 _ENCODER_BACKEND = ("cache", "semantic", "encoder", "backend")
 
 
@@ -38,6 +39,7 @@ def check_references(document: Document) -> Iterator[Problem]:
         for named in _texts(document, (*part, "ref"))
     ]
     fallbacks = [named for place in routes for named in _texts(document, (*place, "fallbacks", "routes"))]
+    degraded = [named for place in routes for named in _texts(document, (*place, *_DEGRADE_TO))]
     judges = [named for place in routes for named in _texts(document, (*place, *_JUDGE_ROUTE))]
     judges += _texts(document, ("defaults", *_JUDGE_ROUTE))
     encoders = [named for place in routes for named in _texts(document, (*place, *_ENCODER_BACKEND))]
@@ -47,7 +49,7 @@ def check_references(document: Document) -> Iterator[Problem]:
     yield from _twice("route", route_names, document)
     yield from _twice("key", key_names, document)
     yield from _dangling("backend", [*refs, *encoders], known_backends, document)
-    yield from _dangling("route", [*fallbacks, *judges], [named.name for named in route_names], document)
+    yield from _dangling("route", [*fallbacks, *degraded, *judges], [named.name for named in route_names], document)
     yield from _dangling("key", matched_keys, [named.name for named in key_names], document)
     yield from _dangling("tenant", matched_tenants, sorted(tenants), document)
     yield from _cycles(routes, document)
@@ -98,6 +100,7 @@ def _cycles(routes: list[Place], document: Document) -> Iterable[Problem]:
         for route in _texts(document, (*place, "name")):
             targets = graph.setdefault(route.name, {})
             targets.update((named.name, named.place) for named in _judge_of(document, place))
+            targets.update((named.name, named.place) for named in _texts(document, (*place, *_DEGRADE_TO)))
             targets.update((named.name, named.place) for named in _texts(document, (*place, "fallbacks", "routes")))
     for _ in range(_MAX_CYCLES):
         try:

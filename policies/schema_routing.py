@@ -30,6 +30,12 @@ class PricePolicy(Config):
 
     input_per_1m: float = Field(ge=0, le=1e6, description="For a million tokens of prompts.")
     output_per_1m: float = Field(ge=0, le=1e6, description="For a million tokens of answers.")
+    cached_input_per_1m: float | None = Field(
+        None,
+        ge=0,
+        le=1e6,
+        description="For a million tokens of prompts that it has kept; without it the same as `input_per_1m`.",
+    )
 
 
 class RoutingPolicy(Config):
@@ -57,6 +63,11 @@ class RoutingPolicy(Config):
         ge=0,
         le=50_000_000,
         description="Room of each backend for keys and values, in tokens: how much of past prompts it can still hold.",
+    )
+    provider_cache: bool = Field(
+        False,
+        description="Ask providers to keep the beginnings of long prompts: `prompt_cache_key` for backends of type "
+        "openai, `cache_control` for anthropic, where the client has set none.",
     )
 
     def balance(self, members: Iterable[tuple[int, int]]) -> Balance:

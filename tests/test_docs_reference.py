@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,15 +17,29 @@ from backends.headers import _DROPPED_FROM_ANSWERS
 from backends.protocol import CacheOutcome, Operation
 from backends.stream import StreamEnd
 from gateway.access_log import Line
+from gateway.admission_metrics import AdmissionMetrics
+from gateway.batching_metrics import BatchingMetrics
 from gateway.engine_metrics import EngineMetrics
 from gateway.incoming import _OWN
+from gateway.pool_metrics import PoolMetrics
 from gateway.routing_metrics import RoutingMetrics
+from gateway.scaling_metrics import ScalingMetrics
 from gateway.semantic_metrics import SemanticMetrics
 from gateway.settings import Settings
 from gateway.telemetry import Metrics
 from policies.schema import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
 from policies.units import unit_of, with_unit
 from tests.support.docs import ROOT, blocks, names, page, table
+
+GROUPS: dict[str, Callable[[CollectorRegistry], Any]] = {
+    "engine": EngineMetrics,
+    "semantic": SemanticMetrics,
+    "routing": RoutingMetrics,
+    "pool": PoolMetrics,
+    "batching": BatchingMetrics,
+    "admission": AdmissionMetrics,
+    "autoscaling": ScalingMetrics,
+}
 
 
 def test_docs_metrics_are_those_of_the_registry() -> None:
@@ -36,68 +52,36 @@ def test_docs_metrics_are_those_of_the_registry() -> None:
     }
 
 
-def test_docs_engine_metrics_are_those_of_the_registry() -> None:
-    """Every metric of a model in this process is described with its name, type and labels, in the words of the code."""
+@pytest.mark.parametrize("kind", GROUPS)
+def test_docs_metrics_of_a_group_are_those_of_the_registry(kind: str) -> None:
+    """Every metric of a group is described with its name, type and labels, in the words of the code."""
     described = [
-        [row[0].strip("`"), row[1], names(row[2]), row[3]] for row in table("docs/metrics.md", "engine metric")
+        [row[0].strip("`"), row[1], names(row[2]), row[3]] for row in table("docs/metrics.md", f"{kind} metric")
     ]
 
     assert described == [
         [
             metric._name + "_total" * (metric._type == "counter"),
             metric._type,
+            # Those of the engine are the same for all of its metrics.
             [name for name in metric._labelnames if name not in ("model_name", "engine")],
             metric._documentation,
         ]
-        for metric in EngineMetrics(CollectorRegistry()).metrics()
-    ]
-
-
-def test_docs_semantic_metrics_are_those_of_the_registry() -> None:
-    """Every metric of the semantic cache is described with its name, type and labels, in the words of the code."""
-    described = [
-        [row[0].strip("`"), row[1], names(row[2]), row[3]] for row in table("docs/metrics.md", "semantic metric")
-    ]
-
-    assert described == [
-        [
-            metric._name + "_total" * (metric._type == "counter"),
-            metric._type,
-            [*metric._labelnames],
-            metric._documentation,
-        ]
-        for metric in SemanticMetrics(CollectorRegistry()).metrics()
-    ]
-
-
-def test_docs_routing_metrics_are_those_of_the_registry() -> None:
-    """Every metric of balancing is described with its name, type and labels, in the words of the code."""
-    described = [
-        [row[0].strip("`"), row[1], names(row[2]), row[3]] for row in table("docs/metrics.md", "routing metric")
-    ]
-
-    assert described == [
-        [
-            metric._name + "_total" * (metric._type == "counter"),
-            metric._type,
-            [*metric._labelnames],
-            metric._documentation,
-        ]
-        for metric in RoutingMetrics(CollectorRegistry()).metrics()
+        for metric in GROUPS[kind](CollectorRegistry()).metrics()
     ]
 
 
 def test_docs_metrics_queries_use_metrics_that_exist() -> None:
     """Every query asks for described metrics and labels only; there are at least five."""
     described = {row[0].strip("`"): names(row[2]) for row in table("docs/metrics.md", "metric")}
-    for kind in ("engine metric", "semantic metric", "routing metric"):
-        described |= {row[0].strip("`"): names(row[2]) for row in table("docs/metrics.md", kind)}
+    for kind in GROUPS:
+        described |= {row[0].strip("`"): names(row[2]) for row in table("docs/metrics.md", f"{kind} metric")}
     queries = [block.text for block in blocks("promql")]
 
     assert len(queries) >= 5
     for query in queries:
         for name, selected in re.findall(r"(slipstream_\w+)(\{[^}]*\})?", query):
-            metric = name.removesuffix("_bucket")
+            metric = re.sub("_(bucket|sum|count)$", "", name)
             assert metric in described
             assert set(re.findall(r"(\w+)[=!]", selected)) <= set(described[metric])
 

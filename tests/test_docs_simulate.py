@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gateway.simulate.fleet import DEFAULT_PROFILE, PROFILES
 from gateway.simulate.report import Report
-from gateway.simulate.slo import Slo
+from gateway.simulate.slo import slo_text
+from policies.schema_admission import SloPolicy
 from tests.support.docs import names, page, table
 
 
@@ -19,7 +20,7 @@ def test_docs_simulate_defaults_are_those_of_the_code() -> None:
     """The limits, the profiles and the host tier that the page names."""
     text = page("docs/simulate.md")
 
-    assert f"--slo {Slo().text()}" in text
+    assert f"--slo {slo_text(SloPolicy())}" in text
     assert all(f"`{name}:8`" in text for name in PROFILES)
     assert f"`{DEFAULT_PROFILE}:8`, or `8` for short" in text
     assert PROFILES["h200-8b-host"].host_kv_tokens == 4_000_000

@@ -18,7 +18,9 @@ ROOT = Path(__file__).parent.parent
 LAYERS = ("kernels", "backends", "policies", "gateway")
 """From the bottom to the top."""
 MAX_LINES = 400
-SHARED_BACKENDS = {f"backends.{name}" for name in ("protocol", "stream", "errors", "clock", "config", "sse")}
+SHARED_BACKENDS = {
+    f"backends.{name}" for name in ("protocol", "stream", "errors", "clock", "config", "health", "sse", "tempo")
+}
 """What policies may know of backends."""
 CONCRETE = (
     *("backends.http", "backends.scripted", "backends.engine", "backends.serving"),

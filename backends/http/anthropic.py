@@ -20,6 +20,7 @@ from backends.errors import (
     UpstreamErrorEvent,
     UpstreamGarbage,
 )
+from backends.health import HealthConfig
 from backends.http.anthropic_events import EventTranslator, TranslatedSource
 from backends.http.anthropic_reply import (
     OVERLOADED,
@@ -30,6 +31,7 @@ from backends.http.anthropic_reply import (
     translate_headers,
 )
 from backends.http.anthropic_request import build_request
+from backends.http.probe import ask_health
 from backends.http.transport import Transport, parse_origin
 from backends.http.wire import Exchange, Limits, Wire
 from backends.protocol import Call, Capabilities, Facts, Headers, Operation, Reply, Statistics
@@ -69,6 +71,7 @@ class AnthropicConfig(Config):
         1000, ge=1, le=100_000, description="Connections open at once; more calls wait in line."
     )
     max_answer: ByteSize = Field(64 * 1024**2, ge=1024, description="The largest answer that is read whole.")
+    health: HealthConfig | None = Field(None, description="Asking it how it is; without this section nobody does.")
 
     @field_validator("base_url")
     @classmethod
@@ -112,6 +115,16 @@ class AnthropicBackend:
     def statistics(self) -> Statistics:
         """Calls and connections."""
         return self._wire.statistics()
+
+    @property
+    def health(self) -> HealthConfig | None:
+        """How it wants to be asked whether it works."""
+        return self._config.health
+
+    async def check_health(self) -> None:
+        """See `Probed.check_health`."""
+        assert self._config.health is not None, "nobody asks who is not to be asked"
+        await ask_health(self._wire, self._config.health, self._fixed_headers, self._clock)
 
     async def send(self, call: Call) -> Reply:
         """Ask the Messages API, and answer as a chat completion.

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from backends.errors import InvalidRequest
+from backends.http.anthropic_cache import mark_for_cache
 from backends.protocol import Call
 
 Block: TypeAlias = dict[str, Any]
@@ -78,6 +79,8 @@ def build_request(call: Call, default_max_tokens: int) -> bytes:
     _add_tools(request, body)
     _add_output(request, body)
     _add_metadata(request, body)
+    if call.prompt_cache_key:
+        mark_for_cache(request)
     try:
         return msgspec.json.encode(request)
     except (UnicodeEncodeError, RecursionError) as error:

@@ -18,9 +18,11 @@ from backends.clock import Clock
 from backends.config import ByteSize, Config, Secret
 from backends.errors import ConfigurationError, FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
 from backends.headers import end_to_end
+from backends.health import HealthConfig
 from backends.http.error_reply import error_reply
 from backends.http.foreign import HttpxWire
 from backends.http.meter import Answer, StreamMeter
+from backends.http.probe import ask_health
 from backends.http.splice import ask_for_usage, set_field
 from backends.http.transport import Transport, parse_origin
 from backends.http.wire import Exchange, Limits, Wire
@@ -33,6 +35,7 @@ _MAX_ERROR_BYTES = 1024**2
 _NO_LIMIT_S = float("inf")
 _COUNTED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.RESPONSES})
 _WITH_USAGE_CHUNK = frozenset({Operation.CHAT, Operation.COMPLETION})
+_WITH_PROMPT_CACHE_KEY = frozenset({Operation.CHAT, Operation.RESPONSES})
 _decode_answer = msgspec.json.Decoder(Answer).decode
 
 
@@ -64,6 +67,7 @@ class OpenAIConfig(Config):
         True,
         description="Ask for the usage of streamed answers; it is taken out again where the client did not ask.",
     )
+    health: HealthConfig | None = Field(None, description="Asking it how it is; without this section nobody does.")
     transport: str | None = Field(
         None,
         pattern=r"^[\w.]+:[\w.]+$",
@@ -127,6 +131,16 @@ class OpenAIBackend:
         """Calls and connections."""
         return self._wire.statistics()
 
+    @property
+    def health(self) -> HealthConfig | None:
+        """How it wants to be asked whether it works."""
+        return self._config.health
+
+    async def check_health(self) -> None:
+        """See `Probed.check_health`."""
+        assert self._config.health is not None, "nobody asks who is not to be asked"
+        await ask_health(self._wire, self._config.health, self._fixed_headers, self._clock)
+
     async def send(self, call: Call) -> Reply:
         """Pass the call on.
 
@@ -171,6 +185,8 @@ class OpenAIBackend:
             raw = set_field(raw, body, "model", call.model)
         if call.stream and not call.include_usage and self._config.stream_usage and call.operation in _WITH_USAGE_CHUNK:
             raw = ask_for_usage(raw, body)
+        if call.prompt_cache_key and call.operation in _WITH_PROMPT_CACHE_KEY and body.get("prompt_cache_key") is None:
+            raw = set_field(raw, body, "prompt_cache_key", call.prompt_cache_key)
         return raw
 
     async def _reply(self, call: Call, exchange: Exchange) -> Reply:

@@ -30,6 +30,7 @@ from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
 from gateway.relay import send_error, send_error_event, send_stream
 from gateway.runtime import Runtime, Stack
+from policies.admission.asked import ASKED_HEADERS, read_asked
 
 _logger = logging.getLogger(__name__)
 _HIDES_USAGE = frozenset({Operation.CHAT, Operation.COMPLETION})
@@ -108,6 +109,13 @@ class Endpoint:
         stack = runtime.stacks[route.name]
         if self._operation not in stack.operations:
             raise UnknownPath(f"the backends of this route do not answer {path}")
+        slo, priority = stack.slo, principal.priority
+        if slo is not None:
+            slo, priority = read_asked(slo, priority, incoming.forwarded)
+            exchange.slo = slo
+            exchange.request_bytes = len(raw)
+            # A gateway behind this one would count the time anew, and take the word of this one's key for it.
+            incoming.forwarded = [field for field in incoming.forwarded if field[0] not in ASKED_HEADERS]
         query = scope["query_string"]
         call = Call(
             operation=self._operation,
@@ -128,6 +136,8 @@ class Endpoint:
             headers=incoming.forwarded,
             deadline=exchange.started_at + stack.timeouts.total_s,
             timeouts=stack.timeouts,
+            slo=slo,
+            priority=priority,
             facts=exchange.facts,
         )
         await self._ask_and_relay(call, stack, connection, send, incoming=incoming, exchange=exchange)
@@ -202,7 +212,7 @@ class Endpoint:
     def _own_headers(self, exchange: Exchange, incoming: Incoming) -> Headers:
         headers: Headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
         facts = exchange.facts
-        if facts.sent_at is not None:
+        if facts.sent_at is not None and facts.stopwatch is None:
             now = self._core.clock.now()
             upstream_s = (facts.first_token_at or now) - facts.sent_at
             own_s = now - exchange.started_at - upstream_s

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from gateway.cli.bench_cache import cache
+from gateway.cli.bench_policies import policies
 from gateway.cli.module import check_can_be_written, check_installed, run_module
 
 MEASUREMENTS = ("bf16", "int8", "overhead", "speculation", "prefix", "ready")
@@ -39,10 +40,12 @@ def bench() -> None:
     $ slipstream bench engine --only speculation
     $ slipstream bench kernels
     $ slipstream bench cache --data semcache
+    $ slipstream bench policies --data traces
     """
 
 
 bench.add_command(cache)
+bench.add_command(policies)
 
 
 @bench.command()

@@ -15,7 +15,11 @@ from gateway.cli.loading import file_argument, format_option, no_env_option, rea
 from policies.forecast import as_call, reasons, rule
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher, Verdict, allows, below_root
-from policies.schema import Policy, RouteBackend, RoutePolicy, SemanticPolicy
+from policies.schema import Policy, RouteBackend, RoutePolicy
+from policies.schema_admission import AdmissionPolicy, SloPolicy
+from policies.schema_batching import BatchingPolicy
+from policies.schema_health import CircuitBreakerPolicy, HedgePolicy
+from policies.schema_semantic import SemanticPolicy
 from policies.units import format_size
 
 
@@ -96,29 +100,76 @@ def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: Request) -> 
     if route.fallbacks is not None:
         targets = ", then ".join(f"route {name}" for name in route.fallbacks.routes)
         stages.append(Stage("fallback", f"on {', '.join(route.fallbacks.on)}: {targets}", len(stages)))
+    if route.cache is not None and route.cache.pacing != "off":
+        stages.append(Stage("pacing", "stored answers come when they came at first, with no sign of it", len(stages)))
     if route.cache is not None and route.cache.exact.enabled:
         exact = route.cache.exact
+        coalesce = exact.coalesce if route.cache.pacing == "off" else "off"
         store = "Redis" if loaded.policy.stores.redis is not None else "memory"
         detail = (
             f"kept {format_duration(exact.ttl)} in {store} per {route.cache.scope}, "
-            f"answers up to {format_size(exact.max_entry)}, identical calls in flight: {exact.coalesce}"
+            f"answers up to {format_size(exact.max_entry)}, identical calls in flight: {coalesce}"
         )
         stages.append(Stage("exact cache", detail, len(stages)))
     if route.cache is not None and route.cache.semantic is not None and route.cache.semantic.is_on:
         stages.append(Stage("semantic cache", _semantic_detail(route.cache.semantic), len(stages)))
-    breaker = route.circuit_breaker
+    if route.batching is not None and below_root(asked.path) == "/embeddings":
+        stages.append(Stage("batching", _batching_detail(route.batching), len(stages)))
+    if route.slo is not None:
+        stages.append(Stage("admission", _admission_detail(route.slo, route.admission), len(stages)))
     retry = f"retries: {route.retry.attempts} on {', '.join(route.retry.on)}" if route.retry.attempts else "no retries"
-    opens = (
-        f"a backend rests {format_duration(breaker.open_for)} after {breaker.consecutive_failures} failures in a row"
-    )
+    opens = _breaker_detail(route.circuit_breaker)
+    hedge = f"{_hedge_detail(route.hedge)}; " if route.hedge is not None else ""
     balance = f"{route.balance}: {rule(route)}; " if len(route.backends) > 1 else ""
     total = format_duration(route.timeouts.total)
-    stages.append(Stage("pool", f"{balance}{retry}; {opens}; {total} in all", len(stages)))
+    stages.append(Stage("pool", f"{balance}{hedge}{retry}; {opens}; {total} in all", len(stages)))
     depth = len(stages)
     call = as_call(below_root(asked.path), asked.body, asked.tenant)
     whys = {id(reason.part): reason.why for reason in reasons(route, call, loaded.policy.stores.state)}
     by_priority = sorted(route.backends, key=lambda part: part.priority)
     return [*stages, *(Stage(part.ref, _leaf(part, route, loaded, whys.get(id(part))), depth) for part in by_priority)]
+
+
+def _breaker_detail(breaker: CircuitBreakerPolicy) -> str:
+    rate = f" or over {100 * breaker.error_rate:g} % of {breaker.min_calls} calls" if breaker.error_rate < 1 else ""
+    return (
+        f"a backend rests {format_duration(breaker.open_for)} after {breaker.consecutive_failures} failures in a "
+        f"row{rate}"
+    )
+
+
+def _hedge_detail(hedge: HedgePolicy) -> str:
+    return (
+        f"a second backend for a call that is later than {100 * hedge.quantile:g} % of its kind, "
+        f"for up to {100 * hedge.budget:g} % of the calls"
+    )
+
+
+def _admission_detail(slo: SloPolicy, admission: AdmissionPolicy | None) -> str:
+    limits = f"in time: first token within {format_duration(slo.ttft)}"
+    if slo.ttft_per_1k_prompt:
+        limits += f" and {format_duration(slo.ttft_per_1k_prompt)} for each 1000 tokens of the prompt"
+    limits += f", then one every {format_duration(slo.tpot)}"
+    if slo.total is not None:
+        limits += f", all within {format_duration(slo.total)}"
+    if admission is None:
+        return f"{limits}; counted, and nothing done about it"
+    late = {
+        "shed": "429",
+        "degrade": f"route {admission.degrade_to}",
+        "queue": f"waits up to {format_duration(admission.max_wait)}, then 429",
+    }[admission.on_overload]
+    by = admission.fairness.by
+    return f"{limits}; who cannot be: {late}; up to {admission.max_waiting} wait, in turns by {by}"
+
+
+def _batching_detail(batching: BatchingPolicy) -> str:
+    at_once = f", {batching.max_in_flight} at once" if batching.max_in_flight is not None else ""
+    return (
+        f"at once while a backend is free, else with others: up to {batching.max_batch} inputs and "
+        f"{format_size(batching.max_bytes)} a call{at_once}, nobody waits for one that takes over "
+        f"{format_duration(batching.patience)}"
+    )
 
 
 def _semantic_detail(semantic: SemanticPolicy) -> str:
@@ -139,7 +190,10 @@ def _leaf(part: RouteBackend, route: RoutePolicy, loaded: LoadedPolicy, why: str
     peers = sum(other.weight for other in route.backends if other.priority == part.priority)
     share = f"{100 * part.weight / peers:.3g} % of priority {part.priority}" if part.weight else "weight 0: not asked"
     place = share if why is None else f"priority {part.priority}, {why}"
-    return f"{loaded.backends[part.ref][0]}, {place}" + (f', asked for model "{part.model}"' if part.model else "")
+    kind, settings = loaded.backends[part.ref]
+    health = getattr(settings, "health", None)
+    probe = f", probed at {health.path} every {format_duration(health.interval)}" if health is not None else ""
+    return f"{kind}, {place}" + (f', asked for model "{part.model}"' if part.model else "") + probe
 
 
 def _caller(policy: Policy, name: str | None) -> tuple[str, str]:

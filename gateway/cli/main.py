@@ -94,6 +94,11 @@ class LazyGroup(click.Group):
             "Find out how often the semantic cache would have served on a log of yours, and how often wrongly.",
             "slipstream cache replay log.jsonl --policy policy.yaml",
         ),
+        "audit": Deferred(
+            "gateway.cli.audit:audit",
+            "Find out whether one tenant can tell from a running gateway what another has asked.",
+            "slipstream audit timing http://127.0.0.1:8080 --model help --key-a env:RED_KEY --key-b env:BLUE_KEY",
+        ),
         "size": Deferred(
             "gateway.cli.size:size",
             "Work out what a model needs of a GPU, and how fast it could be there.",

@@ -9,9 +9,9 @@ import click
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from backends.config import ByteSize, Duration
+from backends.config import NAME_PATTERN, ByteSize, Duration
 from backends.registry import Registry
-from policies.schema import NAME_PATTERN, Policy
+from policies.schema import Policy
 from policies.units import Unit, with_unit
 
 _UNITS: dict[str, Unit] = {

@@ -13,6 +13,7 @@ from gateway.cli.loading import FileProblem, read_policy
 from gateway.cli.models import json_option, progress_bar, table
 
 if TYPE_CHECKING:
+    from gateway.simulate.fleet import AdmissionChoice
     from gateway.simulate.study import Result
     from policies.schema_routing import Balance
 
@@ -52,9 +53,14 @@ _MAX_CLIENTS_SHOWN = 8
     "--slo",
     metavar="LIMITS",
     default="",
-    help="What counts as in time.  [default: ttft=2s,ttft_per_1k_prompt=125ms,tpot=100ms]",
+    help="What counts as in time: ttft=2s,ttft_per_1k_prompt=125ms,tpot=100ms.  [default: the policy's slo]",
 )
 @click.option("--balance", metavar="NAME", help="Instead of the policy's routing.policy, on every route.")
+@click.option(
+    "--admission",
+    type=click.Choice(["none", "slo"]),
+    help="Instead of the policy's admission, on every route: every call goes on at once, or only what can be in time.",
+)
 @click.option("--model", default="", metavar="NAME", help="Asked for where the trace names none.")
 @click.option("--price", type=click.FloatRange(0, 1e6), help="Of one replica for one hour, in any currency.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of random choices.")
@@ -95,6 +101,7 @@ def _results(
     rate: float | None,
     slo: str,
     balance: str | None,
+    admission: AdmissionChoice | None,
     model: str,
     price: float | None,
     seed: int,
@@ -116,11 +123,12 @@ def _results(
     if len(fleets) > 1 and load is not None:
         raise click.UsageError("a load is another rate for each fleet of a range; give --rate instead")
     asked = Asked(
-        parse_slo(slo),
+        parse_slo(slo) if slo else None,
         seed=seed,
         load=load,
         rate=rate,
         balance=cast("Balance | None", balance),
+        admission=admission,
         model=model,
         replica_price=price,
     )

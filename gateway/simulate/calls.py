@@ -5,11 +5,14 @@ Prompts that share blocks in the trace share their text, so whatever looks at pr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
-from backends.protocol import Call, Facts, Operation, Timeouts
+from backends.protocol import Call, Facts, Operation, Priority, Slo, Timeouts
 from backends.simulated_answers import CHARACTERS_PER_TOKEN
 from gateway.simulate.traces import BLOCK_TOKENS, TraceRequest
+from policies.schema import KeyPolicy
 
 PATH = "/chat/completions"
 _BLOCK_CHARACTERS = BLOCK_TOKENS * CHARACTERS_PER_TOKEN
@@ -17,11 +20,11 @@ _HEADERS = ((b"content-type", b"application/json"),)
 
 
 class CallMaker:
-    """Makes calls of one simulation. `model` is asked for where the trace names none; tenants are by name of client."""
+    """Makes calls of one simulation. `model` is asked for where the trace names none; `keys` are by name of client."""
 
-    def __init__(self, model: str, tenants: dict[str, str]) -> None:
+    def __init__(self, model: str, keys: Mapping[str, KeyPolicy]) -> None:
         self._model = model
-        self._tenants = tenants
+        self._keys = keys
 
     def model_of(self, request: TraceRequest) -> str:
         """The model that the request asks for."""
@@ -29,11 +32,13 @@ class CallMaker:
 
     def tenant_of(self, request: TraceRequest) -> str:
         """The tenant of the policy's key of that name, else the client itself."""
-        return self._tenants.get(request.client) or request.client or "default"
+        key = self._keys.get(request.client)
+        return key.tenant if key is not None else request.client or "default"
 
-    def call(self, request: TraceRequest, *, number: int, route: str, timeouts: Timeouts, now: float) -> Call:
+    def call(self, request: TraceRequest, *, number: int, route: str, timeouts: Timeouts, slo: Slo, now: float) -> Call:
         """The call, as the endpoint would hand it to the route's stack at `now`."""
         model = self.model_of(request)
+        key = self._keys.get(request.client)
         text = prompt_text(request, number)
         name = msgspec.json.encode(model)
         # The text has no character that JSON would write in another way.
@@ -63,6 +68,8 @@ class CallMaker:
             route=route,
             request_id=f"sim-{number}",
             timeouts=timeouts,
+            slo=slo,
+            priority=Priority[key.priority.upper()] if key is not None else Priority.NORMAL,
         )
 
 

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from backends.errors import ConfigurationError
 from backends.simulated import SimulatedConfig
 from policies.load import LoadedPolicy
 from policies.schema import RouteBackend, RoutePolicy
+from policies.schema_admission import AdmissionPolicy, SloPolicy
 from policies.schema_routing import Balance
 
 PROFILES: Mapping[str, SimulatedConfig] = {
@@ -23,6 +24,7 @@ PROFILES: Mapping[str, SimulatedConfig] = {
 
 DEFAULT_PROFILE = "h200-8b"
 BALANCES = get_args(Balance)
+AdmissionChoice = Literal["none", "slo"]
 MAX_REPLICAS = 1024
 
 _GROUP = re.compile(
@@ -62,18 +64,27 @@ def parse_fleets(text: str) -> list[Fleet]:
     return [_fleet([(group, int(group["low"])) for group in groups])]
 
 
-def refit(loaded: LoadedPolicy, fleet: Fleet | None, balance: Balance | None) -> LoadedPolicy:
+def refit(
+    loaded: LoadedPolicy,
+    fleet: Fleet | None,
+    balance: Balance | None,
+    *,
+    slo: SloPolicy | None = None,
+    admission: AdmissionChoice | None = None,
+) -> LoadedPolicy:
     """The policy with the fleet behind each of its routes, or with its own backends where all are simulated.
 
     The fleet's room for cached prefixes takes the place of `routing.cache_tokens`. What needs the world is left out:
-    Redis and folders (memory stands in), and the semantic cache, to which made-up prompts mean nothing. `balance`
-    overrides every route's. Raises: ConfigurationError where a backend of the policy cannot be simulated.
+    Redis and folders (memory stands in), and the semantic cache, to which made-up prompts mean nothing. `balance`,
+    `slo` and `admission` override every route's; a route without limits gets the default ones.
+
+    Raises: ConfigurationError where a backend of the policy cannot be simulated.
     """
     members = fleet.members if fleet is not None else {name: _own_replica(loaded, name) for name in loaded.backends}
     cheap = {
         name: ("simulated", settings.model_copy(update={"tokens_per_event": 0})) for name, settings in members.items()
     }
-    routes = tuple(_refit_route(route, fleet, balance) for route in loaded.policy.routes)
+    routes = tuple(_refit_route(_with_slo(route, slo, admission), fleet, balance) for route in loaded.policy.routes)
     stores = loaded.policy.stores.model_copy(update={"redis": None, "state": None})
     policy = loaded.policy.model_copy(update={"routes": routes, "stores": stores})
     return dataclasses.replace(loaded, policy=policy, backends=cheap)
@@ -117,6 +128,13 @@ def _own_replica(loaded: LoadedPolicy, name: str) -> SimulatedConfig:
         )
         raise ConfigurationError(problem.text(str(loaded.path)))
     return settings
+
+
+def _with_slo(route: RoutePolicy, slo: SloPolicy | None, admission: AdmissionChoice | None) -> RoutePolicy:
+    gate = route.admission
+    if admission is not None:
+        gate = (gate or AdmissionPolicy()) if admission == "slo" else None
+    return route.model_copy(update={"slo": slo or route.slo or SloPolicy(), "admission": gate})
 
 
 def _refit_route(route: RoutePolicy, fleet: Fleet | None, balance: Balance | None) -> RoutePolicy:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 from gateway.simulate.report import columns, is_in_time
 from gateway.simulate.run import Fate
+from gateway.simulate.slo import slo_text
 from gateway.simulate.study import Result
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -16,7 +17,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 _MAX_LINES = len(_COLOURS)
 _WIDTH, _HEIGHT = 720, 320
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 20, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 28, 44
 _POINTS = 200
 _BUCKETS = 60
 
@@ -24,10 +25,11 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto;
   padding: 0 1rem; }
 table { border-collapse: collapse; }
-td, th { padding: .2rem 1rem .2rem 0; text-align: right; border-bottom: 1px solid #ddd; font-weight: normal; }
-td:first-child, th:first-child { text-align: left; }
-svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: #444; }
-.scroll { overflow-x: auto; } .key { display: inline-block; width: .8rem; height: .8rem; margin: 0 .4rem 0 1rem; }
+td { padding: .2rem 1rem .2rem 0; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
+td:first-child { text-align: left; }
+svg { width: 100%; min-width: 36rem; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: #444; }
+.scroll { overflow-x: auto; } .keys { display: flex; flex-wrap: wrap; gap: 0 1rem; }
+.key { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; }
 """
 
 
@@ -58,21 +60,23 @@ class Axis:
 def page(results: Sequence[Result]) -> str:
     """The whole page."""
     first = results[0].report
-    shown = results[:_MAX_LINES]
-    parts = [f"<p>{escape(first.trace)}: {first.requests:,} requests, seed {first.seed}</p>"]
+    # The same sizes of every policy, where there is not room for all.
+    shown = sorted(zip(results, _names(results), strict=True), key=lambda each: each[0].report.replicas)[:_MAX_LINES]
+    limits = slo_text(results[0].slo).replace(",", ", ")
+    parts = [f"<p>{escape(first.trace)}: {first.requests:,} requests, seed {first.seed}. SLO: {limits}</p>"]
     curves = _curves(results)
     if curves:
         sizes = [result.report.replicas for result in results]
         parts.append(_plot("Share in SLO by fleet", _linear("replicas", sizes), _shares("in SLO"), curves))
-    waits = [outcome.first_token_s for result in shown for outcome in result.outcomes if outcome.fate is Fate.ANSWERED]
+    waits = [wait_s for result, _ in shown for wait_s in _first_tokens_s(result)]
     if waits:
-        lines = [Line(_name(result, results), _distribution(result)) for result in shown]
+        lines = [Line(name, _distribution(result)) for result, name in shown]
         parts.append(_plot("Time to the first token", _logarithmic("seconds", waits), _shares("of answers"), lines))
     span_s = max(first.span_s, 1e-3)
-    lines = [Line(_name(result, results), _over_time(result)) for result in shown]
+    lines = [Line(name, _over_time(result)) for result, name in shown]
     parts.append(_plot("Share in SLO over time", _linear("seconds", [0.0, span_s]), _shares("in SLO"), lines))
     if len(results) > len(shown):
-        parts.append(f"<p>The last two plots show the first {len(shown)} simulations of {len(results)}.</p>")
+        parts.append(f"<p>The last two plots show {len(shown)} simulations of {len(results)}: the smallest fleets.</p>")
     parts.append(_table(columns([result.report for result in results])))
     body = "\n".join(parts)
     return (
@@ -82,15 +86,14 @@ def page(results: Sequence[Result]) -> str:
     )
 
 
-def _name(result: Result, results: Sequence[Result]) -> str:
-    """What sets a simulation apart from the others."""
-    said: list[Callable[[Result], str]] = [
-        lambda each: each.report.policy,
-        lambda each: each.report.fleet,
-        lambda each: each.report.balance,
-    ]
-    different = [say(result) for say in said if len({say(each) for each in results}) > 1]
-    return ", ".join(different or [result.report.balance])
+def _names(results: Sequence[Result]) -> list[str]:
+    """What sets each simulation apart from the others, and no more than that."""
+    names = [[""] for _ in results]
+    for field in ("policy", "fleet", "balance"):
+        longer = [[*name, getattr(result.report, field)] for name, result in zip(names, results, strict=True)]
+        if len(set(map(tuple, longer))) > len(set(map(tuple, names))):
+            names = longer
+    return [", ".join(name[1:]) or result.report.balance for name, result in zip(names, results, strict=True)]
 
 
 def _curves(results: Sequence[Result]) -> list[Line]:
@@ -103,21 +106,24 @@ def _curves(results: Sequence[Result]) -> list[Line]:
     ][:_MAX_LINES]
 
 
+def _first_tokens_s(result: Result) -> list[float]:
+    return [outcome.first_token_s for outcome in result.outcomes if outcome.fate is Fate.ANSWERED]
+
+
 def _distribution(result: Result) -> list[tuple[float, float]]:
     """Which share of the answers had begun by which time."""
-    ordered = sorted(outcome.first_token_s for outcome in result.outcomes if outcome.fate is Fate.ANSWERED)
+    ordered = sorted(_first_tokens_s(result))
     places = sorted({round(step * (len(ordered) - 1) / _POINTS) for step in range(_POINTS + 1)}) if ordered else []
     return [(ordered[place], (place + 1) / len(ordered)) for place in places]
 
 
 def _over_time(result: Result) -> list[tuple[float, float]]:
     """The share in SLO of those that came in each part of the time."""
-    slo = result.slo
     width_s = max(result.report.span_s, 1e-3) / _BUCKETS
     buckets: list[list[bool]] = [[] for _ in range(_BUCKETS)]
     for outcome in result.outcomes:
         place = min(_BUCKETS - 1, int(outcome.arrived_at / width_s))
-        buckets[place].append(is_in_time(outcome, slo))
+        buckets[place].append(is_in_time(outcome))
     return [((place + 0.5) * width_s, sum(hits) / len(hits)) for place, hits in enumerate(buckets) if hits]
 
 
@@ -161,7 +167,7 @@ def _plot(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
     for value, label in across.ticks:
         marks.append(f'<path d="M{x(value):.1f} {bottom}v5" stroke="#888"/>')
         marks.append(f'<text x="{x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{escape(label)}</text>')
-    marks.append(f'<text x="{_LEFT}" y="{_TOP - 4}">{escape(up.title)}</text>')
+    marks.append(f'<text x="{_LEFT}" y="{_TOP - 12}">{escape(up.title)}</text>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     marks.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(across.title)}</text>')
     for line, colour in zip(lines, _COLOURS, strict=False):
@@ -172,7 +178,7 @@ def _plot(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
         f'<span><span class="key" style="background:{colour}"></span>{escape(line.name)}</span>'
         for line, colour in zip(lines, _COLOURS, strict=False)
     )
-    return f"<h2>{escape(title)}</h2>\n<div>{key}</div>\n{''.join(marks)}"
+    return f'<h2>{escape(title)}</h2>\n<div class="keys">{key}</div>\n<div class="scroll">{"".join(marks)}</div>'
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gateway.simulate.run import Fate, Outcome
-from gateway.simulate.slo import Slo
+from policies.schema_admission import SloPolicy
 
 _OUTPUT_WEIGHT = 2
 """What a token of an answer counts beside one of a prompt, where clients' service is compared."""
@@ -77,7 +77,7 @@ class Setting:
     replicas: int
     balance: str
     seed: int
-    slo: Slo
+    slo: SloPolicy
     span_s: float
     capacity_rps: float
     prefix_hit_shared: float
@@ -89,12 +89,12 @@ def make_report(setting: Setting, outcomes: Sequence[Outcome], wall_s: float) ->
     number = len(outcomes)
     answered = [outcome for outcome in outcomes if outcome.fate is Fate.ANSWERED]
     num_shed = sum(outcome.fate is Fate.SHED for outcome in outcomes)
-    num_in_time = sum(is_in_time(outcome, setting.slo) for outcome in answered)
+    num_in_time = sum(is_in_time(outcome) for outcome in answered)
     # A trace of one moment has no span; its requests are then counted by the second that they took at least.
     span_s = setting.span_s or 1.0
     first_s = sorted(outcome.first_token_s for outcome in answered)
     gaps_ms = sorted(outcome.token_gap_s * 1e3 for outcome in answered if outcome.request.output_tokens > 1)
-    clients = client_reports(outcomes, setting.slo)
+    clients = client_reports(outcomes)
     return Report(
         trace=setting.trace,
         policy=setting.policy,
@@ -102,7 +102,7 @@ def make_report(setting: Setting, outcomes: Sequence[Outcome], wall_s: float) ->
         replicas=setting.replicas,
         balance=setting.balance,
         seed=setting.seed,
-        slo={f"{name}_s": getattr(setting.slo, name) for name in Slo.model_fields},
+        slo={f"{name}_s": limit for name, limit in setting.slo.model_dump().items() if limit is not None},
         requests=number,
         span_s=setting.span_s,
         load=number / span_s / setting.capacity_rps,
@@ -129,10 +129,10 @@ def make_report(setting: Setting, outcomes: Sequence[Outcome], wall_s: float) ->
     )
 
 
-def is_in_time(outcome: Outcome, slo: Slo) -> bool:
-    """Whether a request was answered within the limits."""
-    return outcome.fate is Fate.ANSWERED and slo.is_met(
-        outcome.request.prompt_tokens, outcome.first_token_s, outcome.token_gap_s
+def is_in_time(outcome: Outcome) -> bool:
+    """Whether a request was answered within its route's limits."""
+    return outcome.fate is Fate.ANSWERED and outcome.slo.is_met(
+        outcome.request.prompt_tokens, outcome.first_token_s, outcome.token_gap_s, outcome.total_s
     )
 
 
@@ -158,20 +158,20 @@ def max_min_shares(demands: Sequence[float], total: float) -> list[float]:
     return shares
 
 
-def client_reports(outcomes: Sequence[Outcome], slo: Slo) -> list[ClientReport]:
+def client_reports(outcomes: Sequence[Outcome]) -> list[ClientReport]:
     """Each client, the one with the most requests first; all requests are one client's where the trace names none."""
     by_client: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_client.setdefault(outcome.request.client, []).append(outcome)
     names = sorted(by_client, key=lambda name: (-len(by_client[name]), name))
     demands = [sum(_work(outcome) for outcome in by_client[name]) for name in names]
-    served = [sum(_work(outcome) for outcome in by_client[name] if is_in_time(outcome, slo)) for name in names]
+    served = [sum(_work(outcome) for outcome in by_client[name] if is_in_time(outcome)) for name in names]
     fair = max_min_shares(demands, sum(served))
     return [
         ClientReport(
             client=name,
             requests=len(by_client[name]),
-            slo_share=sum(is_in_time(outcome, slo) for outcome in by_client[name]) / len(by_client[name]),
+            slo_share=sum(is_in_time(outcome) for outcome in by_client[name]) / len(by_client[name]),
             shed_share=sum(outcome.fate is Fate.SHED for outcome in by_client[name]) / len(by_client[name]),
             served_share=has / due if due else 0.0,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from backends.errors import ConfigurationError, SlipstreamError
-from backends.protocol import CacheOutcome, Call, Facts, Reply
+from backends.protocol import CacheOutcome, Call, Reply, Slo
 from backends.registry import Registry
 from backends.stream import StreamEnd
 from gateway.assemble import assemble, build_store
@@ -53,6 +53,7 @@ class Outcome:
     cached_tokens: int
     is_cache_hit: bool
     """Answered by the gateway's own cache."""
+    slo: Slo
 
     @property
     def token_gap_s(self) -> float:
@@ -70,21 +71,30 @@ class Replay:
 
 
 def replay(
-    loaded: LoadedPolicy, trace: Trace, *, stretch: float = 1.0, seed: int = 0, model: str = "", progress: Progress
+    loaded: LoadedPolicy,
+    trace: Trace,
+    *,
+    stretch: float = 1.0,
+    seed: int = 0,
+    model: str = "",
+    registry: Registry | None = None,
+    progress: Progress,
 ) -> Replay:
     """Send the trace's requests at their moments times `stretch`; `loaded` is refitted, with simulated backends only.
 
-    `model` is asked for where the trace names none; empty for the first that the policy names. The same arguments give
-    the same outcomes. Raises: ConfigurationError where no route takes a request.
+    `model` is asked for where the trace names none; empty for the first that the policy names. `registry` says what is
+    built for `type: simulated`. The same arguments give the same outcomes.
+
+    Raises: ConfigurationError where no route takes a request.
     """
     began = time.perf_counter()
     loop = VirtualLoop()  # type: ignore[abstract]  # what the world is needed for is left out
-    maker = CallMaker(model or _first_model(loaded), {key.name: key.tenant for key in loaded.policy.keys})
+    maker = CallMaker(model or _first_model(loaded), {key.name: key for key in loaded.policy.keys})
     _check_routes(loaded, trace, maker)
     try:
         clock = VirtualClock(loop)
         store = build_store(loaded.policy.stores, clock)
-        runtime = assemble(loaded, clock, store, Registry(), seed=seed)
+        runtime = assemble(loaded, clock, store, registry or Registry(), seed=seed)
         simulation = _Simulation(runtime, clock, trace, maker, progress)
         with _rare_collections():
             outcomes = loop.run_until_complete(simulation.run(stretch))
@@ -180,8 +190,9 @@ class _Simulation:
     async def _ask(self, stack: Stack, request: TraceRequest, number: int) -> None:
         """One client: asks, and reads the answer to its end."""
         arrived_at = self._clock.now()
+        assert stack.slo is not None, "refitted routes have limits"
         call = self._maker.call(
-            request, number=number, route=stack.policy.name, timeouts=stack.timeouts, now=arrived_at
+            request, number=number, route=stack.policy.name, timeouts=stack.timeouts, slo=stack.slo, now=arrived_at
         )
         first_token_at = arrived_at
         try:
@@ -198,7 +209,8 @@ class _Simulation:
     def _note(
         self, number: int, request: TraceRequest, call: Call, *, fate: Fate, arrived_at: float, first_token_at: float
     ) -> None:
-        facts: Facts = call.facts
+        facts, slo = call.facts, call.slo
+        assert slo is not None
         self._outcomes[number] = Outcome(
             request=request,
             fate=fate,
@@ -209,6 +221,7 @@ class _Simulation:
             attempts=facts.attempts,
             cached_tokens=facts.usage.cached_tokens if facts.usage is not None else 0,
             is_cache_hit=facts.cache in _ANSWERED_HERE,
+            slo=slo,
         )
         self._num_over += 1
         if self._num_over % _PROGRESS_EVERY == 0:

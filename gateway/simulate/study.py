@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backends.errors import ConfigurationError
+from backends.registry import Registry
 from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
-from gateway.simulate.fleet import Fleet, refit, replicas_of
+from gateway.simulate.fleet import AdmissionChoice, Fleet, refit, replicas_of
 from gateway.simulate.report import Report, Setting, make_report
 from gateway.simulate.run import Outcome, Progress, replay
-from gateway.simulate.slo import Slo, check_slo
+from gateway.simulate.slo import check_slo
 from gateway.simulate.traces import Trace
 from policies.load import LoadedPolicy
+from policies.schema_admission import SloPolicy
 from policies.schema_routing import Balance
 
 CURVE_SHARES = (0.9, 0.95, 0.99)
@@ -23,15 +25,16 @@ CURVE_SHARES = (0.9, 0.95, 0.99)
 class Asked:
     """What holds for each simulation of a study.
 
-    Of `load` (times what the fleet can do at most) and `rate` (requests a second) one is None or both are; then the
-    trace keeps its own pace.
+    `slo`, `balance` and `admission` take the place of what the policy says. Of `load` (times what the fleet can do at
+    most) and `rate` (requests a second) one is None or both are; then the trace keeps its own pace.
     """
 
-    slo: Slo
+    slo: SloPolicy | None = None
     seed: int = 0
     load: float | None = None
     rate: float | None = None
     balance: Balance | None = None
+    admission: AdmissionChoice | None = None
     model: str = ""
     replica_price: float | None = None
 
@@ -42,20 +45,32 @@ class Result:
 
     report: Report
     outcomes: Sequence[Outcome]
-    slo: Slo
+    slo: SloPolicy
 
 
-def simulate(loaded: LoadedPolicy, fleet: Fleet | None, trace: Trace, asked: Asked, progress: Progress) -> Result:
-    """One policy on one fleet; without a fleet on the policy's own simulated backends.
+def simulate(
+    loaded: LoadedPolicy,
+    fleet: Fleet | None,
+    trace: Trace,
+    asked: Asked,
+    progress: Progress,
+    *,
+    registry: Registry | None = None,
+) -> Result:
+    """One policy on one fleet; without a fleet on the policy's own simulated backends. `registry` is as in `replay`.
 
     Raises: ConfigurationError for what cannot be simulated or met.
     """
-    refitted = refit(loaded, fleet, asked.balance)
+    refitted = refit(loaded, fleet, asked.balance, slo=asked.slo, admission=asked.admission)
     replicas = replicas_of(refitted)
-    check_slo(asked.slo, replicas, trace)
+    # The first route's stands for all, where they differ.
+    slo = next(route.slo for route in refitted.policy.routes if route.slo is not None)
+    check_slo(slo, replicas, trace)
     capacity_rps = backlog_rps(replicas, trace)
     stretch = _stretch(trace, asked, capacity_rps)
-    result = replay(refitted, trace, stretch=stretch, seed=asked.seed, model=asked.model, progress=progress)
+    result = replay(
+        refitted, trace, stretch=stretch, seed=asked.seed, model=asked.model, registry=registry, progress=progress
+    )
     balances = dict.fromkeys(route.balance for route in refitted.policy.routes if not route.match.internal)
     setting = Setting(
         trace=trace.name,
@@ -64,13 +79,13 @@ def simulate(loaded: LoadedPolicy, fleet: Fleet | None, trace: Trace, asked: Ask
         replicas=len(replicas),
         balance=",".join(balances),
         seed=asked.seed,
-        slo=asked.slo,
+        slo=slo,
         span_s=trace.span_s * stretch,
         capacity_rps=capacity_rps,
         prefix_hit_shared=shared_prefix_hit(replicas, trace),
         replica_price=asked.replica_price,
     )
-    return Result(make_report(setting, result.outcomes, result.wall_s), result.outcomes, asked.slo)
+    return Result(make_report(setting, result.outcomes, result.wall_s), result.outcomes, slo)
 
 
 def smallest_fleets(reports: Sequence[Report]) -> dict[str, int | None]:

@@ -13,6 +13,7 @@ import msgspec
 from backends.errors import (
     FirstTokenTimeout,
     NoBackendAvailable,
+    Overloaded,
     PoolTimeout,
     SlipstreamError,
     UpstreamCut,
@@ -22,6 +23,9 @@ from backends.errors import (
 )
 from backends.protocol import Reply
 from policies.schema import FallbackOn, RetryOn
+
+Outcome = Reply | UpstreamError
+"""How an attempt has ended: a reply, whatever its status, or none."""
 
 
 class Health(Enum):
@@ -115,6 +119,8 @@ def _failure_of_error(error: SlipstreamError) -> Failure:
         content = _content_kind(error.message)
         if content is not None:
             return Failure(None, content, Health.WORKING)
+    if isinstance(error, Overloaded):
+        return Failure(None, "overload", Health.UNKNOWN)
     reason: RetryOn | None
     if error.retryable:
         reason = "connect"

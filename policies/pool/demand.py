@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from hashlib import blake2b
 from itertools import accumulate, pairwise
 
 import msgspec
@@ -21,6 +22,8 @@ ENDS_TOKENS = tuple(end // BYTES_PER_TOKEN for end in _ENDS)
 _BOUNDS = tuple(pairwise((0, *_ENDS)))
 _MAX_ENCODED_BYTES = 1024**2
 _KEY_BYTES = 4 * 256
+_KEPT_FROM_TOKENS = 1024
+"""Providers keep no shorter beginnings of prompts (the documentation of both OpenAI and Anthropic)."""
 _PROMPT_FIELDS = {
     Operation.CHAT: ("tools", "messages"),
     Operation.COMPLETION: ("prompt",),
@@ -28,7 +31,7 @@ _PROMPT_FIELDS = {
     Operation.EMBEDDING: ("input",),
 }
 """What a model reads of a call, in the order in which chat templates put it."""
-_STREAMED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
+_GENERATED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
 
 
 class Demand:
@@ -68,7 +71,7 @@ def read_demand(call: Call, *, wants_blocks: bool = False) -> Demand:
     text = prompt_text(call)
     return Demand(
         max(1, len(text) // BYTES_PER_TOKEN),
-        is_stream=call.stream and call.operation in _STREAMED,
+        is_stream=call.stream and call.operation in _GENERATED,
         blocks=hash_blocks(text, (call.tenant, call.model)) if wants_blocks else (),
         ends=ENDS_TOKENS,
         key=text[:_KEY_BYTES],
@@ -89,6 +92,20 @@ def prompt_text(call: Call) -> bytes:
     except (msgspec.EncodeError, ValueError, OverflowError, RecursionError):
         # Half a surrogate pair, a number beyond 64 bits: JSON that came in but cannot go out this way.
         return call.raw
+
+
+def prompt_cache_key(call: Call) -> str:
+    """A hash of the tenant and the first 256 tokens, which tells a provider which prompts begin alike and nothing else.
+
+    Empty where a provider would keep nothing: no prompt, or one of fewer than 1,024 tokens.
+    """
+    if call.body is None or call.operation not in _GENERATED:
+        return ""
+    text = prompt_text(call)
+    if len(text) < _KEPT_FROM_TOKENS * BYTES_PER_TOKEN:
+        return ""
+    tenant = blake2b(call.tenant.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(tenant + text[:_KEY_BYTES], digest_size=16).hexdigest()
 
 
 def hash_blocks(text: bytes, salt: object) -> list[int]:

@@ -76,9 +76,9 @@ class Fleet:
         self._routings: dict[str, Routing] = {}
         self._is_closed = False
         routes = tuple(routes)
-        balanced = [route for route in routes if is_balanced_by_load(route)]
+        balanced = [route for route in routes if is_watched(route)]
         watched = {part.ref for route in balanced for part in route.backends}
-        wants_blocks = any(route.balance == "predicted_cost" for route in balanced)
+        wants_blocks = any(_asks_what_is_kept(route) for route in balanced)
         for route in routes:
             if not watched.isdisjoint(part.ref for part in route.backends):
                 self._routings[route.name] = self._routing(route, wants_blocks=wants_blocks)
@@ -144,10 +144,7 @@ class Fleet:
     def _routing(self, route: RoutePolicy, *, wants_blocks: bool) -> Routing:
         counters = PickerCounters()
         replicas = [self._replica(part, route.routing.cache_tokens) for part in route.backends]
-        prices = [
-            Price(part.price.input_per_1m, part.price.output_per_1m) if part.price is not None else Price()
-            for part in route.backends
-        ]
+        prices = [Price(**part.price.model_dump()) if part.price is not None else Price() for part in route.backends]
         picker = self._picker(route, counters)
         return Routing(replicas, prices, picker=picker, counters=counters, wants_blocks=wants_blocks)
 
@@ -184,7 +181,7 @@ class Fleet:
             case "latency":
                 return Latency(random, counters)
             case "cost":
-                return Cost(random)
+                return Cost(self.index, random)
             case _:
                 return None
 
@@ -195,9 +192,20 @@ def is_balanced_by_load(route: RoutePolicy) -> bool:
     return route.balance not in ("weighted", "round_robin") and len(in_rotation) > len(set(in_rotation))
 
 
+def is_watched(route: RoutePolicy) -> bool:
+    """Whether something about a route depends on what its backends have in hand."""
+    return route.admission is not None or route.hedge is not None or is_balanced_by_load(route)
+
+
 def replica_name(part: RouteBackend) -> str:
     """A replica's name: the backend's, and the model it is asked for where the route says so."""
     return part.ref if part.model is None else f"{part.ref}:{part.model}"
+
+
+def _asks_what_is_kept(route: RoutePolicy) -> bool:
+    """Whether a route's choice depends on which backend holds a prompt's beginning."""
+    has_prices = any(part.price is not None and part.price.cached_input_per_1m is not None for part in route.backends)
+    return route.balance == "predicted_cost" or (route.balance == "cost" and has_prices)
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from policies.pool.latency_model import Features
 
 
 class InFlight:
     """A backend's attempts and their tokens, in whole numbers so that nothing drifts. Only trips change them."""
 
-    __slots__ = ("decoding", "held_tokens", "requests", "waiting_tokens", "whole_tokens")
+    __slots__ = ("decoding", "held_tokens", "requests", "waiting_tokens", "watchers", "whole_tokens")
 
     def __init__(self) -> None:
         self.requests = 0
@@ -20,6 +22,8 @@ class InFlight:
         """Streams past their first token, and answers that are not streamed."""
         self.held_tokens = 0
         """Tokens of all prompts, and of the answers expected to them."""
+        self.watchers: tuple[Callable[[], None], ...] = ()
+        """Told when there has come to be less to do."""
 
 
 class Trip:
@@ -28,7 +32,18 @@ class Trip:
     `features` are what it met when it went out; times are monotonic seconds.
     """
 
-    __slots__ = ("_counters", "_held", "_is_over", "_is_waiting", "_uncached", "features", "first_at", "sent_at")
+    __slots__ = (
+        "_counters",
+        "_held",
+        "_is_over",
+        "_is_waiting",
+        "_uncached",
+        "features",
+        "first_at",
+        "limit_s",
+        "on_output",
+        "sent_at",
+    )
 
     def __init__(
         self, counters: InFlight, uncached: int, held: int, *, is_stream: bool, features: Features, sent_at: float
@@ -36,6 +51,10 @@ class Trip:
         self.features = features
         self.sent_at = sent_at
         self.first_at: float | None = None
+        self.limit_s: float | None = None
+        """When its first token is in time, where anybody asks."""
+        self.on_output: Callable[[int], None] | None = None
+        """Told how many tokens a whole answer has had, where that is known."""
         self._counters = counters
         self._uncached = uncached
         self._held = held
@@ -59,6 +78,8 @@ class Trip:
         counters.waiting_tokens -= self._uncached
         counters.decoding += 1
         self._uncached = 0
+        for tell in counters.watchers:
+            tell()
 
     def end(self) -> None:
         """It is over, in whichever way."""
@@ -73,3 +94,5 @@ class Trip:
         else:
             counters.whole_tokens -= self._uncached
             counters.decoding -= 1
+        for tell in counters.watchers:
+            tell()

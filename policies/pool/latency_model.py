@@ -68,6 +68,7 @@ class LatencyModel:
 
     __slots__ = (
         "_covariance",
+        "_held_tokens",
         "_nonsense_in_row",
         "_weights",
         "coefficients",
@@ -123,13 +124,19 @@ class LatencyModel:
         if not _are_sane(self._weights):
             self._reset("nonsense")
 
-    def observe_stream(self, num_tokens: int, seconds: float) -> None:
-        """A stream of `num_tokens` that ended `seconds` after its first."""
+    def observe_stream(self, num_tokens: int, seconds: float, held_tokens: int) -> None:
+        """A stream of `num_tokens` that ended `seconds` after its first, while the backend held so many."""
         if num_tokens < 2 or not 0.0 <= seconds <= MAX_SECONDS:
             return
         gap_s = seconds / (num_tokens - 1)
-        before = self.seconds_between_tokens
-        self.seconds_between_tokens = gap_s if before == 0 else before + _TPOT_STEP * (gap_s - before)
+        step = _TPOT_STEP if self.seconds_between_tokens else 1.0
+        self.seconds_between_tokens += step * (gap_s - self.seconds_between_tokens)
+        self._held_tokens += step * (held_tokens - self._held_tokens)
+
+    def gap_s(self, held_tokens: float) -> float:
+        """Seconds between the tokens of a stream while the backend holds so many: every step reads them all."""
+        known = self._held_tokens
+        return self.seconds_between_tokens * held_tokens / known if known > 0 else self.seconds_between_tokens
 
     def observe_output(self, num_tokens: int) -> None:
         """An answer of so many tokens."""
@@ -145,6 +152,7 @@ class LatencyModel:
             "error": self.error,
             "residual": self.residual,
             "seconds_between_tokens": self.seconds_between_tokens,
+            "held_tokens": self._held_tokens,
             "output_tokens": self.output_tokens,
         }
 
@@ -156,18 +164,20 @@ class LatencyModel:
             observations = int(saved["observations"])
             error, residual = float(saved["error"]), float(saved["residual"])
             gap_s, output = float(saved["seconds_between_tokens"]), float(saved["output_tokens"])
+            held = float(saved["held_tokens"])
         except (KeyError, TypeError, ValueError, OverflowError) as cause:
             raise ValueError(f"not a saved latency model: {cause!r}") from cause
         numbers = [*weights, *(value for row in covariance for value in row), error, residual, gap_s, output]
         is_square = len(weights) == len(covariance) == 6 and all(len(row) == 6 for row in covariance)
-        if not is_square or not _are_sane(numbers) or not 0 <= gap_s <= MAX_SECONDS or min(observations, output) < 0:
+        is_possible = 0 <= gap_s <= MAX_SECONDS and 0 <= held <= _MAX_TOKENS and min(observations, output) >= 0
+        if not (is_square and _are_sane(numbers) and is_possible):
             raise ValueError("not a saved latency model: wrong shape or numbers")
         self._reset("unseen")
         self._weights, self._covariance = weights, covariance
         self.num_observations = observations
         self.doubt = None if observations >= _MIN_OBSERVATIONS else "unseen"
         self.error, self.residual = max(0.0, error), min(max(residual, 1.0), _MAX_RESIDUAL)
-        self.seconds_between_tokens, self.output_tokens = gap_s, output
+        self.seconds_between_tokens, self.output_tokens, self._held_tokens = gap_s, output, held
         self._publish()
 
     def _learn(self, x: Features, predicted: float, seconds: float) -> None:
@@ -213,6 +223,7 @@ class LatencyModel:
         self.error = 0.0
         self.residual = 1.5
         self.seconds_between_tokens = 0.0
+        self._held_tokens = 0.0
         self.output_tokens = _FIRST_OUTPUT
         self._publish()
 

@@ -25,6 +25,13 @@ class Price(msgspec.Struct, frozen=True):
 
     input_per_1m: float = 0.0
     output_per_1m: float = 0.0
+    cached_input_per_1m: float | None = None
+    """None: as much as for what is not cached."""
+
+    def of(self, tokens: int, uncached: int, output: float) -> float:
+        """A million times what a prompt of `tokens` costs, all but `uncached` of them kept, with its answer."""
+        cached_input = self.input_per_1m if self.cached_input_per_1m is None else self.cached_input_per_1m
+        return uncached * self.input_per_1m + (tokens - uncached) * cached_input + output * self.output_per_1m
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -151,16 +158,19 @@ class Latency:
 
 
 class Cost:
-    """The lowest price for the call; among equals the fewest prompt tokens ahead."""
+    """The lowest price for the call, kept beginnings at their own; among equals the fewest prompt tokens ahead."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, index: PrefixIndex, random: Random) -> None:
+        self._index = index
         self._among_equals = LeastTokens(random)
 
     def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
         """One of those with the least."""
+        demand.matched = self._index.match(demand.blocks)
         prices = [
-            demand.tokens * candidate.price.input_per_1m
-            + candidate.replica.model.output_tokens * candidate.price.output_per_1m
+            candidate.price.of(
+                demand.tokens, demand.uncached(candidate.replica.slot), candidate.replica.model.output_tokens
+            )
             for candidate in candidates
         ]
         lowest = min(prices) * (1 + 1e-9)

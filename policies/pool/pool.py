@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -20,24 +20,28 @@ from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Sta
 from backends.stream import StreamEnd
 from policies.pool.balance import Balancer, Share, max_ejected
 from policies.pool.breaker import CircuitBreaker
-from policies.pool.classify import Health, failure_of
-from policies.pool.demand import Demand
+from policies.pool.classify import Health, Outcome, failure_of
+from policies.pool.demand import Demand, prompt_cache_key
+from policies.pool.entrance import Entrance
+from policies.pool.hedge import Attempt, HedgeStatistics, Hedging
+from policies.pool.in_flight import Trip
 from policies.pool.load_balance import LoadBalancer
 from policies.pool.retry import RetryBudget, backoff_s, retry_after_s
 from policies.pool.routing import Routing
-from policies.schema import CircuitBreakerPolicy, RetryPolicy
-
-Outcome = Reply | UpstreamError
+from policies.schema import RetryPolicy
+from policies.schema_health import CircuitBreakerPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A backend's place in a pool. `model` replaces the client's model name; None keeps it."""
+    """A backend's place in a pool. `model` replaces the client's model name; None keeps it. One that `is_new` starts
+    slowly."""
 
     backend: Backend
     model: str | None = None
     weight: int = 1
     priority: int = 0
+    is_new: bool = False
 
 
 class RetryStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +50,13 @@ class RetryStatistics(msgspec.Struct, frozen=True, kw_only=True):
     retries: int
     retries_exhausted: int
     retries_over_budget: int
+
+
+class PoolTally(msgspec.Struct, frozen=True):
+    """What has happened since the last time: by what it is, and openings of breakers by member."""
+
+    counts: Mapping[str, int]
+    ejections: Mapping[str, int]
 
 
 class Pool:
@@ -64,9 +75,19 @@ class Pool:
         clock: Clock,
         random: Random,
         routing: Routing | None = None,
+        gate: Entrance | None = None,
+        hedging: Hedging | None = None,
+        provider_cache: bool = False,
     ) -> None:
-        """`routing` is for who balances by load, or shares backends with who does; without it members take turns."""
+        """`routing` is for who balances by load, or shares backends with who does; without it members take turns.
+
+        `gate` says when a call may go, and to whom first; it and `hedging` need `routing`.
+        With `provider_cache` members are told which prompts begin alike.
+        """
         self._name = name
+        self._gate = gate
+        self._hedging = hedging
+        self._provider_cache = provider_cache
         self._routing = routing
         self._members = tuple(members)
         self._labels = _labels(members)
@@ -76,13 +97,16 @@ class Pool:
         self._random = random
         self._budget = RetryBudget(retry.budget_percent, clock)
         self._max_ejected = max_ejected(sum(member.weight > 0 for member in members), breaker.max_ejection_percent)
-        self._breakers = tuple(CircuitBreaker(breaker, clock, self._may_eject) for _ in members)
+        self._breakers = tuple(
+            CircuitBreaker(breaker, clock, self._may_eject, is_new=member.is_new) for member in members
+        )
         self._balancers = {operation: self._balancer(operation) for operation in Operation}
         self._sent = 0
         self._failed = 0
         self._retries = 0
         self._exhausted = 0
         self._over_budget = 0
+        self._told = PoolTally({}, {})
 
     @property
     def name(self) -> str:
@@ -115,6 +139,35 @@ class Pool:
             retries=self._retries, retries_exhausted=self._exhausted, retries_over_budget=self._over_budget
         )
 
+    def hedge_statistics(self) -> HedgeStatistics:
+        """A snapshot of the counters of hedging; all zero without it."""
+        return self._hedging.statistics() if self._hedging is not None else HedgeStatistics()
+
+    def take_tally(self) -> PoolTally:
+        """What has happened since the last time, for metrics."""
+        hedges = self.hedge_statistics()
+        now = PoolTally(
+            Counter(
+                retries=self._retries,
+                retries_over_budget=self._over_budget,
+                hedges=hedges.sent,
+                hedges_won=hedges.won,
+                hedges_over_budget=hedges.over_budget,
+                hedge_wasted_tokens=hedges.wasted_tokens,
+            ),
+            Counter({name: each.num_opened for name, each in zip(self._labels, self._breakers, strict=True)}),
+        )
+        before, self._told = self._told, now
+        return PoolTally(
+            Counter(now.counts) - Counter(before.counts), Counter(now.ejections) - Counter(before.ejections)
+        )
+
+    def breakers_of(self, backend: Backend) -> list[CircuitBreaker]:
+        """Those of the members behind which that backend is, for who probes it."""
+        return [
+            breaker for member, breaker in zip(self._members, self._breakers, strict=True) if member.backend is backend
+        ]
+
     def breaker_states(self) -> dict[str, str]:
         """Each member's breaker, by backend name; by `name:model` where the same backend is there more than once."""
         states = [breaker.snapshot().state.value for breaker in self._breakers]
@@ -128,18 +181,28 @@ class Pool:
         """
         self._sent += 1
         self._budget.add_call()
+        if self._provider_cache and (key := prompt_cache_key(call)):
+            call = msgspec.structs.replace(call, prompt_cache_key=key)
         balancer = self._balancers[call.operation]
         demand = None if self._routing is None else self._routing.read(call)
-        index = balancer.choose((), demand)
-        if index is None:
+        trip = None
+        if self._gate is not None and demand is not None:
+            index, trip = await self._enter(call, demand, balancer)
+        elif (first := balancer.choose((), demand)) is not None:
+            index = first
+        else:
             self._failed += 1
             raise NoBackendAvailable(
                 f'every backend of the route "{self._name}" is out of rotation', retry_after_s=balancer.retry_in_s()
             )
-        outcome = await self._attempt(index, call, demand)
+        tried = [index]
+        if self._hedging is None or demand is None:
+            outcome = await self._attempt(index, call, demand, trip=trip)
+        else:
+            outcome = await self._attempt_hedged(tried, call, demand, trip)
         if isinstance(outcome, Reply) and outcome.status < 400:
             return outcome
-        outcome = await self._retry(index, call, demand, outcome)
+        outcome = await self._retry(tried, call, demand, outcome)
         if not _is_answer(outcome):
             self._failed += 1
         if isinstance(outcome, Reply):
@@ -150,8 +213,33 @@ class Pool:
             # The error's traceback holds this frame; letting go of the error leaves no cycle behind.
             del outcome
 
-    async def _attempt(self, index: int, call: Call, demand: Demand | None, failed: Outcome | None = None) -> Outcome:
-        """Ask one member, once `failed` is closed, and tell its breaker. An upstream's error is returned."""
+    async def _enter(self, call: Call, demand: Demand, balancer: Balancer | LoadBalancer) -> tuple[int, Trip]:
+        """The member that the gate says, once there is one."""
+        assert self._gate is not None
+        try:
+            while True:
+                index, trip = await self._gate.enter(call, demand, balancer)
+                if self._breakers[index].is_available():
+                    return index, trip
+                # Called up a moment ago, and since then it has failed, or is being tried by another call.
+                trip.end()
+        except UpstreamError:
+            self._failed += 1
+            raise
+
+    async def _attempt(
+        self,
+        index: int,
+        call: Call,
+        demand: Demand | None,
+        failed: Outcome | None = None,
+        *,
+        trip: Trip | None = None,
+    ) -> Outcome:
+        """Ask one member, once `failed` is closed, and tell its breaker. An upstream's error is returned.
+
+        `trip`: where the attempt has begun already.
+        """
         member = self._members[index]
         breaker = self._breakers[index]
         facts = call.facts
@@ -168,7 +256,7 @@ class Pool:
             if demand is None or self._routing is None:
                 reply = await member.backend.send(call)
             else:
-                reply = await self._routing.replicas[index].ask(member.backend, call, demand)
+                reply = await self._routing.replicas[index].ask(member.backend, call, demand, trip)
         except UpstreamError as error:
             _report_failure(breaker, ticket, error)
             return error
@@ -183,11 +271,32 @@ class Pool:
             reply.stream.on_end.append(partial(_report_end, breaker, breaker.answering(ticket)))
         return reply
 
-    async def _retry(self, index: int, call: Call, demand: Demand | None, outcome: Outcome) -> Outcome:
-        """Further attempts after `outcome` of member `index`, as far as policy, budget and deadline allow."""
+    async def _attempt_hedged(self, tried: list[int], call: Call, demand: Demand, trip: Trip | None) -> Outcome:
+        """Ask the member in `tried`, and where it is late another one, which is added there."""
+        assert self._hedging is not None
+        assert self._routing is not None
+        index = tried[0]
+        first: Attempt = partial(self._attempt, index, call, demand, trip=trip)
+        expected_s = self._routing.replicas[index].expected_s(demand, trip)
+        if expected_s is None or self._hedging.lateness(call) is None:
+            return await first()
+        self._hedging.earn()
+
+        def second(hedge: Call) -> Attempt | None:
+            other = self._balancers[call.operation].choose(tried, demand)
+            if other is None:
+                return None
+            tried.append(other)
+            return partial(self._attempt, other, hedge, demand)
+
+        return await self._hedging.ask(call, expected_s, first, second, tokens=demand.tokens)
+
+    async def _retry(self, tried: list[int], call: Call, demand: Demand | None, outcome: Outcome) -> Outcome:
+        """Further attempts after `outcome` of the first of `tried`, as far as policy, budget and deadline allow."""
         if not self._is_worth_retrying(outcome):
             return outcome
-        ready_at: dict[int, float] = {}
+        index = tried[0]
+        ready_at = dict.fromkeys(tried[1:], self._clock.now())
         for number in range(self._policy.attempts):
             now = self._clock.now()
             ready_at[index] = now + self._pause_s(number, outcome)

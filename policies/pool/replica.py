@@ -12,10 +12,12 @@ import msgspec
 from backends.clock import Clock
 from backends.protocol import Backend, Call, Facts, Reply
 from backends.stream import StreamEnd
+from policies.pool.concurrency import Concurrency
 from policies.pool.demand import Demand
 from policies.pool.in_flight import InFlight, Trip
 from policies.pool.latency_model import MAX_SECONDS, Doubt, Features, LatencyModel, features
 from policies.pool.prefix_index import PrefixIndex
+from policies.pool.retry import retry_after_s
 
 
 class ReplicaStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,10 +43,12 @@ class Replica:
         "_matched_tokens",
         "_prompt_tokens",
         "cache_tokens",
+        "concurrency",
         "in_flight",
         "model",
         "name",
         "slot",
+        "work_s",
     )
 
     def __init__(self, name: str, cache_tokens: int, index: PrefixIndex, clock: Clock) -> None:
@@ -52,7 +56,10 @@ class Replica:
         self.cache_tokens = cache_tokens
         self.model = LatencyModel()
         self.in_flight = InFlight()
+        self.concurrency = Concurrency()
         self.slot = index.add(cache_tokens)
+        self.work_s = 0.0
+        """Seconds that the prompts sent here take to compute, since the start."""
         self._index = index
         self._clock = clock
         self._holders = 0
@@ -87,6 +94,12 @@ class Replica:
             lacking=lacking if lacking > 0 else 0.0,
         )
 
+    def uncached(self, demand: Demand) -> int:
+        """Tokens of a prompt that are likely not to be cached here, at least one."""
+        if demand.matched is None:
+            demand.matched = self._index.match(demand.blocks)
+        return demand.uncached(self.slot)
+
     def predict(self, tokens: int, uncached: int) -> float:
         """Seconds to the first token of a prompt sent here now, 0..3600; where `model.doubt` is None.
 
@@ -108,20 +121,45 @@ class Replica:
             seconds += per_lacking * lacking
         return seconds if 0.0 <= seconds <= MAX_SECONDS else min(max(seconds, 0.0), MAX_SECONDS)
 
-    async def ask(self, backend: Backend, call: Call, demand: Demand) -> Reply:
-        """`backend.send`, counted and learned from. Raises: what it raises."""
-        trip = self.begin(demand, self._clock.now())
+    def predict_alone(self, tokens: int, uncached: int) -> float:
+        """The same if there were nothing else to do here."""
+        constant, per_token, per_square, *_ = self.model.coefficients
+        return max(0.0, constant + per_token * uncached + per_square * uncached * (tokens - 0.5 * uncached))
+
+    def expected_s(self, demand: Demand, trip: Trip | None = None) -> float | None:
+        """Seconds until there is something of an answer: the first token of a stream, the end of a whole one, for a
+        call sent now, or as `trip`. None while nobody knows."""
+        model = self.model
+        if model.doubt is not None:
+            return None
+        if trip is not None:
+            first_s = model.predict(trip.features)
+        else:
+            first_s = self.predict(demand.tokens, self.uncached(demand))
+        return first_s if demand.is_stream else first_s + model.output_tokens * model.seconds_between_tokens
+
+    async def ask(self, backend: Backend, call: Call, demand: Demand, trip: Trip | None = None) -> Reply:
+        """`backend.send`, counted and learned from; `trip` where it has begun already. Raises: what it raises."""
+        if trip is None:
+            trip = self.begin(demand, self._clock.now())
         try:
             reply = await backend.send(call)
         except BaseException:
             trip.end()
             raise
+        if reply.status == 429:
+            now = self._clock.now()
+            self.concurrency.refused(self.in_flight.requests - 1, trip.sent_at, now, retry_after_s(reply, self._clock))
         if reply.stream is None or reply.status >= 400:
+            if reply.status < 400:
+                self._note_start(demand, trip, trip.sent_at)
+                if call.facts.usage is not None:
+                    self._note_output(trip, call.facts.usage.completion_tokens)
             trip.end()
-            if reply.status < 400 and call.facts.usage is not None:
-                self.model.observe_output(call.facts.usage.completion_tokens)
             return reply
-        self.first_token(trip, self._first_at(call.facts, trip))
+        first_at = self._first_at(call.facts, trip)
+        self._note_start(demand, trip, first_at)
+        self.first_token(trip, first_at)
         if reply.stream.end is not None:
             trip.end()
         reply.stream.on_end.append(partial(self._stream_ended, trip, call.facts))
@@ -129,11 +167,11 @@ class Replica:
 
     def begin(self, demand: Demand, now: float) -> Trip:
         """An attempt goes out; from now on its prompt is likely to be cached here. The trip's `end` must follow."""
-        if demand.matched is None:
-            demand.matched = self._index.match(demand.blocks)
         tokens = demand.tokens
-        uncached = demand.uncached(self.slot)
+        uncached = self.uncached(demand)
         met = self.features(tokens, uncached)
+        if self.model.doubt is None:
+            self.work_s += uncached * self.model.seconds_per_token
         if demand.blocks:
             self._prompt_tokens += tokens
             self._matched_tokens += tokens - uncached
@@ -149,10 +187,10 @@ class Replica:
 
     def finish(self, trip: Trip, num_tokens: int, now: float) -> None:
         """An answer of so many tokens is whole; 0 where nobody knows."""
-        trip.end()
-        self.model.observe_output(num_tokens)
+        self._note_output(trip, num_tokens)
         if trip.first_at is not None:
-            self.model.observe_stream(num_tokens, now - trip.first_at)
+            self.model.observe_stream(num_tokens, now - trip.first_at, self.in_flight.held_tokens)
+        trip.end()
 
     def statistics(self) -> ReplicaStatistics:
         """A snapshot."""
@@ -173,6 +211,18 @@ class Replica:
         taken = self._prompt_tokens, self._matched_tokens
         self._prompt_tokens = self._matched_tokens = 0
         return taken
+
+    def _note_start(self, demand: Demand, trip: Trip, first_at: float) -> None:
+        """How much later than alone an answer began; of a whole one that cannot be seen."""
+        if trip.limit_s is not None:
+            alone_s = self.predict_alone(demand.tokens, self.uncached(demand)) if first_at > trip.sent_at else 0.0
+            delay = (first_at - trip.sent_at - alone_s) / trip.limit_s
+            self.concurrency.observe(delay, self.in_flight.requests - 1, trip.sent_at, first_at)
+
+    def _note_output(self, trip: Trip, num_tokens: int) -> None:
+        self.model.observe_output(num_tokens)
+        if trip.on_output is not None:
+            trip.on_output(num_tokens)
 
     def _first_at(self, facts: Facts, trip: Trip) -> float:
         """When the first token came: as the leaf says, unless that is of an attempt before this one."""

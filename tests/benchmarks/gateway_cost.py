@@ -28,13 +28,15 @@ _POLICY = """\
 version: 1
 backends:
   up: {{type: openai, base_url: "{{mock}}/v1", api_key: "env:UPSTREAM_KEY"}}
+  other: {{type: openai, base_url: "{{mock}}/v1", api_key: "env:UPSTREAM_KEY"}}
 keys:
   - {{name: bench, key: "env:GATEWAY_KEY"}}
 routes:
   - name: all
     match: {{models: ["mock-model"]}}
-    backends: [{{ref: up}}]
+    backends: [{backends}]
 {extra}"""
+_SLO = "    routing: {policy: predicted_cost}\n    slo: {}\n    admission: {}\n"
 _CACHE = "    cache: {scope: tenant, exact: {ttl: 1h}}\n"
 _SCENARIOS = "json,json50k,stream,burst,srate10,slow100"
 _CALM = 1.15
@@ -52,13 +54,13 @@ _PACKAGES = (
 )
 
 
-def target(about: str, extra: str = "", **more: Any) -> dict[str, Any]:
+def target(about: str, extra: str = "", *, backends: str = "{ref: up}", **more: Any) -> dict[str, Any]:
     """A target of the harness: the gateway with keys, a route, metrics, usage and the access log on."""
     return {
         "about": about,
         "cmd": [str(Path(sys.executable).with_name("slipstream")), "serve", "{tmp}/policy.yaml", "--port", "{port}"],
         "cwd": str(_ROOT),
-        "files": {"policy.yaml": _POLICY.format(extra=extra)},
+        "files": {"policy.yaml": _POLICY.format(extra=extra, backends=backends)},
         "env": {"GATEWAY_KEY": "sk-test", "UPSTREAM_KEY": "sk-upstream"},
         "headers": {"authorization": "Bearer sk-test"},
         "ready": {"path": "/ready", "timeout": 60},
@@ -71,6 +73,8 @@ TARGETS = {
     "slipstream_hit": target("the exact cache, every request but the first a hit", _CACHE),
     "slipstream_miss": target("the exact cache, every request a miss", _CACHE, headers={
         "authorization": "Bearer sk-test", "cache-control": "no-cache"}),
+    "slipstream_slo": target("balancing by predicted cost over two backends, limits and admission", _SLO,
+        backends="{ref: up}, {ref: other}"),
 }  # fmt: skip
 
 

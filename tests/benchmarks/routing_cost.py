@@ -4,30 +4,45 @@
 
 Every decision is whole: the call is read (its prompt written out and hashed, where that is wanted), a member chosen
 among backends that have calls in flight, hold prefixes and are known, and the attempt counted. What is learned of it
-later, a first token and an end, is the second column. Then the same for longer prompts. Medians of small batches.
+later, a first token and an end, is the second column. Then the same for longer prompts, through the gate of admission
+that lets every call in at once, and through one where three hundred wait: there a call joins the line, and is let in
+when another's first token has come, which is learned from; tasks included. Medians of small batches.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from random import Random
 
 import msgspec
 
 from backends.protocol import Call, Facts, Operation
+from gateway.simulate.figures import Figure
+from policies.admission.admission import Admission
+from policies.admission.gate import Gate
 from policies.pool.balance import Share
 from policies.pool.breaker import CircuitBreaker
 from policies.pool.fleet import Fleet
 from policies.pool.in_flight import Trip
-from policies.schema import CircuitBreakerPolicy, RoutePolicy
+from policies.pool.load_balance import LoadBalancer
+from policies.pool.routing import Routing
+from policies.schema import RoutePolicy
+from policies.schema_health import CircuitBreakerPolicy
 from tests.support.pool import Played, StoppedClock
 
 _WAYS = ("least_request", "p2c", "least_tokens", "consistent_hash", "latency", "predicted_cost")
 _BATCH = 50
+_AT_ONCE = 8
+"""So few find backends with little to do."""
+_WAITING = 300
+_MOST_US = 50.0
 
 
 def _call(num_bytes: int, seed: int) -> Call:
@@ -52,50 +67,109 @@ def _call(num_bytes: int, seed: int) -> Call:
     )
 
 
-def _measure(way: str, num_bytes: int, batches: int, num_backends: int) -> tuple[float, float]:
+class Site:
+    """A route over backends that have seen thirty calls; with `admission` also its gate."""
+
+    def __init__(self, way: str, num_bytes: int, num_backends: int, *, admission: bool = False) -> None:
+        names = [f"gpu-{place}" for place in range(num_backends)]
+        route = RoutePolicy.model_validate(
+            {
+                "name": "r",
+                "match": {"models": ["*"]},
+                "backends": [{"ref": name} for name in names],
+                "routing": {"policy": way},
+                **({"slo": {}, "admission": {}} if admission else {}),
+            }
+        )
+        clock = StoppedClock()
+        self.now = clock.now()
+        fleet = Fleet([route], {name: Played(name) for name in names}, clock, random=Random(1))
+        routing = fleet.routing("r")
+        assert routing is not None
+        self.routing: Routing = routing
+        breakers = [CircuitBreaker(CircuitBreakerPolicy(), clock) for _ in names]
+        balancer = routing.balancer([Share(place, 1, 0) for place in range(num_backends)], breakers)
+        assert isinstance(balancer, LoadBalancer)
+        self.balancer = balancer
+        self.admission = Admission([route], fleet, clock)
+        self.calls = [_call(num_bytes, seed) for seed in range(64)]
+        self.trips: deque[tuple[int, Trip]] = deque()
+        for replica in routing.replicas:
+            for _ in range(30):
+                trip = replica.begin(routing.read(self.calls[0]), self.now)
+                replica.first_token(trip, self.now + 0.2)
+                replica.finish(trip, 200, self.now + 2.0)
+
+    @property
+    def gate(self) -> Gate:
+        """The route's."""
+        return self.admission.gates["r"]
+
+    def decide(self, calls: list[Call]) -> None:
+        """A member for each."""
+        for call in calls:
+            demand = self.routing.read(call)
+            index = self.balancer.choose((), demand) or 0
+            self.trips.append((index, self.routing.replicas[index].begin(demand, self.now)))
+
+    def enter(self, calls: list[Call]) -> None:
+        """As `decide`, through a gate at which nobody waits."""
+        for call in calls:
+            try:
+                self.gate.enter(call, self.routing.read(call), self.balancer).send(None)
+            except StopIteration as admitted:
+                self.trips.append(admitted.value)
+            else:
+                raise AssertionError("it should not have waited")
+
+    async def wait(self, call: Call) -> None:
+        """A task of a call that waits at the gate."""
+        self.trips.append(await self.gate.enter(call, self.routing.read(call), self.balancer))
+
+    def learn(self, number: int | None = None) -> None:
+        """The oldest are answered."""
+        for _ in range(len(self.trips) if number is None else number):
+            index, trip = self.trips.popleft()
+            self.routing.replicas[index].first_token(trip, self.now + 0.3)
+            self.routing.replicas[index].finish(trip, 200, self.now + 3.0)
+
+
+def _measure(way: str, num_bytes: int, batches: int, num_backends: int, *, gate: bool = False) -> tuple[float, float]:
     """Microseconds of CPU to decide, and to learn from it."""
-    names = [f"gpu-{place}" for place in range(num_backends)]
-    route = RoutePolicy.model_validate(
-        {
-            "name": "r",
-            "match": {"models": ["*"]},
-            "backends": [{"ref": name} for name in names],
-            "routing": {"policy": way},
-        }
-    )
-    fleet = Fleet([route], {name: Played(name) for name in names}, StoppedClock(), random=Random(1))
-    routing = fleet.routing("r")
-    assert routing is not None
-    breakers = [CircuitBreaker(CircuitBreakerPolicy(), StoppedClock()) for _ in names]
-    choose = routing.balancer([Share(place, 1, 0) for place in range(num_backends)], breakers).choose
-    calls = [_call(num_bytes, seed) for seed in range(64)]
-    now = 0.0
-    trips: list[tuple[int, Trip]] = []
-
-    def decide(some: list[Call]) -> None:
-        for call in some:
-            demand = routing.read(call)
-            index = choose((), demand) or 0
-            trips.append((index, routing.replicas[index].begin(demand, now)))
-
-    def learn() -> None:
-        for index, trip in trips:
-            routing.replicas[index].first_token(trip, now + 0.3)
-            routing.replicas[index].finish(trip, 200, now + 3.0)
-        trips.clear()
-
-    for replica in routing.replicas:
-        for _ in range(30):
-            demand = routing.read(calls[0])
-            trip = replica.begin(demand, now)
-            replica.first_token(trip, now + 0.2)
-            replica.finish(trip, 200, now + 2.0)
+    site = Site(way, num_bytes, num_backends, admission=gate)
+    size = _AT_ONCE if gate else _BATCH
     deciding = []
     learning = []
     for batch in range(batches):
-        deciding.append(_cpu(partial(decide, [calls[place % 64] for place in range(batch, batch + _BATCH)])))
-        learning.append(_cpu(learn))
-    return statistics.median(deciding) / _BATCH * 1e6, statistics.median(learning) / _BATCH * 1e6
+        calls = [site.calls[place % 64] for place in range(batch, batch + size)]
+        deciding.append(_cpu(partial(site.enter if gate else site.decide, calls)))
+        learning.append(_cpu(site.learn))
+    return statistics.median(deciding) / size * 1e6, statistics.median(learning) / size * 1e6
+
+
+async def _measure_waiting(num_bytes: int, batches: int, num_backends: int) -> float:
+    """Microseconds of CPU for a call that waits, from its reading to its end, while three hundred others do."""
+    site = Site("predicted_cost", num_bytes, num_backends, admission=True)
+    await site.admission.open()
+    took = []
+    async with asyncio.TaskGroup() as tasks:
+        for batch in range(batches):
+            while len(site.gate.line) < _WAITING:
+                tasks.create_task(site.wait(site.calls[batch % 64]))
+                await asyncio.sleep(0)
+            began = time.process_time()
+            for place in range(batch, batch + _BATCH):
+                tasks.create_task(site.wait(site.calls[place % 64]))
+                await asyncio.sleep(0)
+                site.learn(1)
+                await asyncio.sleep(0)
+            took.append(time.process_time() - began)
+        while site.gate.line:
+            site.learn(1)
+            await asyncio.sleep(0)
+    site.learn()
+    await site.admission.aclose()
+    return statistics.median(took) / _BATCH * 1e6
 
 
 def _cpu(action: Callable[[], object]) -> float:
@@ -109,6 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--backends", type=int, default=8)
+    parser.add_argument("--json", type=Path, help="write the figure there, for `slipstream bench policies`")
     options = parser.parse_args()
     print(f"{options.backends} backends, CPU us: to decide, to learn")
     for way in _WAYS:
@@ -117,6 +192,18 @@ def main() -> None:
     for num_bytes in (64 * 1024, 512 * 1024):
         decide_us, learn_us = _measure("predicted_cost", num_bytes, 10, options.backends)
         print(f"predicted_cost   {num_bytes // 1024:4} KiB   {decide_us:6.1f}  {learn_us:6.1f}")
+    admit_us, learn_us = _measure("predicted_cost", 24 * 256, options.batches, options.backends, gate=True)
+    waited_us = asyncio.run(_measure_waiting(24 * 256, options.batches, options.backends))
+    print(f"with admission   24 blocks  {admit_us:6.1f}  {learn_us:6.1f}")
+    print(f"behind {_WAITING} others 24 blocks  {waited_us:6.1f}, all of it")
+    if options.json is not None:
+        figure = Figure(
+            f"a decision, route and admit, {options.backends} backends, 24 blocks",
+            f"<= {_MOST_US:.0f} us of CPU",
+            f"{admit_us:.0f} us",
+            note=f"behind {_WAITING} others {waited_us:.0f} us from arrival to end; times depend on the machine",
+        )
+        options.json.write_bytes(msgspec.json.encode([figure]))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from policies.pool.pick import (
 )
 from policies.pool.prefix_index import PrefixIndex
 from policies.pool.replica import Replica
-from policies.schema import CircuitBreakerPolicy
+from policies.schema_health import CircuitBreakerPolicy
 from tests.support.pool import StoppedClock
 
 _BLOCK, _TICK_S = 512, 3.0

@@ -57,7 +57,11 @@ async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
         link = build_redis_link(redis_policy(server.url, timeout="2s"), SystemClock())
         await link.open()
         shared = RedisIndex(
-            link, _memory(), SystemClock(), origin="me", fingerprint="f", dimension=DIMENSION, ttl_s=600.0
+            *(link, _memory(), SystemClock()),
+            origin="me",
+            fingerprint="f",
+            dimension=DIMENSION,
+            ttl_s=lambda scope: 600.0,
         )
         await shared.open()
         await until(lambda: shared.statistics().kind != "unknown")

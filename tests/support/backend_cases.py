@@ -20,6 +20,8 @@ from backends.registry import Registry
 from backends.scripted import Scripted, ScriptedConfig, Step
 from backends.serving.backend import EngineBackend, Served
 from backends.serving.meter import Meter
+from policies.batching.embeddings import EmbeddingBatches
+from policies.schema_batching import BatchingPolicy
 from tests.support.anthropic_server import (
     KEY,
     Answer,
@@ -72,10 +74,11 @@ class BackendCase(Protocol):
 
 
 class ScriptedCase:
-    """The scripted backend is its own upstream."""
+    """The scripted backend is its own upstream; `backend` may be a stage around it."""
 
-    def __init__(self, backend: Scripted) -> None:
-        self.backend = backend
+    def __init__(self, leaf: Scripted, backend: Backend | None = None) -> None:
+        self.backend: Backend = backend or leaf
+        self._leaf = leaf
 
     def answer(self, text: str | None = None, delay_s: float = 0.0) -> None:
         delay = f"{delay_s:.3f}s"
@@ -107,7 +110,7 @@ class ScriptedCase:
                 await asyncio.sleep(0.001)
 
     def _play(self, step: dict[str, object]) -> None:
-        self.backend.play(Step.model_validate(step))
+        self._leaf.play(Step.model_validate(step))
 
 
 class ServerCase:
@@ -240,6 +243,16 @@ async def scripted_case() -> AsyncIterator[BackendCase]:
 
 
 @asynccontextmanager
+async def batched_case() -> AsyncIterator[BackendCase]:
+    """`type: scripted` behind batching windows."""
+    leaf = Scripted("under-test", ScriptedConfig(), SystemClock())
+    backend = EmbeddingBatches(leaf, BatchingPolicy(), SystemClock(), max_in_flight=1)
+    await backend.open()
+    yield ScriptedCase(leaf, backend)
+    await backend.aclose()
+
+
+@asynccontextmanager
 async def openai_case() -> AsyncIterator[BackendCase]:
     """`type: openai`, over a real socket."""
     kind = Registry().kind("openai")
@@ -276,6 +289,7 @@ async def engine_case() -> AsyncIterator[BackendCase]:
 
 CASES: dict[str, Callable[[], AbstractAsyncContextManager[BackendCase]]] = {
     "scripted": scripted_case,
+    "batched": batched_case,
     "openai": openai_case,
     "anthropic": anthropic_case,
     "engine": engine_case,

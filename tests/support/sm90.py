@@ -57,7 +57,7 @@ class Variant:
 
     @classmethod
     def of(cls, launch: Launch) -> Variant:
-        """Tensors are taken to be aligned, as fresh ones are."""
+        """Memory is taken to be aligned, so that a tensor is unless it begins further behind."""
         signature: dict[str, str] = {}
         constants: dict[str, object] = {}
         aligned = []
@@ -68,7 +68,8 @@ class Variant:
                 signature[name], constants[name] = "constexpr", value
             elif isinstance(value, torch.Tensor):
                 signature[name] = _POINTERS[value.dtype]
-                aligned.append(name)
+                is_aligned = value.storage_offset() * value.element_size() % 16 == 0
+                aligned += [name] if is_aligned and not is_varying else []
             elif isinstance(value, float):
                 signature[name] = "fp32"
             else:

@@ -183,3 +183,62 @@ def test_explain_consistent_hash_shows_the_prompts_order(run: Run, tmp_path: Pat
         "number 1 for this prompt",
         "number 2 for this prompt",
     ]
+
+
+def test_explain_shows_batching_where_embeddings_are_asked_for(run: Run, tmp_path: Path) -> None:
+    """Between the caches and the pool, and only on the way of what can share a call."""
+    path = _balanced(tmp_path, "auto")
+    path.write_text(path.read_text() + "    batching: {max_batch: 16, max_in_flight: 3}\n", encoding="utf-8")
+
+    def stages(of: str) -> dict[str, str]:
+        said = run("explain", path, "-", "--path", of, "--format", "json", stdin='{"model": "m", "input": "a"}').output
+        return {stage["name"]: stage["detail"] for stage in json.loads(said)["stack"]}
+
+    assert list(stages("/v1/embeddings")) == ["batching", "pool", "a", "b"]
+    assert "up to 16 inputs and 256KiB a call, 3 at once" in stages("/v1/embeddings")["batching"]
+    assert list(stages("/v1/chat/completions")) == ["pool", "a", "b"]
+
+
+def test_explain_shows_hedges_and_probes_where_there_are_some(run: Run, tmp_path: Path) -> None:
+    """When a second backend is asked, and which backends are asked how they are."""
+    path = _balanced(tmp_path, "weighted")
+    probed = "a: {type: openai, base_url: 'http://127.0.0.1:9/v1', health: {path: /live, interval: 3s}}"
+    text = re.sub(r"\ba: \{type: scripted[^\n]*\}", probed, path.read_text(encoding="utf-8"), count=1)
+    path.write_text(text + "    hedge: {budget: 0.1, quantile: 0.9}\n", encoding="utf-8")
+    pool, (a, b) = _leaves(run, path)
+
+    assert "a second backend for a call that is later than 90 % of its kind, for up to 10 % of the calls" in pool
+    assert "rests 30s after 5 failures in a row or over 20 % of 20 calls" in pool
+    assert a.endswith("probed at /live every 3s")
+    assert "probed" not in b
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", "counted, and nothing done about it"),
+        (", admission: {}", "who cannot be: 429; up to 4096 wait, in turns by tenant"),
+        (", admission: {on_overload: queue, max_wait: 3s}", "who cannot be: waits up to 3s, then 429"),
+        (", admission: {on_overload: degrade, degrade_to: b, fairness: {by: key}}", "who cannot be: route b; "),
+    ],
+)
+def test_explain_shows_limits_and_what_becomes_of_who_is_late(run: Run, tmp_path: Path, more: str, said: str) -> None:
+    """In front of the pool, as the call meets them; a route without limits has no such stage."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "version: 1\nbackends: {gpu: {type: scripted}}\nroutes:\n"
+        f"  - {{name: a, match: {{models: [llama]}}, backends: [{{ref: gpu}}], slo: {{ttft: 2s, total: 60s}}{more}}}\n"
+        '  - {name: b, match: {models: ["*"]}, backends: [{ref: gpu}]}\n',
+        encoding="utf-8",
+    )
+    body = '{"model": "llama", "messages": []}'
+    stack = json.loads(run("explain", file, "-", "--format", "json", stdin=body).output)["stack"]
+    other = json.loads(run("explain", file, "-", "--format", "json", stdin=body.replace("llama", "x")).output)["stack"]
+
+    assert [stage["name"] for stage in stack] == ["admission", "pool", "gpu"]
+    assert stack[0]["detail"].startswith(
+        "in time: first token within 2s and 125ms for each 1000 tokens of the prompt, then one every 100ms, "
+        "all within 1m"
+    )
+    assert said in stack[0]["detail"]
+    assert [stage["name"] for stage in other] == ["pool", "gpu"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -50,6 +51,23 @@ def test_simulate_json_has_the_promised_fields(run: Run, trace: Path, plain: Pat
     assert figures["cost_per_1k"] > 0
 
 
+def test_simulate_limits_are_the_policys_unless_others_are_given(run: Run, trace: Path, plain: Path) -> None:
+    """The first route's `slo` is what counts; `--slo` and `--admission` take the place of what the file says."""
+    text = plain.read_text(encoding="utf-8")
+    plain.write_text(text.replace("ref: gpu}]", "ref: gpu}], slo: {ttft: 7s}, admission: {}"), encoding="utf-8")
+    arguments = ("simulate", "--trace", trace, "--policy", plain, "--fleet", "1", "--json", "--load", "20")
+
+    own, other = (json.loads(run(*arguments, *more).stdout) for more in ((), ("--slo", "ttft=3s")))
+    open_, strict = (
+        json.loads(run(*arguments, "--slo", "ttft=50ms,ttft_per_1k_prompt=0s", "--admission", each).stdout)
+        for each in ("none", "slo")
+    )
+
+    assert [each["slo"]["ttft_s"] for each in (own, other)] == [7, 3]
+    assert open_["shed_share"] == 0
+    assert strict["shed_share"] > 0
+
+
 def test_simulate_two_policies_stand_side_by_side(run: Run, trace: Path, plain: Path, tmp_path: Path) -> None:
     """A column for each, and the figures of both as JSON."""
     other = tmp_path / "other.yaml"
@@ -83,6 +101,21 @@ def test_simulate_range_is_a_curve_with_a_page(run: Run, trace: Path, plain: Pat
             points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
             assert points
             assert all(60 <= x <= 700 and 20 <= y <= 276 for x, y in points)
+
+
+def test_simulate_page_names_what_sets_simulations_apart(run: Run, trace: Path, plain: Path, tmp_path: Path) -> None:
+    """And shows the same sizes of every policy where there is not room for all; it says what in time means."""
+    page, other = tmp_path / "page.html", tmp_path / "other.yaml"
+    other.write_text(plain.read_text(encoding="utf-8").replace("ref: gpu}]", "ref: gpu}], routing: {policy: p2c}"))
+
+    run(*("simulate", "--trace", trace, "--policy", plain, "--policy", other, "--fleet", "1..4", "--html", page))
+
+    text = page.read_text(encoding="utf-8")
+    over_time = text.split("<h2>Share in SLO over time</h2>")[1].split("<svg")[0]
+    names = re.findall(r"</span>([^<]+)</span>", over_time)
+    assert names == [f"{policy}, h200-8b:{size}" for size in (1, 2, 3) for policy in (plain, other)]
+    assert "6 simulations of 8" in text
+    assert "SLO: ttft=2s, " in text
 
 
 @pytest.mark.parametrize(

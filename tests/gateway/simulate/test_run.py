@@ -150,6 +150,21 @@ def test_simulation_timeouts_of_the_policy_fail_requests(folder: Path) -> None:
     assert (report.failed_share, report.slo_share) == (0.5, 0.5)
 
 
+def test_simulation_admission_keeps_answers_in_time_where_without_it_all_are_late(folder: Path) -> None:
+    """Far beyond what the fleet can do: with a gate what is answered is in time, and that is more."""
+    requests = conversation(1200)
+    loaded = policy(folder)
+    limits = parse_slo("ttft=1s,ttft_per_1k_prompt=0s,tpot=1s")
+    without, gated = (
+        run(loaded, requests, "1", slo=limits, load=8.0, admission=choice).report for choice in ("none", "slo")
+    )
+
+    assert without.shed_share == 0
+    assert 0 < gated.shed_share < 0.75
+    assert gated.goodput_rps > 1.5 * without.goodput_rps
+    assert gated.admitted_slo_share > 0.95
+
+
 def test_simulation_slow_replicas_are_worse(folder: Path) -> None:
     """Replicas at half speed miss what others meet."""
     requests = conversation()

@@ -1,0 +1,52 @@
+"""Whether an answer was in time: what goodput is counted by. Pure; the observer asks it once per request."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from backends.errors import Overloaded
+from backends.protocol import Facts, Slo
+from backends.stream import StreamEnd
+
+SloOutcome = Literal["met", "ttft", "tpot", "total", "shed", "failed"]
+"""In time, or the first limit that was missed; turned away before anybody was asked; no whole answer."""
+
+_UPSTREAM_FAILURES = frozenset({408, 429})
+"""Below 500, and not the caller's mistake."""
+
+
+def slo_outcome(
+    slo: Slo,
+    facts: Facts,
+    *,
+    status: int,
+    error_code: str | None,
+    started_at: float,
+    finished_at: float,
+    prompt_tokens: int,
+) -> SloOutcome | None:
+    """How a request stands to its limits; None where they say nothing: the client left, or made a mistake.
+
+    `prompt_tokens` is for answers whose usage is not known. Of an answer that is not streamed only the end is seen: it
+    was in time if a stream that kept both other limits would have ended no earlier, else it is `total`.
+    """
+    if error_code == Overloaded.code:
+        return "shed"
+    if status == 499 or facts.stream_end is StreamEnd.CLIENT_GONE:
+        return None
+    if status >= 400:
+        return "failed" if status >= 500 or status in _UPSTREAM_FAILURES else None
+    if error_code is not None or facts.stream_end not in (None, StreamEnd.CLEAN):
+        return "failed"
+    usage = facts.usage
+    gaps = max(0, usage.completion_tokens - 1) if usage is not None else 0
+    first_limit_s = slo.first_token_limit_s(usage.prompt_tokens if usage is not None else prompt_tokens)
+    total_s = finished_at - started_at
+    if facts.stream_end is None or facts.first_token_at is None:
+        is_met = total_s <= min(slo.total_s, first_limit_s + gaps * slo.token_gap_s)
+        return "met" if is_met else "total"
+    if facts.first_token_at - started_at > first_limit_s:
+        return "ttft"
+    if gaps and (finished_at - facts.first_token_at) / gaps > slo.token_gap_s:
+        return "tpot"
+    return "met" if total_s <= slo.total_s else "total"

@@ -1,0 +1,134 @@
+"""All the gates of a policy: routes may share backends, so whoever is next is next among all their lines."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from asyncio import TimerHandle, get_running_loop
+from collections.abc import Iterable, Mapping
+
+from backends.clock import Clock
+from backends.errors import UpstreamError
+from policies.admission.fairness import Counters
+from policies.admission.gate import Caller, Gate
+from policies.pool.fleet import Fleet
+from policies.pool.replica import Replica
+from policies.schema import RoutePolicy
+from policies.schema_admission import FairnessPolicy
+
+_LOOK_EVERY_S = 0.1
+"""Room can come of itself: a breaker closes, a pause is over. Looked for only while somebody waits."""
+
+
+class Admission:
+    """Calls up those who wait whenever a backend has come to have less to do, and turns away those whose time is up."""
+
+    def __init__(self, routes: Iterable[RoutePolicy], fleet: Fleet, clock: Clock) -> None:
+        self._clock = clock
+        self._counters: list[tuple[FairnessPolicy, Counters]] = []
+        self._replicas: dict[Replica, None] = {}
+        self._gates: dict[str, Gate] = {}
+        self._leaving: list[tuple[float, int, Gate, Caller]] = []
+        self._numbers = itertools.count()
+        self._timer: TimerHandle | None = None
+        self._timer_at = 0.0
+        for route in routes:
+            routing = fleet.routing(route.name)
+            if route.admission is not None and route.slo is not None and routing is not None:
+                self._replicas.update(dict.fromkeys(routing.replicas))
+                self._gates[route.name] = Gate(
+                    route.name,
+                    route.admission,
+                    route.slo.limits,
+                    routing.replicas,
+                    self._counters_of(route.admission.fairness),
+                    on_join=self._joined,
+                    clock=clock,
+                )
+
+    @property
+    def gates(self) -> Mapping[str, Gate]:
+        """By route; those without admission have none."""
+        return self._gates
+
+    async def open(self) -> None:
+        """Begin to watch the backends."""
+        for replica in self._replicas:
+            replica.in_flight.watchers = (*replica.in_flight.watchers, self.dispatch)
+
+    async def aclose(self) -> None:
+        """Stop watching. Nobody waits any more: whoever closes a policy has seen its calls end. Safe to call twice."""
+        for replica in self._replicas:
+            kept = [watcher for watcher in replica.in_flight.watchers if watcher != self.dispatch]
+            replica.in_flight.watchers = tuple(kept)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def dispatch(self) -> None:
+        """Let in all who can go now, in their order; a line whose first cannot go waits as a whole."""
+        lines = [gate for gate in self._gates.values() if gate.line]
+        if not lines:
+            return
+        now = self._clock.now()
+        while lines:
+            gate = lines[0] if len(lines) == 1 else min(lines, key=lambda each: each.line.rank())
+            caller = gate.next(now)
+            if caller.has_left:
+                gate.line.remove(caller)
+            else:
+                try:
+                    admitted = gate.place(caller, now)
+                except UpstreamError as error:
+                    gate.leave(caller, error, now)
+                else:
+                    if admitted is None:
+                        lines.remove(gate)
+                        continue
+                    gate.leave(caller, admitted, now)
+            if not gate.line:
+                lines.remove(gate)
+
+    def _joined(self, gate: Gate, caller: Caller) -> None:
+        heapq.heappush(self._leaving, (caller.leave_at, next(self._numbers), gate, caller))
+        self.dispatch()
+        if not caller.is_over:
+            self._look_again()
+
+    def _look(self) -> None:
+        """The timer: turn away whose time is up, call up who can go."""
+        self._timer = None
+        now = self._clock.now()
+        while self._leaving and (self._leaving[0][3].is_over or self._leaving[0][0] <= now):
+            _, _, gate, caller = heapq.heappop(self._leaving)
+            if caller.has_left and not caller.is_over:
+                gate.line.remove(caller)
+            elif not caller.is_over:
+                gate.leave(caller, gate.refusal(caller, gate.why_it_leaves, now), now)
+        self.dispatch()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        waiting = sum(len(gate.line) for gate in self._gates.values())
+        if len(self._leaving) > 2 * waiting + 16:
+            self._leaving = [entry for entry in self._leaving if not entry[3].is_over]
+            heapq.heapify(self._leaving)
+        if not waiting:
+            return
+        now = self._clock.now()
+        look_at = min(now + _LOOK_EVERY_S, self._leaving[0][0])
+        if self._timer is not None:
+            if self._timer_at <= look_at:
+                return
+            self._timer.cancel()
+        self._timer_at = look_at
+        self._timer = get_running_loop().call_later(max(0.0, look_at - now), self._look)
+
+    def _counters_of(self, fairness: FairnessPolicy) -> Counters:
+        """Routes that share in the same way share one count of who has had what."""
+        for known, counters in self._counters:
+            if known == fairness:
+                return counters
+        counters = Counters(fairness.half_life, fairness.weights)
+        self._counters.append((fairness, counters))
+        return counters

@@ -1,0 +1,45 @@
+"""What a caller may say of its own urgency: `x-slo-ttft-ms`, `x-slo-tpot-ms`, `x-priority`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backends.errors import InvalidRequest
+from backends.protocol import Priority, Slo
+
+_TTFT, _TPOT, _PRIORITY = b"x-slo-ttft-ms", b"x-slo-tpot-ms", b"x-priority"
+ASKED_HEADERS = frozenset({_TTFT, _TPOT, _PRIORITY})
+"""For this gateway: they do not travel on from routes that have limits."""
+_MAX_MS = 3_600_000.0
+_PRIORITIES = {each.name.lower(): each for each in Priority}
+
+
+def read_asked(slo: Slo, priority: Priority, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Slo, Priority]:
+    """The route's limits and the key's priority, as the caller's headers change them. A priority is only lowered.
+
+    Raises: InvalidRequest.
+    """
+    for name, value in headers:
+        if name not in ASKED_HEADERS:
+            continue
+        text = value.decode("latin-1").strip()
+        if name == _PRIORITY:
+            if text.lower() not in _PRIORITIES:
+                raise InvalidRequest(f'x-priority: "{text}" is not one of {", ".join(_PRIORITIES)}', param="x-priority")
+            priority = max(priority, _PRIORITIES[text.lower()])
+        elif name == _TTFT:
+            slo = Slo(_seconds(name, text), 0.0, slo.token_gap_s, slo.total_s)
+        else:
+            slo = Slo(slo.first_token_s, slo.per_1k_prompt_s, _seconds(name, text), slo.total_s)
+    return slo, priority
+
+
+def _seconds(name: bytes, text: str) -> float:
+    field = name.decode()
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = -1.0
+    if not 0 < milliseconds <= _MAX_MS:
+        raise InvalidRequest(f'{field}: "{text}" is not a number of milliseconds up to {_MAX_MS:.0f}', param=field)
+    return milliseconds / 1e3

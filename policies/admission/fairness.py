@@ -1,0 +1,62 @@
+"""Virtual token counters: who has had how much, with a past that fades.
+
+After the Virtual Token Counter of Sheng et al., "Fairness in Serving Large Language Models" (2024), with fading:
+without it, who was served alone for a minute would starve for the next. Pure: the time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+_MAX_CLIENTS = 10_000
+_MAX_DOUBLINGS = 60.0
+
+
+class Counters:
+    """Tokens that each client has had, each counted half after another `half_life_s`.
+
+    Instead of all counters fading, what is charged now counts for more: so that the order of two clients changes only
+    when one of them is charged. `era` changes when all numbers have been made smaller at once.
+    """
+
+    def __init__(self, half_life_s: float, weights: Mapping[str, float]) -> None:
+        self._half_life_s = half_life_s
+        self._weights = weights
+        self._counted: OrderedDict[str, float] = OrderedDict()
+        self._since: float | None = None
+        self.era = 0
+
+    def of(self, client: str) -> float:
+        """What a client has had. Numbers of one era can be compared."""
+        return self._counted.get(client, 0.0)
+
+    def charge(self, client: str, tokens: float, now: float) -> None:
+        """A client has had so many tokens more."""
+        scale = self._scale(now)
+        self._set(client, self.of(client) + tokens / self._weights.get(client, 1.0) * scale)
+
+    def lift(self, client: str, floor: float) -> None:
+        """A client that asked for nothing has saved up nothing: it begins no lower than those who wait."""
+        if self.of(client) < floor:
+            self._set(client, floor)
+
+    def _set(self, client: str, counted: float) -> None:
+        self._counted[client] = counted
+        self._counted.move_to_end(client)
+        if len(self._counted) > _MAX_CLIENTS:
+            self._counted.popitem(last=False)
+
+    def _scale(self, now: float) -> float:
+        """What a token of `now` counts, in tokens of the era's beginning."""
+        if self._since is None:
+            self._since = now
+        doublings = (now - self._since) / self._half_life_s
+        if doublings > _MAX_DOUBLINGS:
+            shrink = 2.0 ** -min(doublings, 1000.0)
+            for client in self._counted:
+                self._counted[client] *= shrink
+            self._since = now
+            self.era += 1
+            return 1.0
+        return float(2.0**doublings)

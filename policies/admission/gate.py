@@ -1,0 +1,320 @@
+"""One route's gate: a call goes on when a backend has room for it and can be in time; the pool asks it for a member.
+
+Which backend takes a call is decided when it leaves, not when it comes: what it would have met is known only then.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future, get_running_loop
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from random import Random
+from typing import Literal
+
+from backends.clock import Clock
+from backends.errors import NoBackendAvailable, Overloaded, UpstreamError
+from backends.protocol import Call, Priority, Slo
+from policies.admission.drain import Drain
+from policies.admission.fairness import Counters
+from policies.admission.judge import Judge
+from policies.admission.line import Line, Waiting
+from policies.pool.demand import Demand
+from policies.pool.entrance import Admitted, Chooser
+from policies.pool.replica import Replica
+from policies.schema_admission import AdmissionPolicy
+
+_FEW = 8
+"""Among how many of one client's calls the order may be changed for what is cached."""
+_HURRY = 0.25
+"""With less than this share of its limit left to wait, a call goes first whatever is cached."""
+
+_REMEMBERED_S = 30.0
+"""For so long after a call those of lower priority leave room for the next one."""
+
+Shed = Literal["late", "full", "waited"]
+"""Why a call was turned away: it could not be in time, too many wait, it has waited for as long as it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatistics:
+    """A gate's line now, how long it will take to be through, and what was turned away since the start."""
+
+    waiting: int
+    waiting_tokens: int
+    drain_s: float
+    shed: Mapping[Shed, int]
+    shed_tokens: int
+    entered: int
+
+
+class Caller(Waiting):
+    """A call that waits at a gate, and who tells its task where to go."""
+
+    __slots__ = ("chooser", "outcome")
+
+    def __init__(
+        self, demand: Demand, slo: Slo, chooser: Chooser, *, client: str, priority: Priority, arrived_at: float
+    ) -> None:
+        super().__init__(demand, slo, client=client, priority=priority, arrived_at=arrived_at)
+        self.chooser = chooser
+        self.outcome: Future[Admitted] | None = None
+        """None until it stands in the line."""
+
+    @property
+    def has_left(self) -> bool:
+        """Its client is gone, and its task has not been told yet."""
+        return self.outcome is not None and self.outcome.cancelled()
+
+
+class Gate:
+    """Lets calls in one at a time, in the order of their line. `replicas` are the pool's members, in order."""
+
+    def __init__(
+        self,
+        name: str,
+        policy: AdmissionPolicy,
+        slo: Slo,
+        replicas: Sequence[Replica],
+        counters: Counters,
+        *,
+        on_join: Callable[[Gate, Caller], None],
+        clock: Clock,
+    ) -> None:
+        """`slo` is for calls that bring none.
+
+        `on_join` is told of each that has to wait, and calls it up as soon as that is possible.
+        """
+        self.line: Line[Caller] = Line(counters)
+        self.drain = Drain()
+        self._counters = counters
+        self._name = name
+        self._policy = policy
+        self._slo = slo
+        self._judge = Judge(policy, slo)
+        self._replicas = tuple(replicas)
+        self._on_join = on_join
+        self._clock = clock
+        self._random = Random()
+        self._shed: Counter[Shed] = Counter()
+        self._told: Counter[Shed] = Counter()
+        self.why_it_leaves: Shed = "waited" if policy.on_overload == "queue" else "late"
+        """What becomes of a call at its `leave_at`."""
+        self._shed_tokens = 0
+        self._all_gone_at = 0.0
+        self._came_at = [-inf for _ in Priority]
+        self._entered = 0
+
+    async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted:
+        """Wait for a member that can take the call.
+
+        Raises: Overloaded, NoBackendAvailable.
+        """
+        now = self._clock.now()
+        self._entered += 1
+        self._came_at[call.priority] = now
+        facts = call.facts
+        # Who has waited at a gate already is due no later for it.
+        arrived_at = now - (facts.waited_s or 0.0)
+        slo = call.slo or self._slo
+        client = self._client_of(call)
+        waiting = Caller(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
+        facts.waited_s = now - arrived_at
+        if not self.line:
+            admitted = self._place_at_once(waiting, now) or self.place(waiting, now)
+            if admitted is not None:
+                return admitted
+        try:
+            return await self._wait(waiting, call, now)
+        finally:
+            facts.waited_s = self._clock.now() - arrived_at
+
+    def next(self, now: float) -> Caller:
+        """Whose turn it is; of the client's first few calls the one of which a backend with room holds most already."""
+        head = self.line.head()
+        if head.leave_at - now < _HURRY * (head.deadline - head.arrived_at):
+            return head
+        with_room = [replica for replica in self._replicas if self._judge.has_room(replica, head, now)]
+        if not with_room:
+            return head
+        few = self.line.next_few(_FEW)
+        return max(few, key=partial(self._cached_tokens, with_room, now)) if len(few) > 1 else head
+
+    def place(self, waiting: Caller, now: float) -> Admitted | None:
+        """A member for the call that is next; None while none has room.
+
+        Raises: Overloaded where it is too late for every member that has; NoBackendAvailable.
+        """
+        demand, chooser = waiting.demand, waiting.chooser
+        demand.matched = None
+        closed = [
+            index for index, replica in enumerate(self._replicas) if not self._judge.has_room(replica, waiting, now)
+        ]
+        num_full = len(closed)
+        if num_full < len(self._replicas):
+            while (index := chooser.choose(closed, demand)) is not None:
+                replica = self._replicas[index]
+                if self._judge.is_in_time(replica, waiting, now):
+                    return self._let_in(index, waiting, now)
+                closed.append(index)
+            if len(closed) > num_full:
+                raise self.refusal(waiting, "late", now)
+        # Whom it would choose is not asked for: those who take turns would count that as one.
+        retry_in_s = chooser.retry_in_s()
+        if retry_in_s is None or retry_in_s > 0:
+            raise NoBackendAvailable(
+                f'every backend of the route "{self._name}" is out of rotation', retry_after_s=retry_in_s
+            )
+        return None
+
+    def refusal(self, waiting: Caller, why: Shed, now: float) -> Overloaded:
+        """Counts a call that is turned away, and says when to come again: once those who wait now are through."""
+        self._shed[why] += 1
+        self._shed_tokens += waiting.demand.tokens
+        if not self.line:
+            self.drain.resume(now)
+        limit_s = waiting.deadline - waiting.arrived_at
+        own = waiting.demand.tokens if waiting.outcome is None else 0
+        drained_s = self.drain.seconds_for(self.line.tokens + own, now, default=limit_s)
+        if self.line:
+            # Whoever waits now has left by then, one way or the other.
+            drained_s = min(drained_s, max(self._all_gone_at - now, 0.0))
+        said = {
+            "late": f"has more to do than it can: the first token could not come within {limit_s:.3g} s",
+            "full": f"has {len(self.line)} calls waiting with {self.line.tokens} tokens, and no more may",
+            "waited": f"has had no room for {now - waiting.arrived_at:.3g} s",
+        }[why]
+        return Overloaded(
+            f'the route "{self._name}" {said}',
+            retry_after_s=drained_s * self._random.uniform(1.0, 1.5),
+            first_token_s=self._first_token_s(waiting, now),
+        )
+
+    def leave(self, waiting: Caller, outcome: Admitted | UpstreamError, now: float) -> None:
+        """Take a call out of the line that has not left, and tell it why."""
+        assert waiting.outcome is not None, "who leaves a line has stood there"
+        self.line.remove(waiting)
+        self.drain.note(waiting.demand.tokens, now)
+        if isinstance(outcome, Admitted):
+            waiting.outcome.set_result(outcome)
+        else:
+            waiting.outcome.set_exception(outcome)
+
+    def is_calm(self) -> bool:
+        """Whether nobody waits."""
+        return not self.line
+
+    def statistics(self) -> GateStatistics:
+        """A snapshot."""
+        line = self.line
+        drain_s = self.drain.seconds_for(line.tokens, self._clock.now(), default=0.0) if line else 0.0
+        return GateStatistics(len(line), line.tokens, drain_s, dict(self._shed), self._shed_tokens, self._entered)
+
+    def take_shed(self) -> Mapping[Shed, int]:
+        """What was turned away since the last time, for metrics."""
+        before, self._told = self._told, Counter(self._shed)
+        return self._told - before
+
+    def _place_at_once(self, waiting: Caller, now: float) -> Admitted | None:
+        """Where it would go if there were no gate, if it can be there well in time.
+
+        Nobody waits, so nobody is the worse for it, and it goes to where its beginning is cached. Unless calls of a
+        higher priority come too: the next of them would find the backends filled up.
+        """
+        if any(now - came_at < _REMEMBERED_S for came_at in self._came_at[: waiting.priority]):
+            return None
+        demand = waiting.demand
+        demand.matched = None
+        closed = [
+            index for index, replica in enumerate(self._replicas) if not self._judge.can_hold(replica, waiting, now)
+        ]
+        index = waiting.chooser.choose(closed, demand) if len(closed) < len(self._replicas) else None
+        if index is None or not self._judge.is_early(self._replicas[index], waiting, now):
+            return None
+        return self._let_in(index, waiting, now)
+
+    def _cached_tokens(self, replicas: Sequence[Replica], now: float, waiting: Caller) -> int:
+        """The most that one of these replicas holds of a prompt, if it has room for it."""
+        demand = waiting.demand
+        demand.matched = None
+        cached = [
+            demand.tokens - replica.uncached(demand)
+            for replica in replicas
+            if self._judge.has_room(replica, waiting, now)
+        ]
+        return max(cached, default=-1)
+
+    async def _wait(self, waiting: Caller, call: Call, now: float) -> Admitted:
+        waiting.leave_at = min(self._judge.leave_at(self._replicas, waiting), call.deadline)
+        if waiting.leave_at <= now:
+            raise self.refusal(waiting, self.why_it_leaves, now)
+        self._make_room(waiting, now)
+        outcome: Future[Admitted] = get_running_loop().create_future()
+        waiting.outcome = outcome
+        if not self.line:
+            self.drain.resume(now)
+        self.line.add(waiting)
+        self._all_gone_at = max(self._all_gone_at, waiting.leave_at)
+        self._on_join(self, waiting)
+        try:
+            return await outcome
+        except BaseException:
+            if not waiting.is_over:
+                self.line.remove(waiting)
+            elif not outcome.cancelled() and outcome.exception() is None:
+                # The client has left between being called up and going.
+                outcome.result().trip.end()
+            raise
+
+    def _make_room(self, waiting: Caller, now: float) -> None:
+        """Who has most waiting makes room for who has less, and a lower priority for a higher one.
+
+        Raises: Overloaded where there is nobody to do so.
+        """
+        line, policy = self.line, self._policy
+        tokens = waiting.demand.tokens
+        while len(line) >= policy.max_waiting or line.tokens + tokens > policy.max_waiting_tokens:
+            if tokens > policy.max_waiting_tokens:
+                raise self.refusal(waiting, "full", now)
+            worst = line.least_deserving()
+            if worst.has_left:
+                line.remove(worst)
+                continue
+            spares_more = line.num_beside(worst) > line.num_beside(waiting) + 1
+            if worst.priority < waiting.priority or (worst.priority == waiting.priority and not spares_more):
+                raise self.refusal(waiting, "full", now)
+            self.leave(worst, self.refusal(worst, "full", now), now)
+
+    def _let_in(self, index: int, waiting: Caller, now: float) -> Admitted:
+        fairness, client = self._policy.fairness, waiting.client
+        trip = self._replicas[index].begin(waiting.demand, now)
+        self._counters.charge(client, waiting.demand.tokens, now)
+        trip.limit_s = waiting.deadline - waiting.arrived_at
+        trip.on_output = partial(self._charge_output, client, fairness.output_weight)
+        return Admitted(index, trip)
+
+    def _first_token_s(self, waiting: Caller, now: float) -> float | None:
+        """When its first token would come, from its arrival on: at the least, after those who wait already."""
+        demand = waiting.demand
+        known = [
+            replica.predict(demand.tokens, replica.uncached(demand))
+            for replica in self._replicas
+            if replica.model.doubt is None
+        ]
+        if not known:
+            return None
+        ahead = self.line.tokens if waiting.outcome is None else 0
+        ahead_s = self.drain.seconds_for(ahead, now, default=0.0) if ahead else 0.0
+        return now - waiting.arrived_at + ahead_s + min(known)
+
+    def _charge_output(self, client: str, weight: float, num_tokens: int) -> None:
+        self._counters.charge(client, weight * num_tokens, self._clock.now())
+
+    def _client_of(self, call: Call) -> str:
+        by = self._policy.fairness.by
+        if by == "tenant":
+            return call.tenant
+        # A user is one of its tenant's: nobody shares another's turn by taking its name.
+        return call.key_id if by == "key" else f"{call.tenant}/{call.user}"

@@ -1,0 +1,74 @@
+"""Whether a backend has room for a call, and whether the call would be in time there: a gate's judgement.
+
+Pure: looks at what is known of backends, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backends.protocol import Slo
+from policies.admission.line import Waiting
+from policies.pool.replica import Replica
+from policies.schema_admission import AdmissionPolicy
+
+_MAX_FULL = 0.97
+"""How full of keys and values a backend may be made: beyond it, it would put off some streams for others."""
+_AT_ONCE = 0.7
+"""A call that is predicted to begin within this share of its limit need not wait for a backend to have less to do."""
+
+
+class Judge:
+    """Judges by one route's policy. `slo` is the route's own: a caller's looser limits are no leave to delay others."""
+
+    def __init__(self, policy: AdmissionPolicy, slo: Slo) -> None:
+        self._policy = policy
+        self._slo = slo
+
+    def has_room(self, replica: Replica, waiting: Waiting, now: float) -> bool:
+        """Whether a backend can hold a call, and has little enough to do before it."""
+        if not self.can_hold(replica, waiting, now):
+            return False
+        load, model = replica.in_flight, replica.model
+        if model.doubt is not None or not load.requests:
+            return True
+        first_token_s = min(waiting.slo.first_token_s, self._slo.first_token_s)
+        return load.waiting_tokens * model.seconds_per_token < self._policy.lookahead * first_token_s
+
+    def can_hold(self, replica: Replica, waiting: Waiting, now: float) -> bool:
+        """Whether a call would neither be refused, nor put streams off, nor slow them beyond their limit."""
+        load, model, limits = replica.in_flight, replica.model, replica.concurrency
+        if (model.doubt is not None or limits.has_refused) and not limits.has_room(load.requests, now):
+            return False
+        if model.doubt is not None or not load.requests:
+            return True
+        held = load.held_tokens + waiting.demand.tokens + model.output_tokens
+        gap_limit_s = min(waiting.slo.token_gap_s, self._slo.token_gap_s)
+        return held <= _MAX_FULL * replica.cache_tokens and model.gap_s(held) <= gap_limit_s
+
+    def is_in_time(self, replica: Replica, waiting: Waiting, now: float) -> bool:
+        """An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out."""
+        if self._policy.on_overload == "queue" or replica.model.doubt is not None or not replica.in_flight.requests:
+            return True
+        predicted_s = replica.predict(waiting.demand.tokens, replica.uncached(waiting.demand))
+        return now + replica.model.residual * predicted_s <= waiting.deadline
+
+    def is_early(self, replica: Replica, waiting: Waiting, now: float) -> bool:
+        """Whether a call would be in time with much to spare, however much the backend has to do before it."""
+        if replica.model.doubt is not None or not replica.in_flight.requests:
+            return True
+        tokens = waiting.demand.tokens
+        predicted_s = replica.model.residual * replica.predict(tokens, replica.uncached(waiting.demand))
+        return predicted_s <= _AT_ONCE * min(waiting.deadline - now, self._slo.first_token_limit_s(tokens))
+
+    def leave_at(self, replicas: Sequence[Replica], waiting: Waiting) -> float:
+        """Until when a call may wait: as long as an idle backend could be in time, or the policy says."""
+        if self._policy.on_overload == "queue":
+            return waiting.arrived_at + self._policy.max_wait
+        demand = waiting.demand
+        alone_s = [
+            replica.model.residual * replica.predict_alone(demand.tokens, replica.uncached(demand))
+            for replica in replicas
+            if replica.model.doubt is None
+        ]
+        return waiting.deadline - min(alone_s, default=0.0)

@@ -1,0 +1,37 @@
+"""What a pool asks of whoever decides when a call may go, and to which member first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
+
+from backends.protocol import Call
+from policies.pool.demand import Demand
+from policies.pool.in_flight import Trip
+
+
+class Chooser(Protocol):
+    """A pool's balancer of one operation."""
+
+    def choose(self, tried: Collection[int], demand: Demand | None) -> int | None:
+        """The index of the member to ask; None if all are out of rotation or in `tried`."""
+
+    def retry_in_s(self) -> float | None:
+        """Seconds until a member can be chosen again; None if none ever will be."""
+
+
+class Admitted(NamedTuple):
+    """The member that takes a call. Its attempt has begun: whoever gets this has to see to it that `trip` ends."""
+
+    member: int
+    trip: Trip
+
+
+class Entrance(Protocol):
+    """In front of a pool's first choice. Retries do not come by here: they are few, and have waited already."""
+
+    async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted:
+        """Wait until a member can take the call.
+
+        Raises: Overloaded, NoBackendAvailable.
+        """
