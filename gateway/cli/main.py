@@ -116,7 +116,7 @@ class LazyGroup(click.Group):
         ),
         "bench": Deferred(
             "gateway.cli.bench:bench",
-            "Measure on this machine what the engine promises, beside its peers.",
+            "Measure the engine, the kernels, the semantic cache and the policies, beside their peers.",
             "slipstream bench engine",
         ),
         "version": Deferred("gateway.cli.main:version", "Print the version.", "slipstream version"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from backends.errors import ConnectFailed, UpstreamCut
 from backends.protocol import CacheOutcome
 from policies.cache.exact import ExactCache
+from policies.cache.pacing import Pacing
 from policies.cache.store_memory import MemoryEntryStore
 from policies.schema import CachePolicy
 from tests.support.cache import Exchange, Upstream, chat_answer, chat_chunk, chat_events
@@ -258,6 +260,30 @@ async def test_semantic_shadow_checks_off_the_clients_path(upstream: Upstream) -
     assert [given[1:] for given in stage.decider.given] == [(True, 4.0, True)]
     taken = stage.cache.take_tally()
     assert (taken.shadows, taken.shadow_tokens, taken.wrong_hits) == (1, 5, 0)
+    await stage.aclose()
+
+
+async def test_semantic_check_on_a_paced_route_is_stored_with_its_tempo(upstream: Upstream) -> None:
+    """What a check brings may be given to others: then as slowly as it came."""
+    clock = FakeClock()
+    stage = await Stage(upstream, clock, decider=FixedDecider(shadow_probability=0.25)).open()
+    paced = Pacing(stage.cache, clock, Random(1))
+    await read_all(await paced.send(question(RESET, stream=True)))
+    await stage.cache.settle()
+    upstream._respond = None
+    await read_all(await paced.send(question(RESET_TOO, stream=True)))
+    await settle()
+    shadow = upstream.exchanges[-1]
+    await clock.advance(1.5)
+    shadow.begin()
+    await clock.advance(0.5)
+    shadow.feed(*chat_events("Press ", "it."))
+    shadow.end()
+    await stage.cache.settle()
+    tempos = [stored.entry.tempo for stored, _ in await stage.answers.listing(None, 10)]
+
+    assert len(upstream.exchanges) == len(tempos) == 2
+    assert sorted((tempo.head_s, tempo.events_s[0]) for tempo in tempos if tempo is not None) == [(0, 0), (1.5, 2.0)]
     await stage.aclose()
 
 
