@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import TYPE_CHECKING
 
 from backends.protocol import ModelServer
@@ -78,32 +79,24 @@ def retire_gauges(core: Core, previous: Runtime) -> None:
     if previous.fleet is not None:
         metrics.routing.refresh(previous.fleet)
         kept_replicas = runtime.fleet.names if runtime.fleet is not None else frozenset()
-        for name in previous.fleet.names - kept_replicas:
-            for gauge in metrics.routing.gauges():
-                _retire(gauge, name)
+        _retire_gone(metrics.routing.gauges(), previous.fleet.names - kept_replicas)
     if previous.autoscale is not None:
         kept_routes = runtime.autoscale.signals().keys() if runtime.autoscale is not None else frozenset()
         metrics.scaling.refresh(previous.autoscale)
-        for name in previous.autoscale.signals().keys() - kept_routes:
-            for gauge in metrics.scaling.metrics():
-                _retire(gauge, name)
-    gates = _gates_of(runtime)
-    for route, gate in _gates_of(previous).items():
+        _retire_gone(metrics.scaling.metrics(), previous.autoscale.signals().keys() - kept_routes)
+    gates = _gates_of(previous)
+    for route, gate in gates.items():
         metrics.admission.refresh(route, gate)
-        if route not in gates:
-            for gauge in metrics.admission.gauges():
-                _retire(gauge, route)
+    _retire_gone(metrics.admission.gauges(), gates.keys() - _gates_of(runtime).keys())
     if previous.prober is not None:
         metrics.pools.refresh_probes(previous.prober)
         kept_patients = runtime.prober.patients.keys() if runtime.prober is not None else frozenset()
-        for name in previous.prober.patients.keys() - kept_patients:
-            _retire(metrics.pools.up, name)
+        _retire_gone((metrics.pools.up,), previous.prober.patients.keys() - kept_patients)
     for route, stack in previous.stacks.items():
         if stack.batches is not None:
             metrics.batching.refresh(route, stack.batches)
             if route not in runtime.stacks or runtime.stacks[route].batches is None:
-                for gauge in metrics.batching.gauges():
-                    _retire(gauge, route)
+                _retire_gone(metrics.batching.gauges(), (route,))
         metrics.pools.refresh(stack.pool)
         kept = runtime.stacks[route].pool.breaker_states() if route in runtime.stacks else {}
         for name in stack.pool.breaker_states().keys() - kept.keys():
@@ -112,6 +105,11 @@ def retire_gauges(core: Core, previous: Runtime) -> None:
 
 def _gates_of(runtime: Runtime) -> Mapping[str, Gate]:
     return runtime.admission.gates if runtime.admission is not None else {}
+
+
+def _retire_gone(gauges: Iterable[Gauge], names: Iterable[str]) -> None:
+    for gauge, name in product(gauges, names):
+        _retire(gauge, name)
 
 
 def _retire(gauge: Gauge, *labels: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -12,6 +10,7 @@ import msgspec
 from backends.clock import Clock
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
+from policies.background import Background
 from policies.pool.fleet import Fleet
 from policies.pool.replica import Replica
 from policies.pool.scaling import Sample, Scaling
@@ -43,19 +42,15 @@ class Autoscale:
             if routing is not None:
                 limit_s = (route.slo or SloPolicy()).ttft
                 self._pools[route.name] = _Pool(routing.replicas, admission.gates.get(route.name), limit_s)
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background(1)
 
     async def open(self) -> None:
         """Begin to look."""
-        self._task = asyncio.create_task(self._run())
+        self._background.start(self._run())
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await self._background.aclose()
 
     def signals(self) -> Mapping[str, ScalingSignals]:
         """By route, as of the last look."""

@@ -10,10 +10,11 @@ from importlib.metadata import EntryPoint
 
 from backends.clock import Clock
 from backends.errors import Overloaded, SlipstreamError
-from backends.protocol import Backend, Call, Capabilities, Reply, Statistics
+from backends.protocol import Backend, Call, Reply
 from backends.registry import GROUP, Kind, Registry
 from backends.simulated import Simulated, SimulatedConfig
 from backends.stream import StreamEnd
+from policies.stage import Stage
 
 _INITIAL, _MIN, _MAX = 20.0, 20.0, 200.0
 _TOLERANCE = 1.5
@@ -49,36 +50,14 @@ class Gradient2:
         self.limit = max(_MIN, min(_MAX, self.limit + _SMOOTHING * (wanted - self.limit)))
 
 
-class Limited:
+class Limited(Stage):
     """A backend that refuses, with 429, what its limit has no place for."""
 
     def __init__(self, inner: Backend, clock: Clock) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._clock = clock
         self._gradient = Gradient2()
         self._in_flight = 0
-
-    @property
-    def name(self) -> str:
-        """That of the backend within."""
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Those of the backend within."""
-        return self._inner.capabilities
-
-    async def open(self) -> None:
-        """Open the backend within."""
-        await self._inner.open()
-
-    async def aclose(self) -> None:
-        """Close the backend within."""
-        await self._inner.aclose()
-
-    def statistics(self) -> Statistics:
-        """Those of the backend within."""
-        return self._inner.statistics()
 
     async def send(self, call: Call) -> Reply:
         """Pass the call on if there is a place for it.

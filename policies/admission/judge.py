@@ -50,16 +50,14 @@ class Judge:
         """An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out."""
         if self._policy.on_overload == "queue" or replica.model.doubt is not None or not replica.in_flight.requests:
             return True
-        predicted_s = replica.predict(waiting.demand.tokens, replica.uncached(waiting.demand))
-        return now + replica.model.residual * predicted_s <= waiting.deadline
+        return now + _latest_s(replica, waiting) <= waiting.deadline
 
     def is_early(self, replica: Replica, waiting: Waiting, now: float) -> bool:
         """Whether a call would be in time with much to spare, however much the backend has to do before it."""
         if replica.model.doubt is not None or not replica.in_flight.requests:
             return True
-        tokens = waiting.demand.tokens
-        predicted_s = replica.model.residual * replica.predict(tokens, replica.uncached(waiting.demand))
-        return predicted_s <= _AT_ONCE * min(waiting.deadline - now, self._slo.first_token_limit_s(tokens))
+        limit_s = min(waiting.deadline - now, self._slo.first_token_limit_s(waiting.demand.tokens))
+        return _latest_s(replica, waiting) <= _AT_ONCE * limit_s
 
     def leave_at(self, replicas: Sequence[Replica], waiting: Waiting) -> float:
         """Until when a call may wait: as long as an idle backend could be in time, or the policy says."""
@@ -72,3 +70,8 @@ class Judge:
             if replica.model.doubt is None
         ]
         return waiting.deadline - min(alone_s, default=0.0)
+
+
+def _latest_s(replica: Replica, waiting: Waiting) -> float:
+    """Seconds until its first token if it went there now, as far off as one prediction in twenty is."""
+    return replica.model.residual * replica.predict(waiting.demand.tokens, replica.uncached(waiting.demand))

@@ -14,13 +14,14 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import Draining, Overloaded, SlipstreamError, TotalTimeout, UpstreamGarbage
-from backends.protocol import Backend, Call, Capabilities, Facts, Reply, Statistics
+from backends.protocol import Backend, Call, Facts, Reply
 from policies.batching.batch_time import BatchTime
 from policies.batching.merge import Inputs, group_of, inputs_of, merged, parted, portions_of, usage_of
 from policies.batching.tally import Tallied, Tally
 from policies.batching.window import Limits, Window
 from policies.cache.coalesce import again
 from policies.schema_batching import BatchingPolicy
+from policies.stage import Stage
 
 _ONE_INPUTS_FAULT = frozenset({400, 413, 422, 500})
 """Statuses that one bad input among good ones brings about, as does an answer that is none (a proxy's own page for
@@ -79,14 +80,14 @@ class _Batch:
         self.task: asyncio.Task[None] | None = None
 
 
-class EmbeddingBatches:
+class EmbeddingBatches(Stage):
     """Sends embedding calls on together where that keeps nobody waiting for longer than the backend is busy.
 
     `inner` is opened and closed with it. `max_in_flight` holds where the policy says nothing: upstream calls at once.
     """
 
     def __init__(self, inner: Backend, policy: BatchingPolicy, clock: Clock, *, max_in_flight: int) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._limits = Limits(
             max_batch=policy.max_batch,
             max_bytes=policy.max_bytes,
@@ -101,20 +102,6 @@ class EmbeddingBatches:
         self._tally = Tally()
         self._is_closed = False
 
-    @property
-    def name(self) -> str:
-        """The name of the backend within."""
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the backend within can answer."""
-        return self._inner.capabilities
-
-    async def open(self) -> None:
-        """Open the backend within."""
-        await self._inner.open()
-
     async def aclose(self) -> None:
         """End every shared call, then close the backend within. Safe to call twice."""
         self._is_closed = True
@@ -122,11 +109,7 @@ class EmbeddingBatches:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._inner.aclose()
-
-    def statistics(self) -> Statistics:
-        """The counters of the backend within."""
-        return self._inner.statistics()
+        await super().aclose()
 
     def batching_statistics(self) -> BatchingStatistics:
         """A snapshot of the windows."""

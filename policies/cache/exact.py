@@ -12,12 +12,10 @@ from backends.protocol import (
     Backend,
     CacheOutcome,
     Call,
-    Capabilities,
     Facts,
     Headers,
     Operation,
     Reply,
-    Statistics,
 )
 from backends.stream import Stream
 from policies.cache.coalesce import Coalescer, Flight, Phase, Reader, again
@@ -28,6 +26,7 @@ from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_s
 from policies.cache.replay import Replayed, content_type_of, render
 from policies.cache.store import Store
 from policies.schema import CachePolicy
+from policies.stage import Stage
 
 _CACHEABLE = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.RESPONSES})
 _STATEFUL_FIELDS = ("background", "conversation")
@@ -40,14 +39,14 @@ _MAX_FLIGHTS = 3
 """How many failing flights one call goes through before it takes the failure for its own."""
 
 
-class ExactCache:
+class ExactCache(Stage):
     """Answers from `store` what has been answered before, and lets identical calls in flight share one upstream call.
 
     The store belongs to whoever opened it; it may serve several routes. `inner` is opened and closed with the cache.
     """
 
     def __init__(self, inner: Backend, policy: CachePolicy, store: Store, clock: Clock, route: str) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._scope = policy.scope
         self._epoch = policy.epoch
         self._honoured = frozenset(policy.client_control)
@@ -60,28 +59,10 @@ class ExactCache:
         self._route = route
         self._coalescer = Coalescer(policy.exact.max_entry, clock)
 
-    @property
-    def name(self) -> str:
-        """The name of the backend within."""
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the backend within can answer."""
-        return self._inner.capabilities
-
-    async def open(self) -> None:
-        """Open the backend within."""
-        await self._inner.open()
-
     async def aclose(self) -> None:
         """End every call in flight, then close the backend within. Safe to call twice."""
         await self._coalescer.aclose()
-        await self._inner.aclose()
-
-    def statistics(self) -> Statistics:
-        """The counters of the backend within; the store has its own."""
-        return self._inner.statistics()
+        await super().aclose()
 
     async def send(self, call: Call) -> Reply:
         """Answer from the store, from a flight, or from the backend within; `x-cache` and `facts.cache` say which.

@@ -10,10 +10,11 @@ from collections import deque
 from random import Random
 
 from backends.clock import Clock
-from backends.protocol import Backend, CacheOutcome, Call, Capabilities, Reply, Statistics
+from backends.protocol import Backend, CacheOutcome, Call, Reply
 from backends.sse import split_events
 from backends.stream import Stream
 from backends.tempo import Stopwatch, Tempo
+from policies.stage import Stage
 
 _STORED = (CacheOutcome.HIT, CacheOutcome.SEMANTIC)
 _SHOWN_HEADERS = (b"content-type",)
@@ -26,38 +27,16 @@ _ID = re.compile(rb'"id"\s*:\s*"((?:[^"\\]*[-_])?)([^"\\]+)"')
 _CREATED = re.compile(rb'("created(?:_at)?"\s*:\s*)\d+')
 
 
-class Pacing:
+class Pacing(Stage):
     """Lets stored answers of the caches within come at the tempo that was recorded with them.
 
     An entry without one, or in the other form, is none: `render` sees to that. `inner` is opened and closed with this.
     """
 
     def __init__(self, inner: Backend, clock: Clock, random: Random) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._clock = clock
         self._random = random
-
-    @property
-    def name(self) -> str:
-        """The name of the backend within."""
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the backend within can answer."""
-        return self._inner.capabilities
-
-    async def open(self) -> None:
-        """Open the backend within."""
-        await self._inner.open()
-
-    async def aclose(self) -> None:
-        """Close the backend within. Safe to call twice."""
-        await self._inner.aclose()
-
-    def statistics(self) -> Statistics:
-        """The counters of the backend within."""
-        return self._inner.statistics()
 
     async def send(self, call: Call) -> Reply:
         """The answer of the backend within, with the same headers and at the same pace wherever it came from.

@@ -94,18 +94,19 @@ def prompt_text(call: Call) -> bytes:
         return call.raw
 
 
-def prompt_cache_key(call: Call) -> str:
+def prompt_cache_key(call: Call, demand: Demand | None = None) -> str:
     """A hash of the tenant and the first 256 tokens, which tells a provider which prompts begin alike and nothing else.
 
-    Empty where a provider would keep nothing: no prompt, or one of fewer than 1,024 tokens.
+    Empty where a provider would keep nothing: no prompt, or one of fewer than 1,024 tokens. `demand` is what has been
+    read of the call.
     """
     if call.body is None or call.operation not in _GENERATED:
         return ""
-    text = prompt_text(call)
-    if len(text) < _KEPT_FROM_TOKENS * BYTES_PER_TOKEN:
+    demand = demand or read_demand(call)
+    if demand.tokens < _KEPT_FROM_TOKENS:
         return ""
     tenant = blake2b(call.tenant.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    return blake2b(tenant + text[:_KEY_BYTES], digest_size=16).hexdigest()
+    return blake2b(tenant + demand.key, digest_size=16).hexdigest()
 
 
 def hash_blocks(text: bytes, salt: object) -> list[int]:

@@ -12,9 +12,10 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import SlipstreamError
-from backends.protocol import Backend, Call, Capabilities, Reply, Statistics, Timeouts
+from backends.protocol import Backend, Call, Reply, Statistics, Timeouts
 from policies.pool.classify import failure_of
 from policies.schema import FallbackOn
+from policies.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Target:
     timeouts: Timeouts
 
 
-class Fallback:
+class Fallback(Stage):
     """Asks `targets` in turn when `inner` fails in a way listed in `on`; the first answer below 400 wins.
 
     If none can answer, the client sees how the first one failed, which says most. The call's deadline stays its own.
@@ -34,30 +35,12 @@ class Fallback:
     """
 
     def __init__(self, inner: Backend, targets: Sequence[Target], on: Collection[FallbackOn], clock: Clock) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._targets = tuple(targets)
         self._on = frozenset(on)
         self._clock = clock
         self._sent = 0
         self._failed = 0
-
-    @property
-    def name(self) -> str:
-        """The name of what it wraps."""
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the wrapped stack can answer; targets only stand in for it."""
-        return self._inner.capabilities
-
-    async def open(self) -> None:
-        """Open the wrapped stack. Targets belong to their own routes."""
-        await self._inner.open()
-
-    async def aclose(self) -> None:
-        """Close the wrapped stack. Safe to call twice."""
-        await self._inner.aclose()
 
     def statistics(self) -> Statistics:
         """Calls taken, and calls that no route answered."""

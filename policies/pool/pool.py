@@ -181,10 +181,10 @@ class Pool:
         """
         self._sent += 1
         self._budget.add_call()
-        if self._provider_cache and (key := prompt_cache_key(call)):
-            call = msgspec.structs.replace(call, prompt_cache_key=key)
         balancer = self._balancers[call.operation]
         demand = None if self._routing is None else self._routing.read(call)
+        if self._provider_cache and (key := prompt_cache_key(call, demand)):
+            call = msgspec.structs.replace(call, prompt_cache_key=key)
         trip = None
         if self._gate is not None and demand is not None:
             index, trip = await self._enter(call, demand, balancer)

@@ -13,6 +13,7 @@ from random import Random
 from backends.clock import Clock
 from backends.errors import PoolTimeout, UpstreamError
 from backends.health import HealthConfig, Probed
+from policies.background import Background
 from policies.pool.breaker import CircuitBreaker
 
 _JITTER = 0.2
@@ -76,18 +77,15 @@ class Prober:
         self.patients = dict(patients)
         self._clock = clock
         self._random = random
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background(1)
 
     async def open(self) -> None:
         """Begin to ask."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._background.start(self._run())
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait((task,))
+        await self._background.aclose()
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:

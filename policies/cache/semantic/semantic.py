@@ -18,20 +18,18 @@ from backends.protocol import (
     Backend,
     CacheOutcome,
     Call,
-    Capabilities,
     Facts,
     Headers,
     Reply,
     SemanticFacts,
-    Statistics,
 )
 from backends.stream import Stream
 from backends.tempo import Stopwatch
+from policies.background import Background
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import Entry, Form
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
 from policies.cache.replay import PacedReplay, Replayed, content_type_of, render
-from policies.cache.semantic.background import Background
 from policies.cache.semantic.book import Book
 from policies.cache.semantic.comparators import Comparison
 from policies.cache.semantic.contracts import AnswerStore, Proposal, Question
@@ -46,6 +44,7 @@ from policies.cache.semantic.tally import Tallied, Tally
 from policies.cache.semantic.teacher import Teacher
 from policies.schema import CachePolicy
 from policies.schema_semantic import SemanticPolicy
+from policies.stage import Stage
 
 _MAX_LEARNING = 64
 """Answers that may wait to be compared at once; more are not learned from."""
@@ -77,14 +76,14 @@ class Served(msgspec.Struct, frozen=True):
     learning: Learning
 
 
-class SemanticCache:
+class SemanticCache(Stage):
     """Answers questions near enough to stored ones. `parts` belong to whoever opened them, `inner` to the stage."""
 
     def __init__(
         self, inner: Backend, policy: CachePolicy, parts: Parts, *, route: str, judge: RouteJudge | None = None
     ) -> None:
         assert policy.semantic is not None, "a route without the section has no such stage"
-        self._inner = inner
+        super().__init__(inner)
         self._policy: SemanticPolicy = policy.semantic
         self._cache_policy = policy
         self._honoured = frozenset(policy.client_control)
@@ -113,16 +112,6 @@ class SemanticCache:
         self._served: OrderedDict[str, Served] = OrderedDict()
 
     @property
-    def name(self) -> str:
-        """The name of the backend within."""
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the backend within can answer."""
-        return self._inner.capabilities
-
-    @property
     def book(self) -> Book:
         """What it has learned."""
         return self._parts.book
@@ -134,7 +123,7 @@ class SemanticCache:
 
     async def open(self) -> None:
         """Open the backend within. The vector space has to be open already."""
-        await self._inner.open()
+        await super().open()
         self._questions = Questions(
             self._cache_policy, self._policy, self._route, self._parts.space.encoder.fingerprint
         )
@@ -145,11 +134,7 @@ class SemanticCache:
         for background in (self._upkeep, self._shadows, self._learners):
             await background.aclose()
         self._parts.book.save()
-        await self._inner.aclose()
-
-    def statistics(self) -> Statistics:
-        """The counters of the backend within."""
-        return self._inner.statistics()
+        await super().aclose()
 
     def take_tally(self) -> Tallied:
         """What has happened since the last time."""
