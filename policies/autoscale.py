@@ -86,7 +86,7 @@ class _Pool:
         shed_tokens, shed, entered, waiting = (
             (gate.shed_tokens, sum(gate.shed.values()), gate.entered, gate.waiting_tokens) if gate else (0, 0, 0, 0)
         )
-        seen = _Seen(now, sum(each.work_s for each in replicas) + shed_tokens * seconds_per_token, shed, entered)
+        seen = _Seen(now, sum(each.work_s for each in replicas), shed_tokens, shed, entered)
         before, self._before = self._before, seen
         if before is None or now <= before.at:
             return
@@ -94,9 +94,10 @@ class _Pool:
         memory = sum(
             each.in_flight.held_tokens / each.cache_tokens for each in replicas if each.cache_tokens and each in known
         )
+        work_s = seen.work_s - before.work_s + (shed_tokens - before.shed_tokens) * seconds_per_token
         self._last = Sample(
             now,
-            (seen.work_s - before.work_s) / (now - before.at),
+            work_s / (now - before.at),
             memory,
             (shed - before.shed) / (entered - before.entered) if entered > before.entered else 0.0,
             (ahead_s + waiting * seconds_per_token) / len(replicas),
@@ -117,9 +118,11 @@ class _Pool:
 
 
 class _Seen(NamedTuple):
-    """Totals since the start: seconds of prompts to compute, calls turned away, calls that came to the gate."""
+    """Totals since the start: seconds of prompts that went on, tokens and number of calls that were turned away, and
+    calls that came to the gate."""
 
     at: float
     work_s: float
+    shed_tokens: int
     shed: int
     entered: int

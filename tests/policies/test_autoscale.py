@@ -15,8 +15,9 @@ from gateway.runtime import Runtime
 from gateway.simulate.calls import CallMaker
 from gateway.simulate.traces import TraceRequest
 from gateway.simulate.virtual_loop import VirtualClock
-from policies.autoscale import ScalingSignals
-from tests.support.admission import in_virtual_time
+from policies.autoscale import LOOK_EVERY_S, Autoscale, ScalingSignals
+from policies.schema import RoutePolicy
+from tests.support.admission import Desk, Site, asking, client, in_virtual_time, learned
 
 POLICY = {
     "version": 1,
@@ -89,3 +90,32 @@ def test_signals_of_a_pool_with_little_to_do_ask_for_fewer_in_the_end(tmp_path: 
     assert signals.shed_share == 0
     assert 0 < signals.prefill_load < 0.5
     assert signals.time_to_breach_s > 60
+
+
+def test_signals_of_a_backend_that_changes_its_speed_do_not_count_old_refusals_again() -> None:
+    """What was turned away was work then; that the backend has become ten times slower makes no more of it."""
+
+    async def main(clock: VirtualClock) -> list[float]:
+        sections = {"slo": {"ttft": "2s", "ttft_per_1k_prompt": "0s"}, "admission": {}}
+        policy = RoutePolicy.model_validate(
+            {"name": "all", "match": {"models": ["*"]}, "backends": [{"ref": "only"}], **sections}
+        )
+        async with Site(clock, {"only": Desk("only", clock)}, all=sections) as site:
+            autoscale = Autoscale([policy], site.fleet, site.admission, clock)
+            learned(site.replicas[0])
+            await autoscale.open()
+            running = client(site.pool(), asking(clock=clock, total_s=100.0))
+            await clock.sleep(0.1)
+            assert await client(site.pool(), asking(1_000_000, clock=clock)) == "slo_shed"
+            loads = []
+            for _ in range(3):
+                await clock.sleep(LOOK_EVERY_S)
+                loads.append(autoscale.signals()["all"].prefill_load)
+                site.replicas[0].model.seconds_per_token *= 10
+            await running
+            await autoscale.aclose()
+            return loads
+
+    loads = in_virtual_time(main)
+    assert loads[0] > 0
+    assert loads[1:] == [0, 0]
