@@ -27,7 +27,8 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-def _parse_duration(value: object) -> float:
+def parse_duration(value: object) -> float:
+    """Seconds, of a text with a unit. Raises: ValueError."""
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError('a duration needs a number and a unit: "250ms", "2s", "5m", "1h", "7d"')
@@ -76,7 +77,7 @@ def _schema(kind: str, pattern: str, examples: list[str]) -> WithJsonSchema:
 
 Duration = Annotated[
     float,
-    BeforeValidator(_parse_duration),
+    BeforeValidator(parse_duration),
     _schema("a duration with a unit", r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$", ["250ms", "2s", "5m"]),
 ]
 """Seconds; written with a unit (ms, s, m, h, d)."""
@@ -108,4 +109,4 @@ def format_duration(seconds: float) -> str:
             return f"{int(seconds / _SECONDS[unit])}{unit}"
     milliseconds = f"{round(seconds * 1000)}ms"
     # Fixed notation in full, for the few values that whole milliseconds do not give back exactly.
-    return milliseconds if _parse_duration(milliseconds) == seconds else f"{Decimal(repr(seconds)):f}s"
+    return milliseconds if parse_duration(milliseconds) == seconds else f"{Decimal(repr(seconds)):f}s"

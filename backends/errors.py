@@ -9,6 +9,8 @@
     │   ├── UnknownModel             404
     │   ├── UnknownPath              404
     │   ├── UnknownEntry             404, nothing of that id is cached
+    │   ├── UnknownObject            404, the tenant has no file or batch of that id
+    │   ├── QuotaExceeded            400, the tenant has as much stored as it may
     │   ├── MethodNotAllowed         405
     │   ├── BodyTooLarge             413
     │   ├── UnsupportedEncoding      415
@@ -130,6 +132,19 @@ class UnknownEntry(RequestError):
     code = "entry_not_found"
 
 
+class UnknownObject(RequestError):
+    """The tenant has no file or batch of that id, or not any more."""
+
+    status = 404
+    code = "not_found"
+
+
+class QuotaExceeded(RequestError):
+    """The tenant has as many files, bytes or batches as it may."""
+
+    code = "quota_exceeded"
+
+
 class MethodNotAllowed(RequestError):
     """The endpoint exists, the method does not."""
 
@@ -180,7 +195,7 @@ class Draining(GatewayError):
 
 
 class StoreUnavailable(GatewayError):
-    """The shared store of the semantic cache does not answer what an operator asks of it."""
+    """Where the semantic cache or the ledger is kept does not answer what is asked of it."""
 
     status = 503
     code = "store_unavailable"

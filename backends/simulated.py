@@ -54,6 +54,9 @@ class SimulatedConfig(Config):
     decode_context_ns: float = Field(35.4, ge=0, description="Each token in the context of a sequence that decodes.")
     sequence_us: float = Field(6.0, ge=0, description="Each sequence of a step.")
     host_token_us: float = Field(2.6, ge=0, description="Copying a cached token from the host's memory.")
+    overhead_us: float = Field(
+        0.0, ge=0, le=6e7, description="Microseconds on the way to the replica: networks, a tokenizer."
+    )
 
     @model_validator(mode="after")
     def _has_room_for_a_block(self) -> Self:
@@ -90,6 +93,7 @@ class Simulated:
 
     A prompt's tokens are its characters, four each; prompts that begin alike share cached blocks. An answer is as long
     as the call's `output_tokens` says, a field of this backend's own, else as the settings say, within `max_tokens`.
+    Another such field, `cached_tokens`, says how many of the prompt's tokens are cached at least.
     """
 
     def __init__(self, name: str, config: SimulatedConfig, clock: Clock) -> None:
@@ -134,13 +138,15 @@ class Simulated:
             raise ConnectFailed(f"backend {self._name} is closed")
         question = read_question(call, self._config.output_tokens)
         blocks = block_ids(question.text, self._config.block_tokens)
-        work = Work(question.prompt_tokens, question.output_tokens, blocks)
+        work = Work(question.prompt_tokens, question.output_tokens, blocks, question.cached_tokens)
         room = self._config.kv_tokens
         if work.prompt_tokens + work.output_tokens > room:
             asked = f"{work.prompt_tokens} tokens and {work.output_tokens} to answer"
             raise ContextLengthExceeded(f"this model's maximum context length is {room} tokens, not {asked}")
         answer = Answer(call, question, number=self._sent, created=int(self._clock.wall()))
         call.facts.sent_at = self._clock.now()
+        if self._config.overhead_us:
+            await self._clock.sleep(self._config.overhead_us * 1e-6)
         flight = Flight(self._driver, call, work)
         try:
             if call.stream:

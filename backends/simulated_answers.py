@@ -36,6 +36,7 @@ class _Asked(msgspec.Struct):
 
     max_tokens: _Limit = None
     output_tokens: _Limit = None
+    cached_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     n: int | None = None
 
 
@@ -54,6 +55,7 @@ class Question(msgspec.Struct, frozen=True):
     text: str
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int
     is_cut: bool
     """The client's limit ends the answer, not the model."""
 
@@ -83,7 +85,11 @@ def read_question(call: Call, output_tokens: int) -> Question:
     wanted = asked.output_tokens or output_tokens
     is_cut = limit is not None and limit < wanted
     return Question(
-        text, max(1, -(-len(text) // CHARACTERS_PER_TOKEN)), limit if limit is not None and is_cut else wanted, is_cut
+        text=text,
+        prompt_tokens=max(1, -(-len(text) // CHARACTERS_PER_TOKEN)),
+        output_tokens=limit if limit is not None and is_cut else wanted,
+        cached_tokens=asked.cached_tokens,
+        is_cut=is_cut,
     )
 
 

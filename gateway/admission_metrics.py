@@ -38,7 +38,7 @@ class AdmissionMetrics:
         )
         self.wait = Histogram(
             "slipstream_admission_wait_seconds",
-            "Waits in front of backends, also of calls that were turned away.",
+            "Waits in front of backends, of calls that had to wait, also of those that were turned away.",
             ("route",),
             buckets=_WAIT_BUCKETS,
             registry=registry,

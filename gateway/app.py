@@ -26,6 +26,7 @@ from gateway.reload import Reloader, open_runtime, show_revision
 from gateway.settings import shares_metrics
 
 if TYPE_CHECKING:
+    from gateway.batches.service import Batches
     from policies.cache.store import Store
 
 _logger = logging.getLogger(__name__)
@@ -55,10 +56,12 @@ _CORS_PREFLIGHT = [
 class Application:
     """One worker's application."""
 
-    def __init__(self, core: Core, store: Store, reloader: Reloader) -> None:
+    def __init__(self, core: Core, store: Store, reloader: Reloader, batches: Batches | None = None) -> None:
         self._core = core
         self._store = store
         self._reloader = reloader
+        self._batches = batches
+        self._of_batches = _batch_apis(core, batches)
         self._hot: dict[str, ASGIApp] = {}
         for path, operation in _OPERATIONS.items():
             self._hot[path] = self._hot["/v1" + path] = Endpoint(core, operation, path)
@@ -104,6 +107,8 @@ class Application:
             return self._models
         if root == "cache":
             return self._cache
+        if root in self._of_batches:
+            return self._of_batches[root]
         if path.startswith("/v1/") or root in _API_ROOTS:
             return self._passthrough
         return self._pages
@@ -127,7 +132,7 @@ class Application:
         return Response(b'{"status":"ready"}', media_type="application/json")
 
     async def _show_metrics(self, request: Request) -> Response:
-        refresh_gauges(self._core, self._store)
+        refresh_gauges(self._core, self._store, self._batches)
         registry = self._core.metrics.registry
         if shares_metrics():
             from prometheus_client.multiprocess import MultiProcessCollector
@@ -161,6 +166,8 @@ class Application:
         core = self._core
         try:
             await self._store.open()
+            if self._batches is not None:
+                await self._batches.open()
             await open_runtime(core.runtime)
         except ConfigurationError as error:
             self.opening_error = error
@@ -173,6 +180,8 @@ class Application:
                 running = [tasks.create_task(self._reloader.run(), name="reload")]
                 running.append(tasks.create_task(self._core.observer.run(), name="observer"))
                 running.append(tasks.create_task(self._refresh(), name="gauges"))
+                if self._batches is not None:
+                    running.append(tasks.create_task(self._batches.run(), name="batches"))
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
                 for task in running:
@@ -184,11 +193,23 @@ class Application:
     async def _refresh(self) -> None:
         # Workers answer each other's scrapes from shared files, so each keeps its own gauges fresh.
         while True:
-            refresh_gauges(self._core, self._store)
+            refresh_gauges(self._core, self._store, self._batches)
             await self._core.clock.sleep(5.0)
 
     async def _close(self) -> None:
         await self._reloader.aclose()
+        if self._batches is not None:
+            await self._batches.aclose()
         await self._store.aclose()
         if self._core.tracer is not None:
             await asyncio.to_thread(self._core.tracer.close)
+
+
+def _batch_apis(core: Core, batches: Batches | None) -> dict[str, ASGIApp]:
+    """Who answers /v1/files and /v1/batches, where the gateway does."""
+    if batches is None:
+        return {}
+    from gateway.api.batches import BatchesApi
+    from gateway.api.files import FilesApi
+
+    return {"files": FilesApi(core, batches), "batches": BatchesApi(core, batches)}

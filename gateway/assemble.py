@@ -16,7 +16,8 @@ from backends.clock import Clock
 from backends.config import Config
 from backends.errors import ConfigurationError
 from backends.health import Probed
-from backends.protocol import Backend, Timeouts
+from backends.kv_events import KvPublisher
+from backends.protocol import Backend, Operation, Timeouts
 from backends.registry import Registry
 from gateway.auth import Keyring
 from gateway.runtime import Runtime, Stack
@@ -29,15 +30,20 @@ from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher
+from policies.pool.engine_text import EngineText, Writing
 from policies.pool.fallback import Fallback, Target
 from policies.pool.fleet import Fleet, is_watched
 from policies.pool.hedge import Hedging
 from policies.pool.pool import Member, Pool
 from policies.pool.prober import Patient, Prober
 from policies.schema import FallbackOn, RoutePolicy, StoresPolicy
+from policies.schema_routing import PricePolicy
 
 if TYPE_CHECKING:
+    from gateway.batches.service import Batches
+    from gateway.core import Core
     from policies.cache.semantic.build import Semantics
+    from policies.pool.kv_feed import KvFeed
 
 
 _OVERLOAD: tuple[FallbackOn, ...] = ("overload",)
@@ -53,6 +59,30 @@ def build_store(policy: StoresPolicy, clock: Clock) -> Store:
 
         return build_redis_store(policy.redis, clock)
     return MemoryEntryStore(policy.memory.max_size, clock)
+
+
+def build_batches(policy: StoresPolicy, core: Core) -> Batches | None:
+    """What answers /v1/files and /v1/batches; None where the policy keeps no ledger."""
+    if policy.ledger is None:
+        return None
+    from gateway.batches.service import Batches
+    from policies.pool.pick import Price
+    from policies.pool.retry import retry_after_s
+
+    def amount(price: PricePolicy, tokens: int, uncached: int, output: int) -> float:
+        return Price(**price.model_dump()).of(tokens, uncached, output) / 1e6
+
+    return Batches(core, policy.ledger, amount=amount, retry_after=retry_after_s)
+
+
+def check_batches(runtime: Runtime) -> None:
+    """Whether backends that are to take batches may have an API for them. Raises: ConfigurationError."""
+    for route in runtime.loaded.policy.routes:
+        for part in route.backends if route.batch.mode == "provider" else ():
+            if Operation.PASSTHROUGH not in runtime.leaves[part.ref].capabilities.operations:
+                raise ConfigurationError(
+                    f'route "{route.name}": batch: provider needs backends of type openai, which "{part.ref}" is not'
+                )
 
 
 def assemble(
@@ -77,7 +107,9 @@ def assemble(
     routes = {route.name: route for route in loaded.policy.routes}
     order = TopologicalSorter({name: _routes_below(route) for name, route in routes.items()}).static_order()
     semantics = _semantics(loaded, clock, previous)
-    fleet = _fleet(loaded, leaves, clock, previous, seed)
+    texts = _engine_texts(leaves, previous)
+    fleet = _fleet(loaded, leaves, clock, previous, seed, texts=texts)
+    feeds = _kv_feeds(leaves, fleet, texts, clock, previous)
     admission = Admission(loaded.policy.routes, fleet, clock) if fleet is not None else None
     autoscale = Autoscale(loaded.policy.routes, fleet, admission, clock) if fleet and admission else None
     known = previous.leaves if previous is not None else leaves
@@ -96,6 +128,8 @@ def assemble(
         model_labels=_model_labels(loaded),
         resources=(
             *((fleet,) if fleet is not None else ()),
+            *{feed.text: None for feed in feeds.values()},
+            *feeds.values(),
             *((admission,) if admission is not None else ()),
             *((autoscale,) if autoscale is not None else ()),
             *((prober,) if prober is not None else ()),
@@ -104,6 +138,7 @@ def assemble(
         semantic=semantics.administration if semantics is not None else None,
         semantics=semantics,
         fleet=fleet,
+        kv_feeds=feeds,
         admission=admission,
         autoscale=autoscale,
         prober=prober,
@@ -111,13 +146,70 @@ def assemble(
 
 
 def _fleet(
-    loaded: LoadedPolicy, leaves: Mapping[str, Backend], clock: Clock, previous: Runtime | None, seed: int | None
+    loaded: LoadedPolicy,
+    leaves: Mapping[str, Backend],
+    clock: Clock,
+    previous: Runtime | None,
+    seed: int | None,
+    *,
+    texts: Mapping[str, EngineText],
 ) -> Fleet | None:
     routes = loaded.policy.routes
     if not any(is_watched(route) for route in routes):
         return None
     known = previous.fleet if previous is not None else None
-    return Fleet(routes, leaves, clock, random=Random(seed), folder=loaded.policy.stores.state, previous=known)
+    folder = loaded.policy.stores.state
+    return Fleet(routes, leaves, clock, random=Random(seed), folder=folder, previous=known, texts=texts)
+
+
+def _engine_texts(leaves: Mapping[str, Backend], previous: Runtime | None) -> dict[str, EngineText]:
+    """How the engines of backends write prompts, one for all that do it alike."""
+    known = {feed.text.way: feed.text for feed in previous.kv_feeds.values()} if previous is not None else {}
+    texts = {}
+    for name, leaf in leaves.items():
+        if isinstance(leaf, KvPublisher) and leaf.kv_events is not None:
+            text = EngineText(leaf.kv_events, _load_prompt_text)
+            texts[name] = known.setdefault(text.way, text)
+    return texts
+
+
+def _load_prompt_text(folder: str) -> Writing:
+    try:
+        from backends.serving.prompt_text import load_prompt_text
+    except ImportError as error:
+        raise _lacks(error) from error
+    return load_prompt_text(folder)
+
+
+def _lacks(error: ImportError) -> ConfigurationError:
+    return ConfigurationError(f"kv_events lacks {error.name}: pip install 'slipstream-gateway[kv-events]'")
+
+
+def _kv_feeds(
+    leaves: Mapping[str, Backend],
+    fleet: Fleet | None,
+    texts: Mapping[str, EngineText],
+    clock: Clock,
+    previous: Runtime | None,
+) -> dict[str, KvFeed]:
+    """Feeds of the backends about which some route asks what they hold."""
+    feeds: dict[str, KvFeed] = {}
+    if fleet is None or not fleet.wants_blocks:
+        return feeds
+    for name, text in texts.items():
+        leaf, slots = leaves[name], fleet.slots(name)
+        if not slots or not isinstance(leaf, KvPublisher) or leaf.kv_events is None:
+            continue
+        known = previous.kv_feeds.get(name) if previous is not None and previous.leaves.get(name) is leaf else None
+        if known is not None and known.slots == slots:
+            feeds[name] = known
+            continue
+        try:
+            from policies.pool.kv_feed import KvFeed
+        except ImportError as error:
+            raise _lacks(error) from error
+        feeds[name] = KvFeed(name, leaf.kv_events, slots, text, index=fleet.index, clock=clock)
+    return feeds
 
 
 def _pool(

@@ -68,6 +68,11 @@ class Keyring:
                 return principal
         raise Unauthorized("the API key is not known here")
 
+    def named(self, key: str, tenant: str) -> Principal | None:
+        """The caller with a key of that name and tenant, for what outlives the request that it came with."""
+        known = self._principals.values() or (ANONYMOUS,)
+        return next((principal for principal in known if (principal.key, principal.tenant) == (key, tenant)), None)
+
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()

@@ -108,7 +108,17 @@ class Observer:
         exchanges, self._finished = self._finished, []
         wall_offset_s = self._clock.wall() - self._clock.now()
         for exchange in exchanges:
-            outcome = _slo_outcome(exchange)
+            outcome = None
+            if exchange.slo is not None:
+                outcome = slo_outcome(
+                    exchange.slo,
+                    exchange.facts,
+                    status=exchange.status,
+                    error_code=exchange.error_code,
+                    started_at=exchange.started_at,
+                    finished_at=exchange.finished_at,
+                    prompt_tokens=exchange.request_bytes // _BYTES_PER_TOKEN,
+                )
             self._count(exchange, outcome)
             if self._log is not None:
                 line = _line(exchange, wall_offset_s)
@@ -127,26 +137,10 @@ class Observer:
             self._attempts[where] = self._attempts.get(where, 0) + facts.attempts
         if outcome is not None:
             self._slo[exchange.route, outcome] += 1
-        if facts.waited_s is not None:
-            self._metrics.admission.wait.labels(exchange.route).observe(facts.waited_s)
         if facts.fallback_route is not None:
             self._metrics.fallbacks.labels(exchange.route, facts.fallback_route).inc()
         if exchange.error_code is not None:
             self._metrics.errors.labels(exchange.route, exchange.error_code).inc()
-
-
-def _slo_outcome(exchange: Exchange) -> SloOutcome | None:
-    if exchange.slo is None:
-        return None
-    return slo_outcome(
-        exchange.slo,
-        exchange.facts,
-        status=exchange.status,
-        error_code=exchange.error_code,
-        started_at=exchange.started_at,
-        finished_at=exchange.finished_at,
-        prompt_tokens=exchange.request_bytes // _BYTES_PER_TOKEN,
-    )
 
 
 def _line(exchange: Exchange, wall_offset_s: float) -> Line:

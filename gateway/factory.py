@@ -13,7 +13,7 @@ from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.access_log import AccessLog
 from gateway.app import Application
-from gateway.assemble import assemble, build_store
+from gateway.assemble import assemble, build_batches, build_store, check_batches
 from gateway.core import Core
 from gateway.exchange import Observer
 from gateway.reload import Reloader
@@ -81,6 +81,10 @@ def create_application() -> Application:
             raise ConfigurationError("`stores` cannot change while the gateway runs; restart it for that")
         if settings.is_public and not changed.policy.keys:
             raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
-        return assemble(changed, clock, store, registry, previous)
+        runtime = assemble(changed, clock, store, registry, previous)
+        check_batches(runtime)
+        return runtime
 
-    return Application(core, store, Reloader(core, loaded.path, build))
+    check_batches(core.runtime)
+    batches = build_batches(loaded.policy.stores, core)
+    return Application(core, store, Reloader(core, loaded.path, build), batches)

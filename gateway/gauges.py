@@ -13,12 +13,13 @@ from gateway.settings import shares_metrics
 if TYPE_CHECKING:
     from prometheus_client import Gauge
 
+    from gateway.batches.service import Batches
     from gateway.runtime import Runtime
     from policies.admission.gate import Gate
     from policies.cache.store import Store
 
 
-def refresh_gauges(core: Core, store: Store) -> None:
+def refresh_gauges(core: Core, store: Store, batches: Batches | None = None) -> None:
     """Bring counters and every gauge that mirrors a `statistics()` up to date."""
     core.observer.flush()
     metrics = core.metrics
@@ -44,10 +45,14 @@ def refresh_gauges(core: Core, store: Store) -> None:
         metrics.semantic.refresh_store(core.runtime.semantic.answers)
     if core.runtime.fleet is not None:
         metrics.routing.refresh(core.runtime.fleet)
+    for name, feed in core.runtime.kv_feeds.items():
+        metrics.kv.refresh(name, feed)
     if core.runtime.autoscale is not None:
         metrics.scaling.refresh(core.runtime.autoscale)
     for route, gate in _gates_of(core.runtime).items():
         metrics.admission.refresh(route, gate)
+    if batches is not None:
+        _retire_gone(metrics.batches.gauges(), metrics.batches.refresh(batches))
     held = store.statistics()
     metrics.store_entries.set(held.entries)
     metrics.store_bytes.set(held.bytes)
@@ -80,6 +85,9 @@ def retire_gauges(core: Core, previous: Runtime) -> None:
         metrics.routing.refresh(previous.fleet)
         kept_replicas = runtime.fleet.names if runtime.fleet is not None else frozenset()
         _retire_gone(metrics.routing.gauges(), previous.fleet.names - kept_replicas)
+    for name, feed in previous.kv_feeds.items():
+        metrics.kv.refresh(name, feed)
+    _retire_gone(metrics.kv.gauges(), previous.kv_feeds.keys() - runtime.kv_feeds.keys())
     if previous.autoscale is not None:
         kept_routes = runtime.autoscale.signals().keys() if runtime.autoscale is not None else frozenset()
         metrics.scaling.refresh(previous.autoscale)

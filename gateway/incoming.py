@@ -10,6 +10,7 @@ from starlette.types import Receive
 from backends.errors import BodyTooLarge, ClientGone, InvalidRequest
 from backends.headers import HOP_BY_HOP, without_named
 from backends.protocol import Headers
+from policies.admission.asked import ASKED_HEADERS
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -43,6 +44,7 @@ class Incoming:
 
     __slots__ = (
         "accept_encoding",
+        "asked",
         "cache_control",
         "connection",
         "content_encoding",
@@ -64,6 +66,8 @@ class Incoming:
         self.cache_control = ""
         self.origin = b""
         self.connection = b""
+        self.asked: Headers = []
+        """What the caller says of its own urgency; among `forwarded` too, for a route without limits passes it on."""
         self.forwarded: Headers = []
         for field in headers:
             name = field[0]
@@ -75,6 +79,8 @@ class Incoming:
                 self.content_type = field[1]
             elif name == b"content-encoding":
                 self.content_encoding = field[1]
+            elif name in ASKED_HEADERS:
+                self.asked.append(field)
         if self.connection:
             self.forwarded = without_named(self.forwarded, self.connection)
 

@@ -32,6 +32,9 @@ class RoutingMetrics:
             "first_token_error", "Running median of how far predictions are off, as a share of them.", "livemax"
         )
         self.residual = gauge("first_token_residual", "Running 95th percentile of observed / predicted.", "livemax")
+        self.degraded = gauge(
+            "degraded", "1 while first tokens come far too late, so that it counts as more costly.", "livemax"
+        )
         self.per_token = gauge("seconds_per_token", "What an uncached prompt token takes to compute.", "livemax")
         self.nonsense = gauge("nonsense", "Observations that could not be, since start.", "livesum")
         self.in_flight = gauge("tokens_in_flight", "Tokens in hand: prompts, and answers as expected.", "livesum")
@@ -57,6 +60,7 @@ class RoutingMetrics:
             self.known.labels(replica.name).set(replica.doubt is None)
             self.error.labels(replica.name).set(replica.error)
             self.residual.labels(replica.name).set(replica.residual)
+            self.degraded.labels(replica.name).set(replica.is_degraded)
             self.per_token.labels(replica.name).set(replica.seconds_per_token)
             self.nonsense.labels(replica.name).set(replica.nonsense)
             self.in_flight.labels(replica.name).set(replica.in_flight_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from backends.protocol import Backend, Operation, Slo, Timeouts
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from policies.cache.semantic.admin import Administration
     from policies.cache.semantic.build import Semantics
     from policies.pool.fleet import Fleet
+    from policies.pool.kv_feed import KvFeed
     from policies.pool.pool import Pool
     from policies.pool.prober import Prober
 
@@ -68,6 +69,8 @@ class Runtime:
     """The same for the next runtime, which takes over what stays."""
     fleet: Fleet | None = None
     """What is known of backends that are balanced by load."""
+    kv_feeds: Mapping[str, KvFeed] = field(default_factory=dict)
+    """What their engines tell of the prompts they keep, by backend, where they do."""
     admission: Admission | None = None
     """Who waits in front of them."""
     autoscale: Autoscale | None = None

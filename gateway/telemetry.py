@@ -13,8 +13,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from backends.protocol import CacheOutcome, Facts, Operation
 from backends.stream import StreamEnd
 from gateway.admission_metrics import AdmissionMetrics
+from gateway.batches_metrics import BatchesMetrics
 from gateway.batching_metrics import BatchingMetrics
 from gateway.engine_metrics import EngineMetrics
+from gateway.kv_metrics import KvMetrics
 from gateway.pool_metrics import PoolMetrics
 from gateway.routing_metrics import RoutingMetrics
 from gateway.scaling_metrics import ScalingMetrics
@@ -74,9 +76,11 @@ class Metrics:
         self.engines = EngineMetrics(registry)
         self.semantic = SemanticMetrics(registry)
         self.routing = RoutingMetrics(registry)
+        self.kv = KvMetrics(registry)
         self.scaling = ScalingMetrics(registry)
         self.pools = PoolMetrics(registry)
         self.batching = BatchingMetrics(registry)
+        self.batches = BatchesMetrics(registry)
         self.admission = AdmissionMetrics(registry)
 
 
@@ -98,6 +102,7 @@ class RouteMetrics:
         "_saved",
         "_statuses",
         "_used",
+        "_wait",
     )
 
     def __init__(self, metrics: Metrics, route: str, operation: Operation, model: str) -> None:
@@ -106,6 +111,7 @@ class RouteMetrics:
         self._duration = metrics.duration.labels(*labels)
         self._first_token = metrics.first_token.labels(*labels)
         self._overhead = metrics.overhead.labels(route)
+        self._wait: Histogram | None = None
         self._statuses: dict[int, int] = {}
         self._used = [0, 0, 0]
         self._saved = [0, 0, 0]
@@ -129,6 +135,10 @@ class RouteMetrics:
             counted[0] += usage.prompt_tokens
             counted[1] += usage.completion_tokens
             counted[2] += usage.cached_tokens
+        if facts.waited_s:
+            if self._wait is None:
+                self._wait = self._metrics.admission.wait.labels(self._labels[0])
+            self._wait.observe(facts.waited_s)
         if facts.cache is not None:
             self._cache[facts.cache] = self._cache.get(facts.cache, 0) + 1
 

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from backends.config import ByteSize, Config, Duration, Name, Secret
 from policies.schema_admission import AdmissionPolicy, PriorityName, SloPolicy
+from policies.schema_batch import BatchPolicy, LedgerStore
 from policies.schema_batching import BatchingPolicy
 from policies.schema_health import CircuitBreakerPolicy, HedgePolicy
 from policies.schema_routing import Balance, PricePolicy, RoutingPolicy
@@ -176,6 +177,9 @@ class RoutePolicy(Config):
     batching: BatchingPolicy | None = Field(
         None, description="Embedding calls of many callers in one; without this section each goes by itself."
     )
+    batch: BatchPolicy = Field(
+        default_factory=BatchPolicy, description="How lines of /v1/batches are answered: a section, or `provider`."
+    )
 
     @model_validator(mode="after")
     def _has_prices(self) -> Self:
@@ -269,6 +273,9 @@ class StoresPolicy(Config):
         description="A folder where what was learned of backends' latencies outlives a restart; without it, it is "
         "learned anew.",
     )
+    ledger: LedgerStore | None = Field(
+        None, description="Of /v1/files and /v1/batches; without this section these paths pass through like others."
+    )
 
 
 def _with_type(value: Any) -> Any:
@@ -300,3 +307,10 @@ class Policy(Config):
     stores: StoresPolicy = Field(default_factory=StoresPolicy, description="Where cached answers live.")
     defaults: DefaultsPolicy = Field(default_factory=DefaultsPolicy, description="Sections for every route.")
     routes: tuple[RoutePolicy, ...] = Field(min_length=1, description="Tried from top to bottom; the first match wins.")
+
+    @model_validator(mode="after")
+    def _has_where_to_keep_batches(self) -> Self:
+        waiting = [route.name for route in self.routes if route.batch.mode == "provider"]
+        if waiting and self.stores.ledger is None:
+            raise ValueError(f'route "{waiting[0]}" has batch: provider, which needs `stores.ledger`')
+        return self

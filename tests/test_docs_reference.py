@@ -18,9 +18,11 @@ from backends.protocol import CacheOutcome, Operation
 from backends.stream import StreamEnd
 from gateway.access_log import Line
 from gateway.admission_metrics import AdmissionMetrics
+from gateway.batches_metrics import BatchesMetrics
 from gateway.batching_metrics import BatchingMetrics
 from gateway.engine_metrics import EngineMetrics
 from gateway.incoming import _OWN
+from gateway.kv_metrics import KvMetrics
 from gateway.pool_metrics import PoolMetrics
 from gateway.routing_metrics import RoutingMetrics
 from gateway.scaling_metrics import ScalingMetrics
@@ -35,8 +37,10 @@ GROUPS: dict[str, Callable[[CollectorRegistry], Any]] = {
     "engine": EngineMetrics,
     "semantic": SemanticMetrics,
     "routing": RoutingMetrics,
+    "kv": KvMetrics,
     "pool": PoolMetrics,
     "batching": BatchingMetrics,
+    "batches": BatchesMetrics,
     "admission": AdmissionMetrics,
     "autoscaling": ScalingMetrics,
 }

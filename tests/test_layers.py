@@ -19,7 +19,8 @@ LAYERS = ("kernels", "backends", "policies", "gateway")
 """From the bottom to the top."""
 MAX_LINES = 400
 SHARED_BACKENDS = {
-    f"backends.{name}" for name in ("protocol", "stream", "errors", "clock", "config", "health", "sse", "tempo")
+    f"backends.{name}"
+    for name in ("protocol", "stream", "errors", "clock", "config", "health", "kv_events", "sse", "tempo")
 }
 """What policies may know of backends."""
 CONCRETE = (

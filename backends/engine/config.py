@@ -13,12 +13,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from backends.engine.errors import ModelError
-from backends.engine.json_fields import JsonFields
+from backends.engine.json_fields import GENERATION_FILE, MODEL_FILE, JsonFields
 from backends.engine.quantized_formats import CONFIG_FIELD, QuantizationConfig
 from backends.engine.rope import RopeConfig
-
-MODEL_FILE = "config.json"
-GENERATION_FILE = "generation_config.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,9 @@ from typing import Any
 
 from backends.engine.errors import ModelError
 
+MODEL_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
+
 
 class JsonFields:
     """The fields of one JSON object; null counts as absent.

@@ -13,9 +13,8 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from backends.engine.chat_template import ChatTemplate
-from backends.engine.config import GENERATION_FILE, MODEL_FILE
 from backends.engine.errors import ModelError, RequestRefused
-from backends.engine.json_fields import JsonFields
+from backends.engine.json_fields import GENERATION_FILE, MODEL_FILE, JsonFields
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -49,6 +48,11 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         """Whether chats can be rendered."""
         return self._template is not None
+
+    @property
+    def is_byte_level(self) -> bool:
+        """Whether tokens are bytes and nothing else, so that each says by itself what it adds to a text."""
+        return self._byte_of is not None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The tokens of a text, with those that the model wants in front of every text."""
@@ -109,6 +113,12 @@ class Tokenizer:
         if not within or self._byte_of is not None or (value is not None and value >= 0x80):
             return within
         return self.decode([token]).encode()
+
+    def written_bytes(self, token: int) -> bytes:
+        """What a token is in a prompt as a chat template writes it: special tokens by their names."""
+        if token in self._special_ids:
+            return (self._backend.id_to_token(token) or "").encode()
+        return self.token_bytes(token)
 
     def _read_bytes(self, token: int) -> bytes:
         piece = self._backend.id_to_token(token)

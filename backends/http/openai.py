@@ -26,6 +26,7 @@ from backends.http.probe import ask_health
 from backends.http.splice import ask_for_usage, set_field
 from backends.http.transport import Transport, parse_origin
 from backends.http.wire import Exchange, Limits, Wire
+from backends.kv_events import SALT_FIELD, KvEventsConfig
 from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
 from backends.sse import event_data, split_events
@@ -35,6 +36,7 @@ _MAX_ERROR_BYTES = 1024**2
 _NO_LIMIT_S = float("inf")
 _COUNTED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.RESPONSES})
 _WITH_USAGE_CHUNK = frozenset({Operation.CHAT, Operation.COMPLETION})
+_WITH_SALT = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
 _WITH_PROMPT_CACHE_KEY = frozenset({Operation.CHAT, Operation.RESPONSES})
 _decode_answer = msgspec.json.Decoder(Answer).decode
 
@@ -68,6 +70,9 @@ class OpenAIConfig(Config):
         description="Ask for the usage of streamed answers; it is taken out again where the client did not ask.",
     )
     health: HealthConfig | None = Field(None, description="Asking it how it is; without this section nobody does.")
+    kv_events: KvEventsConfig | None = Field(
+        None, description="What it tells of the prompts it keeps; without this section that is guessed."
+    )
     transport: str | None = Field(
         None,
         pattern=r"^[\w.]+:[\w.]+$",
@@ -132,6 +137,11 @@ class OpenAIBackend:
         return self._wire.statistics()
 
     @property
+    def kv_events(self) -> KvEventsConfig | None:
+        """Where its engine tells what it keeps of prompts."""
+        return self._config.kv_events
+
+    @property
     def health(self) -> HealthConfig | None:
         """How it wants to be asked whether it works."""
         return self._config.health
@@ -187,6 +197,10 @@ class OpenAIBackend:
             raw = ask_for_usage(raw, body)
         if call.prompt_cache_key and call.operation in _WITH_PROMPT_CACHE_KEY and body.get("prompt_cache_key") is None:
             raw = set_field(raw, body, "prompt_cache_key", call.prompt_cache_key)
+        if self._config.kv_events is not None and call.operation in _WITH_SALT:
+            salt = self._config.kv_events.salt(call)
+            if salt and salt != body.get(SALT_FIELD):
+                raw = set_field(raw, body, SALT_FIELD, salt)
         return raw
 
     async def _reply(self, call: Call, exchange: Exchange) -> Reply:

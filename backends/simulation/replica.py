@@ -48,12 +48,15 @@ class Work:
         "prompt_tokens",
     )
 
-    def __init__(self, prompt_tokens: int, output_tokens: int, blocks: Sequence[int] = ()) -> None:
-        """Both numbers are at least 1; `blocks` are the ids of the whole blocks that the prompt begins with."""
+    def __init__(
+        self, prompt_tokens: int, output_tokens: int, blocks: Sequence[int] = (), cached_tokens: int = 0
+    ) -> None:
+        """The first numbers are at least 1; `blocks` are the ids of the whole blocks that the prompt begins with, and
+        `cached_tokens` so many of it as are cached whatever the replica has seen."""
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.blocks = blocks
-        self.cached_tokens = 0
+        self.cached_tokens = cached_tokens
         self.computed = 0
         self.finish_count = 0
         self.first_token_at: float | None = None
@@ -185,7 +188,8 @@ class Replica:
             return False
         work.lease = lease
         # The last token is always computed: the first one of the answer comes out of it.
-        work.cached_tokens = work.computed = min(lease.cached_tokens, work.prompt_tokens - 1)
+        cached = max(lease.cached_tokens, work.cached_tokens)
+        work.cached_tokens = work.computed = min(cached, work.prompt_tokens - 1)
         self._prefilling.append(work)
         return True
 

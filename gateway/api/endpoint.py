@@ -111,11 +111,12 @@ class Endpoint:
             raise UnknownPath(f"the backends of this route do not answer {path}")
         slo, priority = stack.slo, principal.priority
         if slo is not None:
-            slo, priority = read_asked(slo, priority, incoming.forwarded)
+            if incoming.asked:
+                slo, priority = read_asked(slo, priority, incoming.asked)
+                # A gateway behind this one would count the time anew, and take the word of this one's key for it.
+                incoming.forwarded = [field for field in incoming.forwarded if field[0] not in ASKED_HEADERS]
             exchange.slo = slo
             exchange.request_bytes = len(raw)
-            # A gateway behind this one would count the time anew, and take the word of this one's key for it.
-            incoming.forwarded = [field for field in incoming.forwarded if field[0] not in ASKED_HEADERS]
         query = scope["query_string"]
         call = Call(
             operation=self._operation,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 from starlette.types import Scope
 
 from backends.errors import SlipstreamError
-from backends.protocol import Operation
+from backends.protocol import Headers, Operation
 from gateway.api.endpoint import cors_headers
 from gateway.auth import Principal
 from gateway.connection import connection_of
@@ -17,6 +18,12 @@ from gateway.exchange import Exchange
 from gateway.incoming import Incoming
 from gateway.relay import JSON_HEADER, send_error
 from gateway.runtime import Runtime
+
+
+class Streamed(NamedTuple):
+    """An answer that sends itself, with these headers besides its own."""
+
+    send: Callable[[Headers], Awaitable[None]]
 
 
 async def respond(core: Core, scope: Scope, make: Callable[[Runtime, Principal, Incoming], Awaitable[object]]) -> None:
@@ -32,7 +39,10 @@ async def respond(core: Core, scope: Scope, make: Callable[[Runtime, Principal, 
         exchange.principal = runtime.keyring.authenticate(incoming.credentials)
         said = await make(runtime, exchange.principal, incoming)
         exchange.status = 200
-        await connection_of(scope).answer(200, [*headers, JSON_HEADER], msgspec.json.encode(said))
+        if isinstance(said, Streamed):
+            await said.send(headers)
+        else:
+            await connection_of(scope).answer(200, [*headers, JSON_HEADER], msgspec.json.encode(said))
     except SlipstreamError as error:
         exchange.error_code = error.reason
         exchange.status = error.status

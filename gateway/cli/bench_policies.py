@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SIMULATED = ("in_slo", "goodput", "hog", "stragglers", "speed")
 MEASURED = {
     "decision": "tests.benchmarks.routing_cost",
+    "request": "tests.benchmarks.request_cost",
     "live": "tests.benchmarks.live_overload",
     "embeddings": "tests.benchmarks.batching_window",
     "memory": "tests.benchmarks.admission_memory",
@@ -50,8 +51,8 @@ def policies(data: Path, only: tuple[str, ...], file: Path | None) -> None:
     """Replay real traces through the policies, beside others' ways, and print a table of figures, in some minutes.
 
     Loads at and above what a fleet can do, a greedy client, slow replicas; in a checkout of the source also what a
-    decision costs, a live overload, batched embeddings and memory. Exit code 1 where a figure misses what is asked
-    for; of times, which depend on the machine, nothing is asked.
+    decision and a request cost, a live overload, batched embeddings and memory. Exit code 1 where a figure misses what
+    is asked for; of times, which depend on the machine, nothing is asked.
 
     \b
     $ slipstream bench policies --data traces --only goodput --json figures.json

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+import msgspec
 
 from backends.errors import ConfigurationError
 from gateway.cli.loading import FileProblem, read_policy
@@ -43,6 +44,18 @@ _MAX_CLIENTS_SHOWN = 8
     help="Replicas behind every route: h200-8b:8, h200-8b:6,h200-8b@0.5:2 (two at half speed), or a range 4..16. "
     "[default: the policy's own backends, of type simulated]",
 )
+@click.option(
+    "--fit-from",
+    metavar="LOG",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Instead of --fleet: the policy's own backends, as fast as this access log shows them.",
+)
+@click.option(
+    "--replay",
+    "is_replay",
+    is_flag=True,
+    help="The trace is an access log: fit the backends to its first half, and compare the second half with it.",
+)
 @click.option("--load", type=click.FloatRange(0, 1000, min_open=True), help="Times what the fleet can do at most.")
 @click.option(
     "--rate",
@@ -78,6 +91,8 @@ def simulate(trace: Path, policies: tuple[Path, ...], html: Path | None, as_json
       slipstream simulate --trace trace.jsonl.gz --policy policy.yaml --fleet h200-8b:8 --load 0.95
       slipstream simulate --trace access.log --policy old.yaml --policy new.yaml --fleet h200-8b:8 --html page.html
       slipstream simulate --trace trace.jsonl.gz --policy policy.yaml --fleet 4..16 --rate 12 --slo ttft=1s
+      slipstream simulate --trace access.log --policy policy.yaml --replay
+      slipstream simulate --trace access.log --policy new.yaml --fit-from access.log --rate 40
     """
     if html is not None and not html.parent.is_dir():
         raise click.BadParameter(f"there is no such folder as {html.parent}", param_hint="--html")
@@ -97,6 +112,8 @@ def _results(
     policies: tuple[Path, ...],
     *,
     fleet: str | None,
+    fit_from: Path | None,
+    is_replay: bool,
     load: float | None,
     rate: float | None,
     slo: str,
@@ -110,15 +127,20 @@ def _results(
 
     Raises: ConfigurationError.
     """
+    from gateway.simulate.fit import fit
     from gateway.simulate.fleet import BALANCES, parse_fleets
     from gateway.simulate.slo import parse_slo
-    from gateway.simulate.study import Asked, simulate
+    from gateway.simulate.study import Asked, check, log_of, simulate
     from gateway.simulate.traces import read_trace
 
     if balance is not None and balance not in BALANCES:
         raise click.BadParameter(f"{balance} is not one of {', '.join(BALANCES)}", param_hint="--balance")
     if load is not None and rate is not None:
         raise click.UsageError("give --load or --rate, not both")
+    if sum((fleet is not None, fit_from is not None, is_replay)) > 1:
+        raise click.UsageError("give one of --fleet, --fit-from and --replay")
+    if is_replay and (load is not None or rate is not None):
+        raise click.UsageError("--replay keeps the log's own pace")
     fleets = [None] if fleet is None else parse_fleets(fleet)
     if len(fleets) > 1 and load is not None:
         raise click.UsageError("a load is another rate for each fleet of a range; give --rate instead")
@@ -131,6 +153,7 @@ def _results(
         admission=admission,
         model=model,
         replica_price=price,
+        fitted=fit(log_of(read_trace(fit_from)).requests) if fit_from is not None else None,
     )
     loaded = [read_policy(path, no_env=True) for path in policies]
     requests = read_trace(trace)
@@ -139,17 +162,33 @@ def _results(
         for each in fleets:
             label = f"{policy.path.name}{', ' + each.text if each is not None else ''}"
             with progress_bar(label) as progress:
-                results.append(simulate(policy, each, requests, asked, progress))
+                if is_replay:
+                    results.append(check(policy, requests, asked, progress))
+                else:
+                    results.append(simulate(policy, each, requests, asked, progress))
     return results
 
 
 def _fields(results: list[Result]) -> dict[str, Any]:
     """One simulation is one flat object; several are a list, with the smallest fleets of each policy's curve."""
+    if len(results) == 1:
+        return _run_fields(results[0])
+    return {"runs": [_run_fields(result) for result in results], "smallest_fleets": _smallest(results)}
+
+
+def _run_fields(result: Result) -> dict[str, Any]:
+    """Of one simulation; with `fitted` and `replay` where something was."""
     from gateway.simulate.report import as_fields
 
-    if len(results) == 1:
-        return as_fields(results[0].report)
-    return {"runs": [as_fields(result.report) for result in results], "smallest_fleets": _smallest(results)}
+    fields = as_fields(result.report)
+    if result.fitted is not None:
+        fields["fitted"] = {
+            name: {field: float(f"{value:.4g}") for field, value in settings.model_dump(exclude_defaults=True).items()}
+            for name, settings in result.fitted.items()
+        }
+    if result.compared:
+        fields["replay"] = [msgspec.to_builtins(each) for each in result.compared]
+    return fields
 
 
 def _smallest(results: list[Result]) -> dict[str, dict[str, int | None]]:
@@ -163,6 +202,7 @@ def _smallest(results: list[Result]) -> dict[str, dict[str, int | None]]:
 
 
 def _text(results: list[Result]) -> str:
+    from gateway.simulate.replayed import compared_rows
     from gateway.simulate.report import columns, written
 
     reports = [result.report for result in results]
@@ -198,4 +238,5 @@ def _text(results: list[Result]) -> str:
             for client in first.clients[:_MAX_CLIENTS_SHOWN]
         ]
         parts.append(table([["client", "requests", "in SLO", "of its fair share"], *rows]))
+    parts += [table(compared_rows(result.compared)) for result in results if result.compared]
     return "\n\n".join(parts)

@@ -42,11 +42,10 @@ class CallMaker:
         text = prompt_text(request, number)
         name = msgspec.json.encode(model)
         # The text has no character that JSON would write in another way.
-        raw = b'{"model":%b,"messages":[{"role":"user","content":"%b"}],"stream":true,"output_tokens":%d}' % (
-            name,
-            text.encode("ascii"),
-            request.output_tokens,
-        )
+        raw = (
+            b'{"model":%b,"messages":[{"role":"user","content":"%b"}],"stream":true,"output_tokens":%d,'
+            b'"cached_tokens":%d}'
+        ) % (name, text.encode("ascii"), request.output_tokens, request.cached_tokens)
         return Call(
             operation=Operation.CHAT,
             path=PATH,
@@ -56,6 +55,7 @@ class CallMaker:
                 "messages": [{"role": "user", "content": text}],
                 "stream": True,
                 "output_tokens": request.output_tokens,
+                "cached_tokens": request.cached_tokens,
             },
             model=model,
             deadline=now + timeouts.total_s,

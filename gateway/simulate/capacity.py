@@ -43,8 +43,13 @@ def backlog_rps(fleet: Sequence[SimulatedConfig], trace: Trace) -> float:
     return line.rate()
 
 
-def shared_prefix_hit(fleet: Sequence[SimulatedConfig], trace: Trace) -> float:
-    """The share of prompt tokens that one cache as large as all replicas' together would have had."""
+def shared_prefix_hit(fleet: Sequence[SimulatedConfig], trace: Trace) -> float | None:
+    """The share of prompt tokens that one cache as large as all replicas' together would have had.
+
+    None where the trace does not say which prompts begin alike.
+    """
+    if not any(request.blocks for request in trace.requests):
+        return None
     cache = BlockCache(
         sum(settings.kv_tokens for settings in fleet), BLOCK_TOKENS, sum(settings.host_kv_tokens for settings in fleet)
     )
@@ -101,7 +106,7 @@ class _Line:
             blocks = whole_blocks(request, replica.cache.block_tokens)
             if self._passes_at:
                 blocks = [block + (len(self._passes_at) << 64) for block in blocks]
-            work = Work(request.prompt_tokens, request.output_tokens, blocks)
+            work = Work(request.prompt_tokens, request.output_tokens, blocks, request.cached_tokens)
             if replica.fits(work):
                 replica.submit(work, now)
             self._place += 1

@@ -5,6 +5,7 @@ Simulations only; figures of live processes and of the processor are measured by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -162,7 +163,7 @@ def in_slo(runs: Runs) -> Iterator[Figure]:
     """A load that the fleet can just carry: nearly everything in time, and prompts where they are cached."""
     for fleet, least in (("h200-8b:8", 0.84), ("h200-8b-host:8", 0.89)):
         reports = [runs.report(runs.trace(MOONCAKE), fleet, load=0.95, seed=seed) for seed in _SEEDS]
-        hits = [report.prefix_hit / report.prefix_hit_shared for report in reports]
+        hits = [report.prefix_hit / (report.prefix_hit_shared or math.nan) for report in reports]
         if fleet == "h200-8b:8":
             share = fmean(report.slo_share for report in reports)
             yield _at_least("Mooncake conversation, load 0.95, 8 replicas: in SLO", share, 0.995, ".1%")

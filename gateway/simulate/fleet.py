@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from backends.errors import ConfigurationError
 from backends.simulated import SimulatedConfig
+from gateway.simulate.fit import MIN_REQUESTS
 from policies.load import LoadedPolicy
 from policies.schema import RouteBackend, RoutePolicy
 from policies.schema_admission import AdmissionPolicy, SloPolicy
@@ -88,6 +89,22 @@ def refit(
     stores = loaded.policy.stores.model_copy(update={"redis": None, "state": None})
     policy = loaded.policy.model_copy(update={"routes": routes, "stores": stores})
     return dataclasses.replace(loaded, policy=policy, backends=cheap)
+
+
+def with_fitted(loaded: LoadedPolicy, fitted: Mapping[str, SimulatedConfig], routes: Collection[str]) -> LoadedPolicy:
+    """The policy with backends that are as fast as a log has shown them; `routes` are those that will be used.
+
+    Raises: ConfigurationError, naming a backend of these routes of which the log shows too little.
+    """
+    for route in loaded.policy.routes:
+        unknown = next((part.ref for part in route.backends if part.ref not in fitted), None)
+        if unknown is not None and route.name in routes:
+            raise ConfigurationError(
+                f"{loaded.path}: backends.{unknown}: the log shows too little of it; {MIN_REQUESTS} streams tell how "
+                "fast a backend is"
+            )
+    stand_ins = {name: ("simulated", fitted.get(name, PROFILES[DEFAULT_PROFILE])) for name in loaded.backends}
+    return dataclasses.replace(loaded, backends=stand_ins)
 
 
 def replicas_of(loaded: LoadedPolicy) -> list[SimulatedConfig]:

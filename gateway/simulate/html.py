@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from gateway.simulate.replayed import compared_rows
 from gateway.simulate.report import columns, is_in_time
 from gateway.simulate.run import Fate
 from gateway.simulate.slo import slo_text
@@ -77,6 +78,8 @@ def page(results: Sequence[Result]) -> str:
     parts.append(_plot("Share in SLO over time", _linear("seconds", [0.0, span_s]), _shares("in SLO"), lines))
     if len(results) > len(shown):
         parts.append(f"<p>The last two plots show {len(shown)} simulations of {len(results)}: the smallest fleets.</p>")
+    compared = [result.compared for result in results if result.compared]
+    parts += [_table(compared_rows(each), "Replayed beside logged") for each in compared]
     parts.append(_table(columns([result.report for result in results])))
     body = "\n".join(parts)
     return (
@@ -181,6 +184,6 @@ def _plot(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
     return f'<h2>{escape(title)}</h2>\n<div class="keys">{key}</div>\n<div class="scroll">{"".join(marks)}</div>'
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def _table(rows: Sequence[Sequence[str]], title: str = "Figures") -> str:
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
-    return f'<h2>Figures</h2>\n<div class="scroll"><table>\n{lines}</table></div>'
+    return f'<h2>{escape(title)}</h2>\n<div class="scroll"><table>\n{lines}</table></div>'

@@ -54,7 +54,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     failed_share: float
     cache_hit_share: float
     prefix_hit: float
-    prefix_hit_shared: float
+    prefix_hit_shared: float | None
     ttft_p50_s: float | None
     ttft_p90_s: float | None
     ttft_p99_s: float | None
@@ -80,7 +80,7 @@ class Setting:
     slo: SloPolicy
     span_s: float
     capacity_rps: float
-    prefix_hit_shared: float
+    prefix_hit_shared: float | None
     replica_price: float | None = None
 
 

@@ -89,8 +89,8 @@ def replay(
     """
     began = time.perf_counter()
     loop = VirtualLoop()  # type: ignore[abstract]  # what the world is needed for is left out
-    maker = CallMaker(model or _first_model(loaded), {key.name: key for key in loaded.policy.keys})
-    _check_routes(loaded, trace, maker)
+    maker = maker_of(loaded, model)
+    routes_of(loaded, trace, maker)
     try:
         clock = VirtualClock(loop)
         store = build_store(loaded.policy.stores, clock)
@@ -114,6 +114,11 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
+def maker_of(loaded: LoadedPolicy, model: str) -> CallMaker:
+    """What makes the policy's calls. `model` as in `replay`."""
+    return CallMaker(model or _first_model(loaded), {key.name: key for key in loaded.policy.keys})
+
+
 def route_of(matcher: RouteMatcher, maker: CallMaker, request: TraceRequest) -> str | None:
     """The name of the route that takes a request."""
     route = matcher.match(
@@ -127,20 +132,25 @@ def _first_model(loaded: LoadedPolicy) -> str:
     return next((name for name in names if not is_glob(name)), "simulated-model")
 
 
-def _check_routes(loaded: LoadedPolicy, trace: Trace, maker: CallMaker) -> None:
-    """Every request has its route: found out before anything is replayed."""
+def routes_of(loaded: LoadedPolicy, trace: Trace, maker: CallMaker) -> set[str]:
+    """The names of the routes that take the trace's requests.
+
+    Raises: ConfigurationError where none takes one.
+    """
     matcher = RouteMatcher(loaded.policy.routes)
-    checked = set()
+    routes: dict[tuple[str, str], str] = {}
     for request in trace.requests:
-        if (request.model, request.client) in checked:
+        if (request.model, request.client) in routes:
             continue
-        checked.add((request.model, request.client))
-        if route_of(matcher, maker, request) is None:
+        route = route_of(matcher, maker, request)
+        if route is None:
             who = f' of client "{request.client}"' if request.client else ""
             raise ConfigurationError(
                 f'{loaded.path}: no route takes a chat completion{who} for the model "{maker.model_of(request)}" '
                 f"({trace.name}:{request.line}); name another with --model"
             )
+        routes[request.model, request.client] = route
+    return set(routes.values())
 
 
 class _Simulation:

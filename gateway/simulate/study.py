@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from backends.errors import ConfigurationError
 from backends.registry import Registry
+from backends.simulated import SimulatedConfig
 from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
-from gateway.simulate.fleet import AdmissionChoice, Fleet, refit, replicas_of
+from gateway.simulate.fit import fit
+from gateway.simulate.fleet import AdmissionChoice, Fleet, refit, replicas_of, with_fitted
+from gateway.simulate.replayed import Compared, compare
 from gateway.simulate.report import Report, Setting, make_report
-from gateway.simulate.run import Outcome, Progress, replay
+from gateway.simulate.run import Outcome, Progress, maker_of, replay, routes_of
 from gateway.simulate.slo import check_slo
 from gateway.simulate.traces import Trace
 from policies.load import LoadedPolicy
@@ -25,8 +28,9 @@ CURVE_SHARES = (0.9, 0.95, 0.99)
 class Asked:
     """What holds for each simulation of a study.
 
-    `slo`, `balance` and `admission` take the place of what the policy says. Of `load` (times what the fleet can do at
-    most) and `rate` (requests a second) one is None or both are; then the trace keeps its own pace.
+    `slo`, `balance` and `admission` take the place of what the policy says, `fitted` of its backends. Of `load` (times
+    what the fleet can do at most) and `rate` (requests a second) one is None or both are; then the trace keeps its own
+    pace.
     """
 
     slo: SloPolicy | None = None
@@ -37,15 +41,18 @@ class Asked:
     admission: AdmissionChoice | None = None
     model: str = ""
     replica_price: float | None = None
+    fitted: Mapping[str, SimulatedConfig] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One simulation of a study: its figures, and what they come from."""
+    """One simulation of a study: its figures, what they come from, and how close it came to what it replayed."""
 
     report: Report
     outcomes: Sequence[Outcome]
     slo: SloPolicy
+    fitted: Mapping[str, SimulatedConfig] | None = None
+    compared: Sequence[Compared] = ()
 
 
 def simulate(
@@ -61,6 +68,9 @@ def simulate(
 
     Raises: ConfigurationError for what cannot be simulated or met.
     """
+    if asked.fitted is not None:
+        used = routes_of(loaded, trace, maker_of(loaded, asked.model))
+        loaded = with_fitted(loaded, asked.fitted, used)
     refitted = refit(loaded, fleet, asked.balance, slo=asked.slo, admission=asked.admission)
     replicas = replicas_of(refitted)
     # The first route's stands for all, where they differ.
@@ -85,7 +95,30 @@ def simulate(
         prefix_hit_shared=shared_prefix_hit(replicas, trace),
         replica_price=asked.replica_price,
     )
-    return Result(make_report(setting, result.outcomes, result.wall_s), result.outcomes, slo)
+    return Result(make_report(setting, result.outcomes, result.wall_s), result.outcomes, slo, asked.fitted)
+
+
+def check(loaded: LoadedPolicy, log: Trace, asked: Asked, progress: Progress) -> Result:
+    """Replay an access log on replicas that are fitted to its first half, and compare its second half.
+
+    Raises: ConfigurationError for what is no access log, or shows too little.
+    """
+    answered = log_of(log)
+    middle = answered.requests[len(answered.requests) // 2]
+    fitted = fit([request for request in answered.requests if request.at_s < middle.at_s])
+    result = simulate(loaded, None, answered, replace(asked, fitted=fitted), progress)
+    return replace(result, compared=compare(result.outcomes, middle.at_s))
+
+
+def log_of(trace: Trace) -> Trace:
+    """What backends have answered of an access log.
+
+    Raises: ConfigurationError where it is another trace, or nothing is left.
+    """
+    requests = tuple(request for request in trace.requests if request.logged is not None)
+    if not requests:
+        raise ConfigurationError(f"{trace.name}: only an access log with answers of backends can be replayed or fitted")
+    return replace(trace, requests=requests)
 
 
 def smallest_fleets(reports: Sequence[Report]) -> dict[str, int | None]:

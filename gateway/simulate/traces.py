@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -33,13 +33,28 @@ Tokens = Annotated[int, msgspec.Meta(ge=1, le=_MAX_TOKENS)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_TOKENS)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Block = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+TraceFormat = Literal["slipstream", "mooncake", "access log", "azure", "burstgpt"]
+
+
+class Logged(msgspec.Struct, frozen=True):
+    """What the access log says of the answer that a backend gave. Times count from the request's arrival."""
+
+    backend: str
+    attempts: int
+    cached_tokens: int
+    waited_s: float
+    """For admission, before it was sent."""
+    first_token_s: float | None
+    """None of an answer that was not streamed."""
+    total_s: float
 
 
 class TraceRequest(msgspec.Struct, frozen=True):
     """One request of a trace. `at_s` counts from the first one; `line` is where it stands in its file.
 
     `blocks` are ids of the prompt's beginning, `BLOCK_TOKENS` each, an id for everything up to its end; the last may be
-    a part. `client` and `model` are empty where the trace does not say.
+    a part. `client` and `model` are empty where the trace does not say; `logged` is there only in lines of the access
+    log that name a backend.
     """
 
     at_s: float
@@ -49,6 +64,12 @@ class TraceRequest(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...] = ()
     client: str = ""
     model: str = ""
+    logged: Logged | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """How much of the prompt a cache is known to have had."""
+        return self.logged.cached_tokens if self.logged is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +77,7 @@ class Trace:
     """A whole trace, in order of arrival."""
 
     name: str
-    format: str
+    format: TraceFormat
     requests: tuple[TraceRequest, ...]
     num_skipped: int
     """Lines without an answer: requests that had failed when they were recorded."""
@@ -86,6 +107,7 @@ class _Mooncake(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
+    cached_tokens: Count = 0
 
 
 class _LogLine(msgspec.Struct):
@@ -98,6 +120,10 @@ class _LogLine(msgspec.Struct):
     model: str = ""
     key: str = ""
     tenant: str = ""
+    backend: str | None = None
+    attempts: Count = 0
+    first_token_ms: Moment | None = None
+    waited_ms: Moment | None = None
 
 
 _Row = tuple[float, TraceRequest] | None
@@ -155,7 +181,7 @@ def _with_first(number: int, first: str, lines: Iterator[tuple[int, str]]) -> It
     yield from lines
 
 
-def _recognise(path: Path, first: str) -> tuple[str, Callable[[int, str], _Row]]:
+def _recognise(path: Path, first: str) -> tuple[TraceFormat, Callable[[int, str], _Row]]:
     if first[0] == "{":
         try:
             keys = set(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
@@ -250,9 +276,26 @@ def _logged(number: int, row: msgspec.Struct) -> _Row:
     if row.status >= 400 or usage is None or not usage.prompt_tokens or not usage.completion_tokens:
         return None
     request = TraceRequest(
-        0.0, usage.prompt_tokens, usage.completion_tokens, number, client=row.key or row.tenant, model=row.model
+        0.0,
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        number,
+        client=row.key or row.tenant,
+        model=row.model,
+        logged=_answer(row, usage) if row.backend and row.attempts else None,
     )
     return row.time - row.total_ms / 1e3, request
+
+
+def _answer(row: _LogLine, usage: _Usage) -> Logged:
+    return Logged(
+        backend=row.backend or "",
+        attempts=row.attempts,
+        cached_tokens=usage.cached_tokens,
+        waited_s=(row.waited_ms or 0.0) / 1e3,
+        first_token_s=row.first_token_ms / 1e3 if row.first_token_ms is not None else None,
+        total_s=row.total_ms / 1e3,
+    )
 
 
 def _date(text: str) -> float:

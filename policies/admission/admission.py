@@ -30,6 +30,7 @@ class Admission:
         self._gates: dict[str, Gate] = {}
         self._leaving: list[tuple[float, int, Gate, Caller]] = []
         self._numbers = itertools.count()
+        self._is_watching = False
         self._timer: TimerHandle | None = None
         self._timer_at = 0.0
         for route in routes:
@@ -52,15 +53,11 @@ class Admission:
         return self._gates
 
     async def open(self) -> None:
-        """Begin to watch the backends."""
-        for replica in self._replicas:
-            replica.in_flight.watchers = (*replica.in_flight.watchers, self.dispatch)
+        """Nothing: backends are watched while somebody waits for them."""
 
     async def aclose(self) -> None:
         """Stop watching. Nobody waits any more: whoever closes a policy has seen its calls end. Safe to call twice."""
-        for replica in self._replicas:
-            kept = [watcher for watcher in replica.in_flight.watchers if watcher != self.dispatch]
-            replica.in_flight.watchers = tuple(kept)
+        self._stop_watching()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -69,6 +66,7 @@ class Admission:
         """Let in all who can go now, in their order; a line whose first cannot go waits as a whole."""
         lines = [gate for gate in self._gates.values() if gate.line]
         if not lines:
+            self._stop_watching()
             return
         now = self._clock.now()
         while lines:
@@ -91,9 +89,23 @@ class Admission:
 
     def _joined(self, gate: Gate, caller: Caller) -> None:
         heapq.heappush(self._leaving, (caller.leave_at, next(self._numbers), gate, caller))
+        self._watch()
         self.dispatch()
         if not caller.is_over:
             self._look_again()
+
+    def _watch(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            for replica in self._replicas:
+                replica.in_flight.watchers = (*replica.in_flight.watchers, self.dispatch)
+
+    def _stop_watching(self) -> None:
+        if self._is_watching:
+            self._is_watching = False
+            for replica in self._replicas:
+                kept = [watcher for watcher in replica.in_flight.watchers if watcher != self.dispatch]
+                replica.in_flight.watchers = tuple(kept)
 
     def _look(self) -> None:
         """The timer: turn away whose time is up, call up who can go."""

@@ -31,32 +31,34 @@ class Counters:
         """What a client has had. Numbers of one era can be compared."""
         return self._counted.get(client, 0.0)
 
-    def charge(self, client: str, tokens: float, now: float) -> None:
-        """A client has had so many tokens more."""
-        scale = self._scale(now)
-        self._set(client, self.of(client) + tokens / self._weights.get(client, 1.0) * scale)
-
-    def lift(self, client: str, floor: float) -> None:
-        """A client that asked for nothing has saved up nothing: it begins no lower than those who wait."""
-        if self.of(client) < floor:
-            self._set(client, floor)
-
-    def _set(self, client: str, counted: float) -> None:
-        self._counted[client] = counted
-        self._counted.move_to_end(client)
-        if len(self._counted) > _MAX_CLIENTS:
-            self._counted.popitem(last=False)
-
-    def _scale(self, now: float) -> float:
-        """What a token of `now` counts, in tokens of the era's beginning."""
+    def charge(self, client: str, tokens: float, now: float, *, weight: float = 1.0) -> None:
+        """A client has had so many tokens more, each of which counts `weight`."""
         if self._since is None:
             self._since = now
         doublings = (now - self._since) / self._half_life_s
         if doublings > _MAX_DOUBLINGS:
-            shrink = 2.0 ** -min(doublings, 1000.0)
-            for client in self._counted:
-                self._counted[client] *= shrink
-            self._since = now
-            self.era += 1
-            return 1.0
-        return float(2.0**doublings)
+            self._begin_era(doublings, now)
+            doublings = 0.0
+        # What a token of now counts, in tokens of the era's beginning.
+        scale = 2.0**doublings * weight
+        if self._weights:
+            scale /= self._weights.get(client, 1.0)
+        counted = self._counted
+        counted[client] = counted.get(client, 0.0) + tokens * scale
+        counted.move_to_end(client)
+        if len(counted) > _MAX_CLIENTS:
+            counted.popitem(last=False)
+
+    def lift(self, client: str, floor: float) -> None:
+        """A client that asked for nothing has saved up nothing: it begins no lower than those who wait."""
+        if self.of(client) < floor:
+            self._counted[client] = floor
+            if len(self._counted) > _MAX_CLIENTS:
+                self._counted.popitem(last=False)
+
+    def _begin_era(self, doublings: float, now: float) -> None:
+        shrink = 2.0 ** -min(doublings, 1000.0)
+        for client in self._counted:
+            self._counted[client] *= shrink
+        self._since = now
+        self.era += 1

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from operator import attrgetter
 from random import Random
 from typing import Literal
 
@@ -33,6 +34,14 @@ _HURRY = 0.25
 
 _REMEMBERED_S = 30.0
 """For so long after a call those of lower priority leave room for the next one."""
+
+_CLIENTS: Mapping[str, Callable[[Call], str]] = {
+    "key": attrgetter("key_id"),
+    "tenant": attrgetter("tenant"),
+    # A user is one of its tenant's: nobody shares another's turn by taking its name.
+    "user": lambda call: f"{call.tenant}/{call.user}",
+}
+"""Whose turn a call takes, by what fairness goes by."""
 
 Shed = Literal["late", "full", "waited"]
 """Why a call was turned away: it could not be in time, too many wait, it has waited for as long as it may."""
@@ -106,6 +115,35 @@ class Gate:
         self._all_gone_at = 0.0
         self._came_at = [-inf for _ in Priority]
         self._entered = 0
+        self._client_of = _CLIENTS[policy.fairness.by]
+        self._output_weight = policy.fairness.output_weight
+
+    def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted | None:
+        """The member where the call would go if there were no gate, if it can be there well in time; else None.
+
+        While nobody waits nobody is the worse for it, and it goes to where its beginning is cached. Unless calls of a
+        higher priority come too: the next of them would find the backends filled up.
+        """
+        now = self._clock.now()
+        self._entered += 1
+        self._came_at[call.priority] = now
+        if self.line:
+            return None
+        if self._yields(call.priority, now):
+            return None
+        waited_s = call.facts.waited_s or 0.0
+        slo = call.slo or self._slo
+        limit_s = slo.first_token_limit_s(demand.tokens)
+        closed: tuple[int, ...] = ()
+        while (index := chooser.choose(closed, demand)) is not None:
+            replica = self._replicas[index]
+            if self._judge.can_hold(replica, demand.tokens, slo, now):
+                if not self._judge.is_early(replica, demand, limit_s - waited_s):
+                    return None
+                call.facts.waited_s = waited_s
+                return self._let_in(index, demand, self._client_of(call), limit_s, now)
+            closed = (*closed, index)
+        return None
 
     async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted:
         """Wait for a member that can take the call.
@@ -113,8 +151,6 @@ class Gate:
         Raises: Overloaded, NoBackendAvailable.
         """
         now = self._clock.now()
-        self._entered += 1
-        self._came_at[call.priority] = now
         facts = call.facts
         # Who has waited at a gate already is due no later for it.
         arrived_at = now - (facts.waited_s or 0.0)
@@ -122,10 +158,8 @@ class Gate:
         client = self._client_of(call)
         waiting = Caller(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
         facts.waited_s = now - arrived_at
-        if not self.line:
-            admitted = self._place_at_once(waiting, now) or self.place(waiting, now)
-            if admitted is not None:
-                return admitted
+        if not self.line and (admitted := self.place(waiting, now)) is not None:
+            return admitted
         try:
             return await self._wait(waiting, call, now)
         finally:
@@ -136,7 +170,8 @@ class Gate:
         head = self.line.head()
         if head.leave_at - now < _HURRY * (head.deadline - head.arrived_at):
             return head
-        with_room = [replica for replica in self._replicas if self._judge.has_room(replica, head, now)]
+        yields = self._yields(head.priority, now)
+        with_room = [replica for replica in self._replicas if self._judge.has_room(replica, head, now, yields=yields)]
         if not with_room:
             return head
         few = self.line.next_few(_FEW)
@@ -149,15 +184,18 @@ class Gate:
         """
         demand, chooser = waiting.demand, waiting.chooser
         demand.matched = None
+        yields = self._yields(waiting.priority, now)
         closed = [
-            index for index, replica in enumerate(self._replicas) if not self._judge.has_room(replica, waiting, now)
+            index
+            for index, replica in enumerate(self._replicas)
+            if not self._judge.has_room(replica, waiting, now, yields=yields)
         ]
         num_full = len(closed)
         if num_full < len(self._replicas):
             while (index := chooser.choose(closed, demand)) is not None:
                 replica = self._replicas[index]
                 if self._judge.is_in_time(replica, waiting, now):
-                    return self._let_in(index, waiting, now)
+                    return self._let_in(index, demand, waiting.client, waiting.deadline - waiting.arrived_at, now)
                 closed.append(index)
             if len(closed) > num_full:
                 raise self.refusal(waiting, "late", now)
@@ -197,10 +235,10 @@ class Gate:
         assert waiting.outcome is not None, "who leaves a line has stood there"
         self.line.remove(waiting)
         self.drain.note(waiting.demand.tokens, now)
-        if isinstance(outcome, Admitted):
-            waiting.outcome.set_result(outcome)
-        else:
+        if isinstance(outcome, UpstreamError):
             waiting.outcome.set_exception(outcome)
+        else:
+            waiting.outcome.set_result(outcome)
 
     def is_calm(self) -> bool:
         """Whether nobody waits."""
@@ -217,32 +255,19 @@ class Gate:
         before, self._told = self._told, Counter(self._shed)
         return self._told - before
 
-    def _place_at_once(self, waiting: Caller, now: float) -> Admitted | None:
-        """Where it would go if there were no gate, if it can be there well in time.
-
-        Nobody waits, so nobody is the worse for it, and it goes to where its beginning is cached. Unless calls of a
-        higher priority come too: the next of them would find the backends filled up.
-        """
-        if any(now - came_at < _REMEMBERED_S for came_at in self._came_at[: waiting.priority]):
-            return None
-        demand = waiting.demand
-        demand.matched = None
-        closed = [
-            index for index, replica in enumerate(self._replicas) if not self._judge.can_hold(replica, waiting, now)
-        ]
-        index = waiting.chooser.choose(closed, demand) if len(closed) < len(self._replicas) else None
-        if index is None or not self._judge.is_early(self._replicas[index], waiting, now):
-            return None
-        return self._let_in(index, waiting, now)
+    def _yields(self, priority: Priority, now: float) -> bool:
+        """Whether calls of a higher priority come, too."""
+        return now - max(self._came_at[:priority], default=-inf) < _REMEMBERED_S
 
     def _cached_tokens(self, replicas: Sequence[Replica], now: float, waiting: Caller) -> int:
         """The most that one of these replicas holds of a prompt, if it has room for it."""
         demand = waiting.demand
         demand.matched = None
+        yields = self._yields(waiting.priority, now)
         cached = [
             demand.tokens - replica.uncached(demand)
             for replica in replicas
-            if self._judge.has_room(replica, waiting, now)
+            if self._judge.has_room(replica, waiting, now, yields=yields)
         ]
         return max(cached, default=-1)
 
@@ -265,7 +290,8 @@ class Gate:
                 self.line.remove(waiting)
             elif not outcome.cancelled() and outcome.exception() is None:
                 # The client has left between being called up and going.
-                outcome.result().trip.end()
+                _, trip = outcome.result()
+                trip.end()
             raise
 
     def _make_room(self, waiting: Caller, now: float) -> None:
@@ -287,13 +313,12 @@ class Gate:
                 raise self.refusal(waiting, "full", now)
             self.leave(worst, self.refusal(worst, "full", now), now)
 
-    def _let_in(self, index: int, waiting: Caller, now: float) -> Admitted:
-        fairness, client = self._policy.fairness, waiting.client
-        trip = self._replicas[index].begin(waiting.demand, now)
-        self._counters.charge(client, waiting.demand.tokens, now)
-        trip.limit_s = waiting.deadline - waiting.arrived_at
-        trip.on_output = partial(self._charge_output, client, fairness.output_weight)
-        return Admitted(index, trip)
+    def _let_in(self, index: int, demand: Demand, client: str, limit_s: float, now: float) -> Admitted:
+        trip = self._replicas[index].begin(demand, now)
+        self._counters.charge(client, demand.tokens, now)
+        trip.limit_s = limit_s
+        trip.on_output = partial(self._counters.charge, client, weight=self._output_weight)
+        return index, trip
 
     def _first_token_s(self, waiting: Caller, now: float) -> float | None:
         """When its first token would come, from its arrival on: at the least, after those who wait already."""
@@ -308,13 +333,3 @@ class Gate:
         ahead = self.line.tokens if waiting.outcome is None else 0
         ahead_s = self.drain.seconds_for(ahead, now, default=0.0) if ahead else 0.0
         return now - waiting.arrived_at + ahead_s + min(known)
-
-    def _charge_output(self, client: str, weight: float, num_tokens: int) -> None:
-        self._counters.charge(client, weight * num_tokens, self._clock.now())
-
-    def _client_of(self, call: Call) -> str:
-        by = self._policy.fairness.by
-        if by == "tenant":
-            return call.tenant
-        # A user is one of its tenant's: nobody shares another's turn by taking its name.
-        return call.key_id if by == "key" else f"{call.tenant}/{call.user}"

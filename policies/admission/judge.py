@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from backends.protocol import Slo
 from policies.admission.line import Waiting
+from policies.pool.demand import Demand
 from policies.pool.replica import Replica
 from policies.schema_admission import AdmissionPolicy
 
@@ -25,39 +26,50 @@ class Judge:
         self._policy = policy
         self._slo = slo
 
-    def has_room(self, replica: Replica, waiting: Waiting, now: float) -> bool:
-        """Whether a backend can hold a call, and has little enough to do before it."""
-        if not self.can_hold(replica, waiting, now):
+    def has_room(self, replica: Replica, waiting: Waiting, now: float, *, yields: bool) -> bool:
+        """Whether a backend can hold a call, and has little enough to do before it.
+
+        Who `yields` leaves it room for the next call of a higher priority to begin as if it were alone.
+        """
+        if not self.can_hold(replica, waiting.demand.tokens, waiting.slo, now):
             return False
         load, model = replica.in_flight, replica.model
         if model.doubt is not None or not load.requests:
             return True
         first_token_s = min(waiting.slo.first_token_s, self._slo.first_token_s)
-        return load.waiting_tokens * model.seconds_per_token < self._policy.lookahead * first_token_s
-
-    def can_hold(self, replica: Replica, waiting: Waiting, now: float) -> bool:
-        """Whether a call would neither be refused, nor put streams off, nor slow them beyond their limit."""
-        load, model, limits = replica.in_flight, replica.model, replica.concurrency
-        if (model.doubt is not None or limits.has_refused) and not limits.has_room(load.requests, now):
+        if load.waiting_tokens * model.seconds_per_token >= self._policy.lookahead * first_token_s:
             return False
-        if model.doubt is not None or not load.requests:
+        # With none waiting, more can only be learned from one that goes.
+        if not yields or not load.waiting_tokens:
             return True
-        held = load.held_tokens + waiting.demand.tokens + model.output_tokens
-        gap_limit_s = min(waiting.slo.token_gap_s, self._slo.token_gap_s)
+        return load.waiting_tokens + replica.uncached(waiting.demand) <= replica.knee.tokens
+
+    def can_hold(self, replica: Replica, tokens: int, slo: Slo, now: float) -> bool:
+        """Whether a call of so many tokens would neither be refused, nor put streams off, nor slow them beyond their
+        limit."""
+        load, model, limits = replica.in_flight, replica.model, replica.concurrency
+        if model.doubt is not None:
+            return limits.has_room(load.requests, now)
+        if limits.has_refused and not limits.has_room(load.requests, now):
+            return False
+        if not load.requests:
+            return True
+        held = load.held_tokens + tokens + model.output_tokens
+        gap_limit_s = min(slo.token_gap_s, self._slo.token_gap_s)
         return held <= _MAX_FULL * replica.cache_tokens and model.gap_s(held) <= gap_limit_s
 
     def is_in_time(self, replica: Replica, waiting: Waiting, now: float) -> bool:
         """An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out."""
         if self._policy.on_overload == "queue" or replica.model.doubt is not None or not replica.in_flight.requests:
             return True
-        return now + _latest_s(replica, waiting) <= waiting.deadline
+        return now + _latest_s(replica, waiting.demand) <= waiting.deadline
 
-    def is_early(self, replica: Replica, waiting: Waiting, now: float) -> bool:
-        """Whether a call would be in time with much to spare, however much the backend has to do before it."""
+    def is_early(self, replica: Replica, demand: Demand, left_s: float) -> bool:
+        """Whether a call with so long to its limit would begin well before it, whatever the backend has to do."""
         if replica.model.doubt is not None or not replica.in_flight.requests:
             return True
-        limit_s = min(waiting.deadline - now, self._slo.first_token_limit_s(waiting.demand.tokens))
-        return _latest_s(replica, waiting) <= _AT_ONCE * limit_s
+        limit_s = min(left_s, self._slo.first_token_limit_s(demand.tokens))
+        return _latest_s(replica, demand) <= _AT_ONCE * limit_s
 
     def leave_at(self, replicas: Sequence[Replica], waiting: Waiting) -> float:
         """Until when a call may wait: as long as an idle backend could be in time, or the policy says."""
@@ -72,6 +84,6 @@ class Judge:
         return waiting.deadline - min(alone_s, default=0.0)
 
 
-def _latest_s(replica: Replica, waiting: Waiting) -> float:
-    """Seconds until its first token if it went there now, as far off as one prediction in twenty is."""
-    return replica.model.residual * replica.predict(waiting.demand.tokens, replica.uncached(waiting.demand))
+def _latest_s(replica: Replica, demand: Demand) -> float:
+    """Seconds until a call's first token if it went there now, as far off as one prediction in twenty is."""
+    return replica.model.residual * replica.predict(demand.tokens, replica.uncached(demand))

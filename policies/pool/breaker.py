@@ -63,7 +63,6 @@ class CircuitBreaker:
         "_generation",
         "_in_row",
         "_is_down",
-        "_is_settled",
         "_may_open",
         "_open_s",
         "_open_until",
@@ -71,6 +70,7 @@ class CircuitBreaker:
         "_probes",
         "_share",
         "_state",
+        "is_settled",
         "num_opened",
     )
 
@@ -96,8 +96,8 @@ class CircuitBreaker:
         self._open_until = 0.0
         self._closed_at = clock.now()
         self._is_down = False
-        # Closed, and past its slow start: what is asked most, in one look.
-        self._is_settled = not (is_new and policy.slow_start)
+        self.is_settled = not (is_new and policy.slow_start)
+        """Closed, and past its slow start: `takes_part` in one look, for those who decide most."""
         self._share = 0.0
 
     @property
@@ -114,7 +114,7 @@ class CircuitBreaker:
 
         Where nobody else is, whoever is available will do.
         """
-        return self._is_settled or (self._takes_turn() if self._state is _CLOSED else self.retry_in_s() == 0)
+        return self.is_settled or (self._takes_turn() if self._state is _CLOSED else self.retry_in_s() == 0)
 
     def retry_in_s(self) -> float:
         """Seconds until a call may be sent; 0 if one may be sent now."""
@@ -220,14 +220,14 @@ class CircuitBreaker:
         self._generation += 1
         self._probes = 0
         self._errors.clear()
-        self._is_settled = state is _CLOSED and not self._policy.slow_start
+        self.is_settled = state is _CLOSED and not self._policy.slow_start
         self._share = 0.0
         self._closed_at = self._clock.now()
 
     def _takes_turn(self) -> bool:
         """In a slow start: whether the share that it has earned by now has come to a whole decision."""
         grown = (self._clock.now() - self._closed_at) / self._policy.slow_start
-        self._is_settled = grown >= 1
+        self.is_settled = grown >= 1
         self._share += max(grown, _LEAST_SHARE)
         if self._share < 1:
             return False

@@ -6,9 +6,10 @@ Without the backends' tokenizers a token is taken for four bytes of the prompt's
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate, pairwise
+from typing import Any
 
 import msgspec
 
@@ -16,8 +17,8 @@ from backends.protocol import Call, Operation
 
 BYTES_PER_TOKEN = 4
 SESSION_HEADER = b"x-session-id"
-_ENDS = tuple(accumulate((*(256,) * 32, *(1024,) * 56, *(4096,) * 112)))
-"""Where a prompt's blocks end, in bytes: 256 bytes each, then longer ones, so that half a megabyte is 200 blocks."""
+_ENDS = tuple(accumulate((*(512,) * 32, *(1024,) * 48, *(4096,) * 112)))
+"""Where a prompt's blocks end, in bytes: 512 bytes each, then longer ones, so that half a megabyte is 192 blocks."""
 ENDS_TOKENS = tuple(end // BYTES_PER_TOKEN for end in _ENDS)
 _BOUNDS = tuple(pairwise((0, *_ENDS)))
 _MAX_ENCODED_BYTES = 1024**2
@@ -25,12 +26,14 @@ _KEY_BYTES = 4 * 256
 _KEPT_FROM_TOKENS = 1024
 """Providers keep no shorter beginnings of prompts (the documentation of both OpenAI and Anthropic)."""
 _PROMPT_FIELDS = {
-    Operation.CHAT: ("tools", "messages"),
-    Operation.COMPLETION: ("prompt",),
-    Operation.RESPONSES: ("tools", "instructions", "input"),
-    Operation.EMBEDDING: ("input",),
+    Operation.CHAT: ("messages", ("tools",)),
+    Operation.COMPLETION: ("prompt", ()),
+    Operation.RESPONSES: ("input", ("tools", "instructions")),
+    Operation.EMBEDDING: ("input", ()),
 }
-"""What a model reads of a call, in the order in which chat templates put it."""
+"""Where a model reads on, and what chat templates put before that."""
+_MARKERS = {operation: b'"%b"' % field.encode() for operation, (field, _) in _PROMPT_FIELDS.items()}
+_encode = msgspec.json.Encoder().encode
 _GENERATED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
 
 
@@ -66,32 +69,49 @@ class Demand:
         return max(1, self.tokens - self.ends[depth - 1]) if depth else self.tokens
 
 
-def read_demand(call: Call, *, wants_blocks: bool = False) -> Demand:
-    """What a call asks for. Blocks, salted with the tenant, only where they are wanted: they cost most of it."""
-    text = prompt_text(call)
+def read_demand(call: Call, *, wants_blocks: bool = False, written: tuple[bytes, Hashable] | None = None) -> Demand:
+    """What a call asks for. Blocks, salted with the tenant, only where they are wanted: they cost most of it.
+
+    `written`: the prompt and what its blocks begin with, in the words of the engines that are asked.
+    """
+    text, salt = (prompt_text(call), (call.tenant, call.model)) if written is None else written
+    session = call.user.encode("utf-8", "surrogatepass") if call.user else b""
+    for name, value in call.headers:
+        if name == SESSION_HEADER:
+            session = value
     return Demand(
-        max(1, len(text) // BYTES_PER_TOKEN),
+        len(text) // BYTES_PER_TOKEN or 1,
         is_stream=call.stream and call.operation in _GENERATED,
-        blocks=hash_blocks(text, (call.tenant, call.model)) if wants_blocks else (),
+        blocks=hash_blocks(text, salt) if wants_blocks else (),
         ends=ENDS_TOKENS,
         key=text[:_KEY_BYTES],
-        session=_session(call),
+        session=session,
     )
 
 
 def prompt_text(call: Call) -> bytes:
-    """The part of a call that a model reads, as bytes that grow at their end as a conversation does."""
-    body, fields = call.body, _PROMPT_FIELDS.get(call.operation, ())
-    if body is None or not fields:
-        return call.raw
-    if len(call.raw) > _MAX_ENCODED_BYTES:
-        return call.raw[max(0, call.raw.find(b'"%b"' % fields[-1].encode())) :]
-    parts = [body[field] for field in fields if field in body]
+    """The part of a call that a model reads, as bytes that grow at their end as a conversation does.
+
+    As the client has written it where that is all in one place, and so with what it says after it.
+    """
+    body, raw = call.body, call.raw
+    if body is None or call.operation not in _PROMPT_FIELDS:
+        return raw
+    field, before = _PROMPT_FIELDS[call.operation]
+    for each in before:
+        if each in body and len(raw) <= _MAX_ENCODED_BYTES:
+            return _written_out(body, (*before, field)) or raw
+    begin = raw.find(_MARKERS[call.operation])
+    return raw[begin:] if begin > 0 else raw
+
+
+def _written_out(body: Mapping[str, Any], fields: Sequence[str]) -> bytes:
+    """Fields in that order; empty for JSON that came in but cannot go out: half a surrogate pair, a number beyond 64
+    bits."""
     try:
-        return b"".join([msgspec.json.encode(part) for part in parts])
+        return b"".join([_encode(body[field]) for field in fields if field in body])
     except (msgspec.EncodeError, ValueError, OverflowError, RecursionError):
-        # Half a surrogate pair, a number beyond 64 bits: JSON that came in but cannot go out this way.
-        return call.raw
+        return b""
 
 
 def prompt_cache_key(call: Call, demand: Demand | None = None) -> str:
@@ -109,7 +129,7 @@ def prompt_cache_key(call: Call, demand: Demand | None = None) -> str:
     return blake2b(tenant + demand.key, digest_size=16).hexdigest()
 
 
-def hash_blocks(text: bytes, salt: object) -> list[int]:
+def hash_blocks(text: bytes, salt: Hashable) -> list[int]:
     """Chained hashes of the whole blocks of `text`. They mean something in this process only."""
     last = hash(salt)
     blocks = []
@@ -117,10 +137,3 @@ def hash_blocks(text: bytes, salt: object) -> list[int]:
         last = hash((last, text[begin:end]))
         blocks.append(last)
     return blocks
-
-
-def _session(call: Call) -> bytes:
-    for name, value in call.headers:
-        if name == SESSION_HEADER:
-            return value
-    return call.user.encode("utf-8", "surrogatepass")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from backends.protocol import Call
 from policies.pool.demand import Demand
@@ -20,18 +20,18 @@ class Chooser(Protocol):
         """Seconds until a member can be chosen again; None if none ever will be."""
 
 
-class Admitted(NamedTuple):
-    """The member that takes a call. Its attempt has begun: whoever gets this has to see to it that `trip` ends."""
-
-    member: int
-    trip: Trip
+Admitted = tuple[int, Trip]
+"""The member that takes a call, and its attempt, which has begun: whoever gets this has to see to it that it ends."""
 
 
 class Entrance(Protocol):
     """In front of a pool's first choice. Retries do not come by here: they are few, and have waited already."""
 
+    def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted | None:
+        """The member that can take the call now. None where it has to ask `enter`."""
+
     async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted:
-        """Wait until a member can take the call.
+        """Wait until a member can take the call, which `enter_nowait` has turned down.
 
         Raises: Overloaded, NoBackendAvailable.
         """

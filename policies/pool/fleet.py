@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import ConfigurationError
 from backends.protocol import Backend
+from policies.pool.engine_text import EngineText
 from policies.pool.latency_model import Doubt
 from policies.pool.pick import (
     ConsistentHash,
@@ -37,6 +39,7 @@ from policies.pool.routing import Routing
 from policies.schema import RouteBackend, RoutePolicy
 
 STATE_FILE = "latency.json"
+_NO_TEXTS: Mapping[str, EngineText] = MappingProxyType({})
 
 _logger = logging.getLogger(__name__)
 
@@ -64,11 +67,17 @@ class Fleet:
         random: Random,
         folder: str | None = None,
         previous: Fleet | None = None,
+        texts: Mapping[str, EngineText] = _NO_TEXTS,
     ) -> None:
+        """`texts`: by backend how its engine writes prompts, where it tells what it holds.
+
+        Raises: ConfigurationError where a route's backends write in different ways.
+        """
         self._path = Path(folder, STATE_FILE) if folder is not None else None
         self._clock = clock
         self._random = random
         self._leaves = leaves
+        self._texts = texts
         self._previous = previous
         self.index: PrefixIndex = previous.index if previous is not None else PrefixIndex()
         self._replicas: dict[str, Replica] = {}
@@ -78,7 +87,7 @@ class Fleet:
         routes = tuple(routes)
         balanced = [route for route in routes if is_watched(route)]
         watched = {part.ref for route in balanced for part in route.backends}
-        wants_blocks = any(_asks_what_is_kept(route) for route in balanced)
+        self.wants_blocks = wants_blocks = any(_asks_what_is_kept(route) for route in balanced)
         for route in routes:
             if not watched.isdisjoint(part.ref for part in route.backends):
                 self._routings[route.name] = self._routing(route, wants_blocks=wants_blocks)
@@ -92,6 +101,11 @@ class Fleet:
     def routing(self, route: str) -> Routing | None:
         """That of a route; None where it neither balances by load nor shares a backend with one that does."""
         return self._routings.get(route)
+
+    def slots(self, backend: str) -> tuple[int, ...]:
+        """Those in the index of a backend's replicas; one for each model that it is asked for."""
+        leaf = self._leaves[backend]
+        return tuple(replica.slot for name, replica in self._replicas.items() if self._backends[name] is leaf)
 
     def replica_of(self, name: str, backend: Backend) -> Replica | None:
         """The replica of that name, if that very backend is behind it."""
@@ -146,7 +160,25 @@ class Fleet:
         replicas = [self._replica(part, route.routing.cache_tokens) for part in route.backends]
         prices = [Price(**part.price.model_dump()) if part.price is not None else Price() for part in route.backends]
         picker = self._picker(route, counters)
-        return Routing(replicas, prices, picker=picker, counters=counters, wants_blocks=wants_blocks)
+        models = {part.model for part in route.backends}
+        return Routing(
+            replicas,
+            prices,
+            picker=picker,
+            counters=counters,
+            wants_blocks=wants_blocks,
+            text=self._text(route),
+            model=models.pop() if len(models) == 1 else None,
+        )
+
+    def _text(self, route: RoutePolicy) -> EngineText | None:
+        texts = {self._texts[part.ref] for part in route.backends if part.ref in self._texts}
+        if len(texts) > 1:
+            raise ConfigurationError(
+                f'route "{route.name}": its backends have kv_events of different `tokenizer` or `scope`; a prompt is '
+                "compared in one way only: give them the same, or a route each"
+            )
+        return texts.pop() if texts else None
 
     def _replica(self, part: RouteBackend, cache_tokens: int) -> Replica:
         name = replica_name(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from policies.pool.latency_model import Features
+from policies.pool.latency_model import Met
 
 
 class InFlight:
@@ -29,7 +29,7 @@ class InFlight:
 class Trip:
     """One attempt from its going out to its end, once each whatever the order in which it is told.
 
-    `features` are what it met when it went out; times are monotonic seconds.
+    `met` is what it met when it went out; times are monotonic seconds.
     """
 
     __slots__ = (
@@ -38,23 +38,26 @@ class Trip:
         "_is_over",
         "_is_waiting",
         "_uncached",
-        "features",
         "first_at",
         "limit_s",
+        "met",
+        "on_end",
         "on_output",
         "sent_at",
     )
 
     def __init__(
-        self, counters: InFlight, uncached: int, held: int, *, is_stream: bool, features: Features, sent_at: float
+        self, counters: InFlight, uncached: int, held: int, *, is_stream: bool, met: Met, sent_at: float
     ) -> None:
-        self.features = features
+        self.met = met
         self.sent_at = sent_at
         self.first_at: float | None = None
         self.limit_s: float | None = None
         """When its first token is in time, where anybody asks."""
-        self.on_output: Callable[[int], None] | None = None
-        """Told how many tokens a whole answer has had, where that is known."""
+        self.on_output: Callable[[int, float], None] | None = None
+        """Told how many tokens a whole answer has had, where that is known, and when it ended."""
+        self.on_end: Callable[[], None] | None = None
+        """Told once that it is over."""
         self._counters = counters
         self._uncached = uncached
         self._held = held
@@ -94,5 +97,7 @@ class Trip:
         else:
             counters.whole_tokens -= self._uncached
             counters.decoding -= 1
+        if self.on_end is not None:
+            self.on_end()
         for tell in counters.watchers:
             tell()

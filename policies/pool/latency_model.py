@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 Features = tuple[float, float, float, float, float, float]
 """What an attempt meets, in units in which each weight is some hundredths of a second. See `features`."""
+Met = tuple[float, float, float, float, float, float]
+"""The same as it is counted: the arguments of `features`."""
 Doubt = Literal["unseen", "nonsense"]
 """Why a model cannot be asked: too little seen yet, or what it was told made no sense and is forgotten."""
 
@@ -30,6 +32,9 @@ _MAX_SURPRISE = 4.0
 """In expected errors: a stall of seconds says little about the next first token."""
 _MIN_OBSERVATIONS = 20
 _MAX_NONSENSE = 8
+_LATE_TIMES = 4.0
+"""Times the residual and the prediction: so late is a first token of a backend that is not the one of before."""
+_MAX_LATE = 5
 _QUANTILE_STEP = 0.01
 _MIN_JUDGED_S = 0.2
 """Residuals of shorter predictions are those of the network and not of a queue."""
@@ -42,7 +47,7 @@ _MAX_NUMBER = 1e6
 
 
 def features(
-    queued: float, uncached: float, tokens: float, decoding: float, held: float, *, lacking: float = 0.0
+    queued: float, uncached: float, tokens: float, decoding: float, held: float, lacking: float = 0.0
 ) -> Features:
     """What a prompt of `tokens`, `uncached` of them, meets at a backend.
 
@@ -69,11 +74,13 @@ class LatencyModel:
     __slots__ = (
         "_covariance",
         "_held_tokens",
+        "_late_in_row",
         "_nonsense_in_row",
         "_weights",
         "coefficients",
         "doubt",
         "error",
+        "is_degraded",
         "num_nonsense",
         "num_observations",
         "output_tokens",
@@ -89,6 +96,10 @@ class LatencyModel:
     """None where predictions can be used."""
     error: float
     """Running median of |observed / predicted - 1|."""
+    _late_in_row: int
+    is_degraded: bool
+    """Five first tokens in a row have come later than four times what was to be expected at worst; one in time ends it.
+    Learning takes longer to say as much."""
     residual: float
     """Running 95th percentile of observed / predicted, 1..2.5, of predictions of 0.2 s and more."""
     seconds_per_token: float
@@ -203,6 +214,9 @@ class LatencyModel:
 
     def _judge(self, predicted: float, seconds: float) -> None:
         ratio = seconds / max(predicted, 1e-3)
+        is_late = seconds > _LATE_TIMES * self.residual * max(predicted, _NOISE_S)
+        self._late_in_row = self._late_in_row + 1 if is_late else 0
+        self.is_degraded = self._late_in_row >= _MAX_LATE
         self.error = max(0.0, self.error + (_QUANTILE_STEP if abs(ratio - 1) > self.error else -_QUANTILE_STEP))
         if predicted >= _MIN_JUDGED_S:
             moved = self.residual + (0.95 if ratio > self.residual else -0.05) * _QUANTILE_STEP
@@ -218,6 +232,8 @@ class LatencyModel:
         self.doubt = doubt
         self.num_observations = 0
         self._nonsense_in_row = 0
+        self._late_in_row = 0
+        self.is_degraded = False
         self._weights = list(_FIRST_WEIGHTS)
         self._covariance = [[_VARIANCE if row == column else 0.0 for column in range(6)] for row in range(6)]
         self.error = 0.0

@@ -38,7 +38,11 @@ class LoadBalancer:
         """The index of the member to ask; None if all are out of rotation or in `tried`."""
         assert demand is not None, "a call is read before it is balanced by load"
         for group in self._groups:
-            candidates = [each for each in group if each.index not in tried and each.breaker.takes_part()]
+            candidates = [
+                each
+                for each in group
+                if (each.breaker.is_settled or each.breaker.takes_part()) and each.index not in tried
+            ]
             if not candidates:
                 # Where only members in a slow start are left, these will do.
                 candidates = [each for each in group if each.index not in tried and each.breaker.is_available()]

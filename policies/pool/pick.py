@@ -19,6 +19,9 @@ from policies.pool.latency_model import Doubt
 from policies.pool.prefix_index import PrefixIndex
 from policies.pool.replica import Replica
 
+_TURNS_EVERY = 8
+"""Decisions after which is looked for who has been passed over for long."""
+
 
 class Price(msgspec.Struct, frozen=True):
     """What a member takes for a million tokens."""
@@ -188,6 +191,8 @@ class PredictedCost:
     _READ_S_PER_TOKEN = 35e-9
     """What a held token costs a step of decoding: 8B in bf16 at an H200's bandwidth, derived."""
     _MAX_OUTPUT = 512.0
+    _DEGRADED = 8.0
+    """What the cost of a degraded member counts: its first tokens come later than 4 to 10 times what was predicted."""
     _MANY, _DEEPEST, _OTHERS = 64, 4, 4
 
     def __init__(
@@ -202,29 +207,47 @@ class PredictedCost:
 
     def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
         """One of those with the least."""
-        demand.matched = self._index.match(demand.blocks)
+        matched = demand.matched = self._index.match(demand.blocks)
         if len(candidates) > self._MANY:
             candidates = self._few(candidates, demand)
-        if not self._counters.can_predict(candidates):
-            costs = [
-                tokens_ahead(candidate.replica) + (1 + self._eta) * demand.uncached(candidate.replica.slot)
-                for candidate in candidates
-            ]
-            return least(candidates, costs, demand, self._random)
-        if (waiting := self._turns.due(candidates)) is not None:
-            return waiting
-        tokens = demand.tokens
+        tokens, ends, eta = demand.tokens, demand.ends, self._eta
+        read_s = self._gamma * self._READ_S_PER_TOKEN
         costs = []
         for candidate in candidates:
             replica = candidate.replica
             model = replica.model
-            uncached = demand.uncached(replica.slot)
-            output = min(model.output_tokens, self._MAX_OUTPUT)
-            slows = self._READ_S_PER_TOKEN * (replica.in_flight.held_tokens + tokens) * output
-            costs.append(
-                replica.predict(tokens, uncached) + self._eta * model.seconds_per_token * uncached + self._gamma * slows
+            if model.doubt is not None:
+                self._counters.without_prediction[model.doubt] += 1
+                return self._fewest_tokens(candidates, demand)
+            # `demand.uncached`, written out, as all that is done once a candidate.
+            depth = matched.get(replica.slot)
+            uncached = tokens if depth is None else max(1, tokens - ends[depth - 1])
+            output = model.output_tokens
+            if output > self._MAX_OUTPUT:
+                output = self._MAX_OUTPUT
+            cost = (
+                replica.predict(tokens, uncached)
+                + eta * model.seconds_per_token * uncached
+                + read_s * (replica.in_flight.held_tokens + tokens) * output
             )
-        return self._turns.taken(least(candidates, costs, demand, self._random))
+            if model.is_degraded:
+                cost *= self._DEGRADED
+            costs.append(cost)
+        turns = self._turns
+        if not turns.decisions % _TURNS_EVERY and (waiting := turns.due(candidates)) is not None:
+            return waiting
+        return turns.taken(least(candidates, costs, demand, self._random))
+
+    def _fewest_tokens(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+        """What takes the least work, where seconds are not known."""
+        matched, tokens, ends = demand.matched or {}, demand.tokens, demand.ends
+        costs = []
+        for candidate in candidates:
+            load = candidate.replica.in_flight
+            depth = matched.get(candidate.replica.slot)
+            uncached = tokens if depth is None else max(1, tokens - ends[depth - 1])
+            costs.append(load.waiting_tokens + load.whole_tokens + (1 + self._eta) * uncached)
+        return least(candidates, costs, demand, self._random)
 
     def _few(self, candidates: Sequence[Candidate], demand: Demand) -> Sequence[Candidate]:
         """Those that hold most of the prompt, and some at random."""
@@ -240,12 +263,12 @@ class Turns:
     _PATIENCE = 256
 
     def __init__(self) -> None:
-        self._decisions = 0
+        self.decisions = 0
         self._taken_at: dict[int, int] = {}
 
     def due(self, candidates: Sequence[Candidate]) -> Candidate | None:
         """A member whose turn it is."""
-        latest = self._decisions - self._PATIENCE
+        latest = self.decisions - self._PATIENCE
         for candidate in candidates:
             if self._taken_at.get(candidate.index, 0) < latest and not candidate.replica.in_flight.requests:
                 return self.taken(candidate)
@@ -253,8 +276,8 @@ class Turns:
 
     def taken(self, chosen: Candidate) -> Candidate:
         """Note who was chosen, and give it back."""
-        self._decisions += 1
-        self._taken_at[chosen.index] = self._decisions
+        self.decisions += 1
+        self._taken_at[chosen.index] = self.decisions
         return chosen
 
 
@@ -266,10 +289,13 @@ def tokens_ahead(replica: Replica) -> int:
 def least(candidates: Sequence[Candidate], costs: Sequence[float], demand: Demand, random: Random) -> Candidate:
     """A candidate of the least cost. Among those within 1 % of it the session decides, else chance."""
     limit = min(costs) * 1.01
-    equal = [candidate for candidate, cost in zip(candidates, costs, strict=True) if cost <= limit]
+    equal = []
+    for candidate, cost in zip(candidates, costs, strict=True):
+        if cost <= limit:
+            equal.append(candidate)
     if len(equal) == 1:
         return equal[0]
-    return ranked(equal, demand.session)[0] if demand.session else random.choice(equal)
+    return ranked(equal, demand.session)[0] if demand.session else equal[int(random.random() * len(equal))]
 
 
 def ranked(candidates: Sequence[Candidate], key: bytes) -> list[Candidate]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -28,6 +28,7 @@ from policies.pool.in_flight import Trip
 from policies.pool.load_balance import LoadBalancer
 from policies.pool.retry import RetryBudget, backoff_s, retry_after_s
 from policies.pool.routing import Routing
+from policies.pool.tally import PoolTally, RetryStatistics
 from policies.schema import RetryPolicy
 from policies.schema_health import CircuitBreakerPolicy
 
@@ -42,21 +43,6 @@ class Member:
     weight: int = 1
     priority: int = 0
     is_new: bool = False
-
-
-class RetryStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What retries a pool made (`retries`), and calls that stayed failed: out of attempts, or out of budget."""
-
-    retries: int
-    retries_exhausted: int
-    retries_over_budget: int
-
-
-class PoolTally(msgspec.Struct, frozen=True):
-    """What has happened since the last time: by what it is, and openings of breakers by member."""
-
-    counts: Mapping[str, int]
-    ejections: Mapping[str, int]
 
 
 class Pool:
@@ -187,7 +173,7 @@ class Pool:
             call = msgspec.structs.replace(call, prompt_cache_key=key)
         trip = None
         if self._gate is not None and demand is not None:
-            index, trip = await self._enter(call, demand, balancer)
+            index, trip = self._gate.enter_nowait(call, demand, balancer) or await self._enter(call, demand, balancer)
         elif (first := balancer.choose((), demand)) is not None:
             index = first
         else:
@@ -240,6 +226,7 @@ class Pool:
 
         `trip`: where the attempt has begun already.
         """
+        replica = self._routing.replicas[index] if self._routing is not None else None
         member = self._members[index]
         breaker = self._breakers[index]
         facts = call.facts
@@ -253,16 +240,21 @@ class Pool:
         try:
             if isinstance(failed, Reply):
                 await failed.aclose()
-            if demand is None or self._routing is None:
-                reply = await member.backend.send(call)
-            else:
-                reply = await self._routing.replicas[index].ask(member.backend, call, demand, trip)
+            if trip is None and replica is not None and demand is not None:
+                trip = replica.begin(demand, self._clock.now())
+            reply = await member.backend.send(call)
         except UpstreamError as error:
+            if trip is not None:
+                trip.end()
             _report_failure(breaker, ticket, error)
             return error
         except BaseException:
+            if trip is not None:
+                trip.end()
             breaker.release(ticket)
             raise
+        if trip is not None and replica is not None and demand is not None:
+            replica.answered(trip, reply, call, demand)
         if reply.status >= 400:
             _report_failure(breaker, ticket, reply)
         elif reply.stream is None:

@@ -1,23 +1,30 @@
 """One backend as balancing sees it: what it has in hand, what it has shown of itself, what it holds of prompts.
 
-Every attempt that is to be counted goes through `ask`. The same replica may be in the pools of several routes.
+Every attempt that is to be counted goes from `begin` to `answered`, or to its trip's `end`. The same replica may be in
+the pools of several routes.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 
 import msgspec
 
 from backends.clock import Clock
-from backends.protocol import Backend, Call, Facts, Reply
+from backends.protocol import Call, Facts, Reply
 from backends.stream import StreamEnd
 from policies.pool.concurrency import Concurrency
 from policies.pool.demand import Demand
 from policies.pool.in_flight import InFlight, Trip
-from policies.pool.latency_model import MAX_SECONDS, Doubt, Features, LatencyModel, features
+from policies.pool.knee import Knee
+from policies.pool.latency_model import MAX_SECONDS, Doubt, LatencyModel, features
 from policies.pool.prefix_index import PrefixIndex
 from policies.pool.retry import retry_after_s
+
+_LEARNED_PER_S = 50.0
+"""So many first tokens a second are learned from, and as many at once as come in two seconds: a thousand more would
+teach nothing new, and learning is dear."""
 
 
 class ReplicaStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +34,7 @@ class ReplicaStatistics(msgspec.Struct, frozen=True, kw_only=True):
     doubt: Doubt | None
     error: float
     residual: float
+    is_degraded: bool
     seconds_per_token: float
     nonsense: int
     in_flight_tokens: int
@@ -40,11 +48,14 @@ class Replica:
         "_clock",
         "_holders",
         "_index",
+        "_learned_at",
+        "_lessons",
         "_matched_tokens",
         "_prompt_tokens",
         "cache_tokens",
         "concurrency",
         "in_flight",
+        "knee",
         "model",
         "name",
         "slot",
@@ -57,12 +68,15 @@ class Replica:
         self.model = LatencyModel()
         self.in_flight = InFlight()
         self.concurrency = Concurrency()
+        self.knee = Knee()
         self.slot = index.add(cache_tokens)
         self.work_s = 0.0
         """Seconds that the prompts sent here take to compute, since the start."""
         self._index = index
         self._clock = clock
         self._holders = 0
+        self._lessons = 0.0
+        self._learned_at = -inf
         self._prompt_tokens = 0
         self._matched_tokens = 0
 
@@ -81,19 +95,6 @@ class Replica:
         self.cache_tokens = cache_tokens
         self._index.resize(self.slot, cache_tokens)
 
-    def features(self, tokens: int, uncached: int) -> Features:
-        """What a prompt would meet here now."""
-        load = self.in_flight
-        lacking = load.held_tokens + tokens + self.model.output_tokens - self.cache_tokens
-        return features(
-            load.waiting_tokens,
-            uncached,
-            tokens,
-            load.decoding,
-            load.held_tokens,
-            lacking=lacking if lacking > 0 else 0.0,
-        )
-
     def uncached(self, demand: Demand) -> int:
         """Tokens of a prompt that are likely not to be cached here, at least one."""
         if demand.matched is None:
@@ -103,7 +104,7 @@ class Replica:
     def predict(self, tokens: int, uncached: int) -> float:
         """Seconds to the first token of a prompt sent here now, 0..3600; where `model.doubt` is None.
 
-        `model.predict` of `features`, written out: every decision asks this of each candidate.
+        `model.predict` of what it would meet, written out: every decision asks this of each candidate.
         """
         load = self.in_flight
         model = self.model
@@ -133,61 +134,72 @@ class Replica:
         if model.doubt is not None:
             return None
         if trip is not None:
-            first_s = model.predict(trip.features)
+            first_s = model.predict(features(*trip.met))
         else:
             first_s = self.predict(demand.tokens, self.uncached(demand))
         return first_s if demand.is_stream else first_s + model.output_tokens * model.seconds_between_tokens
 
-    async def ask(self, backend: Backend, call: Call, demand: Demand, trip: Trip | None = None) -> Reply:
-        """`backend.send`, counted and learned from; `trip` where it has begun already. Raises: what it raises."""
-        if trip is None:
-            trip = self.begin(demand, self._clock.now())
-        try:
-            reply = await backend.send(call)
-        except BaseException:
-            trip.end()
-            raise
-        if reply.status == 429:
-            now = self._clock.now()
-            self.concurrency.refused(self.in_flight.requests - 1, trip.sent_at, now, retry_after_s(reply, self._clock))
-        if reply.stream is None or reply.status >= 400:
-            if reply.status < 400:
-                self._note_start(demand, trip, trip.sent_at)
-                if call.facts.usage is not None:
-                    self._note_output(trip, call.facts.usage.completion_tokens)
-            trip.end()
-            return reply
-        first_at = self._first_at(call.facts, trip)
-        self._note_start(demand, trip, first_at)
-        self.first_token(trip, first_at)
-        if reply.stream.end is not None:
-            trip.end()
-        reply.stream.on_end.append(partial(self._stream_ended, trip, call.facts))
-        return reply
-
     def begin(self, demand: Demand, now: float) -> Trip:
         """An attempt goes out; from now on its prompt is likely to be cached here. The trip's `end` must follow."""
         tokens = demand.tokens
-        uncached = self.uncached(demand)
-        met = self.features(tokens, uncached)
-        if self.model.doubt is None:
-            self.work_s += uncached * self.model.seconds_per_token
+        model, load = self.model, self.in_flight
+        # `uncached`, written out: every call comes by here.
+        matched = demand.matched
+        if matched is None:
+            matched = demand.matched = self._index.match(demand.blocks)
+        depth = matched.get(self.slot)
+        uncached = tokens if depth is None else max(1, tokens - demand.ends[depth - 1])
+        held = load.held_tokens
+        lacking = held + tokens + model.output_tokens - self.cache_tokens
+        met = load.waiting_tokens, uncached, tokens, load.decoding, held, lacking if lacking > 0 else 0.0
+        if model.doubt is None:
+            self.work_s += uncached * model.seconds_per_token
         if demand.blocks:
             self._prompt_tokens += tokens
             self._matched_tokens += tokens - uncached
             self._index.store(self.slot, demand.blocks, demand.ends)
-        held = tokens + int(self.model.output_tokens)
-        return Trip(self.in_flight, uncached, held, is_stream=demand.is_stream, features=met, sent_at=now)
+        held = tokens + int(model.output_tokens)
+        trip = Trip(load, uncached, held, is_stream=demand.is_stream, met=met, sent_at=now)
+        if demand.blocks:
+            trip.on_end = partial(self._index.release, self.slot, demand.blocks)
+        return trip
+
+    def answered(self, trip: Trip, reply: Reply, call: Call, demand: Demand) -> None:
+        """The attempt's reply is there; what it has shown is learned, and its end is seen to."""
+        stream = reply.stream
+        if reply.status == 429:
+            now = self._clock.now()
+            self.concurrency.refused(self.in_flight.requests - 1, trip.sent_at, now, retry_after_s(reply, self._clock))
+        if stream is None or reply.status >= 400:
+            if reply.status < 400:
+                if trip.limit_s is not None:
+                    # Whether it began later than alone cannot be seen of a whole answer.
+                    self.concurrency.observe(0.0, self.in_flight.requests - 1, trip.sent_at, trip.sent_at)
+                if call.facts.usage is not None:
+                    self._note_output(trip, call.facts.usage.completion_tokens, self._clock.now())
+            trip.end()
+            return
+        first_at = self._first_at(call.facts, trip)
+        self._note_start(demand, trip, first_at)
+        self.first_token(trip, first_at)
+        if stream.end is not None:
+            trip.end()
+        stream.on_end.append(partial(self._stream_ended, trip, call.facts))
 
     def first_token(self, trip: Trip, now: float) -> None:
         """A stream has begun."""
         trip.first_token(now)
-        if trip.first_at is not None:
-            self.model.observe(trip.features, now - trip.sent_at)
+        if trip.first_at is None:
+            return
+        if trip.limit_s is not None:
+            ahead, own, *_ = trip.met
+            self.knee.observe(ahead, own, now - trip.sent_at)
+        if self._may_learn(now):
+            self.model.observe(features(*trip.met), now - trip.sent_at)
 
     def finish(self, trip: Trip, num_tokens: int, now: float) -> None:
         """An answer of so many tokens is whole; 0 where nobody knows."""
-        self._note_output(trip, num_tokens)
+        self._note_output(trip, num_tokens, now)
         if trip.first_at is not None:
             self.model.observe_stream(num_tokens, now - trip.first_at, self.in_flight.held_tokens)
         trip.end()
@@ -200,6 +212,7 @@ class Replica:
             doubt=model.doubt,
             error=model.error,
             residual=model.residual,
+            is_degraded=model.is_degraded,
             seconds_per_token=model.seconds_per_token,
             nonsense=model.num_nonsense,
             in_flight_tokens=self.in_flight.held_tokens,
@@ -213,16 +226,25 @@ class Replica:
         return taken
 
     def _note_start(self, demand: Demand, trip: Trip, first_at: float) -> None:
-        """How much later than alone an answer began; of a whole one that cannot be seen."""
+        """How much later than alone a stream began."""
         if trip.limit_s is not None:
-            alone_s = self.predict_alone(demand.tokens, self.uncached(demand)) if first_at > trip.sent_at else 0.0
+            alone_s = self.predict_alone(demand.tokens, self.uncached(demand))
             delay = (first_at - trip.sent_at - alone_s) / trip.limit_s
             self.concurrency.observe(delay, self.in_flight.requests - 1, trip.sent_at, first_at)
 
-    def _note_output(self, trip: Trip, num_tokens: int) -> None:
+    def _note_output(self, trip: Trip, num_tokens: int, now: float) -> None:
         self.model.observe_output(num_tokens)
         if trip.on_output is not None:
-            trip.on_output(num_tokens)
+            trip.on_output(num_tokens, now)
+
+    def _may_learn(self, now: float) -> bool:
+        if now > self._learned_at:
+            self._lessons = min(self._lessons + (now - self._learned_at) * _LEARNED_PER_S, 2 * _LEARNED_PER_S)
+            self._learned_at = now
+        if self._lessons < 1.0:
+            return False
+        self._lessons -= 1.0
+        return True
 
     def _first_at(self, facts: Facts, trip: Trip) -> float:
         """When the first token came: as the leaf says, unless that is of an attempt before this one."""

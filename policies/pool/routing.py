@@ -8,6 +8,7 @@ from backends.protocol import Call, Operation
 from policies.pool.balance import Balancer, Share
 from policies.pool.breaker import CircuitBreaker
 from policies.pool.demand import Demand, read_demand
+from policies.pool.engine_text import EngineText
 from policies.pool.load_balance import LoadBalancer
 from policies.pool.pick import Picker, PickerCounters, Price
 from policies.pool.replica import Replica
@@ -27,16 +28,24 @@ class Routing:
         picker: Picker | None,
         counters: PickerCounters,
         wants_blocks: bool,
+        text: EngineText | None = None,
+        model: str | None = None,
     ) -> None:
+        """`text`: how engines behind it write, where they tell what they hold; `model`: what all are asked for, where
+        that is not the client's word."""
         self.replicas = tuple(replicas)
         self.counters = counters
         self._prices = tuple(prices)
         self._picker = picker
         self._wants_blocks = wants_blocks
+        self._text = text
+        self._model = model
 
     def read(self, call: Call) -> Demand:
         """What the call asks for, for every attempt of it."""
-        return read_demand(call, wants_blocks=self._wants_blocks and call.operation is not Operation.PASSTHROUGH)
+        wants_blocks = self._wants_blocks and call.operation is not Operation.PASSTHROUGH
+        written = self._text.read(call, self._model) if wants_blocks and self._text is not None else None
+        return read_demand(call, wants_blocks=wants_blocks, written=written)
 
     def balancer(self, shares: Sequence[Share], breakers: Sequence[CircuitBreaker]) -> Balancer | LoadBalancer:
         """A balancer for some of the members."""

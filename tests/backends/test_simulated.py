@@ -263,3 +263,17 @@ def test_simulated_settings_that_would_starve_prompts_are_refused() -> None:
     """A step must have room for prompts beside its sequences."""
     with pytest.raises(ValueError, match="chunk_tokens"):
         SimulatedConfig(chunk_tokens=256, max_sequences=256)
+
+
+def test_simulated_call_may_say_what_is_cached_and_settings_how_far_it_is() -> None:
+    """Tokens that a call says are cached are not computed; the way to the replica takes its time first."""
+
+    async def test(backend: Simulated, clock: VirtualClock) -> None:
+        call = make_call("x" * 4000, stream=True, extra={"output_tokens": 1, "cached_tokens": 600}, deadline=600.0)
+        await read_all(await backend.send(call))
+
+        computed_s = STEP.flat_s(400, 1) + STEP.prefill_s(400, 600)
+        assert clock.now() == pytest.approx(0.05 + computed_s)
+        assert call.facts.usage == Usage(1000, 1, 600)
+
+    simulate(test, overhead_us=50_000)

@@ -33,7 +33,8 @@ def call(site: Site, number: int) -> Call:
     """One that nobody has seen: another prompt from its first word on, another tenant and key."""
     text = f"{number:012d} " + "x" * (_NUM_BYTES - 13)
     body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
-    return msgspec.structs.replace(site.calls[0], body=body, tenant=f"tenant-{number}", key_id=f"key-{number}")
+    raw = msgspec.json.encode(body)
+    return msgspec.structs.replace(site.calls[0], body=body, raw=raw, tenant=f"tenant-{number}", key_id=f"key-{number}")
 
 
 async def measure(count: int) -> list[Figure]:

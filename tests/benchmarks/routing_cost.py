@@ -43,6 +43,7 @@ _AT_ONCE = 8
 """So few find backends with little to do."""
 _WAITING = 300
 _MOST_US = 50.0
+_BLOCKS_BYTES = 24 * 512
 
 
 def _call(num_bytes: int, seed: int) -> Call:
@@ -115,16 +116,15 @@ class Site:
     def enter(self, calls: list[Call]) -> None:
         """As `decide`, through a gate at which nobody waits."""
         for call in calls:
-            try:
-                self.gate.enter(call, self.routing.read(call), self.balancer).send(None)
-            except StopIteration as admitted:
-                self.trips.append(admitted.value)
-            else:
-                raise AssertionError("it should not have waited")
+            admitted = self.gate.enter_nowait(call, self.routing.read(call), self.balancer)
+            assert admitted is not None, "it should not have waited"
+            self.trips.append(admitted)
 
     async def wait(self, call: Call) -> None:
         """A task of a call that waits at the gate."""
-        self.trips.append(await self.gate.enter(call, self.routing.read(call), self.balancer))
+        demand = self.routing.read(call)
+        admitted = self.gate.enter_nowait(call, demand, self.balancer)
+        self.trips.append(admitted or await self.gate.enter(call, demand, self.balancer))
 
     def learn(self, number: int | None = None) -> None:
         """The oldest are answered."""
@@ -187,13 +187,13 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{options.backends} backends, CPU us: to decide, to learn")
     for way in _WAYS:
-        decide_us, learn_us = _measure(way, 24 * 256, options.batches, options.backends)
+        decide_us, learn_us = _measure(way, _BLOCKS_BYTES, options.batches, options.backends)
         print(f"{way:16} 24 blocks  {decide_us:6.1f}  {learn_us:6.1f}")
     for num_bytes in (64 * 1024, 512 * 1024):
         decide_us, learn_us = _measure("predicted_cost", num_bytes, 10, options.backends)
         print(f"predicted_cost   {num_bytes // 1024:4} KiB   {decide_us:6.1f}  {learn_us:6.1f}")
-    admit_us, learn_us = _measure("predicted_cost", 24 * 256, options.batches, options.backends, gate=True)
-    waited_us = asyncio.run(_measure_waiting(24 * 256, options.batches, options.backends))
+    admit_us, learn_us = _measure("predicted_cost", _BLOCKS_BYTES, options.batches, options.backends, gate=True)
+    waited_us = asyncio.run(_measure_waiting(_BLOCKS_BYTES, options.batches, options.backends))
     print(f"with admission   24 blocks  {admit_us:6.1f}  {learn_us:6.1f}")
     print(f"behind {_WAITING} others 24 blocks  {waited_us:6.1f}, all of it")
     if options.json is not None:

@@ -62,3 +62,12 @@ def test_models_of_a_key_limit_it(model: str, may: bool) -> None:
 
     assert two.may_use(model) is may
     assert one.may_use(model)
+
+
+def test_key_is_found_by_its_name_and_tenant() -> None:
+    """For what outlives the request that it came with; a key of another tenant is another key."""
+    assert Keyring(KEYS).named("one", "red") == Keyring(KEYS).authenticate(b"sk-one")
+    assert Keyring(KEYS).named("one", "blue") is None
+    assert Keyring(KEYS).named("three", "default") is None
+    assert Keyring([]).named("", "default") == ANONYMOUS
+    assert Keyring(KEYS).named("", "default") is None

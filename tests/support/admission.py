@@ -15,6 +15,7 @@ from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
 from policies.pool.concurrency import Concurrency
+from policies.pool.demand import prompt_text
 from policies.pool.fleet import Fleet
 from policies.pool.latency_model import features
 from policies.pool.pool import Member, Pool
@@ -198,7 +199,7 @@ def learned(replica: Replica) -> None:
 
 def asking(tokens: int = 10, *, clock: Clock, total_s: float = 1000.0, **fields: Any) -> Call:
     """A streamed call whose prompt is about that long, at most `total_s` from now."""
-    empty = len('[{"role":"user","content":""}]')
+    empty = len(prompt_text(make_call("", stream=True)))
     text = "x" * max(0, 4 * tokens - empty)
     return make_call(text, stream=True, deadline=clock.now() + total_s, **fields)
 

@@ -9,6 +9,7 @@ from backends.clock import Clock
 from backends.protocol import Backend
 from policies.pool.fleet import Fleet
 from policies.pool.hedge import Hedging
+from policies.pool.latency_model import features
 from policies.pool.pool import Member, Pool
 from policies.pool.replica import Replica
 from policies.schema import RoutePolicy
@@ -53,7 +54,7 @@ class Hedged:
         """Let every replica have shown first tokens after that time."""
         for replica in self.replicas:
             for _ in range(60):
-                replica.model.observe(replica.features(10, 10), expected_s)
+                replica.model.observe(features(0, 10, 10, 0, 0), expected_s)
             replica.model.output_tokens = 1.0
 
     def num_in_flight(self) -> int:

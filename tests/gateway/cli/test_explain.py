@@ -141,10 +141,10 @@ def test_explain_says_what_is_known_of_backends_that_are_balanced_by_prediction(
 
     assert pool.startswith("predicted_cost: the least of predicted seconds to the first token + 2 x")
     assert re.match(
-        r"scripted, priority 0, 0\.[23]\d* s to the first token while idle, for 1007 prompt tokens at \d+", a
+        r"scripted, priority 0, 0\.[23]\d* s to the first token while idle, for 1011 prompt tokens at \d+", a
     )
     assert "learned from 40" in a
-    assert b == "scripted, priority 0, not known yet: 0 first tokens seen; 1007 prompt tokens more"
+    assert b == "scripted, priority 0, not known yet: 0 first tokens seen; 1011 prompt tokens more"
 
 
 def test_explain_damaged_state_is_as_good_as_none(run: Run, tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_explain_damaged_state_is_as_good_as_none(run: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("policy", "pool", "said"),
     [
-        ("least_tokens", "the fewest prompt tokens ahead", "1007 prompt tokens more"),
-        ("least_request", "the fewest calls in flight", "1007 prompt tokens more"),
-        ("cost", "the lowest price", "for 1007 prompt tokens and an answer of 256"),
+        ("least_tokens", "the fewest prompt tokens ahead", "1011 prompt tokens more"),
+        ("least_request", "the fewest calls in flight", "1011 prompt tokens more"),
+        ("cost", "the lowest price", "for 1011 prompt tokens and an answer of 256"),
         ("weighted", "in turn, by weight", "50 % of priority 0"),
         ("round_robin", "in turn", "50 % of priority 0"),
     ],

@@ -255,7 +255,7 @@ def test_capacity_grows_with_the_fleet_and_knows_small_traces() -> None:
     assert backlog_rps(two, many) == pytest.approx(2 * backlog_rps(one, many), rel=0.02)
     step = one[0].model().step
     assert backlog_rps(one, single) == pytest.approx(1 / step.first_token_s(2048, 2048), rel=0.01)
-    assert shared_prefix_hit(one, single) == 0
+    assert shared_prefix_hit(one, single) is None
 
 
 def test_prompt_texts_share_what_the_trace_shares() -> None:

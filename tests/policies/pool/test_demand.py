@@ -25,9 +25,9 @@ def test_demand_next_turn_begins_with_the_blocks_of_the_one_before() -> None:
     first = read_demand(make_call(extra=_turns("a" * 2000)), wants_blocks=True)
     second = read_demand(make_call(extra=_turns("a" * 2000, "b" * 500, "c" * 500)), wants_blocks=True)
 
-    assert len(first.blocks) == 7
-    assert second.blocks[:7] == first.blocks
-    assert len(second.blocks) > 10
+    assert len(first.blocks) == 3
+    assert second.blocks[:3] == first.blocks
+    assert len(second.blocks) > 5
     assert first.tokens == pytest.approx(2000 / 4, rel=0.05)
 
 
@@ -38,9 +38,9 @@ def test_demand_blocks_differ_from_the_first_changed_byte_on(text: bytes, place:
     changed = text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :] if text else b""
     before, after = hash_blocks(text, "salt"), hash_blocks(changed, "salt")
 
-    assert len(before) == len(after) == len(text) // 256
+    assert len(before) == len(after) == len(text) // 512
     assert [one == other for one, other in zip(before, after, strict=True)] == [
-        number < place // 256 for number in range(len(before))
+        number < place // 512 for number in range(len(before))
     ]
 
 
@@ -49,17 +49,17 @@ def test_demand_tenants_and_models_share_no_block() -> None:
     calls = [make_call("x" * 2000, tenant=tenant, model=model) for tenant in ("a", "b") for model in ("m", "n")]
     blocks = [block for call in calls for block in read_demand(call, wants_blocks=True).blocks]
 
-    assert len(set(blocks)) == len(blocks) == 4 * 7
+    assert len(set(blocks)) == len(blocks) == 4 * 3
 
 
-def test_demand_blocks_grow_so_that_a_book_has_two_hundred() -> None:
-    """Half a megabyte is 200 blocks, and what is longer has no more."""
+def test_demand_blocks_grow_so_that_a_book_has_some_two_hundred() -> None:
+    """Half a megabyte is 192 blocks, and what is longer has no more."""
     for num_bytes in (512 * 1024, 4 * 1024**2):
         demand = read_demand(make_call("x" * num_bytes), wants_blocks=True)
-        assert len(demand.blocks) == len(ENDS_TOKENS) == 200
+        assert len(demand.blocks) == len(ENDS_TOKENS) == 192
         assert demand.tokens >= num_bytes // 4
     assert all(later > earlier for earlier, later in itertools.pairwise(ENDS_TOKENS))
-    assert ENDS_TOKENS[:3] == (64, 128, 192)
+    assert ENDS_TOKENS[:3] == (128, 256, 384)
 
 
 @pytest.mark.parametrize(

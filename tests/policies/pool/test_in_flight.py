@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import ConnectFailed, UpstreamCut
-from backends.protocol import Call, Reply, Usage
+from backends.protocol import Backend, Call, Reply, Usage
 from backends.stream import Stream, StreamEnd
 from policies.pool.demand import Demand
 from policies.pool.in_flight import InFlight, Trip
 from policies.pool.latency_model import features
+from policies.pool.pick import PickerCounters, Price
+from policies.pool.pool import Member, Pool
 from policies.pool.prefix_index import PrefixIndex
 from policies.pool.replica import Replica
+from policies.pool.routing import Routing
+from policies.schema import RetryPolicy
+from policies.schema_health import CircuitBreakerPolicy
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock, settle
 from tests.support.pool import Pieces, Played, StoppedClock, error_reply
 
-X = features(0, 1, 1, 0, 0)
+X = (0, 1, 1, 0, 0, 0)
 IDLE = (0, 0, 0, 0, 0)
 
 
@@ -37,9 +43,7 @@ def test_in_flight_any_interleaving_ends_at_zero(
 ) -> None:
     """First tokens and ends in any order, repeated, too late or never: counters are those of the trips still out."""
     load = InFlight()
-    trips = [
-        Trip(load, tokens, tokens + 7, is_stream=is_stream, features=X, sent_at=0.0) for tokens, is_stream in prompts
-    ]
+    trips = [Trip(load, tokens, tokens + 7, is_stream=is_stream, met=X, sent_at=0.0) for tokens, is_stream in prompts]
     waiting = {place for place, (_, is_stream) in enumerate(prompts) if is_stream}
     out = set(range(len(prompts)))
     for place, event in events:
@@ -66,7 +70,7 @@ def test_in_flight_any_interleaving_ends_at_zero(
 def test_trip_first_token_after_its_end_counts_nothing() -> None:
     """A leaf that speaks after it was told to stop is not heard."""
     load = InFlight()
-    trip = Trip(load, 5, 9, is_stream=True, features=X, sent_at=0.0)
+    trip = Trip(load, 5, 9, is_stream=True, met=X, sent_at=0.0)
     trip.end()
     trip.first_token(1.0)
 
@@ -76,6 +80,24 @@ def test_trip_first_token_after_its_end_counts_nothing() -> None:
 
 def _replica(clock: StoppedClock | FakeClock) -> Replica:
     return Replica("r", 100_000, PrefixIndex(), clock)
+
+
+async def _ask(replica: Replica, backend: Backend, call: Call) -> Reply:
+    """Through a pool of which it is the only member."""
+    pool = Pool(
+        "r",
+        [Member(backend)],
+        retry=RetryPolicy(attempts=0),
+        breaker=CircuitBreakerPolicy(),
+        clock=StoppedClock(),
+        random=Random(1),
+        routing=Routing([replica], [Price()], picker=None, counters=PickerCounters(), wants_blocks=False),
+    )
+    return await pool.send(call)
+
+
+def _call(*, stream: bool = True, tokens: int = 100) -> Call:
+    return make_call(raw=b"x" * 4 * tokens, body=None, stream=stream)
 
 
 def _stream(*pieces: bytes, error: UpstreamCut | None = None) -> Reply:
@@ -98,9 +120,8 @@ async def test_replica_counts_a_stream_from_its_going_out_to_its_end(clock: Fake
         await clock.sleep(0.5)
         return _stream(b"data: 1\n\n")
 
-    call = make_call("x" * 400, stream=True)
-    demand = Demand(100, is_stream=True)
-    task = asyncio.ensure_future(replica.ask(Played("a", answer), call, demand))
+    call = _call()
+    task = asyncio.ensure_future(_ask(replica, Played("a", answer), call))
     await clock.advance(0.5)
     reply = await task
     seen.append(_counts(replica.in_flight))
@@ -127,7 +148,7 @@ async def test_replica_believes_the_leaf_about_the_first_token(clock: FakeClock)
     for _ in range(2):
         trip = replica.begin(Demand(10, is_stream=True), clock.now())
         trip.end()
-        reply = await replica.ask(Played("a", answer), make_call(stream=True), Demand(10, is_stream=True))
+        reply = await _ask(replica, Played("a", answer), _call())
         times.append(replica.model.num_observations)
         await reply.aclose()
 
@@ -144,7 +165,7 @@ async def test_replica_every_outcome_gives_back_what_it_counted(outcome: int | R
     """Whole answers, errors of either kind, streams that break."""
     replica = _replica(StoppedClock())
     try:
-        reply = await replica.ask(Played("a", outcome), make_call(), Demand(10, is_stream=True))
+        reply = await _ask(replica, Played("a", outcome), _call())
         if reply.stream is not None:
             await _drain(reply)
     except (ConnectFailed, UpstreamCut):
@@ -152,6 +173,32 @@ async def test_replica_every_outcome_gives_back_what_it_counted(outcome: int | R
 
     assert _counts(replica.in_flight) == IDLE
     assert replica.model.num_observations == (1 if isinstance(outcome, Reply) and outcome.stream is not None else 0)
+
+
+def test_replica_prompt_grows_old_from_the_end_of_its_call_on() -> None:
+    """Until then it stays, whatever else passes; an end that is told twice counts once where two share a beginning."""
+    index = PrefixIndex()
+    replica = Replica("r", 192, index, StoppedClock())
+
+    def begin(*blocks: int) -> Trip:
+        ends = [64 * (place + 1) for place in range(len(blocks))]
+        return replica.begin(Demand(ends[-1], is_stream=True, blocks=blocks, ends=ends), 0.0)
+
+    first, second = begin(1, 2), begin(1)
+    for block in (7, 8):
+        begin(block).end()
+    first.end()
+    first.end()
+    during = index.match([1, 2])
+    for block in (7, 8):
+        begin(block).end()
+    after_one = index.match([1, 2])
+    second.end()
+    for block in (7, 8, 9):
+        begin(block).end()
+
+    assert (during, after_one) == ({replica.slot: 2}, {replica.slot: 1})
+    assert index.match([1]) == {}
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
@@ -163,7 +210,7 @@ async def test_replica_cancelled_while_it_waits_gives_back_what_it_counted(clock
         await clock.sleep(1e6)
         raise AssertionError("not reached")
 
-    task = asyncio.ensure_future(replica.ask(Played("a", never), make_call(), Demand(10, is_stream=is_stream)))
+    task = asyncio.ensure_future(_ask(replica, Played("a", never), _call(stream=is_stream)))
     await settle()
     during = replica.in_flight.requests
     task.cancel()
@@ -177,8 +224,8 @@ async def test_replica_cancelled_while_it_waits_gives_back_what_it_counted(clock
 async def test_replica_closed_stream_gives_back_what_it_counted() -> None:
     """A client that leaves in the middle; the half answer teaches nothing about lengths."""
     replica = _replica(StoppedClock())
-    call = make_call(stream=True)
-    reply = await replica.ask(Played("a", _stream(b"a", b"b")), call, Demand(10, is_stream=True))
+    call = _call()
+    reply = await _ask(replica, Played("a", _stream(b"a", b"b")), call)
     assert reply.stream is not None
     call.facts.usage = Usage(10, 3)
     await reply.stream.aclose(StreamEnd.CLIENT_GONE)
@@ -193,9 +240,26 @@ async def test_replica_stream_that_is_over_already_gives_back_what_it_counted() 
     replica = _replica(StoppedClock())
     over = _stream(b"a")
     await over.aclose()
-    await replica.ask(Played("a", over), make_call(stream=True), Demand(10, is_stream=True))
+    await _ask(replica, Played("a", over), _call())
 
     assert _counts(replica.in_flight) == IDLE
+
+
+def test_replica_learns_from_fifty_first_tokens_a_second() -> None:
+    """And from a hundred at once: of a thousand a second the rest would teach nothing but cost the same."""
+    replica = _replica(StoppedClock())
+
+    def begin_streams(number: int, now: float) -> int:
+        for _ in range(number):
+            trip = replica.begin(Demand(10, is_stream=True), now)
+            replica.first_token(trip, now)
+            trip.end()
+        return replica.model.num_observations
+
+    assert begin_streams(500, 10.0) == 100
+    assert begin_streams(500, 10.125) == 106
+    assert begin_streams(10, 11.0) == 116
+    assert begin_streams(500, 100.0) == 216
 
 
 @given(st.data())
@@ -210,8 +274,7 @@ def test_replica_prediction_is_that_of_its_features(data: st.DataObject) -> None
         if number % 5 == 0:
             trip.end()
     tokens = data.draw(st.integers(1, 200_000))
-    uncached = data.draw(st.integers(1, tokens))
+    predicted_s = replica.predict(tokens, tokens)
+    met = replica.begin(Demand(tokens, is_stream=True), 0.0).met
 
-    assert replica.predict(tokens, uncached) == pytest.approx(
-        replica.model.predict(replica.features(tokens, uncached)), rel=1e-9, abs=1e-9
-    )
+    assert predicted_s == pytest.approx(replica.model.predict(features(*met)), rel=1e-9, abs=1e-9)

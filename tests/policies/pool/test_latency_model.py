@@ -213,3 +213,35 @@ def test_latency_model_load_refuses_missing_parts() -> None:
     """An empty object is no model."""
     with pytest.raises(ValueError, match="weights"):
         LatencyModel().load({})
+
+
+def test_latency_model_five_first_tokens_far_too_late_degrade_until_one_is_in_time() -> None:
+    """Four are not enough, and neither is what a prediction that is a bit off makes of them."""
+    model = _taught(0.03, 300)
+    limit_s = 4 * model.residual * model.predict(SOME)
+
+    seen = []
+    for _ in range(4):
+        model.observe(SOME, 100 * limit_s)
+    seen.append(model.is_degraded)
+    model.observe(SOME, 100 * limit_s)
+    seen.append(model.is_degraded)
+    model.observe(SOME, model.predict(SOME))
+    seen.append(model.is_degraded)
+    for _ in range(5):
+        model.observe(SOME, 3 * model.residual * model.predict(SOME))
+    seen.append(model.is_degraded)
+
+    assert seen == [False, True, False, False]
+
+
+def test_latency_model_short_first_tokens_are_not_late_for_a_network_that_stutters() -> None:
+    """What was to take two milliseconds and takes fifty says nothing of the backend."""
+    model = LatencyModel()
+    x = features(0, 1, 40, 0, 0)
+    for _ in range(300):
+        model.observe(x, 0.002)
+    for _ in range(10):
+        model.observe(x, 0.05)
+
+    assert not model.is_degraded

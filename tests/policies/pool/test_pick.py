@@ -13,6 +13,7 @@ from policies.pool.balance import Share
 from policies.pool.breaker import CircuitBreaker
 from policies.pool.demand import Demand
 from policies.pool.in_flight import Trip
+from policies.pool.latency_model import features
 from policies.pool.load_balance import LoadBalancer
 from policies.pool.pick import (
     ConsistentHash,
@@ -263,6 +264,25 @@ def test_pick_predicted_cost_sends_a_slow_backend_less() -> None:
     assert 0 < sent[0] < sent[1] / 2
 
 
+def test_pick_predicted_cost_degraded_backend_counts_eight_times() -> None:
+    """New prompts go to a busy other one, what it holds still comes; where the other has far too much, all comes."""
+    bench = Bench("predicted_cost", [1, 1], known=1)
+    sick, well = bench.replicas
+    held, new = Demand(1000, is_stream=True, blocks=[1, 2], ends=[500, 990]), Demand(1000, is_stream=True)
+    sick.begin(held, 0.0).end()
+    for _ in range(5):
+        sick.model.observe(features(0, 1000, 1000, 0, 0), 60.0)
+
+    def choose(demand: Demand) -> int | None:
+        return bench.balancer.choose((), demand)
+
+    assert sick.model.is_degraded
+    well.begin(Demand(32_000, is_stream=True), 0.0)
+    assert (choose(new), choose(held)) == (1, 0)
+    well.begin(Demand(30_000, is_stream=True), 0.0)
+    assert choose(new) == 0
+
+
 def test_pick_predicted_cost_unknown_backends_are_chosen_by_tokens_and_counted() -> None:
     """Until every candidate is known nobody's prediction counts, and the counters say why."""
     bench = Bench("predicted_cost", [1, 1])
@@ -270,7 +290,7 @@ def test_pick_predicted_cost_unknown_backends_are_chosen_by_tokens_and_counted()
     bench.send(10_000)
     sent = Counter(bench.send(100) for _ in range(20))
     for _ in range(8):
-        bench.replicas[1].model.observe(bench.replicas[1].features(1, 1), -1.0)
+        bench.replicas[1].model.observe(features(0, 1, 1, 0, 0), -1.0)
     bench.send(100)
 
     assert len(sent) == 1

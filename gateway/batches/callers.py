@@ -1,0 +1,26 @@
+"""On whose behalf a batch asks: the key that made it, as the policy in force knows it, and the routes open to it."""
+
+from __future__ import annotations
+
+from gateway.auth import Principal
+from gateway.batches.input_lines import ENDPOINTS
+from gateway.batches.records import BatchRow
+from gateway.runtime import Runtime, Stack
+
+
+def caller_of(batch: BatchRow, runtime: Runtime) -> Principal | None:
+    """The batch's key; None where the policy does not have it any more."""
+    return runtime.keyring.named(batch.key, batch.tenant)
+
+
+def stack_for(batch: BatchRow, model: str, runtime: Runtime) -> Stack | None:
+    """Who answers lines for that model; None where nobody does, or the key may not use it."""
+    caller = caller_of(batch, runtime)
+    if caller is None or not caller.may_use(model):
+        return None
+    path = batch.endpoint.removeprefix("/v1")
+    route = runtime.matcher.match(model=model, path=path, headers=(), key=caller.key, tenant=caller.tenant)
+    if route is None:
+        return None
+    stack = runtime.stacks[route.name]
+    return stack if ENDPOINTS[batch.endpoint] in stack.operations else None

@@ -1,0 +1,228 @@
+"""Lines that a route answers as calls of its own: a few at once, of the lowest priority, tenants in turn.
+
+What nobody has worked on is waited out (429, 503, no connection); what somebody has is tried a few times. Lines in
+flight are noted nowhere but here, so those of a process that ends are asked again by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+
+from backends.clock import Clock
+from backends.errors import ClientGone, SlipstreamError, Unauthorized, UnknownModel, UpstreamGarbage
+from backends.protocol import Call, Operation, Priority, Reply
+from gateway.batches.batch_store import BatchStore
+from gateway.batches.callers import caller_of, stack_for
+from gateway.batches.file_store import FileStore
+from gateway.batches.input_lines import ENDPOINTS, read_request
+from gateway.batches.outcomes import Outcomes
+from gateway.batches.output_lines import result_of_answer
+from gateway.batches.records import BatchRow, LineRow, Result
+from gateway.core import Core
+from gateway.decode import decode_body
+from gateway.exchange import Exchange
+from gateway.runtime import Runtime, Stack
+
+_logger = logging.getLogger(__name__)
+MAX_ATTEMPTS = 5
+_FIRST_PAUSE_S = 1.0
+_MAX_PAUSE_S = 60.0
+_MAX_ASKED_S = 600.0
+"""A longer Retry-After is not waited for: batches have an end."""
+_MAX_ANSWER_BYTES = 64 * 1024**2
+_FREE = frozenset({429, 503})
+"""Statuses of answers that nobody has worked on."""
+_JSON_CONTENT = (b"content-type", b"application/json")
+
+RetryAfter = Callable[[Reply | SlipstreamError, Clock], float | None]
+"""In how many seconds an answer wants to be asked again; None where it does not say."""
+
+
+class LineCalls:
+    """The calls of all routes. `run` is one of a route's hands: it goes on for as long as there is a line for it."""
+
+    def __init__(
+        self, core: Core, store: BatchStore, files: FileStore, *, outcomes: Outcomes, retry_after: RetryAfter
+    ) -> None:
+        self._core = core
+        self._store = store
+        self._files = files
+        self._outcomes = outcomes
+        self._retry_after = retry_after
+        self._taking = asyncio.Lock()
+        self._turns: dict[str, int] = {}
+        self._numbers = count()
+        self._paused_until: dict[str, float] = {}
+        self._pauses: dict[str, int] = {}
+        self.in_flight: dict[int, tuple[int, asyncio.Task[None]]] = {}
+        """Lines that are being answered: their batches, and who does it."""
+        self.asked: Mapping[str, Sequence[BatchRow]] = {}
+        """Batches that may have lines for a route, by its name; whoever drives keeps it up to date."""
+
+    def is_paused(self, route: str) -> bool:
+        """Whether its backends have asked for a rest."""
+        return self._core.clock.now() < self._paused_until.get(route, 0.0)
+
+    async def run(self, route: str) -> None:
+        """Answer lines that wait for the route, one after the other, until there is none."""
+        while not self.is_paused(route):
+            async with self._taking:
+                taken = await self._take(route)
+                if taken is None:
+                    return
+                batch, line = taken
+                task = asyncio.get_running_loop().create_task(self._answer(batch, line))
+                self.in_flight[line.id] = (batch.seq, task)
+            try:
+                await task
+            except asyncio.CancelledError:
+                task.cancel()
+                await asyncio.wait([task])
+                current = asyncio.current_task()
+                if current is not None and current.cancelling():
+                    raise
+            finally:
+                del self.in_flight[line.id]
+
+    def cancel(self, batch: int) -> None:
+        """Stop what is in flight of a batch."""
+        for owner, task in self.in_flight.values():
+            if owner == batch:
+                task.cancel()
+
+    async def _take(self, route: str) -> tuple[BatchRow, LineRow] | None:
+        """The next line: of the tenant whose last turn was longest ago, the oldest batch."""
+        for batch in sorted(
+            self.asked.get(route, ()), key=lambda batch: (self._turns.get(batch.tenant, -1), batch.seq)
+        ):
+            line = await self._store.next_line(batch, route, list(self.in_flight))
+            if line is not None:
+                self._turns[batch.tenant] = next(self._numbers)
+                return batch, line
+        return None
+
+    async def _answer(self, batch: BatchRow, line: LineRow) -> None:
+        core = self._core
+        exchange = Exchange(ENDPOINTS[batch.endpoint], core.clock.now())
+        # Nothing that counts: it would tell tenants how much others ask.
+        exchange.request_id = f"{batch.id}-{secrets.token_hex(6)}"
+        runtime = core.acquire()
+        outcome: Reply | SlipstreamError
+        try:
+            outcome = await self._ask(batch, line, runtime, exchange)
+        except SlipstreamError as error:
+            exchange.status, exchange.error_code = error.status, error.reason
+            outcome = error
+        except asyncio.CancelledError:
+            exchange.status, exchange.error_code = ClientGone.status, ClientGone.code
+            raise
+        finally:
+            runtime.release()
+            core.observer.finished(exchange)
+        await self._settle(batch, line, exchange, outcome)
+
+    async def _ask(self, batch: BatchRow, line: LineRow, runtime: Runtime, exchange: Exchange) -> Reply:
+        """The whole answer. Raises: SlipstreamError."""
+        caller = caller_of(batch, runtime)
+        if caller is None:
+            raise Unauthorized("the key that made this batch is not known here any more")
+        exchange.principal = caller
+        exchange.model = line.model
+        stack = stack_for(batch, line.model, runtime)
+        if stack is None:
+            raise UnknownModel(f'the model "{line.model}" does not exist here, or this key may not use it')
+        exchange.route = stack.policy.name
+        if line.model in runtime.model_labels:
+            exchange.model_label = line.model
+        raw = await asyncio.to_thread(read_slice, self._files.input_path(batch.id), line.offset, line.num_bytes)
+        call = self._call(batch, read_request(raw).raw, stack, exchange)
+        reply = await stack.backend.send(call)
+        try:
+            exchange.status = reply.status
+            if reply.body is not None:
+                return reply
+            return Reply(reply.status, reply.headers, body=await _whole(reply))
+        finally:
+            await reply.aclose()
+
+    def _call(self, batch: BatchRow, raw: bytes, stack: Stack, exchange: Exchange) -> Call:
+        operation: Operation = exchange.operation
+        body, fields = decode_body(raw, operation)
+        return Call(
+            operation=operation,
+            path=batch.endpoint.removeprefix("/v1"),
+            raw=raw,
+            body=body,
+            model=fields.model,
+            user=fields.user or "",
+            tenant=exchange.principal.tenant,
+            key_id=exchange.principal.key,
+            route=stack.policy.name,
+            request_id=exchange.request_id,
+            headers=[_JSON_CONTENT],
+            deadline=exchange.started_at + stack.timeouts.total_s,
+            timeouts=stack.timeouts,
+            slo=stack.slo,
+            priority=max(Priority),
+            facts=exchange.facts,
+        )
+
+    async def _settle(
+        self, batch: BatchRow, line: LineRow, exchange: Exchange, outcome: Reply | SlipstreamError
+    ) -> None:
+        status = outcome.status
+        is_free = status in _FREE or (isinstance(outcome, SlipstreamError) and outcome.retryable)
+        if is_free or (status >= 500 and line.attempts + 1 < MAX_ATTEMPTS):
+            pause_s = self._pause(exchange.route, line, outcome, is_free=is_free)
+            await self._store.postpone(line, self._core.clock.wall() + pause_s, counts=not is_free)
+            return
+        self._pauses.pop(exchange.route, None)
+        result = _result(line, exchange, outcome)
+        await self._outcomes.settle(exchange.route, exchange.facts.backend, [result])
+
+    def _pause(self, route: str, line: LineRow, outcome: Reply | SlipstreamError, *, is_free: bool) -> float:
+        """For how long to leave the line alone, and where its backends take no more, the whole route."""
+        asked_s = min(self._retry_after(outcome, self._core.clock) or 0.0, _MAX_ASKED_S)
+        if not is_free:
+            return asked_s or min(_FIRST_PAUSE_S * 2**line.attempts, _MAX_PAUSE_S)
+        pauses = self._pauses[route] = self._pauses.get(route, -1) + 1
+        pause_s = asked_s or min(_FIRST_PAUSE_S * 2 ** min(pauses, 10), _MAX_PAUSE_S)
+        until = self._core.clock.now() + pause_s
+        self._paused_until[route] = max(until, self._paused_until.get(route, 0.0))
+        _logger.debug("lines of batches leave the route %s alone for %.1f s", route, pause_s)
+        return pause_s
+
+
+def _result(line: LineRow, exchange: Exchange, outcome: Reply | SlipstreamError) -> Result:
+    body = outcome.body() if isinstance(outcome, SlipstreamError) else outcome.body
+    assert body is not None, "answers are read whole"
+    try:
+        return result_of_answer(line.id, line.custom_id, outcome.status, exchange.request_id, body)
+    except ValueError:
+        garbage = UpstreamGarbage("the upstream answered with something that is not JSON")
+        return result_of_answer(line.id, line.custom_id, garbage.status, exchange.request_id, garbage.body())
+
+
+def read_slice(path: Path, offset: int, num_bytes: int) -> bytes:
+    """A part of a file. Raises: OSError."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(num_bytes)
+
+
+async def _whole(reply: Reply) -> bytes:
+    stream = reply.stream
+    assert stream is not None, "the reply has a body or a stream"
+    pieces: list[bytes] = []
+    num_bytes = 0
+    while piece := await stream.read():
+        pieces.append(piece)
+        num_bytes += len(piece)
+        if num_bytes > _MAX_ANSWER_BYTES:
+            raise UpstreamGarbage("the upstream's answer is too long for a batch")
+    return b"".join(pieces)

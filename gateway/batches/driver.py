@@ -1,0 +1,243 @@
+"""Drives every batch to its end. Of all processes with the same ledger one does: who holds the lock on its file.
+
+The system gives the lock back the moment its holder dies, so there is no lease to wait for and no second driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from backends.errors import SlipstreamError
+from gateway.batches.batch_store import BatchStore
+from gateway.batches.callers import stack_for
+from gateway.batches.calls import LineCalls
+from gateway.batches.check import check_batch
+from gateway.batches.file_store import FileStore
+from gateway.batches.finish import finish_batch
+from gateway.batches.job_store import JobStore
+from gateway.batches.outcomes import Outcomes
+from gateway.batches.provider import Provider
+from gateway.batches.records import BatchRow
+from gateway.batches.work import Work
+from gateway.core import Core
+from gateway.runtime import Runtime
+from policies.schema_batch import BatchPolicy
+
+_logger = logging.getLogger(__name__)
+_TICK_S = 0.25
+_IDLE_TICK_S = 1.0
+_COLLECT_EVERY_S = 1.0
+_LOOK_EVERY_S = 5.0
+_SWEEP_EVERY_S = 600.0
+_NOBODY = ""
+"""The route of lines that none takes any more: they are answered so."""
+
+
+class RouteQueue(msgspec.Struct, frozen=True):
+    """Lines of a route that have not been asked yet, and for how long the oldest has waited."""
+
+    waiting: int
+    oldest_s: float
+
+
+class BatchStatistics(msgspec.Struct, frozen=True):
+    """What there is to do, as the driver has last seen it; empty where this process does not drive."""
+
+    batches: Mapping[str, int] = {}
+    routes: Mapping[str, RouteQueue] = {}
+    jobs: Mapping[str, int] = {}
+    stored_bytes: int = 0
+
+
+class Driver:
+    """The loop: look at what there is, start what is not going on, sleep. `run` until cancelled."""
+
+    def __init__(
+        self,
+        core: Core,
+        lock: Path,
+        *,
+        store: BatchStore,
+        files: FileStore,
+        jobs: JobStore,
+        calls: LineCalls,
+        provider: Provider,
+        outcomes: Outcomes,
+    ) -> None:
+        self._core = core
+        self._lock = _Lock(lock)
+        self._store = store
+        self._files = files
+        self._jobs = jobs
+        self._calls = calls
+        self._provider = provider
+        self._outcomes = outcomes
+        self._wake = asyncio.Event()
+        self._work = Work(core.clock)
+        self._routed_by: Runtime | None = None
+        self._routes: dict[int, set[str]] = {}
+        self._unfinished: Sequence[BatchRow] = ()
+        self._due: dict[str, float] = {}
+        self.statistics = BatchStatistics()
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Drive, or wait for the turn to, until cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                try:
+                    if self._lock.take():
+                        await self._pass()
+                except SlipstreamError as error:
+                    _logger.warning("batches are not driven: %s", error.message)
+                    await asyncio.sleep(_IDLE_TICK_S)
+                except Exception:
+                    _logger.exception("batches are not driven")
+                    await asyncio.sleep(_IDLE_TICK_S)
+                try:
+                    await asyncio.wait_for(self._wake.wait(), _TICK_S if self._unfinished else _IDLE_TICK_S)
+                except TimeoutError:
+                    continue
+        finally:
+            await self._work.aclose()
+            self._lock.release()
+
+    async def _pass(self) -> None:
+        self._count("expired", await self._store.expire())
+        self._unfinished = await self._store.unfinished()
+        runtime = self._core.runtime
+        running = [batch for batch in self._unfinished if batch.status == "in_progress"]
+        await self._find_routes(running, runtime)
+        for batch in self._unfinished:
+            self._look_at(batch)
+        self._answer(running, runtime)
+        if self._is_due("collect", _COLLECT_EVERY_S):
+            await self._provider.collect()
+        now = self._core.clock.wall()
+        for job in await self._jobs.unsettled():
+            if job.next_at <= now:
+                self._work.start(("a provider's part", job.seq), partial(self._provider.step, job), self.wake)
+        if self._is_due("look", _LOOK_EVERY_S):
+            await self._look_around()
+        if self._is_due("sweep", _SWEEP_EVERY_S):
+            self._work.start(("tidying up",), self._sweep)
+
+    def _look_at(self, batch: BatchRow) -> None:
+        key = ("the course", batch.seq)
+        match batch.status:
+            case "validating":
+                path = self._files.input_path(batch.id)
+                self._work.start(key, lambda: check_batch(batch, path, self._core, self._store), self.wake)
+            case "in_progress" if batch.completed + batch.failed >= batch.total:
+                self._work.start(key, lambda: self._store.finalize(batch), self.wake)
+            case "finalizing":
+                self._calls.cancel(batch.seq)
+                self._work.start(key, lambda: self._finish(batch))
+            case "cancelling":
+                self._calls.cancel(batch.seq)
+                self._work.start(key, lambda: self._end_cancelled(batch))
+
+    async def _end_cancelled(self, batch: BatchRow) -> None:
+        self._count("cancelled", await self._store.drop(batch))
+        await self._finish(batch)
+
+    async def _finish(self, batch: BatchRow) -> None:
+        self._outcomes.tally.batches[await finish_batch(batch, self._store, self._files)] += 1
+
+    def _answer(self, running: Sequence[BatchRow], runtime: Runtime) -> None:
+        """Set hands to work where lines are answered as calls; without a line they end at once."""
+        asked: dict[str, list[BatchRow]] = {}
+        for batch in running:
+            for name in self._routes.get(batch.seq, ()):
+                asked.setdefault(name, []).append(batch)
+        self._calls.asked = asked
+        for name in asked:
+            stack = runtime.stacks.get(name)
+            policy = stack.policy.batch if stack is not None else BatchPolicy()
+            if policy.mode == "calls" and not self._calls.is_paused(name):
+                for hand in range(policy.at_once):
+                    self._work.start(("answering", name, hand), partial(self._calls.run, name))
+
+    async def _find_routes(self, running: Sequence[BatchRow], runtime: Runtime) -> None:
+        """Whose lines are whose: once for each batch, and anew when the policy has changed."""
+        if runtime is not self._routed_by:
+            self._routes.clear()
+            self._routed_by = runtime
+        for batch in running:
+            if batch.seq not in self._routes:
+                names = set()
+                for model, route in await self._store.routes_waited_for(batch):
+                    stack = stack_for(batch, model, runtime)
+                    name = stack.policy.name if stack is not None else _NOBODY
+                    if name != route:
+                        await self._store.move(batch, model, name)
+                    names |= {name, route}
+                self._routes[batch.seq] = names
+        for gone in self._routes.keys() - {batch.seq for batch in running}:
+            del self._routes[gone]
+
+    def _count(self, how: str, ended: Mapping[str, int]) -> None:
+        for route, number in ended.items():
+            self._outcomes.tally.lines[route, how] += number
+
+    async def _look_around(self) -> None:
+        now = self._core.clock.wall()
+        waiting = await self._store.waiting()
+        self.statistics = BatchStatistics(
+            batches=Counter(batch.status for batch in self._unfinished),
+            routes={route: RouteQueue(number, max(0.0, now - since)) for route, number, since in waiting},
+            jobs=Counter(job.route for job in await self._jobs.unsettled()),
+            stored_bytes=self.statistics.stored_bytes,
+        )
+
+    async def _sweep(self) -> None:
+        await self._store.forget_old()
+        stored = await self._files.sweep()
+        self.statistics = msgspec.structs.replace(self.statistics, stored_bytes=stored)
+
+    def _is_due(self, what: str, every_s: float) -> bool:
+        now = self._core.clock.now()
+        if now < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now + every_s
+        return True
+
+
+class _Lock:
+    """A lock on a file, held until it is released or this process dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def take(self) -> bool:
+        """Whether this process holds it now. Raises: OSError."""
+        if self._descriptor is not None:
+            return True
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Let another have it. Safe to call twice."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,69 @@
+"""What lines come to: priced, stored, counted; one way for all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gateway.batches.batch_store import BatchStore
+from gateway.batches.records import Result
+from gateway.core import Core
+from policies.schema import RoutePolicy
+from policies.schema_routing import PricePolicy
+
+Amount = Callable[[PricePolicy, int, int, int], float]
+"""What so many prompt tokens, those of them that were not kept, and answer tokens cost at a price."""
+
+
+class Tally(msgspec.Struct):
+    """What was counted since somebody looked, by route."""
+
+    lines: Counter[tuple[str, str]]
+    """By route and how they ended: answered, failed, expired, cancelled."""
+    tokens: Counter[tuple[str, str]]
+    cost: dict[str, float]
+    batches: Counter[str]
+    """By the status that they ended with."""
+
+
+def _nothing() -> Tally:
+    return Tally(Counter(), Counter(), {}, Counter())
+
+
+class Outcomes:
+    """Of all lines."""
+
+    def __init__(self, core: Core, store: BatchStore, amount: Amount) -> None:
+        self._core = core
+        self._store = store
+        self._amount = amount
+        self.tally = _nothing()
+
+    async def settle(
+        self, route: str, backend: str | None, results: Sequence[Result], *, job: int | None = None
+    ) -> None:
+        """Lines of a route have come to this, those of a provider's batch in that `job`. Raises: StoreUnavailable."""
+        stack = self._core.runtime.stacks.get(route)
+        if stack is not None:
+            results = [self._priced(result, stack.policy, backend, is_batch=job is not None) for result in results]
+        for result in await self._store.answer(results, job):
+            self.tally.lines[route, "answered" if result.is_answered else "failed"] += 1
+            self.tally.tokens[route, "prompt"] += result.input_tokens
+            self.tally.tokens[route, "completion"] += result.output_tokens
+            self.tally.tokens[route, "cached"] += result.cached_tokens
+            self.tally.cost[route] = self.tally.cost.get(route, 0.0) + (result.cost or 0.0)
+
+    def take_tally(self) -> Tally:
+        """The counts since the last time."""
+        taken, self.tally = self.tally, _nothing()
+        return taken
+
+    def _priced(self, result: Result, route: RoutePolicy, backend: str | None, *, is_batch: bool) -> Result:
+        price = next((part.price for part in route.backends if part.ref == backend), None)
+        if price is None or not (result.input_tokens or result.output_tokens):
+            return result
+        uncached = max(0, result.input_tokens - result.cached_tokens)
+        cost = self._amount(price, result.input_tokens, uncached, result.output_tokens)
+        return msgspec.structs.replace(result, cost=cost * (1 - route.batch.discount if is_batch else 1))

@@ -1,0 +1,72 @@
+"""Everything of /v1/files and /v1/batches that lives as long as the process: the ledger, the files, who drives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backends.errors import ConfigurationError
+from gateway.batches.batch_store import BatchStore
+from gateway.batches.calls import LineCalls, RetryAfter
+from gateway.batches.driver import BatchStatistics, Driver
+from gateway.batches.file_store import FileStore
+from gateway.batches.job_store import JobStore
+from gateway.batches.outcomes import Amount, Outcomes, Tally
+from gateway.batches.provider import Provider
+from gateway.batches.records import TABLES
+from gateway.core import Core
+from gateway.ledger.database import Database
+from policies.schema_batch import LedgerStore
+
+
+class Batches:
+    """Opened before the first request; `run` goes on beside them."""
+
+    def __init__(self, core: Core, limits: LedgerStore, *, amount: Amount, retry_after: RetryAfter) -> None:
+        folder = Path(limits.folder)
+        clock = core.clock
+        self.limits = limits
+        self._database = Database(folder / "ledger.sqlite3", TABLES)
+        self.files = FileStore(self._database, limits, clock)
+        self.store = BatchStore(self._database, self.files, clock, max_batches=limits.max_batches, keep_s=limits.keep)
+        jobs = JobStore(self._database, clock)
+        self._outcomes = Outcomes(core, self.store, amount)
+        calls = LineCalls(core, self.store, self.files, outcomes=self._outcomes, retry_after=retry_after)
+        provider = Provider(core, self.files, jobs, outcomes=self._outcomes, retry_after=retry_after)
+        self._driver = Driver(
+            core,
+            folder / "driver.lock",
+            store=self.store,
+            files=self.files,
+            jobs=jobs,
+            calls=calls,
+            provider=provider,
+            outcomes=self._outcomes,
+        )
+
+    async def open(self) -> None:
+        """Raises: ConfigurationError."""
+        await self._database.open()
+        try:
+            await self.files.open()
+        except OSError as error:
+            raise ConfigurationError(f"stores.ledger.folder cannot be used: {error}") from error
+
+    async def run(self) -> None:
+        """Drive batches until cancelled."""
+        await self._driver.run()
+
+    def wake(self) -> None:
+        """A batch was made or cancelled."""
+        self._driver.wake()
+
+    async def aclose(self) -> None:
+        """Close the ledger. Safe to call twice."""
+        await self._database.aclose()
+
+    def statistics(self) -> BatchStatistics:
+        """What there is to do; empty where another process drives."""
+        return self._driver.statistics
+
+    def take_tally(self) -> Tally:
+        """What was done since the last time."""
+        return self._outcomes.take_tally()

@@ -1,0 +1,68 @@
+"""Metrics of /v1/batches, copied from what was done and what the driver has seen, when somebody looks.
+
+`docs/metrics.md` describes each of them; a test compares the two. Of several workers only the one that drives knows
+what waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from gateway.batches.records import UNFINISHED
+
+if TYPE_CHECKING:
+    from gateway.batches.service import Batches
+
+
+class BatchesMetrics:
+    """Every metric of batches, on the gateway's registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"slipstream_batches_{name}", meaning, labels, registry=registry)
+
+        def gauge(name: str, meaning: str, *labels: str) -> Gauge:
+            return Gauge(f"slipstream_batches_{name}", meaning, labels, registry=registry, multiprocess_mode="livesum")
+
+        self.ended = counter("ended", "Batches that ended, by the status that they ended with.", "status")
+        self.lines = counter("lines", "Lines of batches that ended, by how.", "route", "how")
+        self.tokens = counter("tokens", "Tokens of answered lines.", "route", "kind")
+        self.cost = counter("cost", "What answered lines cost, in the currency of `price`.", "route")
+        self.open = gauge("open", "Batches that are not done, by status.", "status")
+        self.stored = gauge("stored_bytes", "Bytes of all files of all tenants.")
+        self.waiting = gauge("waiting", "Lines that wait to be asked.", "route")
+        self.oldest = gauge("oldest_seconds", "For how long the oldest of them has waited.", "route")
+        self.upstream = gauge("upstream", "Batches at a provider.", "route")
+        self._shown: set[str] = set()
+
+    def metrics(self) -> list[Counter | Gauge]:
+        """All of them, for who compares."""
+        return [value for value in vars(self).values() if isinstance(value, Counter | Gauge)]
+
+    def gauges(self) -> tuple[Gauge, ...]:
+        """Those that a route leaves behind."""
+        return self.waiting, self.oldest, self.upstream
+
+    def refresh(self, batches: Batches) -> set[str]:
+        """Bring them up to date. Returns routes for which nothing waits any more."""
+        done = batches.take_tally()
+        for status, number in done.batches.items():
+            self.ended.labels(status).inc(number)
+        for (route, how), number in done.lines.items():
+            self.lines.labels(route, how).inc(number)
+        for (route, kind), number in done.tokens.items():
+            self.tokens.labels(route, kind).inc(number)
+        for route, cost in done.cost.items():
+            self.cost.labels(route).inc(cost)
+        now = batches.statistics()
+        for status in UNFINISHED:
+            self.open.labels(status).set(now.batches.get(status, 0))
+        self.stored.set(now.stored_bytes)
+        for route, queue in now.routes.items():
+            self.waiting.labels(route).set(queue.waiting)
+            self.oldest.labels(route).set(queue.oldest_s)
+            self.upstream.labels(route).set(now.jobs.get(route, 0))
+        gone, self._shown = self._shown - now.routes.keys(), set(now.routes)
+        return gone

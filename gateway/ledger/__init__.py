@@ -1,0 +1,1 @@
+"""What outlives a restart on this machine's disk: one SQLite file."""

@@ -1,0 +1,97 @@
+"""One SQLite file, one connection, one thread: changes happen one after the other, each whole or not at all.
+
+Several workers of one machine may have the same file open; the tables are those of whoever brings them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from backends.errors import ConfigurationError, StoreUnavailable
+
+_VERSION = 1
+_BUSY_S = 10.0
+_T = TypeVar("_T")
+
+
+class Database:
+    """The file. `tables` are the statements that make what is not there yet."""
+
+    def __init__(self, path: Path, tables: Sequence[str]) -> None:
+        self._path = path
+        self._tables = tables
+        self._connection: sqlite3.Connection | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream-ledger")
+
+    async def open(self) -> None:
+        """Open or make it. Raises: ConfigurationError."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._connection = await loop.run_in_executor(self._thread, self._connect)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigurationError(f"the ledger {self._path} cannot be used: {error}") from error
+
+    async def aclose(self) -> None:
+        """Finish what has begun, and close. Safe to call twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
+        self._thread.shutdown(wait=False)
+
+    async def read(self, ask: Callable[[sqlite3.Connection], _T]) -> _T:
+        """What `ask` finds; it runs in the ledger's thread. Raises: StoreUnavailable, and what `ask` raises."""
+        return await self._run(ask)
+
+    async def write(self, change: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Do that as one transaction, also where the caller does not wait for its end. Raises: as `read`."""
+        return await self._run(partial(_transact, change=change))
+
+    async def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        connection = self._connection
+        if connection is None:
+            raise StoreUnavailable("the ledger is closed")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, connection)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreUnavailable(f"the ledger does not answer: {error}") from error
+
+    def _connect(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # SQLite's further files have the mode of this one.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            _transact(connection, self._make_tables)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _make_tables(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > _VERSION:
+            raise ConfigurationError(f"{self._path} was written by a newer version of the gateway")
+        for statement in self._tables:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _transact(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], _T]) -> _T:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        done = change(connection)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+    return done
