@@ -20,35 +20,28 @@ class PrefixIndex:
 
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
-        self._blocks: dict[int, OrderedDict[int, int]] = {}
-        self._in_use: dict[int, dict[int, int]] = {}
-        self._known: dict[int, dict[int, int]] = {}
-        self._tokens: dict[int, int] = {}
-        self._capacity: dict[int, int] = {}
+        self._caches: dict[int, _Cache] = {}
 
     def add(self, capacity_tokens: int) -> int:
         """The slot of a new replica whose cache holds so many tokens."""
-        slot = next(slot for slot in range(len(self._blocks) + 1) if slot not in self._blocks)
-        self._blocks[slot] = OrderedDict()
-        self._in_use[slot] = {}
-        self._known[slot] = {}
-        self._tokens[slot] = 0
-        self._capacity[slot] = capacity_tokens
+        slot = next(slot for slot in range(len(self._caches) + 1) if slot not in self._caches)
+        self._caches[slot] = _Cache(capacity_tokens)
         return slot
 
     def remove(self, slot: int) -> None:
         """Forget a replica; its slot may be given to another."""
         self.clear(slot)
-        del self._blocks[slot], self._in_use[slot], self._known[slot], self._tokens[slot], self._capacity[slot]
+        del self._caches[slot]
 
     def resize(self, slot: int, capacity_tokens: int) -> None:
         """The replica's cache holds so many tokens now."""
-        self._capacity[slot] = capacity_tokens
+        self._caches[slot].capacity = capacity_tokens
         self._evict(slot)
 
     def num_blocks(self, slot: int) -> int:
         """How many blocks the replica is thought to hold."""
-        return len(self._blocks.get(slot, ())) + len(self._known.get(slot, ()))
+        cache = self._caches.get(slot)
+        return len(cache.sizes) + len(cache.known) if cache is not None else 0
 
     def match(self, blocks: Sequence[int]) -> dict[int, int]:
         """By slot how many of the first `blocks` a replica holds without a gap; those with none are left out."""
@@ -77,99 +70,88 @@ class PrefixIndex:
 
         `ends[n]` are the tokens of a prompt up to the end of its block n.
         """
-        held, known, in_use = self._blocks[slot], self._known[slot], self._in_use[slot]
-        holders = self._holders
+        cache, holders = self._caches[slot], self._holders
+        sizes, in_use = cache.sizes, cache.in_use
         bit = 1 << slot
         tokens = 0
         # From the end, so that a prompt's beginning is the last of it to be forgotten.
         for place in range(len(blocks) - 1, -1, -1):
             block = blocks[place]
-            in_use[block] = in_use.get(block, 0) + 1
-            if block in held:
-                held.move_to_end(block)
-            elif block not in known:
-                size = ends[place] - (ends[place - 1] if place else 0)
-                held[block] = size
+            uses = in_use.pop(block, 0)
+            in_use[block] = uses + 1
+            if uses:
+                continue
+            if block in sizes:
+                del cache.idle[block]
+            elif block not in cache.known:
+                sizes[block] = size = ends[place] - (ends[place - 1] if place else 0)
                 tokens += size
                 holders[block] = holders.get(block, 0) | bit
         if tokens:
-            self._tokens[slot] += tokens
+            cache.tokens += tokens
             self._evict(slot)
 
     def release(self, slot: int, blocks: Sequence[int]) -> None:
         """A call that was sent with these blocks is over. Nothing where the replica has been removed meanwhile."""
-        held = self._blocks.get(slot)
-        if held is None:
+        cache = self._caches.get(slot)
+        if cache is None:
             return
-        in_use = self._in_use[slot]
+        in_use = cache.in_use
         for block in reversed(blocks):
-            uses = in_use.get(block, 0)
+            uses = in_use.get(block)
+            if uses is None:
+                continue
             if uses > 1:
                 in_use[block] = uses - 1
                 continue
-            if uses:
-                del in_use[block]
-            if block in held:
-                held.move_to_end(block)
+            del in_use[block]
+            if block in cache.sizes:
+                cache.idle[block] = None
 
     def hold(self, slot: int, block: int, tokens: int) -> bool:
         """The replica's engine says that it holds this block of so many tokens; whether that had been guessed."""
-        known = self._known[slot]
-        if block in known:
+        cache = self._caches[slot]
+        if block in cache.known:
             return False
-        guessed = self._blocks[slot].pop(block, None)
-        if guessed is not None:
-            self._tokens[slot] -= guessed
-        known[block] = tokens
+        was_guessed = cache.forget(block)
+        cache.known[block] = tokens
         self._holders[block] = self._holders.get(block, 0) | 1 << slot
-        return guessed is not None
+        return was_guessed
 
     def drop(self, slot: int, block: int) -> None:
         """It says that it does not hold this block any more."""
-        known = self._known[slot].pop(block, None)
-        guessed = self._blocks[slot].pop(block, None)
-        if guessed is not None:
-            self._tokens[slot] -= guessed
-        if known is not None or guessed is not None:
+        cache = self._caches[slot]
+        was_known = cache.known.pop(block, None) is not None
+        if cache.forget(block) or was_known:
             self._leave(slot, block)
 
     def clear(self, slot: int) -> None:
         """The replica holds nothing."""
-        for block in (*self._blocks[slot], *self._known[slot]):
+        cache = self._caches[slot]
+        for block in (*cache.sizes, *cache.known):
             self._leave(slot, block)
-        self._blocks[slot].clear()
-        self._known[slot].clear()
-        self._tokens[slot] = 0
+        self._caches[slot] = _Cache(cache.capacity)
 
     def doubt(self, slot: int) -> None:
         """What the replica's engine has said is a guess from now on."""
-        known = self._known[slot]
-        self._blocks[slot].update(known)
-        self._tokens[slot] += sum(known.values())
-        known.clear()
+        cache = self._caches[slot]
+        cache.sizes.update(cache.known)
+        cache.tokens += sum(cache.known.values())
+        cache.idle.update((block, None) for block in cache.known if block not in cache.in_use)
+        cache.known.clear()
         self._evict(slot)
 
     def _evict(self, slot: int) -> None:
-        held = self._blocks[slot]
-        holders = self._holders
-        capacity, tokens = self._capacity[slot], self._tokens[slot]
-        in_use = self._in_use[slot]
-        mask = ~(1 << slot)
-        while tokens > capacity:
-            block, size = held.popitem(last=False)
-            if block in in_use:
-                if len(held) >= len(in_use):
-                    held[block] = size
-                    continue
-                # All are in use: more than there is room for, so it cannot be.
-                del in_use[block]
-            tokens -= size
-            left = holders[block] & mask
-            if left:
-                holders[block] = left
+        cache = self._caches[slot]
+        while cache.tokens > cache.capacity:
+            if cache.idle:
+                block, _ = cache.idle.popitem(last=False)
             else:
-                del holders[block]
-        self._tokens[slot] = tokens
+                # All are in use: more than there is room for, so it cannot be.
+                block = next(block for block in cache.in_use if block in cache.sizes)
+                del cache.in_use[block]
+            cache.tokens -= cache.sizes.pop(block)
+            self._leave(slot, block)
 
     def _leave(self, slot: int, block: int) -> None:
         left = self._holders[block] & ~(1 << slot)
@@ -177,6 +159,33 @@ class PrefixIndex:
             self._holders[block] = left
         else:
             del self._holders[block]
+
+
+class _Cache:
+    """What one replica is thought to hold: blocks with their tokens, in use or idle since; and what is known of it."""
+
+    __slots__ = ("capacity", "idle", "in_use", "known", "sizes", "tokens")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.tokens = 0
+        """Those of `sizes` together."""
+        self.sizes: dict[int, int] = {}
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        """Those of `sizes` that are not in use, in the order of their last use."""
+        self.in_use: dict[int, int] = {}
+        """By how many calls, in the order in which they came; what is known is counted too."""
+        self.known: dict[int, int] = {}
+        """By the engine's own word, so none of `sizes`."""
+
+    def forget(self, block: int) -> bool:
+        """Whether it had been guessed; it is no more."""
+        size = self.sizes.pop(block, None)
+        if size is None:
+            return False
+        self.tokens -= size
+        self.idle.pop(block, None)
+        return True
 
 
 def _note(depths: dict[int, int], slots: int, depth: int) -> None:

@@ -45,11 +45,10 @@ class Oracle:
         """Forget what is too much: the oldest that is not in use, and only without such the oldest that is."""
         held, in_use = self.held[slot], self.in_use[slot]
         while sum(size for _, size in held) > self.capacity[slot]:
-            if any(block not in in_use for block, _ in held):
-                while held[0][0] in in_use:
-                    held.append(held.pop(0))
-            block, _ = held.pop(0)
-            in_use.pop(block, None)
+            idle = [block for block, _ in held if block not in in_use]
+            goes = idle[0] if idle else held[0][0]
+            held[:] = [kept for kept in held if kept[0] != goes]
+            in_use.pop(goes, None)
 
     def depth(self, slot: int, blocks: list[str]) -> int:
         """How many of the first blocks are held."""
