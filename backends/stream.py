@@ -99,6 +99,17 @@ class Stream:
             self._finish(StreamEnd.CLEAN)
         return piece
 
+    async def read_all(self, max_bytes: int) -> bytes | None:
+        """Every piece to the clean end; None as soon as they are longer together. Raises: as `read`."""
+        pieces: list[bytes] = []
+        num_bytes = 0
+        while piece := await self.read():
+            pieces.append(piece)
+            num_bytes += len(piece)
+            if num_bytes > max_bytes:
+                return None
+        return b"".join(pieces)
+
     async def peek(self, num_bytes: int = 0) -> bytes:
         """All that has arrived and was not read, once that is more than `num_bytes`; or all, where no more will come.
 

@@ -116,6 +116,11 @@ def decode_json(raw: bytes) -> Any:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
 
 
+def is_model_name(model: str) -> bool:
+    """Whether a request may name a model so."""
+    return 1 <= len(model) <= _MAX_MODEL_CHARS and model.isprintable()
+
+
 def decode_body(raw: bytes, operation: Operation) -> tuple[dict[str, Any], Fields]:
     """The whole body of an operation, and the fields of it that the gateway knows, checked.
 
@@ -129,7 +134,7 @@ def decode_body(raw: bytes, operation: Operation) -> tuple[dict[str, Any], Field
     except msgspec.ValidationError as error:
         raise _refused(str(error)) from None
     model = fields.model
-    if (not model and "model" in body) or len(model) > _MAX_MODEL_CHARS or not model.isprintable():
+    if "model" in body and not is_model_name(model):
         raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
     if isinstance(fields, ChatFields) and not fields.messages:
         raise InvalidRequest("messages is empty; give at least one message", param="messages")

@@ -28,13 +28,12 @@ from gateway.core import Core
 from gateway.decode import decode_body, decode_json
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
-from gateway.relay import send_error, send_error_event, send_stream
+from gateway.relay import JSON_HEADER, send_error, send_error_event, send_stream
 from gateway.runtime import Runtime, Stack
 from policies.admission.asked import ASKED_HEADERS, read_asked
 
 _logger = logging.getLogger(__name__)
 _HIDES_USAGE = frozenset({Operation.CHAT, Operation.COMPLETION})
-_JSON_CONTENT = (b"content-type", b"application/json")
 
 
 class Asked(NamedTuple):
@@ -205,7 +204,7 @@ class Endpoint:
         if b"json" not in incoming.content_type:
             # It is JSON whatever curl called it, and servers insist on the name.
             incoming.forwarded = [field for field in incoming.forwarded if field[0] != b"content-type"]
-            incoming.forwarded.append(_JSON_CONTENT)
+            incoming.forwarded.append(JSON_HEADER)
         options = fields.stream_options
         include_usage = options is not None and options.include_usage is True
         return Asked(body, fields.model, fields.stream is True, include_usage, fields.user or "")

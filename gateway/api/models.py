@@ -94,25 +94,15 @@ class Models:
         try:
             reply = await backend.send(call)
             try:
-                body = reply.body if reply.body is not None else b"".join(await _pieces(reply.stream))
+                body = reply.body if reply.stream is None else await reply.stream.read_all(_MAX_LISTING_BYTES)
             finally:
                 await reply.aclose()
-            listing = jiter.from_json(body)
+            # Too long a listing is none.
+            listing = jiter.from_json(body or b"")
         except (SlipstreamError, ValueError):
             return []
         data = listing.get("data") if isinstance(listing, dict) and reply.status == 200 else None
         return [model for model in data if _is_model(model)] if isinstance(data, list) else []
-
-
-async def _pieces(stream: Any) -> list[bytes]:
-    pieces: list[bytes] = []
-    num_bytes = 0
-    while piece := await stream.read():
-        pieces.append(piece)
-        num_bytes += len(piece)
-        if num_bytes > _MAX_LISTING_BYTES:
-            raise ValueError("the listing is too long")
-    return pieces
 
 
 def _behind_globs(stack: Stack) -> Iterable[Backend]:

@@ -26,18 +26,17 @@ from gateway.batches.records import BatchRow, LineRow, Result
 from gateway.core import Core
 from gateway.decode import decode_body
 from gateway.exchange import Exchange
+from gateway.relay import JSON_HEADER
 from gateway.runtime import Runtime, Stack
 
 _logger = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5
-_FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
 _MAX_ASKED_S = 600.0
 """A longer Retry-After is not waited for: batches have an end."""
 _MAX_ANSWER_BYTES = 64 * 1024**2
 _FREE = frozenset({429, 503})
 """Statuses of answers that nobody has worked on."""
-_JSON_CONTENT = (b"content-type", b"application/json")
 
 RetryAfter = Callable[[Reply | SlipstreamError, Clock], float | None]
 """In how many seconds an answer wants to be asked again; None where it does not say."""
@@ -164,7 +163,7 @@ class LineCalls:
             key_id=exchange.principal.key,
             route=stack.policy.name,
             request_id=exchange.request_id,
-            headers=[_JSON_CONTENT],
+            headers=[JSON_HEADER],
             deadline=exchange.started_at + stack.timeouts.total_s,
             timeouts=stack.timeouts,
             slo=stack.slo,
@@ -189,9 +188,9 @@ class LineCalls:
         """For how long to leave the line alone, and where its backends take no more, the whole route."""
         asked_s = min(self._retry_after(outcome, self._core.clock) or 0.0, _MAX_ASKED_S)
         if not is_free:
-            return asked_s or min(_FIRST_PAUSE_S * 2**line.attempts, _MAX_PAUSE_S)
+            return asked_s or doubled_s(line.attempts, _MAX_PAUSE_S)
         pauses = self._pauses[route] = self._pauses.get(route, -1) + 1
-        pause_s = asked_s or min(_FIRST_PAUSE_S * 2 ** min(pauses, 10), _MAX_PAUSE_S)
+        pause_s = asked_s or doubled_s(pauses, _MAX_PAUSE_S)
         until = self._core.clock.now() + pause_s
         self._paused_until[route] = max(until, self._paused_until.get(route, 0.0))
         _logger.debug("lines of batches leave the route %s alone for %.1f s", route, pause_s)
@@ -208,6 +207,11 @@ def _result(line: LineRow, exchange: Exchange, outcome: Reply | SlipstreamError)
         return result_of_answer(line.id, line.custom_id, garbage.status, exchange.request_id, garbage.body())
 
 
+def doubled_s(number: int, most_s: float) -> float:
+    """Seconds before attempt `number` is made anew: one before the first (0), then twice as long each time."""
+    return min(2.0 ** min(number, 30), most_s)
+
+
 def read_slice(path: Path, offset: int, num_bytes: int) -> bytes:
     """A part of a file. Raises: OSError."""
     with path.open("rb") as file:
@@ -216,13 +220,8 @@ def read_slice(path: Path, offset: int, num_bytes: int) -> bytes:
 
 
 async def _whole(reply: Reply) -> bytes:
-    stream = reply.stream
-    assert stream is not None, "the reply has a body or a stream"
-    pieces: list[bytes] = []
-    num_bytes = 0
-    while piece := await stream.read():
-        pieces.append(piece)
-        num_bytes += len(piece)
-        if num_bytes > _MAX_ANSWER_BYTES:
-            raise UpstreamGarbage("the upstream's answer is too long for a batch")
-    return b"".join(pieces)
+    assert reply.stream is not None, "the reply has a body or a stream"
+    body = await reply.stream.read_all(_MAX_ANSWER_BYTES)
+    if body is None:
+        raise UpstreamGarbage("the upstream's answer is too long for a batch")
+    return body

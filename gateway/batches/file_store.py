@@ -172,6 +172,12 @@ class FileStore:
             raise QuotaExceeded(f"all files would have {total} bytes, and {limit} may be stored; delete some")
 
 
+def append(part: Path, content: bytes) -> None:
+    """Add to a part, which begins with that. Raises: OSError."""
+    with part.open("ab") as file:
+        file.write(content)
+
+
 def parse_limit(text: str | None, default: int, maximum: int) -> int:
     """A page's length as a query says it. Raises: InvalidRequest."""
     if text is None:

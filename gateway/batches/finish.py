@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.batches.batch_store import BatchStore
-from gateway.batches.file_store import FileStore
+from gateway.batches.file_store import FileStore, append
 from gateway.batches.output_lines import error_line
 from gateway.batches.records import BatchRow, BatchStatus, LineState
 
@@ -26,8 +26,8 @@ async def finish_batch(batch: BatchRow, store: BatchStore, files: FileStore) -> 
             expired = [custom_id for _, state, custom_id, _ in rows if state is LineState.EXPIRED]
             failed += [error_line(custom_id, "batch_expired", _EXPIRED) for custom_id in expired]
             num_expired += len(expired)
-            await asyncio.to_thread(_append, answers, answered)
-            await asyncio.to_thread(_append, errors, failed)
+            await asyncio.to_thread(_write, answers, answered)
+            await asyncio.to_thread(_write, errors, failed)
             after = rows[-1][0]
         output = [
             (column, part, f"{batch.id}_{name}.jsonl")
@@ -50,8 +50,6 @@ def _status_of(batch: BatchRow, num_expired: int) -> BatchStatus:
     return "expired" if num_expired or batch.in_progress_at is None else "completed"
 
 
-def _append(path: Path, lines: Iterable[bytes]) -> None:
-    text = b"".join(line + b"\n" for line in lines)
-    if text:
-        with path.open("ab") as file:
-            file.write(text)
+def _write(part: Path, lines: Sequence[bytes]) -> None:
+    if lines:
+        append(part, b"".join(line + b"\n" for line in lines))

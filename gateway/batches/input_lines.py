@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from backends.protocol import Operation
+from gateway.decode import is_model_name
 
 ENDPOINTS = {
     "/v1/chat/completions": Operation.CHAT,
@@ -19,7 +20,6 @@ ENDPOINTS = {
 }
 """What lines of a batch may ask for."""
 MAX_CUSTOM_ID_CHARS = 512
-_MAX_MODEL_CHARS = 256
 _SHOWN_CHARS = 80
 _DECODE = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -79,7 +79,7 @@ def read_line(raw: bytes, endpoint: str) -> Request:
     if body is None:
         raise BadLine("invalid_value", "body is not an object", "body")
     model = _text(body, "model", "body.")
-    if not 1 <= len(model) <= _MAX_MODEL_CHARS or not model.isprintable():
+    if not is_model_name(model):
         raise BadLine("invalid_value", "body.model is a name of 1 to 256 printable characters", "body.model")
     if bytes(body.get("stream", b"false")) not in (b"false", b"null"):
         raise BadLine("invalid_value", "an answer in a batch is no stream; leave body.stream away", "body.stream")
@@ -95,7 +95,7 @@ def read_request(raw: bytes) -> Request:
 
 
 def encode_body(body: Fields, model: str) -> bytes:
-    """The body, asking for that model; everything else byte for byte."""
+    """The body of a request or an answer, with that model; everything else byte for byte."""
     return msgspec.json.encode({**body, "model": msgspec.Raw(msgspec.json.encode(model))})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.batches.input_lines import encode_body
 from gateway.batches.records import LineRow, Result
 
 _OK = 200
@@ -194,7 +195,7 @@ def _with_model(body: bytes, model: str) -> bytes:
         return body
     if "model" not in fields:
         return body
-    return msgspec.json.encode({**fields, "model": msgspec.Raw(msgspec.json.encode(model))})
+    return encode_body(fields, model)
 
 
 def _count(*numbers: int | None) -> int:

@@ -198,11 +198,9 @@ async def _body(reply: Reply) -> bytes:
     if reply.body is not None:
         return reply.body
     assert reply.stream is not None, "the reply has a body or a stream"
-    body = b""
-    while piece := await reply.stream.read():
-        body += piece
-        if len(body) > _MAX_BODY_BYTES:
-            raise UpstreamGarbage("the answer is too long")
+    body = await reply.stream.read_all(_MAX_BODY_BYTES)
+    if body is None:
+        raise UpstreamGarbage("the answer is too long")
     return body
 
 

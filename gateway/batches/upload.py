@@ -11,6 +11,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.types import Receive
 
 from backends.errors import BodyTooLarge, ClientGone, InvalidRequest
+from gateway.batches.file_store import append
 from gateway.incoming import Incoming
 
 _WRITE_BYTES = 1024**2
@@ -119,7 +120,7 @@ async def receive_upload(receive: Receive, incoming: Incoming, part: Path, max_b
             parser.write(piece)
             if len(form.content) >= _WRITE_BYTES or not more:
                 num_written += len(form.content)
-                await asyncio.to_thread(_append, part, bytes(form.content))
+                await asyncio.to_thread(append, part, bytes(form.content))
                 form.content.clear()
     except FormParserError as error:
         raise InvalidRequest(f"the form cannot be read: {error}") from error
@@ -128,8 +129,3 @@ async def receive_upload(receive: Receive, incoming: Incoming, part: Path, max_b
     if num_written > max_bytes:
         raise BodyTooLarge(f"at most {max_bytes} bytes are taken")
     return Upload({name: value.decode("utf-8", "replace") for name, value in form.fields.items()}, form.filename)
-
-
-def _append(path: Path, content: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(content)

@@ -43,18 +43,18 @@ class Counters:
         scale = 2.0**doublings * weight
         if self._weights:
             scale /= self._weights.get(client, 1.0)
-        counted = self._counted
-        counted[client] = counted.get(client, 0.0) + tokens * scale
-        counted.move_to_end(client)
-        if len(counted) > _MAX_CLIENTS:
-            counted.popitem(last=False)
+        self._set(client, self.of(client) + tokens * scale)
 
     def lift(self, client: str, floor: float) -> None:
         """A client that asked for nothing has saved up nothing: it begins no lower than those who wait."""
         if self.of(client) < floor:
-            self._counted[client] = floor
-            if len(self._counted) > _MAX_CLIENTS:
-                self._counted.popitem(last=False)
+            self._set(client, floor)
+
+    def _set(self, client: str, counted: float) -> None:
+        self._counted[client] = counted
+        self._counted.move_to_end(client)
+        if len(self._counted) > _MAX_CLIENTS:
+            self._counted.popitem(last=False)
 
     def _begin_era(self, doublings: float, now: float) -> None:
         shrink = 2.0 ** -min(doublings, 1000.0)

@@ -127,9 +127,7 @@ class Gate:
         now = self._clock.now()
         self._entered += 1
         self._came_at[call.priority] = now
-        if self.line:
-            return None
-        if self._yields(call.priority, now):
+        if self.line or self._yields(call.priority, now):
             return None
         waited_s = call.facts.waited_s or 0.0
         slo = call.slo or self._slo
@@ -175,7 +173,7 @@ class Gate:
         if not with_room:
             return head
         few = self.line.next_few(_FEW)
-        return max(few, key=partial(self._cached_tokens, with_room, now)) if len(few) > 1 else head
+        return max(few, key=partial(self._cached_tokens, with_room, yields, now)) if len(few) > 1 else head
 
     def place(self, waiting: Caller, now: float) -> Admitted | None:
         """A member for the call that is next; None while none has room.
@@ -259,11 +257,10 @@ class Gate:
         """Whether calls of a higher priority come, too."""
         return now - max(self._came_at[:priority], default=-inf) < _REMEMBERED_S
 
-    def _cached_tokens(self, replicas: Sequence[Replica], now: float, waiting: Caller) -> int:
+    def _cached_tokens(self, replicas: Sequence[Replica], yields: bool, now: float, waiting: Caller) -> int:
         """The most that one of these replicas holds of a prompt, if it has room for it."""
         demand = waiting.demand
         demand.matched = None
-        yields = self._yields(waiting.priority, now)
         cached = [
             demand.tokens - replica.uncached(demand)
             for replica in replicas

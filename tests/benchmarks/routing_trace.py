@@ -43,8 +43,8 @@ from policies.pool.replica import Replica
 from policies.schema_health import CircuitBreakerPolicy
 from tests.support.pool import StoppedClock
 
-_BLOCK, _TICK_S = 512, 3.0
-_CHUNK, _MAX_ANSWERS, _ROOM = 2048, 256, 800_000
+BLOCK, _TICK_S = 512, 3.0
+_CHUNK, _MAX_ANSWERS, ROOM = 2048, 256, 800_000
 WAYS = ("random", "round_robin", "least_request", "p2c", "least_tokens", "consistent_hash", "latency", "predicted_cost")
 
 
@@ -91,7 +91,7 @@ class Server:
         """Begin the next step, or as many of decoding alone as nothing changes in; when they end, None if idle."""
         while self.waiting and len(self.prefilling) + len(self.decoding) < _MAX_ANSWERS:
             asked = self.waiting[0]
-            if self.held and self.held + asked.tokens + asked.output > _ROOM:
+            if self.held and self.held + asked.tokens + asked.output > ROOM:
                 break
             self.prefilling.append(self.waiting.popleft())
             self.held += asked.tokens + asked.output
@@ -154,16 +154,16 @@ class Server:
         return self.done, ended
 
     def _match(self, asked: Asked) -> None:
-        whole = asked.blocks[: asked.tokens // _BLOCK]
+        whole = asked.blocks[: asked.tokens // BLOCK]
         depth = next((place for place, block in enumerate(whole) if block not in self.cache), len(whole))
-        asked.matched = min(depth * _BLOCK, asked.tokens - 1)
+        asked.matched = min(depth * BLOCK, asked.tokens - 1)
         asked.left = asked.tokens - asked.matched
 
     def _keep(self, asked: Asked) -> None:
-        for block in reversed(asked.blocks[: asked.tokens // _BLOCK]):
+        for block in reversed(asked.blocks[: asked.tokens // BLOCK]):
             self.cache[block] = None
             self.cache.move_to_end(block)
-        while len(self.cache) * _BLOCK > _ROOM:
+        while len(self.cache) * BLOCK > ROOM:
             self.cache.popitem(last=False)
 
 
@@ -218,12 +218,34 @@ def read_trace(path: Path, limit: int, seed: int) -> list[Asked]:
 def play(way: str, trace: list[Asked], *, num_servers: int, slow: int = 0, seed: int = 1) -> Outcome:
     """The trace through one way of balancing."""
     began = time.perf_counter()
-    asked = [Asked(each.at, each.tokens, each.output, each.blocks) for each in trace]
+    asked = afresh(trace)
     servers = [Server(slowdown=2.0 if place < slow else 1.0) for place in range(num_servers)]
-    index = PrefixIndex()
-    clock = StoppedClock()
-    replicas = [Replica(f"r{place}", _ROOM, index, clock) for place in range(num_servers)]
-    balancer = _balancer(way, replicas, index, Random(seed))
+    gateway = Gateway(way, num_servers, ROOM, seed)
+    last_at = drive(asked, servers, [gateway], Random(seed))
+    replicas = gateway.replicas
+    assert all(replica.in_flight.held_tokens == replica.in_flight.requests == 0 for replica in replicas)
+    return Outcome(
+        in_slo=share_in_slo(asked),
+        hit=share_hit(asked),
+        first_s=first_tokens_s(asked),
+        error=statistics.median(replica.model.error for replica in replicas),
+        last_at=last_at,
+        wall_s=time.perf_counter() - began,
+    )
+
+
+class Gateway:
+    """One gateway's view of the replicas; each has `cache_tokens`, as far as it is told."""
+
+    def __init__(self, way: str, num_servers: int, cache_tokens: int, seed: int) -> None:
+        self.index = PrefixIndex()
+        self.replicas = [Replica(f"r{place}", cache_tokens, self.index, StoppedClock()) for place in range(num_servers)]
+        self.balancer = _balancer(way, self.replicas, self.index, Random(seed))
+
+
+def drive(asked: list[Asked], servers: Sequence[Server], gateways: Sequence[Gateway], random: Random) -> float:
+    """Each request to any one of the gateways, and from there to a replica; when the last replica was at work."""
+    came_to: dict[int, Gateway] = {}
     events: list[tuple[float, int, int, int]] = [(each.at, -1, place, 0) for place, each in enumerate(asked)]
     heapq.heapify(events)
     last_at = 0.0
@@ -233,18 +255,19 @@ def play(way: str, trace: list[Asked], *, num_servers: int, slow: int = 0, seed:
             continue
         if place < 0:
             each = asked[which]
-            whole = each.tokens // _BLOCK
+            gateway = came_to[id(each)] = random.choice(gateways)
+            whole = each.tokens // BLOCK
             demand = Demand(
                 each.tokens,
                 is_stream=True,
                 blocks=each.blocks[:whole],
-                ends=range(_BLOCK, _BLOCK * whole + 1, _BLOCK),
+                ends=range(BLOCK, BLOCK * whole + 1, BLOCK),
                 key=repr(each.blocks[:4]).encode(),
             )
-            chosen = balancer.choose((), demand)
+            chosen = gateway.balancer.choose((), demand)
             assert chosen is not None
             place = chosen
-            each.trip = replicas[place].begin(demand, now)
+            each.trip = gateway.replicas[place].begin(demand, now)
             server = servers[place]
             server.waiting.append(each)
             ends_at = server.interrupt(now) if server.planned else server.start(now)
@@ -253,24 +276,42 @@ def play(way: str, trace: list[Asked], *, num_servers: int, slow: int = 0, seed:
             begun, ended = server.finish(now)
             for each in begun:
                 assert each.trip is not None
-                replicas[place].first_token(each.trip, now)
+                came_to[id(each)].replicas[place].first_token(each.trip, now)
             for each in ended:
                 assert each.trip is not None
-                replicas[place].finish(each.trip, each.output, now)
+                came_to[id(each)].replicas[place].finish(each.trip, each.output, now)
             last_at = now
             ends_at = server.start(now)
         if ends_at is not None:
             heapq.heappush(events, (ends_at, place, 0, servers[place].version))
-    assert all(replica.in_flight.held_tokens == replica.in_flight.requests == 0 for replica in replicas)
-    tokens = sum(each.tokens for each in asked)
-    return Outcome(
-        in_slo=sum(each.is_in_slo for each in asked) / len(asked),
-        hit=sum(each.matched for each in asked) / tokens,
-        first_s=sorted(each.first_at - each.at for each in asked),
-        error=statistics.median(replica.model.error for replica in replicas),
-        last_at=last_at,
-        wall_s=time.perf_counter() - began,
-    )
+    return last_at
+
+
+def afresh(trace: list[Asked], stretch: float = 1.0) -> list[Asked]:
+    """The requests, of none of which anything has become; at their times `stretch`."""
+    return [Asked(each.at * stretch, each.tokens, each.output, each.blocks) for each in trace]
+
+
+def share_in_slo(asked: list[Asked]) -> float:
+    """Of the requests."""
+    return sum(each.is_in_slo for each in asked) / len(asked)
+
+
+def share_hit(asked: list[Asked]) -> float:
+    """Of the prompts' tokens."""
+    return sum(each.matched for each in asked) / sum(each.tokens for each in asked)
+
+
+def first_tokens_s(asked: list[Asked]) -> list[float]:
+    """Seconds to the first token, the shortest first."""
+    return sorted(each.first_at - each.at for each in asked)
+
+
+def stretched(trace: list[Asked], load: float, num_servers: int) -> tuple[list[Asked], float]:
+    """The trace at so much of what the replicas can do, and what that is, in requests a second."""
+    reached = capacity(trace, num_servers)
+    offered = len(trace) / max(each.at for each in trace)
+    return afresh(trace, offered / (load * reached)), reached
 
 
 def capacity(trace: list[Asked], num_servers: int) -> float:
@@ -293,12 +334,12 @@ def shared_hit(trace: list[Asked], num_servers: int) -> float:
     cache: OrderedDict[int, None] = OrderedDict()
     matched = 0
     for each in trace:
-        whole = each.blocks[: each.tokens // _BLOCK]
-        matched += _BLOCK * next((place for place, block in enumerate(whole) if block not in cache), len(whole))
+        whole = each.blocks[: each.tokens // BLOCK]
+        matched += BLOCK * next((place for place, block in enumerate(whole) if block not in cache), len(whole))
         for block in reversed(whole):
             cache[block] = None
             cache.move_to_end(block)
-        while len(cache) * _BLOCK > _ROOM * num_servers:
+        while len(cache) * BLOCK > ROOM * num_servers:
             cache.popitem(last=False)
     return matched / sum(each.tokens for each in trace)
 
@@ -332,10 +373,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     options = parser.parse_args()
     trace = read_trace(options.trace, options.limit, options.seed)
-    reached = capacity(trace, options.servers)
-    offered = len(trace) / max(each.at for each in trace)
-    stretch = offered / (options.load * reached)
-    trace = [Asked(each.at * stretch, each.tokens, each.output, each.blocks) for each in trace]
+    trace, reached = stretched(trace, options.load, options.servers)
     shared = shared_hit(trace, options.servers)
     print(
         f"{len(trace)} requests, {options.servers} replicas, load 1 = {reached:.2f} requests/s, load {options.load}, "

@@ -324,14 +324,8 @@ class SemanticCache(Stage):
                 return entry_of_body(call, reply, self._clock.wall())
             if not is_shareable(reply.status, reply.headers, Form.SSE):
                 return None
-            pieces: list[bytes] = []
-            num_bytes = 0
-            while piece := await reply.stream.read():
-                pieces.append(piece)
-                num_bytes += len(piece)
-                if num_bytes > self._policy.max_entry:
-                    return None
-            return entry_of_events(call, reply.headers, b"".join(pieces), self._clock.wall())
+            body = await reply.stream.read_all(self._policy.max_entry)
+            return None if body is None else entry_of_events(call, reply.headers, body, self._clock.wall())
         finally:
             await reply.aclose()
 
