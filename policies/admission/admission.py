@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from asyncio import TimerHandle, get_running_loop
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from backends.clock import Clock
 from backends.errors import UpstreamError
@@ -26,7 +27,7 @@ class Admission:
     def __init__(self, routes: Iterable[RoutePolicy], fleet: Fleet, clock: Clock) -> None:
         self._clock = clock
         self._counters: list[tuple[FairnessPolicy, Counters]] = []
-        self._replicas: dict[Replica, None] = {}
+        self._watchers: dict[Replica, Callable[[], None]] = {}
         self._gates: dict[str, Gate] = {}
         self._leaving: list[tuple[float, int, Gate, Caller]] = []
         self._numbers = itertools.count()
@@ -36,7 +37,7 @@ class Admission:
         for route in routes:
             routing = fleet.routing(route.name)
             if route.admission is not None and route.slo is not None and routing is not None:
-                self._replicas.update(dict.fromkeys(routing.replicas))
+                self._watchers.update((each, partial(self._freed, each)) for each in routing.replicas)
                 self._gates[route.name] = Gate(
                     route.name,
                     route.admission,
@@ -64,19 +65,29 @@ class Admission:
 
     def dispatch(self) -> None:
         """Let in all who can go now, in their order; a line whose first cannot go waits as a whole."""
+        self._let_in(self._lines(), self._clock.now())
+
+    def _freed(self, replica: Replica) -> None:
+        """The same once a backend has come to have less to do, while the others are as full as they were."""
+        now = self._clock.now()
+        self._let_in([gate for gate in self._lines() if gate.is_freed(replica, now)], now)
+
+    def _lines(self) -> list[Gate]:
+        """The gates where somebody waits; backends are watched as long as there are any."""
         lines = [gate for gate in self._gates.values() if gate.line]
         if not lines:
             self._stop_watching()
-            return
-        now = self._clock.now()
+        return lines
+
+    def _let_in(self, lines: list[Gate], now: float) -> None:
         while lines:
             gate = lines[0] if len(lines) == 1 else min(lines, key=lambda each: each.line.rank())
-            caller = gate.next(now)
+            caller, full = gate.next(now)
             if caller.has_left:
                 gate.line.remove(caller)
             else:
                 try:
-                    admitted = gate.place(caller, now)
+                    admitted = gate.place(caller, full, now)
                 except UpstreamError as error:
                     gate.leave(caller, error, now)
                 else:
@@ -97,15 +108,15 @@ class Admission:
     def _watch(self) -> None:
         if not self._is_watching:
             self._is_watching = True
-            for replica in self._replicas:
-                replica.in_flight.watchers = (*replica.in_flight.watchers, self.dispatch)
+            for replica, watcher in self._watchers.items():
+                replica.in_flight.watchers = (*replica.in_flight.watchers, watcher)
 
     def _stop_watching(self) -> None:
         if self._is_watching:
             self._is_watching = False
-            for replica in self._replicas:
-                kept = [watcher for watcher in replica.in_flight.watchers if watcher != self.dispatch]
-                replica.in_flight.watchers = tuple(kept)
+            for replica, watcher in self._watchers.items():
+                load = replica.in_flight
+                load.watchers = tuple(each for each in load.watchers if each is not watcher)
 
     def _look(self) -> None:
         """The timer: turn away whose time is up, call up who can go."""

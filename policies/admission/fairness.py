@@ -6,7 +6,6 @@ without it, who was served alone for a minute would starve for the next. Pure: t
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 
 _MAX_CLIENTS = 10_000
@@ -23,7 +22,8 @@ class Counters:
     def __init__(self, half_life_s: float, weights: Mapping[str, float]) -> None:
         self._half_life_s = half_life_s
         self._weights = weights
-        self._counted: OrderedDict[str, float] = OrderedDict()
+        self._counted: dict[str, float] = {}
+        """In the order in which they were charged last."""
         self._since: float | None = None
         self.era = 0
 
@@ -39,22 +39,26 @@ class Counters:
         if doublings > _MAX_DOUBLINGS:
             self._begin_era(doublings, now)
             doublings = 0.0
-        # What a token of now counts, in tokens of the era's beginning.
-        scale = 2.0**doublings * weight
         if self._weights:
-            scale /= self._weights.get(client, 1.0)
-        self._set(client, self.of(client) + tokens * scale)
+            weight /= self._weights.get(client, 1.0)
+        # In tokens of the era's beginning; taken out and put back, it is the last in order.
+        counted = self._counted
+        counted[client] = counted.pop(client, 0.0) + tokens * weight * 2.0**doublings
+        if len(counted) > _MAX_CLIENTS:
+            self._forget_one()
 
     def lift(self, client: str, floor: float) -> None:
         """A client that asked for nothing has saved up nothing: it begins no lower than those who wait."""
-        if self.of(client) < floor:
-            self._set(client, floor)
+        counted = self._counted
+        if counted.get(client, 0.0) < floor:
+            counted.pop(client, None)
+            counted[client] = floor
+            if len(counted) > _MAX_CLIENTS:
+                self._forget_one()
 
-    def _set(self, client: str, counted: float) -> None:
-        self._counted[client] = counted
-        self._counted.move_to_end(client)
-        if len(self._counted) > _MAX_CLIENTS:
-            self._counted.popitem(last=False)
+    def _forget_one(self) -> None:
+        """The client that has been charged nothing for longest."""
+        del self._counted[next(iter(self._counted))]
 
     def _begin_era(self, doublings: float, now: float) -> None:
         shrink = 2.0 ** -min(doublings, 1000.0)

@@ -156,38 +156,41 @@ class Gate:
         client = self._client_of(call)
         waiting = Caller(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
         facts.waited_s = now - arrived_at
-        if not self.line and (admitted := self.place(waiting, now)) is not None:
+        if not self.line and (admitted := self.place(waiting, self._full(waiting, now), now)) is not None:
             return admitted
         try:
             return await self._wait(waiting, call, now)
         finally:
             facts.waited_s = self._clock.now() - arrived_at
 
-    def next(self, now: float) -> Caller:
-        """Whose turn it is; of the client's first few calls the one of which a backend with room holds most already."""
+    def is_freed(self, replica: Replica, now: float) -> bool:
+        """Whether somebody can go now that this backend has come to have less to do, if nothing else has changed."""
         head = self.line.head()
-        if head.leave_at - now < _HURRY * (head.deadline - head.arrived_at):
-            return head
         yields = self._yields(head.priority, now)
-        with_room = [replica for replica in self._replicas if self._judge.has_room(replica, head, now, yields=yields)]
-        if not with_room:
-            return head
+        return head.has_left or (replica in self._replicas and self._judge.has_room(replica, head, now, yields=yields))
+
+    def next(self, now: float) -> tuple[Caller, list[int]]:
+        """Whose turn it is, and the members that have no room for it; of the client's first few calls the one of which
+        a backend with room holds most already."""
+        head = self.line.head()
+        full = self._full(head, now)
+        if len(full) == len(self._replicas) or head.leave_at - now < _HURRY * (head.deadline - head.arrived_at):
+            return head, full
         few = self.line.next_few(_FEW)
-        return max(few, key=partial(self._cached_tokens, with_room, yields, now)) if len(few) > 1 else head
+        if len(few) == 1:
+            return head, full
+        yields = self._yields(head.priority, now)
+        with_room = [replica for index, replica in enumerate(self._replicas) if index not in full]
+        caller = max(few, key=partial(self._cached_tokens, with_room, yields, now))
+        return caller, full if caller is head else self._full(caller, now)
 
-    def place(self, waiting: Caller, now: float) -> Admitted | None:
-        """A member for the call that is next; None while none has room.
+    def place(self, waiting: Caller, full: list[int], now: float) -> Admitted | None:
+        """A member for a call, other than those that are `full`; None where all are.
 
-        Raises: Overloaded where it is too late for every member that has; NoBackendAvailable.
+        Raises: Overloaded where it is too late for every other one; NoBackendAvailable.
         """
         demand, chooser = waiting.demand, waiting.chooser
-        demand.matched = None
-        yields = self._yields(waiting.priority, now)
-        closed = [
-            index
-            for index, replica in enumerate(self._replicas)
-            if not self._judge.has_room(replica, waiting, now, yields=yields)
-        ]
+        closed = full.copy()
         num_full = len(closed)
         if num_full < len(self._replicas):
             while (index := chooser.choose(closed, demand)) is not None:
@@ -256,6 +259,16 @@ class Gate:
     def _yields(self, priority: Priority, now: float) -> bool:
         """Whether calls of a higher priority come, too."""
         return now - max(self._came_at[:priority], default=-inf) < _REMEMBERED_S
+
+    def _full(self, waiting: Caller, now: float) -> list[int]:
+        """The members that have no room for a call."""
+        waiting.demand.matched = None
+        yields = self._yields(waiting.priority, now)
+        return [
+            index
+            for index, replica in enumerate(self._replicas)
+            if not self._judge.has_room(replica, waiting, now, yields=yields)
+        ]
 
     def _cached_tokens(self, replicas: Sequence[Replica], yields: bool, now: float, waiting: Caller) -> int:
         """The most that one of these replicas holds of a prompt, if it has room for it."""

@@ -17,8 +17,8 @@ from backends.protocol import Call, Operation
 
 BYTES_PER_TOKEN = 4
 SESSION_HEADER = b"x-session-id"
-_ENDS = tuple(accumulate((*(512,) * 32, *(1024,) * 48, *(4096,) * 112)))
-"""Where a prompt's blocks end, in bytes: 512 bytes each, then longer ones, so that half a megabyte is 192 blocks."""
+_ENDS = tuple(accumulate((*(1024,) * 64, *(4096,) * 112)))
+"""Where a prompt's blocks end, in bytes: a kilobyte each, then longer ones, so that half a megabyte is 176 blocks."""
 ENDS_TOKENS = tuple(end // BYTES_PER_TOKEN for end in _ENDS)
 _BOUNDS = tuple(pairwise((0, *_ENDS)))
 _MAX_ENCODED_BYTES = 1024**2
@@ -26,42 +26,29 @@ _KEY_BYTES = 4 * 256
 _KEPT_FROM_TOKENS = 1024
 """Providers keep no shorter beginnings of prompts (the documentation of both OpenAI and Anthropic)."""
 _PROMPT_FIELDS = {
-    Operation.CHAT: ("messages", ("tools",)),
-    Operation.COMPLETION: ("prompt", ()),
-    Operation.RESPONSES: ("input", ("tools", "instructions")),
-    Operation.EMBEDDING: ("input", ()),
+    Operation.CHAT: ("messages", b'"messages"', ("tools",)),
+    Operation.COMPLETION: ("prompt", b'"prompt"', ()),
+    Operation.RESPONSES: ("input", b'"input"', ("tools", "instructions")),
+    Operation.EMBEDDING: ("input", b'"input"', ()),
 }
-"""Where a model reads on, and what chat templates put before that."""
-_MARKERS = {operation: b'"%b"' % field.encode() for operation, (field, _) in _PROMPT_FIELDS.items()}
+"""Where a model reads on, how that is written, and what chat templates put before it."""
 _encode = msgspec.json.Encoder().encode
 _GENERATED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
 
 
-class Demand:
+class Demand(msgspec.Struct, gc=False):
     """A call as balancing sees it. `ends[n]` are the tokens up to the end of block n."""
 
-    __slots__ = ("blocks", "ends", "is_stream", "key", "matched", "session", "tokens")
-
-    def __init__(
-        self,
-        tokens: int,
-        *,
-        is_stream: bool,
-        blocks: Sequence[int] = (),
-        ends: Sequence[int] = (),
-        key: bytes = b"",
-        session: bytes = b"",
-    ) -> None:
-        self.tokens = tokens
-        self.is_stream = is_stream
-        """Whether its first token will be seen."""
-        self.blocks = blocks
-        self.ends = ends
-        self.key = key
-        """What calls with the same beginning have in common, the same in every process."""
-        self.session = session
-        self.matched: dict[int, int] | None = None
-        """Blocks that replicas hold, by slot of the prefix index; None until somebody has looked."""
+    tokens: int
+    is_stream: bool
+    """Whether its first token will be seen."""
+    blocks: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    key: bytes = b""
+    """What calls with the same beginning have in common, the same in every process."""
+    session: bytes = b""
+    matched: dict[int, int] | None = None
+    """Blocks that replicas hold, by slot of the prefix index; None until somebody has looked."""
 
     def uncached(self, slot: int) -> int:
         """Tokens that the replica of that slot has to compute, at least one."""
@@ -75,17 +62,13 @@ def read_demand(call: Call, *, wants_blocks: bool = False, written: tuple[bytes,
     `written`: the prompt and what its blocks begin with, in the words of the engines that are asked.
     """
     text, salt = (prompt_text(call), (call.tenant, call.model)) if written is None else written
-    session = call.user.encode("utf-8", "surrogatepass") if call.user else b""
-    for name, value in call.headers:
-        if name == SESSION_HEADER:
-            session = value
     return Demand(
         len(text) // BYTES_PER_TOKEN or 1,
-        is_stream=call.stream and call.operation in _GENERATED,
-        blocks=hash_blocks(text, salt) if wants_blocks else (),
-        ends=ENDS_TOKENS,
-        key=text[:_KEY_BYTES],
-        session=session,
+        call.stream and call.operation in _GENERATED,
+        hash_blocks(text, salt) if wants_blocks and call.operation in _PROMPT_FIELDS else (),
+        ENDS_TOKENS,
+        text[:_KEY_BYTES],
+        dict(call.headers).get(SESSION_HEADER) or call.user.encode("utf-8", "surrogatepass"),
     )
 
 
@@ -97,11 +80,11 @@ def prompt_text(call: Call) -> bytes:
     body, raw = call.body, call.raw
     if body is None or call.operation not in _PROMPT_FIELDS:
         return raw
-    field, before = _PROMPT_FIELDS[call.operation]
+    field, marker, before = _PROMPT_FIELDS[call.operation]
     for each in before:
         if each in body and len(raw) <= _MAX_ENCODED_BYTES:
             return _written_out(body, (*before, field)) or raw
-    begin = raw.find(_MARKERS[call.operation])
+    begin = raw.find(marker)
     return raw[begin:] if begin > 0 else raw
 
 

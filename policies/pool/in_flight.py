@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from policies.pool.latency_model import Met
 
 
@@ -26,78 +28,67 @@ class InFlight:
         """Told when there has come to be less to do."""
 
 
-class Trip:
+class Trip(msgspec.Struct, gc=False):
     """One attempt from its going out to its end, once each whatever the order in which it is told.
 
-    `met` is what it met when it went out; times are monotonic seconds.
+    `uncached` and `held` tokens are what it adds to its backend's counters, `met` is what it met when it went out.
+    Times are monotonic seconds.
     """
 
-    __slots__ = (
-        "_counters",
-        "_held",
-        "_is_over",
-        "_is_waiting",
-        "_uncached",
-        "first_at",
-        "limit_s",
-        "met",
-        "on_end",
-        "on_output",
-        "sent_at",
-    )
+    load: InFlight
+    uncached: int
+    held: int
+    is_waiting: bool
+    """For the first token; an answer that is not streamed is never seen to wait."""
+    met: Met
+    sent_at: float
+    first_at: float | None = None
+    limit_s: float | None = None
+    """When its first token is in time, where anybody asks."""
+    on_output: Callable[[int, float], None] | None = None
+    """Told how many tokens a whole answer has had, where that is known, and when it ended."""
+    on_end: Callable[[], None] | None = None
+    """Told once that it is over."""
+    is_over: bool = False
 
-    def __init__(
-        self, counters: InFlight, uncached: int, held: int, *, is_stream: bool, met: Met, sent_at: float
-    ) -> None:
-        self.met = met
-        self.sent_at = sent_at
-        self.first_at: float | None = None
-        self.limit_s: float | None = None
-        """When its first token is in time, where anybody asks."""
-        self.on_output: Callable[[int, float], None] | None = None
-        """Told how many tokens a whole answer has had, where that is known, and when it ended."""
-        self.on_end: Callable[[], None] | None = None
-        """Told once that it is over."""
-        self._counters = counters
-        self._uncached = uncached
-        self._held = held
-        self._is_waiting = is_stream
-        self._is_over = False
-        counters.requests += 1
-        counters.held_tokens += held
-        if is_stream:
-            counters.waiting_tokens += uncached
+    def __post_init__(self) -> None:
+        """It goes out."""
+        load = self.load
+        load.requests += 1
+        load.held_tokens += self.held
+        if self.is_waiting:
+            load.waiting_tokens += self.uncached
         else:
-            counters.whole_tokens += uncached
-            counters.decoding += 1
+            load.whole_tokens += self.uncached
+            load.decoding += 1
 
     def first_token(self, now: float) -> None:
         """A stream's first token has come."""
-        if not self._is_waiting or self._is_over:
+        if not self.is_waiting or self.is_over:
             return
         self.first_at = now
-        self._is_waiting = False
-        counters = self._counters
-        counters.waiting_tokens -= self._uncached
-        counters.decoding += 1
-        self._uncached = 0
-        for tell in counters.watchers:
+        self.is_waiting = False
+        load = self.load
+        load.waiting_tokens -= self.uncached
+        load.decoding += 1
+        self.uncached = 0
+        for tell in load.watchers:
             tell()
 
     def end(self) -> None:
         """It is over, in whichever way."""
-        if self._is_over:
+        if self.is_over:
             return
-        self._is_over = True
-        counters = self._counters
-        counters.requests -= 1
-        counters.held_tokens -= self._held
-        if self._is_waiting:
-            counters.waiting_tokens -= self._uncached
+        self.is_over = True
+        load = self.load
+        load.requests -= 1
+        load.held_tokens -= self.held
+        if self.is_waiting:
+            load.waiting_tokens -= self.uncached
         else:
-            counters.whole_tokens -= self._uncached
-            counters.decoding -= 1
+            load.whole_tokens -= self.uncached
+            load.decoding -= 1
         if self.on_end is not None:
             self.on_end()
-        for tell in counters.watchers:
+        for tell in load.watchers:
             tell()

@@ -38,14 +38,11 @@ class LoadBalancer:
         """The index of the member to ask; None if all are out of rotation or in `tried`."""
         assert demand is not None, "a call is read before it is balanced by load"
         for group in self._groups:
-            candidates = [
-                each
-                for each in group
-                if (each.breaker.is_settled or each.breaker.takes_part()) and each.index not in tried
-            ]
-            if not candidates:
-                # Where only members in a slow start are left, these will do.
-                candidates = [each for each in group if each.index not in tried and each.breaker.is_available()]
+            candidates: Sequence[Candidate] = group
+            for each in group:
+                if not each.breaker.is_settled or each.index in tried:
+                    candidates = _left(group, tried)
+                    break
             if len(candidates) > 1:
                 return self._picker.pick(candidates, demand).index
             if candidates:
@@ -55,3 +52,12 @@ class LoadBalancer:
     def retry_in_s(self) -> float | None:
         """Seconds until a member can be chosen again; None if none ever will be, all weights being 0."""
         return min((each.breaker.retry_in_s() for group in self._groups for each in group), default=None)
+
+
+def _left(group: Sequence[Candidate], tried: Collection[int]) -> Sequence[Candidate]:
+    """Those of a group that may be asked."""
+    untried = [each for each in group if each.index not in tried]
+    # Where only members in a slow start are left, these will do.
+    return [each for each in untried if each.breaker.takes_part()] or [
+        each for each in untried if each.breaker.is_available()
+    ]

@@ -48,6 +48,7 @@ class Replica:
         "_clock",
         "_holders",
         "_index",
+        "_is_gone",
         "_learned_at",
         "_lessons",
         "_matched_tokens",
@@ -75,6 +76,7 @@ class Replica:
         self._index = index
         self._clock = clock
         self._holders = 0
+        self._is_gone = False
         self._lessons = 0.0
         self._learned_at = -inf
         self._prompt_tokens = 0
@@ -88,6 +90,7 @@ class Replica:
         """A policy is out of force; with the last one goes what the index knows of it."""
         self._holders -= 1
         if self._holders == 0:
+            self._is_gone = True
             self._index.remove(self.slot)
 
     def resize(self, cache_tokens: int) -> None:
@@ -150,18 +153,17 @@ class Replica:
         depth = matched.get(self.slot)
         uncached = tokens if depth is None else max(1, tokens - demand.ends[depth - 1])
         held = load.held_tokens
-        lacking = held + tokens + model.output_tokens - self.cache_tokens
-        met = load.waiting_tokens, uncached, tokens, load.decoding, held, lacking if lacking > 0 else 0.0
+        answer = int(model.output_tokens)
+        lacking = held + tokens + answer - self.cache_tokens
+        met = load.waiting_tokens, uncached, tokens, load.decoding, held, lacking if lacking > 0 else 0
         if model.doubt is None:
             self.work_s += uncached * model.seconds_per_token
+        trip = Trip(load, uncached, tokens + answer, demand.is_stream, met, now)
         if demand.blocks:
             self._prompt_tokens += tokens
             self._matched_tokens += tokens - uncached
             self._index.store(self.slot, demand.blocks, demand.ends)
-        held = tokens + int(model.output_tokens)
-        trip = Trip(load, uncached, held, is_stream=demand.is_stream, met=met, sent_at=now)
-        if demand.blocks:
-            trip.on_end = partial(self._index.release, self.slot, demand.blocks)
+            trip.on_end = partial(self._keep, demand)
         return trip
 
     def answered(self, trip: Trip, reply: Reply, call: Call, demand: Demand) -> None:
@@ -224,6 +226,11 @@ class Replica:
         taken = self._prompt_tokens, self._matched_tokens
         self._prompt_tokens = self._matched_tokens = 0
         return taken
+
+    def _keep(self, demand: Demand) -> None:
+        """An answer is over; until now its prompt was in use."""
+        if not self._is_gone:
+            self._index.store(self.slot, demand.blocks, demand.ends)
 
     def _note_start(self, demand: Demand, trip: Trip, first_at: float) -> None:
         """How much later than alone a stream began."""
