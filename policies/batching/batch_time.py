@@ -15,6 +15,7 @@ class BatchTime:
         self._weight = 0.0
         self._size = self._square = 0.0
         self._seconds = self._product = 0.0
+        self._fixed_s = self._each_s = 0.0
 
     def learn(self, size: int, seconds: float) -> None:
         """A batch of so many inputs took that long."""
@@ -23,15 +24,17 @@ class BatchTime:
         self._square = self._square * _FORGETTING + size * size
         self._seconds = self._seconds * _FORGETTING + seconds
         self._product = self._product * _FORGETTING + size * seconds
+        self._fit()
 
     def expected_s(self, size: int) -> float:
         """Seconds for a batch of so many inputs; 0 while nothing is known."""
-        if not self._weight:
-            return 0.0
+        return self._fixed_s + self._each_s * size
+
+    def _fit(self) -> None:
         mean_size = self._size / self._weight
         mean_s = self._seconds / self._weight
         spread = self._square / self._weight - mean_size**2
-        if spread < _MIN_SPREAD:
-            return mean_s
-        each_s = max(0.0, (self._product / self._weight - mean_size * mean_s) / spread)
-        return max(0.0, mean_s - each_s * mean_size) + each_s * size
+        self._each_s = 0.0
+        if spread >= _MIN_SPREAD:
+            self._each_s = max(0.0, (self._product / self._weight - mean_size * mean_s) / spread)
+        self._fixed_s = max(0.0, mean_s - self._each_s * mean_size)

@@ -7,7 +7,7 @@ comes while it is busy goes together when it is free. What may share a call is `
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Hashable
 from functools import partial
 
 import msgspec
@@ -61,7 +61,7 @@ class _Group:
 
     __slots__ = ("key", "window")
 
-    def __init__(self, key: bytes, limits: Limits) -> None:
+    def __init__(self, key: Hashable, limits: Limits) -> None:
         self.key = key
         self.window: Window[_Seat] = Window(limits)
 
@@ -96,7 +96,7 @@ class EmbeddingBatches(Stage):
         )
         self._patience_s = policy.patience
         self._clock = clock
-        self._groups: dict[bytes, _Group] = {}
+        self._groups: dict[Hashable, _Group] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._time = BatchTime()
         self._tally = Tally()
@@ -169,11 +169,12 @@ class EmbeddingBatches(Stage):
         """The reply to this caller; None where it is to go by itself."""
         answer = seat.answer
         if not answer.done():
+            left_s = seat.call.deadline - self._clock.now()
+            timer = asyncio.get_running_loop().call_later(left_s, _give_up, seat)
             try:
-                async with asyncio.timeout(seat.call.deadline - self._clock.now()):
-                    await answer
-            except TimeoutError:
-                raise TotalTimeout("the shared answer did not come before this call's deadline") from None
+                await answer
+            finally:
+                timer.cancel()
         outcome = answer.result()
         if isinstance(outcome, SlipstreamError):
             raise again(outcome)
@@ -239,10 +240,11 @@ class EmbeddingBatches(Stage):
         seats = list(batch.seats)
         began_at = self._clock.now()
         inputs = [seat.inputs for seat in seats]
-        reply = None
-        with contextlib.suppress(UpstreamGarbage):
+        try:
             reply = await self._inner.send(merged([seat.call for seat in seats], inputs, batch.facts))
             await reply.aclose()
+        except UpstreamGarbage:
+            reply = None
         if reply is None or reply.status in _ONE_INPUTS_FAULT:
             self._tally.splits["refused"] += 1
             self._part(batch, 2)
@@ -252,10 +254,11 @@ class EmbeddingBatches(Stage):
             for seat in batch.seats:
                 seat.tell(Reply(reply.status, list(reply.headers), body=reply.body))
             return
-        self._time.learn(sum(seat.size for seat in seats), self._clock.now() - began_at)
-        # The next call goes out before this answer is taken apart: meanwhile the backend would be idle.
+        took_s = self._clock.now() - began_at
+        # The next call goes out before this answer is looked at: meanwhile the backend would be idle.
         self._give_place(batch)
         await asyncio.sleep(0)
+        self._time.learn(sum(seat.size for seat in seats), took_s)
         portions = portions_of(inputs)
         bodies = parted(reply.body, [seat.size for seat in seats], portions) if reply.body is not None else None
         if bodies is None:
@@ -314,6 +317,10 @@ class EmbeddingBatches(Stage):
             batch.holds_place = False
             batch.group.window.settle()
         self._release(batch.group)
+
+
+def _give_up(seat: _Seat) -> None:
+    seat.tell(TotalTimeout("the shared answer did not come before this call's deadline"))
 
 
 def _draining() -> Draining:

@@ -11,12 +11,14 @@ call at a time, in turn through both: what the window adds to an idle backend.
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
 import sys
 import time
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import uvloop
@@ -27,67 +29,112 @@ from gateway.simulate.virtual_loop import VirtualClock
 from tests.support.batching import SerialEmbedder, embed, in_virtual_time, make_stage
 from tests.support.faults import Figure, at_most, parser, percentile, policy, report
 from tests.support.gateway import start_gateway
-from tests.support.http_client import Answer, Connections, HttpClient
+from tests.support.http_client import request_bytes
 from tests.support.serial_upstream import EACH_S, FIXED_S, serial_upstream
 
-_PATH = "/v1/embeddings"
 _RATES = (20, 100, 400, 1200)
 _TABLE_CALLS = 20_000
 _TABLE_LIMIT_S = 0.1
 _OVERLOAD_S = 3.0
 _NOTE = "a time: it depends on the machine"
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_ASKED = {"input": "a short question about nothing much", "encoding_format": "base64"}
+_REQUESTS = {
+    model: request_bytes("/v1/embeddings", msgspec.json.encode({"model": model, **_ASKED}))
+    for model in ("batched", "plain")
+}
 
 
-async def _ask(connections: Connections, model: str) -> float:
-    """One call; the milliseconds that it took."""
-    asked = {"model": model, "input": "a short question about nothing much", "encoding_format": "base64"}
-    body = msgspec.json.encode(asked)
-    began = 0.0
-    ended = began
+class _Client(asyncio.Protocol):
+    """One connection, one call at a time. As cheap as can be: what it takes of the machine, the gateway cannot have."""
 
-    def note(_: bytes) -> None:
-        # As it arrives: what the generator itself does with many at once is not the subject.
-        nonlocal ended
-        ended = time.monotonic()
+    def __init__(self, idle: list[_Client]) -> None:
+        self._idle = idle
+        self._missing = 0
 
-    async def use(client: HttpClient) -> Answer:
-        nonlocal began
-        client.on_bytes = note
-        began = time.monotonic()
-        return await client.post(_PATH, body, timeout_s=30.0)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not say of themselves that they are some.
+        self._transport = cast(asyncio.Transport, transport)
 
-    answer = await connections.ask(use)
-    assert (answer.status, answer.is_whole) == (200, True), answer
-    return (ended - began) * 1e3
+    def ask(self, request: bytes) -> asyncio.Future[float]:
+        """The milliseconds until the last byte of the answer is here."""
+        self._took = asyncio.get_running_loop().create_future()
+        self._began = time.monotonic()
+        self._transport.write(request)
+        return self._took
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic()
+        if not self._missing:
+            head, end, _ = data.partition(b"\r\n\r\n")
+            length = _LENGTH.search(head)
+            assert head.startswith(b"HTTP/1.1 200"), data
+            assert length is not None, data
+            self._missing = len(head) + len(end) + int(length[1])
+        self._missing -= len(data)
+        if not self._missing:
+            self._idle.append(self)
+            self._took.set_result((now - self._began) * 1e3)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._took.done():
+            self._took.set_exception(exc or EOFError("the gateway closed the connection before it answered"))
+
+    def close(self) -> None:
+        """Leave."""
+        self._transport.abort()
 
 
-async def _load(connections: Connections, model: str, rate: float, seconds: float, random: Random) -> list[float]:
+class _Clients:
+    """Connections that are used again."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._idle: list[_Client] = []
+
+    async def ask(self, model: str) -> asyncio.Future[float]:
+        """Ask that model with a connection that nobody else uses; the milliseconds that it takes."""
+        if not self._idle:
+            loop = asyncio.get_running_loop()
+            _, client = await loop.create_connection(partial(_Client, self._idle), "127.0.0.1", self._port)
+            return client.ask(_REQUESTS[model])
+        return self._idle.pop().ask(_REQUESTS[model])
+
+    async def aclose(self) -> None:
+        """Close what is idle."""
+        for client in self._idle:
+            client.close()
+        # One turn, in which the loop tells the transports that they are closed.
+        await asyncio.sleep(0)
+
+
+async def _load(clients: _Clients, model: str, rate: float, seconds: float, random: Random) -> list[float]:
     """Milliseconds of calls that come as a Poisson process."""
-    tasks: list[asyncio.Task[float]] = []
+    answers: list[asyncio.Future[float]] = []
     start = time.monotonic()
     at = start
     while (at := at + random.expovariate(rate)) < start + seconds:
         await asyncio.sleep(at - time.monotonic())
-        tasks.append(asyncio.create_task(_ask(connections, model)))
-    return list(await asyncio.gather(*tasks))
+        answers.append(await clients.ask(model))
+    return list(await asyncio.gather(*answers))
 
 
-async def _one_by_one(connections: Connections, count: int) -> tuple[list[float], list[float]]:
+async def _one_by_one(clients: _Clients, count: int) -> tuple[list[float], list[float]]:
     """Milliseconds of calls that meet nobody, with the window and without."""
     through: list[float] = []
     beside: list[float] = []
     for _ in range(count):
-        through.append(await _ask(connections, "batched"))
-        beside.append(await _ask(connections, "plain"))
+        through.append(await (await clients.ask("batched")))
+        beside.append(await (await clients.ask("plain")))
     return through, beside
 
 
 async def _early_s() -> float:
     """How much longer than it computes the upstream takes as its caller sees it, on this machine."""
     with serial_upstream() as port:
-        connections = Connections(port)
-        took = [await _ask(connections, "direct") for _ in range(200)]
-        await connections.aclose()
+        clients = _Clients(port)
+        took = [await (await clients.ask("plain")) for _ in range(200)]
+        await clients.aclose()
     return max(0.0, percentile(took, 0.5) / 1e3 - FIXED_S - EACH_S)
 
 
@@ -97,13 +144,13 @@ async def live(rate: float, count: int, seed: int) -> list[Figure]:
     with serial_upstream(await _early_s()) as port:
         routes: dict[str, dict[str, Any]] = {"batched": {"batching": {}}, "plain": {}}
         async with start_gateway(policy(f"http://127.0.0.1:{port}/v1", routes=routes)) as gateway:
-            connections = Connections(gateway.port)
-            await _load(connections, "batched", rate, 0.5, random)
-            took = await _load(connections, "batched", rate, count / rate, random)
-            alone, beside = await _one_by_one(connections, 200)
-            collapsed = await _load(connections, "plain", rate, min(_OVERLOAD_S, count / rate), random)
+            clients = _Clients(gateway.port)
+            await _load(clients, "batched", rate, 0.5, random)
+            took = await _load(clients, "batched", rate, count / rate, random)
+            alone, beside = await _one_by_one(clients, 200)
+            collapsed = await _load(clients, "plain", rate, min(_OVERLOAD_S, count / rate), random)
             metrics = await gateway.metrics()
-            await connections.aclose()
+            await clients.aclose()
     inputs = metrics.value("slipstream_batching_inputs_sum") / metrics.value("slipstream_batching_inputs_count")
     for what, values in (("batched", took), ("without", collapsed), ("idle", alone), ("idle, without", beside)):
         p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
@@ -158,6 +205,8 @@ def main() -> int:
     if given.table:
         table(given.seed)
         return 0
+    # The generator's own pauses are not the subject.
+    gc.disable()
     figures = uvloop.run(live(given.rate, given.count, given.seed))
     if given.json is not None:
         lines = [TableLine(f"embeddings, {each.what}", each.asked, each.measured, note=_NOTE) for each in figures]

@@ -19,6 +19,7 @@ import time
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 FIXED_S = 0.006
 EACH_S = 0.00035
@@ -80,6 +81,7 @@ class _Connection(socketserver.StreamRequestHandler):
             self.wfile.write(head.encode() + body)
 
 
+@cache
 def _answer(model: str, num_inputs: int) -> bytes:
     data = ",".join(f'{{"object":"embedding","index":{at},"embedding":"{_VECTOR}"}}' for at in range(num_inputs))
     usage = f'{{"prompt_tokens":{5 * num_inputs},"total_tokens":{5 * num_inputs}}}'

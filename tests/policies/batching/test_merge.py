@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
@@ -66,7 +67,7 @@ def test_inputs_of_other_calls_are_none() -> None:
     assert inputs_of(make_call(operation=Operation.COMPLETION), max_batch=4, max_bytes=1000) is None
 
 
-def _group(value: object = "a", extra: dict[str, Any] | None = None, **fields: Any) -> bytes:
+def _group(value: object = "a", extra: dict[str, Any] | None = None, **fields: Any) -> Hashable:
     call = embed(value, extra, **fields)
     inputs = inputs_of(call, max_batch=4, max_bytes=1000)
     assert inputs is not None
@@ -109,6 +110,14 @@ def test_group_of_callers_that_ask_alike_is_one() -> None:
 
     assert _group(headers=fields, key_id="another", request_id="r") == _group(headers=[], value=["b", "c"])
     assert _group(extra={"dimensions": 8, "user": "u"}) == _group(extra={"user": "u", "dimensions": 8})
+
+
+def test_group_of_numbers_that_python_takes_for_equal_is_another() -> None:
+    """1, 1.0 and true are three values, deep inside of a field too."""
+    values: list[object] = [1, 1.0, True]
+
+    assert len({_group(extra={"field": value}) for value in values}) == 3
+    assert len({_group(extra={"field": {"deep": [value]}}) for value in values}) == 3
 
 
 def test_merged_is_the_first_call_with_every_input() -> None:
