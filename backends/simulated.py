@@ -16,7 +16,7 @@ from backends.errors import ConnectFailed, ContextLengthExceeded, UpstreamCut, U
 from backends.facts_tap import FactsTap
 from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.registry import Kind
-from backends.simulated_answers import OPERATIONS, Answer, block_ids, read_question
+from backends.simulated_answers import OPERATIONS, Answer, read_question
 from backends.simulated_driver import Driver, Flight
 from backends.simulation.latency import StepTime
 from backends.simulation.replica import Replica, ReplicaModel, Work
@@ -136,17 +136,17 @@ class Simulated:
         if self._driver.is_closed:
             self._failed += 1
             raise ConnectFailed(f"backend {self._name} is closed")
-        question = read_question(call, self._config.output_tokens)
-        blocks = block_ids(question.text, self._config.block_tokens)
-        work = Work(question.prompt_tokens, question.output_tokens, blocks, question.cached_tokens)
-        room = self._config.kv_tokens
+        config = self._config
+        question = read_question(call, output_tokens=config.output_tokens, block_tokens=config.block_tokens)
+        work = Work(question.prompt_tokens, question.output_tokens, question.blocks, question.cached_tokens)
+        room = config.kv_tokens
         if work.prompt_tokens + work.output_tokens > room:
             asked = f"{work.prompt_tokens} tokens and {work.output_tokens} to answer"
             raise ContextLengthExceeded(f"this model's maximum context length is {room} tokens, not {asked}")
         answer = Answer(call, question, number=self._sent, created=int(self._clock.wall()))
         call.facts.sent_at = self._clock.now()
-        if self._config.overhead_us:
-            await self._clock.sleep(self._config.overhead_us * 1e-6)
+        if config.overhead_us:
+            await self._clock.sleep(config.overhead_us * 1e-6)
         flight = Flight(self._driver, call, work)
         try:
             if call.stream:

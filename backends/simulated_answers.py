@@ -6,7 +6,8 @@ How long answers take is `simulation/`; whose they are is `simulated.py`.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -17,7 +18,12 @@ from backends.sse import DONE_EVENT, encode_event
 CHARACTERS_PER_TOKEN = 4
 OPERATIONS = frozenset({Operation.CHAT, Operation.COMPLETION})
 
-_TOKEN = " tok"
+# JSON as it goes out, made with `%`: what is put in is digits and words that need no escapes.
+_TOKEN = b" tok"
+_TEXT = b'"text":"%b"'
+_DELTA = b'"delta":{"content":"%b"}'
+_FIRST_DELTA = b'"delta":{"role":"assistant","content":"%b"}'
+_MESSAGE = b'"message":{"role":"assistant","content":"%b","refusal":null}'
 _FIELD = re.compile(r"(?:field `|\$\.)(\w+)")
 
 _Limit = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] | None
@@ -50,9 +56,9 @@ class _CompletionRequest(_Asked):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """The sizes of a call in tokens, and the text that it begins with."""
+    """The sizes of a call in tokens, and ids of the whole blocks of its prompt; each stands for all before its end."""
 
-    text: str
+    blocks: Sequence[int]
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
@@ -60,7 +66,7 @@ class Question(msgspec.Struct, frozen=True):
     """The client's limit ends the answer, not the model."""
 
 
-def read_question(call: Call, output_tokens: int) -> Question:
+def read_question(call: Call, *, output_tokens: int, block_tokens: int) -> Question:
     """What a call asks for; the answer has `output_tokens` unless the call says how long it is, or limits it.
 
     Raises: UnknownPath for an operation that is not simulated, InvalidRequest for a body that cannot be used.
@@ -85,7 +91,7 @@ def read_question(call: Call, output_tokens: int) -> Question:
     wanted = asked.output_tokens or output_tokens
     is_cut = limit is not None and limit < wanted
     return Question(
-        text=text,
+        blocks=_block_ids(text, block_tokens),
         prompt_tokens=max(1, -(-len(text) // CHARACTERS_PER_TOKEN)),
         output_tokens=limit if limit is not None and is_cut else wanted,
         cached_tokens=asked.cached_tokens,
@@ -93,29 +99,18 @@ def read_question(call: Call, output_tokens: int) -> Question:
     )
 
 
-def block_ids(text: str, block_tokens: int) -> list[int]:
-    """An id for each whole block of a prompt; it stands for everything before its end."""
-    size = block_tokens * CHARACTERS_PER_TOKEN
-    ids = []
-    chained = 0
-    for end in range(size, len(text) + 1, size):
-        chained = hash((chained, text[end - size : end]))
-        ids.append(chained)
-    return ids
-
-
 class Answer:
     """The form in which a call gets its tokens: events of a stream, or one whole body."""
 
-    __slots__ = ("_call", "_head", "_question")
+    __slots__ = ("_head", "_is_chat", "_question")
 
     def __init__(self, call: Call, question: Question, *, number: int, created: int) -> None:
         """`number` makes the id, `created` is in Unix seconds."""
-        is_chat = call.operation is Operation.CHAT
+        self._is_chat = is_chat = call.operation is Operation.CHAT
         kind = ("chat.completion.chunk" if call.stream else "chat.completion") if is_chat else "text_completion"
         name = f"{'chatcmpl' if is_chat else 'cmpl'}-simulated-{number}"
-        self._head: dict[str, Any] = {"id": name, "object": kind, "created": created, "model": call.model}
-        self._call = call
+        head = {"id": name, "object": kind, "created": created, "model": call.model}
+        self._head = msgspec.json.encode(head).removesuffix(b"}")
         self._question = question
 
     def usage(self, cached_tokens: int) -> Usage:
@@ -125,43 +120,50 @@ class Answer:
     def body(self, cached_tokens: int) -> bytes:
         """The answer as one JSON object."""
         text = _TOKEN * self._question.output_tokens
-        said: dict[str, Any] = {"text": text}
-        if self._call.operation is Operation.CHAT:
-            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": self._finish_reason()}
-        return msgspec.json.encode({**self._head, "choices": [choice], "usage": self._usage_fields(cached_tokens)})
+        said = (_MESSAGE if self._is_chat else _TEXT) % text
+        return b'%b,"choices":[%b],"usage":%b}' % (self._head, self._last_choice(said), self._usage(cached_tokens))
 
     def event(self, num_tokens: int, *, is_first: bool) -> bytes:
         """The next tokens of a stream."""
         text = _TOKEN * num_tokens
-        if self._call.operation is not Operation.CHAT:
-            return self._chunk({"text": text}, None)
-        role = {"role": "assistant"} if is_first else {}
-        return self._chunk({"delta": {**role, "content": text}}, None)
+        if not self._is_chat:
+            return self._chunk(_choice(_TEXT % text))
+        return self._chunk(_choice((_FIRST_DELTA if is_first else _DELTA) % text))
 
     def last_events(self, cached_tokens: int) -> bytes:
         """What ends a stream: why the answer is over, its usage, and [DONE]."""
-        said: dict[str, Any] = {"delta": {}} if self._call.operation is Operation.CHAT else {"text": ""}
-        usage = encode_event(
-            msgspec.json.encode({**self._head, "choices": [], "usage": self._usage_fields(cached_tokens)})
-        )
-        return self._chunk(said, self._finish_reason()) + usage + DONE_EVENT
+        said = b'"delta":{}' if self._is_chat else _TEXT % b""
+        usage = encode_event(b'%b,"choices":[],"usage":%b}' % (self._head, self._usage(cached_tokens)))
+        return self._chunk(self._last_choice(said)) + usage + DONE_EVENT
 
-    def _chunk(self, said: dict[str, Any], finish_reason: str | None) -> bytes:
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish_reason}
-        return encode_event(msgspec.json.encode({**self._head, "choices": [choice]}))
+    def _chunk(self, choice: bytes) -> bytes:
+        return encode_event(b'%b,"choices":[%b]}' % (self._head, choice))
 
-    def _finish_reason(self) -> str:
-        return "length" if self._question.is_cut else "stop"
+    def _last_choice(self, said: bytes) -> bytes:
+        return _choice(said, b'"length"' if self._question.is_cut else b'"stop"')
 
-    def _usage_fields(self, cached_tokens: int) -> dict[str, Any]:
+    def _usage(self, cached_tokens: int) -> bytes:
         question = self._question
-        return {
-            "prompt_tokens": question.prompt_tokens,
-            "completion_tokens": question.output_tokens,
-            "total_tokens": question.prompt_tokens + question.output_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        }
+        return b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":%b}' % (
+            question.prompt_tokens,
+            question.output_tokens,
+            question.prompt_tokens + question.output_tokens,
+            b'{"cached_tokens":%d}' % cached_tokens,
+        )
+
+
+def _choice(said: bytes, finish_reason: bytes = b"null") -> bytes:
+    return b'{"index":0,%b,"logprobs":null,"finish_reason":%b}' % (said, finish_reason)
+
+
+def _block_ids(text: str, block_tokens: int) -> list[int]:
+    size = block_tokens * CHARACTERS_PER_TOKEN
+    ids = []
+    chained = 0
+    for end in range(size, len(text) + 1, size):
+        chained = hash((chained, text[end - size : end]))
+        ids.append(chained)
+    return ids
 
 
 def _chat_text(messages: list[_Message]) -> str:

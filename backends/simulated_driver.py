@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import math
 
@@ -62,10 +61,10 @@ class Flight:
 
 
 class Driver:
-    """Sleeps to the end of the replica's step, hands out what came of it, and ends what is late.
+    """Wakes at the end of the replica's step, hands out what came of it, and ends what is late.
 
-    `sees_every_step` tells waiting calls of every step and not only of first and last tokens. One task sleeps while
-    there is something to wait for; it ends by itself afterwards, or with `aclose`.
+    `sees_every_step` tells waiting calls of every step and not only of first and last tokens. One timer runs while
+    there is something to wait for.
     """
 
     def __init__(self, replica: Replica, clock: Clock, *, sees_every_step: bool) -> None:
@@ -75,7 +74,7 @@ class Driver:
         self._flights: dict[Work, Flight] = {}
         self._limits: list[tuple[float, int, Flight]] = []
         self._num_limits = 0
-        self._sleeper: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf
         self.is_closed = False
 
@@ -113,11 +112,7 @@ class Driver:
         for flight in self._flights.values():
             flight.fail(UpstreamCut("the backend was closed"))
         self._flights.clear()
-        sleeper, self._sleeper = self._sleeper, None
-        if sleeper is not None:
-            sleeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sleeper
+        self._stop_timer()
 
     def _settle(self) -> None:
         """Complete what is over by now, and tell who waits for it."""
@@ -162,25 +157,22 @@ class Driver:
         self._replica.cancel(flight.work, self._clock.now())
 
     def _plan(self) -> None:
-        """Have the sleeper wake when something happens. That it wakes too early does no harm."""
-        if self._sleeper is not None:
-            if self._next_at() >= self._wakes_at:
+        """Have the timer wake when something happens. That it wakes too early does no harm."""
+        next_at = min(self._replica.step_ends_at, self._limits[0][0] if self._limits else math.inf)
+        if self._timer is not None:
+            if next_at >= self._wakes_at:
                 return
-            self._sleeper.cancel()
-            self._sleeper = None
-        if not self.is_closed and self._next_at() < math.inf:
-            # Noted before the task runs: until then others may plan too.
-            self._wakes_at = self._next_at()
-            self._sleeper = asyncio.get_running_loop().create_task(self._sleep())
+            self._stop_timer()
+        if not self.is_closed and next_at < math.inf:
+            self._wakes_at = next_at
+            self._timer = asyncio.get_running_loop().call_later(next_at - self._clock.now(), self._wake)
 
-    def _next_at(self) -> float:
-        limit_at = self._limits[0][0] if self._limits else math.inf
-        step_ends_at = self._replica.step_ends_at
-        return limit_at if step_ends_at is None else min(step_ends_at, limit_at)
+    def _wake(self) -> None:
+        self._timer = None
+        self._settle()
+        self._plan()
 
-    async def _sleep(self) -> None:
-        while (wakes_at := self._next_at()) < math.inf:
-            self._wakes_at = wakes_at
-            await self._clock.sleep(max(0.0, wakes_at - self._clock.now()))
-            self._settle()
-        self._sleeper = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

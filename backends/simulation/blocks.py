@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import takewhile
 
 
 class Lease:
@@ -70,56 +71,60 @@ class BlockCache:
             return None
         hits = list(blocks[:num_hits])
         for block in hits:
-            if block in idle:
+            uses = pinned.get(block, 0)
+            if not uses:
                 del idle[block]
-                pinned[block] = 1
-            else:
-                pinned[block] += 1
-        while private > room:
-            self._evict()
-            room += size
+            pinned[block] = uses + 1
+        if private > room:
+            self._evict(-(-(private - room) // size))
         self._private += private
         lease = Lease(hits, private, num_hits * size, 0)
         if self._host:
             self._load(lease, blocks[num_hits:])
         return lease
 
-    def publish(self, lease: Lease, block: int) -> None:
-        """Make a block findable that the lease's request has computed. A second copy of it stays private."""
-        if block not in self._pinned and block not in self._idle:
-            self._pinned[block] = 1
-            self._private -= self.block_tokens
-            lease.private -= self.block_tokens
-            lease.held.append(block)
+    def publish(self, lease: Lease, blocks: Sequence[int]) -> None:
+        """Make blocks findable that the lease's request has computed. A second copy of one stays private."""
+        pinned, idle, held = self._pinned, self._idle, lease.held
+        num_before = len(held)
+        for block in blocks:
+            if block not in pinned and block not in idle:
+                pinned[block] = 1
+                held.append(block)
+        tokens = self.block_tokens * (len(held) - num_before)
+        lease.private -= tokens
+        self._private -= tokens
 
     def release(self, lease: Lease) -> None:
         """The request is over: its blocks may be evicted, the deepest first, for it is of no use without the others."""
         self._private -= lease.private
         pinned, idle = self._pinned, self._idle
         for block in reversed(lease.held):
-            if pinned[block] == 1:
+            uses = pinned[block]
+            if uses == 1:
                 del pinned[block]
                 idle[block] = None
             else:
-                pinned[block] -= 1
+                pinned[block] = uses - 1
         lease.held = []
         lease.private = 0
 
     def _load(self, lease: Lease, blocks: Sequence[int]) -> None:
         """Continue a match in the host tier: these blocks are copied, not computed."""
         host = self._host
-        for block in blocks:
-            if block not in host:
-                break
+        found = list(takewhile(host.__contains__, blocks))
+        for block in found:
             host.move_to_end(block)
-            lease.cached_tokens += self.block_tokens
-            lease.host_tokens += self.block_tokens
-            self.publish(lease, block)
+        lease.host_tokens = self.block_tokens * len(found)
+        lease.cached_tokens += lease.host_tokens
+        self.publish(lease, found)
 
-    def _evict(self) -> None:
-        block, _ = self._idle.popitem(last=False)
-        if self._host_blocks:
-            self._host[block] = None
-            self._host.move_to_end(block)
-            if len(self._host) > self._host_blocks:
-                self._host.popitem(last=False)
+    def _evict(self, num_blocks: int) -> None:
+        idle, host = self._idle, self._host
+        for _ in range(num_blocks):
+            block, _ = idle.popitem(last=False)
+            if self._host_blocks:
+                host[block] = None
+                host.move_to_end(block)
+                if len(host) > self._host_blocks:
+                    host.popitem(last=False)

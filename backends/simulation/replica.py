@@ -90,8 +90,8 @@ class Replica:
         self._run_flat_s = 0.0
         self._run_size = 0
         self._run_context = 0
-        self.step_ends_at: float | None = None
-        """When the step or the run of steps in progress is over; None while there is nothing to do."""
+        self.step_ends_at = math.inf
+        """When the step or the run of steps in progress is over; infinite while there is nothing to do."""
 
     @property
     def num_waiting(self) -> int:
@@ -118,7 +118,7 @@ class Replica:
     def submit(self, work: Work, now: float) -> None:
         """Get in line. `fits` holds."""
         self._waiting.append(work)
-        if self.step_ends_at is None:
+        if self.step_ends_at == math.inf:
             self._begin(now)
         elif len(self._waiting) == 1:
             self._shorten_run(now)
@@ -142,11 +142,10 @@ class Replica:
     def advance(self, now: float) -> list[Work]:
         """Complete the steps that are over by then; returns those with a first or a last token, in order.
 
-        A request whose only token is its first is returned once.
+        At infinity everything is over. A request whose only token is its first is returned once.
         """
         changed: list[Work] = []
-        while self.step_ends_at is not None and self.step_ends_at <= now:
-            end = self.step_ends_at
+        while (end := self.step_ends_at) <= now and end < math.inf:
             self._complete(end, changed)
             self._begin(end)
         return changed
@@ -166,14 +165,14 @@ class Replica:
             attention_s += work.lease.host_tokens * self._step.host_token_s / self._step.speed
             budget, attention_s = self._add_chunk(work, budget, attention_s)
         if chunks:
-            num_tokens = self._num_decoding + sum(size for _, size in chunks)
+            num_tokens = self._model.chunk_tokens - budget
             flat_s = self._step.flat_s(num_tokens, self._num_decoding + len(chunks))
             self._run_steps = 1
             self.step_ends_at = now + flat_s + attention_s + self._step.decode_s(self._context)
         elif self._num_decoding:
             self._begin_run(now)
         else:
-            self.step_ends_at = None
+            self.step_ends_at = math.inf
 
     def _add_chunk(self, work: Work, budget: int, attention_s: float) -> tuple[int, float]:
         size = min(budget, work.prompt_tokens - work.computed)
@@ -251,8 +250,7 @@ class Replica:
         assert lease is not None, "it is in the batch"
         before, work.computed = work.computed, work.computed + size
         block_tokens = self._model.block_tokens
-        for block in work.blocks[before // block_tokens : work.computed // block_tokens]:
-            self.cache.publish(lease, block)
+        self.cache.publish(lease, work.blocks[before // block_tokens : work.computed // block_tokens])
         if work.computed < work.prompt_tokens:
             return
         # Those in line before it have been completed in this step, or earlier.

@@ -16,6 +16,7 @@ from policies.schema import KeyPolicy
 
 PATH = "/chat/completions"
 _BLOCK_CHARACTERS = BLOCK_TOKENS * CHARACTERS_PER_TOKEN
+_REST_OF_BLOCK = b"=" * (_BLOCK_CHARACTERS - 17)
 _HEADERS = ((b"content-type", b"application/json"),)
 
 
@@ -35,17 +36,28 @@ class CallMaker:
         key = self._keys.get(request.client)
         return key.tenant if key is not None else request.client or "default"
 
-    def call(self, request: TraceRequest, *, number: int, route: str, timeouts: Timeouts, slo: Slo, now: float) -> Call:
+    def call(
+        self,
+        request: TraceRequest,
+        facts: Facts,
+        *,
+        number: int,
+        route: str,
+        timeouts: Timeouts,
+        slo: Slo,
+        now: float,
+    ) -> Call:
         """The call, as the endpoint would hand it to the route's stack at `now`."""
         model = self.model_of(request)
         key = self._keys.get(request.client)
-        text = prompt_text(request, number)
-        name = msgspec.json.encode(model)
-        # The text has no character that JSON would write in another way.
-        raw = (
-            b'{"model":%b,"messages":[{"role":"user","content":"%b"}],"stream":true,"output_tokens":%d,'
-            b'"cached_tokens":%d}'
-        ) % (name, text.encode("ascii"), request.output_tokens, request.cached_tokens)
+        before = b'{"model":%b,"messages":[{"role":"user","content":"' % msgspec.json.encode(model)
+        after = b'"}],"stream":true,"output_tokens":%d,"cached_tokens":%d}' % (
+            request.output_tokens,
+            request.cached_tokens,
+        )
+        # The prompt has no character that JSON would write in another way.
+        raw = b"".join([before, *prompt_pieces(request, number), after])
+        text = str(memoryview(raw)[len(before) : -len(after)], "ascii")
         return Call(
             operation=Operation.CHAT,
             path=PATH,
@@ -59,7 +71,7 @@ class CallMaker:
             },
             model=model,
             deadline=now + timeouts.total_s,
-            facts=Facts(),
+            facts=facts,
             headers=_HEADERS,
             stream=True,
             include_usage=True,
@@ -73,16 +85,15 @@ class CallMaker:
         )
 
 
-def prompt_text(request: TraceRequest, number: int) -> str:
-    """A text of so many tokens. What no block id stands for is told apart by the request's `number`."""
+def prompt_pieces(request: TraceRequest, number: int) -> list[bytes]:
+    """A text of so many tokens, in pieces. What no block id stands for is told apart by the request's `number`."""
     length = request.prompt_tokens * CHARACTERS_PER_TOKEN
-    text = "".join([_filled(f"b{block:07x}", _BLOCK_CHARACTERS) for block in request.blocks])
-    if len(text) < length:
-        # The digits that differ first, for short prompts show no more than these.
-        text += _filled(f"{number:08x}"[::-1], length - len(text))
-    return text[:length]
-
-
-def _filled(word: str, length: int) -> str:
-    """Eight characters over and over, in two rounds: few copies of many characters are quicker than many of few."""
-    return (word * 16 * -(-length // 128))[:length]
+    blocks = request.blocks[: -(-length // _BLOCK_CHARACTERS)]
+    # The digits that differ come first, for what is short shows no more than these.
+    pieces = [piece for block in blocks for piece in ((b"%016x#" % block)[::-1], _REST_OF_BLOCK)]
+    lacking = length - _BLOCK_CHARACTERS * len(blocks)
+    if lacking > 0:
+        pieces.append(((b"%08x" % number)[::-1] * -(-lacking // 8))[:lacking])
+    elif lacking < 0:
+        pieces[-2:] = [b"".join(pieces[-2:])[:lacking]]
+    return pieces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 
 from backends.errors import ConfigurationError
@@ -31,7 +32,7 @@ def backlog_rps(fleet: Sequence[SimulatedConfig], trace: Trace) -> float:
     def feed(index: int, now: float) -> None:
         replica = replicas[index]
         line.feed(replica, now)
-        if replica.step_ends_at is not None:
+        if replica.step_ends_at < math.inf:
             heapq.heappush(steps, (replica.step_ends_at, index))
 
     for index in range(len(replicas)):
@@ -61,8 +62,7 @@ def shared_prefix_hit(fleet: Sequence[SimulatedConfig], trace: Trace) -> float |
         if lease is None:
             continue
         hits += min(lease.cached_tokens, request.prompt_tokens - 1)
-        for block in blocks[lease.cached_tokens // BLOCK_TOKENS :]:
-            cache.publish(lease, block)
+        cache.publish(lease, blocks[lease.cached_tokens // BLOCK_TOKENS :])
         cache.release(lease)
     return hits / total
 

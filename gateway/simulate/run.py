@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from backends.errors import ConfigurationError, SlipstreamError
-from backends.protocol import CacheOutcome, Call, Reply, Slo
+from backends.protocol import CacheOutcome, Facts, Reply, Slo
 from backends.registry import Registry
 from backends.stream import StreamEnd
 from gateway.assemble import assemble, build_store
@@ -39,8 +41,7 @@ class Fate(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """One request, replayed. Times are virtual seconds from its arrival, which was `arrived_at` after the start."""
 
     request: TraceRequest
@@ -201,12 +202,21 @@ class _Simulation:
         """One client: asks, and reads the answer to its end."""
         arrived_at = self._clock.now()
         assert stack.slo is not None, "refitted routes have limits"
-        call = self._maker.call(
-            request, number=number, route=stack.policy.name, timeouts=stack.timeouts, slo=stack.slo, now=arrived_at
-        )
+        facts = Facts()
         first_token_at = arrived_at
         try:
-            reply = await stack.backend.send(call)
+            # The call has no name here: its prompt is long, and nobody needs it while the answer comes.
+            reply = await stack.backend.send(
+                self._maker.call(
+                    request,
+                    facts,
+                    number=number,
+                    route=stack.policy.name,
+                    timeouts=stack.timeouts,
+                    slo=stack.slo,
+                    now=arrived_at,
+                )
+            )
             fate = _fate_of(reply.status)
             if fate is Fate.ANSWERED:
                 first_token_at = self._clock.now()
@@ -214,13 +224,6 @@ class _Simulation:
             await reply.aclose()
         except SlipstreamError as error:
             fate = _fate_of(error.status)
-        self._note(number, request, call, fate=fate, arrived_at=arrived_at, first_token_at=first_token_at)
-
-    def _note(
-        self, number: int, request: TraceRequest, call: Call, *, fate: Fate, arrived_at: float, first_token_at: float
-    ) -> None:
-        facts, slo = call.facts, call.slo
-        assert slo is not None
         self._outcomes[number] = Outcome(
             request=request,
             fate=fate,
@@ -231,7 +234,7 @@ class _Simulation:
             attempts=facts.attempts,
             cached_tokens=facts.usage.cached_tokens if facts.usage is not None else 0,
             is_cache_hit=facts.cache in _ANSWERED_HERE,
-            slo=slo,
+            slo=stack.slo,
         )
         self._num_over += 1
         if self._num_over % _PROGRESS_EVERY == 0:

@@ -56,9 +56,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         main: asyncio.Future[_T] = asyncio.ensure_future(cast(Coroutine[Any, Any, _T], future), loop=self)
         self._is_running = True
         asyncio._set_running_loop(self)  # noqa: SLF001  # for loops to use
+        ready = self._ready
         try:
             while not main.done():
-                self._run_once()
+                if not ready:
+                    self._jump()
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()  # noqa: SLF001  # for loops to use
                 if self._failure is not None:
                     failure, self._failure = self._failure, None
                     raise failure
@@ -135,15 +140,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
             heapq.heapify(self._timers)
             self._num_cancelled = 0
-
-    def _run_once(self) -> None:
-        ready = self._ready
-        if not ready:
-            self._jump()
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()  # noqa: SLF001  # for loops to use
 
     def _jump(self) -> None:
         """To the next timer; makes ready all that are due then."""

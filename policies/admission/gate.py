@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from asyncio import Future, get_running_loop
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -170,8 +170,8 @@ class Gate:
         return head.has_left or (replica in self._replicas and self._judge.has_room(replica, head, now, yields=yields))
 
     def next(self, now: float) -> tuple[Caller, list[int]]:
-        """Whose turn it is, and the members that have no room for it; of the client's first few calls the one of which
-        a backend with room holds most already."""
+        """Whose turn it is, and the members that have no room for it; of the client's first few calls the one that
+        gains most of what is cached by going now."""
         head = self.line.head()
         full = self._full(head, now)
         if len(full) == len(self._replicas) or head.leave_at - now < _HURRY * (head.deadline - head.arrived_at):
@@ -180,8 +180,7 @@ class Gate:
         if len(few) == 1:
             return head, full
         yields = self._yields(head.priority, now)
-        with_room = [replica for index, replica in enumerate(self._replicas) if index not in full]
-        caller = max(few, key=partial(self._cached_tokens, with_room, yields, now))
+        caller = max(few, key=partial(self._gain, full, yields, now))
         return caller, full if caller is head else self._full(caller, now)
 
     def place(self, waiting: Caller, full: list[int], now: float) -> Admitted | None:
@@ -270,16 +269,19 @@ class Gate:
             if not self._judge.has_room(replica, waiting, now, yields=yields)
         ]
 
-    def _cached_tokens(self, replicas: Sequence[Replica], yields: bool, now: float, waiting: Caller) -> int:
-        """The most that one of these replicas holds of a prompt, if it has room for it."""
+    def _gain(self, full: Collection[int], yields: bool, now: float, waiting: Caller) -> int:
+        """How many tokens more of a prompt a member holds that has room for it than those that have none: what would be
+        lost if it went to another one, or later."""
         demand = waiting.demand
         demand.matched = None
-        cached = [
-            demand.tokens - replica.uncached(demand)
-            for replica in replicas
-            if self._judge.has_room(replica, waiting, now, yields=yields)
-        ]
-        return max(cached, default=-1)
+        here, elsewhere = -1, 0
+        for index, replica in enumerate(self._replicas):
+            cached = demand.tokens - replica.uncached(demand)
+            if index not in full and self._judge.has_room(replica, waiting, now, yields=yields):
+                here = max(here, cached)
+            else:
+                elsewhere = max(elsewhere, cached)
+        return here - elsewhere
 
     async def _wait(self, waiting: Caller, call: Call, now: float) -> Admitted:
         waiting.leave_at = min(self._judge.leave_at(self._replicas, waiting), call.deadline)

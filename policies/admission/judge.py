@@ -17,6 +17,10 @@ _MAX_FULL = 0.97
 """How full of keys and values a backend may be made: beyond it, it would put off some streams for others."""
 _AT_ONCE = 0.7
 """A call that is predicted to begin within this share of its limit need not wait for a backend to have less to do."""
+_CATCHES_UP = 128
+"""A stream with so many tokens to come makes up for a prompt that holds it up meanwhile; shorter ones are given up."""
+_NOT_FELT = 0.1
+"""Less than this share of its limit is not felt in a gap: short prompts go on where streams are at their limit."""
 
 
 class Judge:
@@ -59,10 +63,13 @@ class Judge:
         return held <= _MAX_FULL * replica.cache_tokens and model.gap_s(held) <= gap_limit_s
 
     def is_in_time(self, replica: Replica, waiting: Waiting, now: float) -> bool:
-        """An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out."""
+        """Whether a call's first token would come in time, and the streams that it holds up would stay so.
+
+        An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out.
+        """
         if self._policy.on_overload == "queue" or replica.model.doubt is not None or not replica.in_flight.requests:
             return True
-        return now + _latest_s(replica, waiting.demand) <= waiting.deadline
+        return now + _latest_s(replica, waiting.demand) <= waiting.deadline and not self._spoils(replica, waiting)
 
     def is_early(self, replica: Replica, demand: Demand, left_s: float) -> bool:
         """Whether a call with so long to its limit would begin well before it, whatever the backend has to do."""
@@ -82,6 +89,16 @@ class Judge:
             if replica.model.doubt is None
         ]
         return waiting.deadline - min(alone_s, default=0.0)
+
+    def _spoils(self, replica: Replica, waiting: Waiting) -> bool:
+        """Whether computing a prompt takes more time than the streams there have to spare within their limit."""
+        demand = waiting.demand
+        usual_s = replica.model.seconds_between_tokens
+        if not usual_s:
+            return False
+        limit_s = min(waiting.slo.token_gap_s, self._slo.token_gap_s)
+        spare_s = max(limit_s - usual_s, _NOT_FELT * limit_s)
+        return replica.predict_alone(demand.tokens, replica.uncached(demand)) > _CATCHES_UP * spare_s
 
 
 def _latest_s(replica: Replica, demand: Demand) -> float:

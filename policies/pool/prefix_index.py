@@ -1,8 +1,8 @@
 """Which replicas are likely to hold the beginning of a prompt: hashes of its blocks, and who was sent them lately.
 
-A guess from what was sent, forgotten by one LRU per replica as large as its cache. As in an engine, what a call uses
-begins to grow old when its answer is over: it is stored when the call is sent, and then again. Beside it what a
-replica's engine says that it holds, where it says so (`kv_mirror.py`), which goes when it says that too.
+A guess from what was sent, forgotten by one LRU per replica as large as its cache: as in an engine, what a call in
+flight uses stays, and begins to grow old when its answer is over. Beside it what a replica's engine says that it holds,
+where it says so (`kv_mirror.py`), which goes when it says that too.
 """
 
 from __future__ import annotations
@@ -66,25 +66,47 @@ class PrefixIndex:
         return depths
 
     def store(self, slot: int, blocks: Sequence[int], ends: Sequence[int]) -> None:
-        """The replica uses these blocks now: they were sent to it, or a call that held them until now is over.
+        """The replica has been sent these blocks, and uses them until their `release`.
 
         `ends[n]` are the tokens of a prompt up to the end of its block n.
         """
-        cache = self._caches[slot]
-        sizes = cache.sizes
+        cache, holders = self._caches[slot], self._holders
+        sizes, in_use = cache.sizes, cache.in_use
+        bit = 1 << slot
         tokens = 0
         # From the end, so that a prompt's beginning is the last of it to be forgotten.
         for place in range(len(blocks) - 1, -1, -1):
             block = blocks[place]
+            uses = in_use.pop(block, 0)
+            in_use[block] = uses + 1
+            if uses:
+                continue
             if block in sizes:
-                sizes.move_to_end(block)
+                del cache.idle[block]
             elif block not in cache.known:
                 sizes[block] = size = ends[place] - (ends[place - 1] if place else 0)
                 tokens += size
-                self._holders[block] = self._holders.get(block, 0) | 1 << slot
+                holders[block] = holders.get(block, 0) | bit
         if tokens:
             cache.tokens += tokens
             self._evict(slot)
+
+    def release(self, slot: int, blocks: Sequence[int]) -> None:
+        """A call that was sent with these blocks is over. Nothing where the replica has been removed meanwhile."""
+        cache = self._caches.get(slot)
+        if cache is None:
+            return
+        in_use = cache.in_use
+        for block in reversed(blocks):
+            uses = in_use.get(block)
+            if uses is None:
+                continue
+            if uses > 1:
+                in_use[block] = uses - 1
+                continue
+            del in_use[block]
+            if block in cache.sizes:
+                cache.idle[block] = None
 
     def hold(self, slot: int, block: int, tokens: int) -> bool:
         """The replica's engine says that it holds this block of so many tokens; whether that had been guessed."""
@@ -115,14 +137,20 @@ class PrefixIndex:
         cache = self._caches[slot]
         cache.sizes.update(cache.known)
         cache.tokens += sum(cache.known.values())
+        cache.idle.update((block, None) for block in cache.known if block not in cache.in_use)
         cache.known.clear()
         self._evict(slot)
 
     def _evict(self, slot: int) -> None:
         cache = self._caches[slot]
         while cache.tokens > cache.capacity:
-            block, size = cache.sizes.popitem(last=False)
-            cache.tokens -= size
+            if cache.idle:
+                block, _ = cache.idle.popitem(last=False)
+            else:
+                # All are in use: more than there is room for, so it cannot be.
+                block = next(block for block in cache.in_use if block in cache.sizes)
+                del cache.in_use[block]
+            cache.tokens -= cache.sizes.pop(block)
             self._leave(slot, block)
 
     def _leave(self, slot: int, block: int) -> None:
@@ -134,15 +162,19 @@ class PrefixIndex:
 
 
 class _Cache:
-    """What one replica is thought to hold, blocks with their tokens, least recently used first; and what is known."""
+    """What one replica is thought to hold: blocks with their tokens, in use or idle since; and what is known of it."""
 
-    __slots__ = ("capacity", "known", "sizes", "tokens")
+    __slots__ = ("capacity", "idle", "in_use", "known", "sizes", "tokens")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.tokens = 0
         """Those of `sizes` together."""
-        self.sizes: OrderedDict[int, int] = OrderedDict()
+        self.sizes: dict[int, int] = {}
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        """Those of `sizes` that are not in use, in the order of their last use."""
+        self.in_use: dict[int, int] = {}
+        """By how many calls, in the order in which they came; what is known is counted too."""
         self.known: dict[int, int] = {}
         """By the engine's own word, so none of `sizes`."""
 
@@ -152,6 +184,7 @@ class _Cache:
         if size is None:
             return False
         self.tokens -= size
+        self.idle.pop(block, None)
         return True
 
 

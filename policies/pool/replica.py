@@ -48,7 +48,6 @@ class Replica:
         "_clock",
         "_holders",
         "_index",
-        "_is_gone",
         "_learned_at",
         "_lessons",
         "_matched_tokens",
@@ -76,7 +75,6 @@ class Replica:
         self._index = index
         self._clock = clock
         self._holders = 0
-        self._is_gone = False
         self._lessons = 0.0
         self._learned_at = -inf
         self._prompt_tokens = 0
@@ -90,7 +88,6 @@ class Replica:
         """A policy is out of force; with the last one goes what the index knows of it."""
         self._holders -= 1
         if self._holders == 0:
-            self._is_gone = True
             self._index.remove(self.slot)
 
     def resize(self, cache_tokens: int) -> None:
@@ -163,7 +160,7 @@ class Replica:
             self._prompt_tokens += tokens
             self._matched_tokens += tokens - uncached
             self._index.store(self.slot, demand.blocks, demand.ends)
-            trip.on_end = partial(self._keep, demand)
+            trip.on_end = partial(self._index.release, self.slot, demand.blocks)
         return trip
 
     def answered(self, trip: Trip, reply: Reply, call: Call, demand: Demand) -> None:
@@ -226,11 +223,6 @@ class Replica:
         taken = self._prompt_tokens, self._matched_tokens
         self._prompt_tokens = self._matched_tokens = 0
         return taken
-
-    def _keep(self, demand: Demand) -> None:
-        """An answer is over; until now its prompt was in use."""
-        if not self._is_gone:
-            self._index.store(self.slot, demand.blocks, demand.ends)
 
     def _note_start(self, demand: Demand, trip: Trip, first_at: float) -> None:
         """How much later than alone a stream began."""

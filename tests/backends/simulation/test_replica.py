@@ -18,7 +18,7 @@ MODEL = ReplicaModel()
 
 def run_to_the_end(replica: Replica) -> None:
     """Complete every step there is."""
-    while replica.step_ends_at is not None:
+    while replica.step_ends_at < math.inf:
         replica.advance(replica.step_ends_at)
 
 
@@ -83,7 +83,6 @@ def test_replica_blocks_of_a_prompt_in_progress_are_found_by_the_next() -> None:
     replica = Replica(MODEL)
     first, second = Work(8192, 2, tuple(range(16))), Work(8192, 2, tuple(range(16)))
     replica.submit(first, 0.0)
-    assert replica.step_ends_at is not None
     replica.submit(second, replica.step_ends_at / 2)
 
     run_to_the_end(replica)
@@ -158,7 +157,7 @@ def test_replica_conserves_requests(arrivals: list[tuple[float, int, int, int, f
     seen: dict[Work, int] = {}
     now = 0.0
     for at, _, work, is_cancel in sorted(events, key=lambda event: event[:2]):
-        while replica.step_ends_at is not None and replica.step_ends_at <= at:
+        while replica.step_ends_at <= at:
             assert replica.step_ends_at >= now
             now = replica.step_ends_at
             for changed in replica.advance(now):
@@ -169,7 +168,7 @@ def test_replica_conserves_requests(arrivals: list[tuple[float, int, int, int, f
         else:
             replica.submit(work, at)
         assert replica.cache.used <= 9000
-    while replica.step_ends_at is not None:
+    while replica.step_ends_at < math.inf:
         for changed in replica.advance(replica.step_ends_at):
             seen[changed] = seen.get(changed, 0) + 1
 
@@ -215,8 +214,7 @@ def test_block_cache_without_limits_hits_whatever_was_there() -> None:
 
         assert lease is not None
         assert lease.cached_tokens == expected * 512
-        for block in blocks:
-            cache.publish(lease, block)
+        cache.publish(lease, blocks)
         cache.release(lease)
         seen.update(blocks)
 
@@ -228,7 +226,7 @@ def test_block_cache_forgets_the_least_recently_used_and_the_host_remembers() ->
         for block in (1, 2, 3):
             lease = cache.acquire((block,), 512)
             assert lease is not None
-            cache.publish(lease, block)
+            cache.publish(lease, (block,))
             cache.release(lease)
 
         newest, oldest = cache.acquire((3,), 512), cache.acquire((1,), 512)
@@ -244,7 +242,7 @@ def test_block_cache_held_blocks_are_never_evicted() -> None:
     cache = BlockCache(1024, 512)
     lease = cache.acquire((1,), 512)
     assert lease is not None
-    cache.publish(lease, 1)
+    cache.publish(lease, (1,))
 
     assert cache.acquire((2, 3), 1024) is None
     cache.release(lease)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import msgspec
@@ -85,7 +84,7 @@ def test_compare_counts_streams_of_the_second_half_by_where_each_was(log: Path, 
     assert one.request.logged is not None
     moved = msgspec.structs.replace(one.request.logged, backend="gone", first_token_s=2.0)
     request = msgspec.structs.replace(one.request, logged=moved, at_s=5.0)
-    outcome = dataclasses.replace(one, request=request, fate=Fate.SHED)
+    outcome = msgspec.structs.replace(one, request=request, fate=Fate.SHED)
 
     compared = compare([outcome, other], since_s=4.0)
 

@@ -10,7 +10,7 @@ import pytest
 
 from backends.errors import ConfigurationError
 from gateway.cli.loading import read_policy
-from gateway.simulate.calls import prompt_text
+from gateway.simulate.calls import prompt_pieces
 from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
 from gateway.simulate.fleet import parse_fleets, refit, replicas_of
 from gateway.simulate.report import jain, max_min_shares, percentile
@@ -260,14 +260,18 @@ def test_capacity_grows_with_the_fleet_and_knows_small_traces() -> None:
 
 def test_prompt_texts_share_what_the_trace_shares() -> None:
     """Texts are as long as the prompts, alike for the same blocks, and different beyond them."""
-    first = prompt_text(TraceRequest(0, 1300, 1, 1, (5, 6, 7)), 0)
-    second = prompt_text(TraceRequest(0, 1300, 1, 2, (5, 6, 8)), 1)
-    tiny = {prompt_text(TraceRequest(0, 1, 1, 1), number) for number in range(1000)}
+
+    def text(prompt_tokens: int, blocks: tuple[int, ...], number: int) -> bytes:
+        return b"".join(prompt_pieces(TraceRequest(0, prompt_tokens, 1, 1, blocks), number))
+
+    first, second = text(1300, (5, 6, 7), 0), text(1300, (5, 6, 8), 1)
+    tiny = {text(1, blocks, number) for blocks in ((), (5,), (6,)) for number in range(1000)}
 
     assert (len(first), len(second)) == (5200, 5200)
+    assert [len(text(513 + more, (5, 2**63 - 1), 0)) for more in (0, 511, 512)] == [2052, 4096, 4100]
     assert first[:4096] == second[:4096]
     assert first[4096:4104] != second[4096:4104]
-    assert len(tiny) == 1000
+    assert len(tiny) == 1002
 
 
 def test_report_fairness_is_max_min() -> None:

@@ -175,39 +175,29 @@ async def test_replica_every_outcome_gives_back_what_it_counted(outcome: int | R
     assert replica.model.num_observations == (1 if isinstance(outcome, Reply) and outcome.stream is not None else 0)
 
 
-def _begin(replica: Replica, *blocks: int) -> Trip:
-    ends = [64 * (place + 1) for place in range(len(blocks))]
-    return replica.begin(Demand(ends[-1], is_stream=True, blocks=blocks, ends=ends), 0.0)
-
-
 def test_replica_prompt_grows_old_from_the_end_of_its_call_on() -> None:
-    """It was in use until then: it is there again, whatever has passed, and the latest; once, however often told."""
+    """Until then it stays, whatever else passes; an end that is told twice counts once where two share a beginning."""
     index = PrefixIndex()
     replica = Replica("r", 192, index, StoppedClock())
-    long = _begin(replica, 1, 2)
+
+    def begin(*blocks: int) -> Trip:
+        ends = [64 * (place + 1) for place in range(len(blocks))]
+        return replica.begin(Demand(ends[-1], is_stream=True, blocks=blocks, ends=ends), 0.0)
+
+    first, second = begin(1, 2), begin(1)
+    for block in (7, 8):
+        begin(block).end()
+    first.end()
+    first.end()
+    during = index.match([1, 2])
+    for block in (7, 8):
+        begin(block).end()
+    after_one = index.match([1, 2])
+    second.end()
     for block in (7, 8, 9):
-        _begin(replica, block).end()
-    long.end()
-    at_its_end = index.match([1, 2]), index.match([9]), index.match([8])
-    for block in (5, 6):
-        _begin(replica, block).end()
-        long.end()
+        begin(block).end()
 
-    assert at_its_end == ({replica.slot: 2}, {replica.slot: 1}, {})
-    assert (index.match([1, 2]), index.match([6])) == ({replica.slot: 1}, {replica.slot: 1})
-
-
-def test_replica_call_that_outlives_its_policy_is_not_taken_for_anothers() -> None:
-    """Its slot in the index may be another's by then."""
-    index = PrefixIndex()
-    replica = Replica("r", 192, index, StoppedClock())
-    replica.hold()
-    trip = _begin(replica, 1)
-    replica.release()
-    other = Replica("other", 192, index, StoppedClock())
-    trip.end()
-
-    assert other.slot == replica.slot
+    assert (during, after_one) == ({replica.slot: 2}, {replica.slot: 1})
     assert index.match([1]) == {}
 
 
