@@ -61,36 +61,19 @@ class Figure(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """A trace at more than its fleet can do. Of `load` and `rate` one is given; `least_rps` of goodput is asked for."""
+    """A trace at half as much again as its fleet can do, and the goodput that is asked for."""
 
     title: str
     trace: str
     fleet: str
+    least_rps: float
     slo: str = ""
-    load: float | None = None
-    rate: float | None = None
-    least_rps: float | None = None
-    note: str = ""
 
 
 OVERLOADS: Sequence[Overload] = (
-    Overload(
-        "Mooncake conversation, 8 replicas",
-        MOONCAKE,
-        "h200-8b:8",
-        load=_LOAD,
-        note="17.5 is asked for at 18.96 req/s, the line below",
-    ),
-    Overload(
-        "the same, 18.96 req/s",
-        MOONCAKE,
-        "h200-8b:8",
-        rate=18.96,
-        least_rps=17.5,
-        note="18.96 req/s is 1.5 times what another model of the fleet does at most",
-    ),
-    Overload("Azure conversation, 4 replicas, 2 s", CONVERSATION, "h200-8b:4", _FLAT, load=_LOAD, least_rps=98.0),
-    Overload("Azure code, 4 replicas, 2 s", CODE, "h200-8b:4", _FLAT, load=_LOAD, least_rps=75.0),
+    Overload("Mooncake conversation, 8 replicas", MOONCAKE, "h200-8b:8", 17.5),
+    Overload("Azure conversation, 4 replicas, 2 s", CONVERSATION, "h200-8b:4", 98.0, _FLAT),
+    Overload("Azure code, 4 replicas, 2 s", CODE, "h200-8b:4", 75.0, _FLAT),
 )
 
 
@@ -134,21 +117,19 @@ class Runs:
         fleet: str,
         slo: str = "",
         *,
-        load: float | None = None,
-        rate: float | None = None,
+        load: float,
         baseline: Balance | None = None,
         is_limited: bool = False,
         seed: int = _SEEDS[0],
     ) -> Report:
         """With everything on, or a baseline: that way of balancing without admission, `is_limited` by Gradient2."""
-        key = (trace.name, fleet, slo, load, rate, baseline, is_limited, seed)
+        key = (trace.name, fleet, slo, load, baseline, is_limited, seed)
         if key not in self._reports:
             [parsed] = parse_fleets(fleet)
             asked = Asked(
                 parse_slo(slo) if slo else None,
                 seed=seed,
                 load=load,
-                rate=rate,
                 balance=baseline,
                 admission="none" if baseline is not None else "slo",
             )
@@ -175,15 +156,10 @@ def in_slo(runs: Runs) -> Iterator[Figure]:
 def goodput(runs: Runs) -> Iterator[Figure]:
     """Half as much again as the fleet can do: what is answered in time, beside letting everything in, and Gradient2."""
     for case in OVERLOADS:
-        run = partial(runs.report, runs.trace(case.trace), case.fleet, case.slo, load=case.load, rate=case.rate)
+        run = partial(runs.report, runs.trace(case.trace), case.fleet, case.slo, load=_LOAD)
         ours = run()
-        offered = f"of {ours.offered_rps:.1f} offered, load {ours.load:.2f}"
-        title = f"goodput at overload, req/s: {case.title}"
-        note = f"{offered}; {case.note}" if case.note else offered
-        if case.least_rps is None:
-            yield Figure(title, "-", f"{ours.goodput_rps:.1f}", None, note)
-        else:
-            yield _at_least(title, ours.goodput_rps, case.least_rps, ".1f", note)
+        note = f"of {ours.offered_rps:.1f} offered, load {_LOAD}"
+        yield _at_least(f"goodput at overload, req/s: {case.title}", ours.goodput_rps, case.least_rps, ".1f", note)
         fifo: dict[str, float] = {way: run(baseline=way).goodput_rps for way in _BASELINES}
         limited: dict[str, float] = {way: run(baseline=way, is_limited=True).goodput_rps for way in _BASELINES}
         best_rps = max(*fifo.values(), *limited.values())

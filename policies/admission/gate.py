@@ -34,6 +34,7 @@ _HURRY = 0.25
 
 _REMEMBERED_S = 30.0
 """For so long after a call those of lower priority leave room for the next one."""
+_LOWER = tuple(tuple(lower for lower in Priority if lower > priority) for priority in Priority)
 
 _CLIENTS: Mapping[str, Callable[[Call], str]] = {
     "key": attrgetter("key_id"),
@@ -113,7 +114,8 @@ class Gate:
         """What becomes of a call at its `leave_at`."""
         self._shed_tokens = 0
         self._all_gone_at = 0.0
-        self._came_at = [-inf for _ in Priority]
+        self._yields_until = [-inf for _ in Priority]
+        """Until when calls of each priority leave room for those of a higher one, of which some came lately."""
         self._entered = 0
         self._client_of = _CLIENTS[policy.fairness.by]
         self._output_weight = policy.fairness.output_weight
@@ -126,8 +128,10 @@ class Gate:
         """
         now = self._clock.now()
         self._entered += 1
-        self._came_at[call.priority] = now
-        if self.line or self._yields(call.priority, now):
+        priority = call.priority
+        for lower in _LOWER[priority]:
+            self._yields_until[lower] = now + _REMEMBERED_S
+        if self.line.tokens or now < self._yields_until[priority]:
             return None
         waited_s = call.facts.waited_s or 0.0
         slo = call.slo or self._slo
@@ -166,7 +170,7 @@ class Gate:
     def is_freed(self, replica: Replica, now: float) -> bool:
         """Whether somebody can go now that this backend has come to have less to do, if nothing else has changed."""
         head = self.line.head()
-        yields = self._yields(head.priority, now)
+        yields = now < self._yields_until[head.priority]
         return head.has_left or (replica in self._replicas and self._judge.has_room(replica, head, now, yields=yields))
 
     def next(self, now: float) -> tuple[Caller, list[int]]:
@@ -179,7 +183,7 @@ class Gate:
         few = self.line.next_few(_FEW)
         if len(few) == 1:
             return head, full
-        yields = self._yields(head.priority, now)
+        yields = now < self._yields_until[head.priority]
         caller = max(few, key=partial(self._gain, full, yields, now))
         return caller, full if caller is head else self._full(caller, now)
 
@@ -255,14 +259,10 @@ class Gate:
         before, self._told = self._told, Counter(self._shed)
         return self._told - before
 
-    def _yields(self, priority: Priority, now: float) -> bool:
-        """Whether calls of a higher priority come, too."""
-        return now - max(self._came_at[:priority], default=-inf) < _REMEMBERED_S
-
     def _full(self, waiting: Caller, now: float) -> list[int]:
         """The members that have no room for a call."""
         waiting.demand.matched = None
-        yields = self._yields(waiting.priority, now)
+        yields = now < self._yields_until[waiting.priority]
         return [
             index
             for index, replica in enumerate(self._replicas)
