@@ -40,7 +40,7 @@ class LoadBalancer:
         for group in self._groups:
             candidates: Sequence[Candidate] = group
             for each in group:
-                if not each.breaker.is_settled or each.index in tried:
+                if tried or not each.breaker.is_settled:
                     candidates = _left(group, tried)
                     break
             if len(candidates) > 1:

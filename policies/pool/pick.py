@@ -202,7 +202,7 @@ class PredictedCost:
         self._random = random
         self._counters = counters
         self._eta = eta
-        self._gamma = gamma
+        self._read_s = gamma * self._READ_S_PER_TOKEN
         self._turns = Turns()
 
     def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
@@ -210,8 +210,7 @@ class PredictedCost:
         matched = demand.matched = self._index.match(demand.blocks)
         if len(candidates) > self._MANY:
             candidates = self._few(candidates, demand)
-        tokens, ends, eta = demand.tokens, demand.ends, self._eta
-        read_s = self._gamma * self._READ_S_PER_TOKEN
+        tokens, ends, eta, read_s = demand.tokens, demand.ends, self._eta, self._read_s
         costs = []
         for candidate in candidates:
             replica = candidate.replica
@@ -241,12 +240,14 @@ class PredictedCost:
     def _fewest_tokens(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
         """What takes the least work, where seconds are not known."""
         matched, tokens, ends = demand.matched or {}, demand.tokens, demand.ends
+        own = 1 + self._eta
         costs = []
         for candidate in candidates:
-            load = candidate.replica.in_flight
-            depth = matched.get(candidate.replica.slot)
+            replica = candidate.replica
+            load = replica.in_flight
+            depth = matched.get(replica.slot)
             uncached = tokens if depth is None else max(1, tokens - ends[depth - 1])
-            costs.append(load.waiting_tokens + load.whole_tokens + (1 + self._eta) * uncached)
+            costs.append(load.waiting_tokens + load.whole_tokens + own * uncached)
         return least(candidates, costs, demand, self._random)
 
     def _few(self, candidates: Sequence[Candidate], demand: Demand) -> Sequence[Candidate]:

@@ -72,7 +72,6 @@ class PrefixIndex:
         """
         cache, holders = self._caches[slot], self._holders
         sizes, in_use = cache.sizes, cache.in_use
-        bit = 1 << slot
         tokens = 0
         # From the end, so that a prompt's beginning is the last of it to be forgotten.
         for place in range(len(blocks) - 1, -1, -1):
@@ -86,7 +85,7 @@ class PrefixIndex:
             elif block not in cache.known:
                 sizes[block] = size = ends[place] - (ends[place - 1] if place else 0)
                 tokens += size
-                holders[block] = holders.get(block, 0) | bit
+                holders[block] = holders.get(block, 0) | 1 << slot
         if tokens:
             cache.tokens += tokens
             self._evict(slot)

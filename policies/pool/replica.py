@@ -188,13 +188,12 @@ class Replica:
     def first_token(self, trip: Trip, now: float) -> None:
         """A stream has begun."""
         trip.first_token(now)
-        if trip.first_at is None:
+        if trip.first_at is None or not self._may_learn(now):
             return
         if trip.limit_s is not None:
             ahead, own, *_ = trip.met
             self.knee.observe(ahead, own, now - trip.sent_at)
-        if self._may_learn(now):
-            self.model.observe(features(*trip.met), now - trip.sent_at)
+        self.model.observe(features(*trip.met), now - trip.sent_at)
 
     def finish(self, trip: Trip, num_tokens: int, now: float) -> None:
         """An answer of so many tokens is whole; 0 where nobody knows."""

@@ -22,44 +22,43 @@ def _turns(*texts: str) -> dict[str, Any]:
 
 def test_demand_next_turn_begins_with_the_blocks_of_the_one_before() -> None:
     """A conversation grows at its end, so what was sent before is found again."""
-    first = read_demand(make_call(extra=_turns("a" * 4000)), wants_blocks=True)
-    second = read_demand(make_call(extra=_turns("a" * 4000, "b" * 1000, "c" * 1000)), wants_blocks=True)
+    first = read_demand(make_call(extra=_turns("a" * 6000)), wants_blocks=True)
+    second = read_demand(make_call(extra=_turns("a" * 6000, "b" * 2000, "c" * 2000)), wants_blocks=True)
 
     assert len(first.blocks) == 3
     assert second.blocks[:3] == first.blocks
     assert len(second.blocks) == 5
-    assert first.tokens == pytest.approx(4000 / 4, rel=0.05)
+    assert first.tokens == pytest.approx(6000 / 4, rel=0.05)
 
 
-@given(st.binary(max_size=5000), st.integers(0, 4999))
+@given(st.binary(max_size=8000), st.integers(0, 7999))
 def test_demand_blocks_differ_from_the_first_changed_byte_on(text: bytes, place: int) -> None:
     """Blocks before a change are the same, all from it on are others: a block stands for everything before it too."""
     place = place % max(1, len(text))
     changed = text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :] if text else b""
     before, after = hash_blocks(text, "salt"), hash_blocks(changed, "salt")
 
-    assert len(before) == len(after) == len(text) // 1024
-    assert [one == other for one, other in zip(before, after, strict=True)] == [
-        number < place // 1024 for number in range(len(before))
-    ]
+    ends = [4 * tokens for tokens in ENDS_TOKENS if 4 * tokens <= len(text)]
+    assert len(before) == len(after) == len(ends)
+    assert [one == other for one, other in zip(before, after, strict=True)] == [end <= place for end in ends]
 
 
 def test_demand_tenants_and_models_share_no_block() -> None:
     """Who asks, and for what, is part of every hash."""
-    calls = [make_call("x" * 4000, tenant=tenant, model=model) for tenant in ("a", "b") for model in ("m", "n")]
+    calls = [make_call("x" * 6000, tenant=tenant, model=model) for tenant in ("a", "b") for model in ("m", "n")]
     blocks = [block for call in calls for block in read_demand(call, wants_blocks=True).blocks]
 
     assert len(set(blocks)) == len(blocks) == 4 * 3
 
 
-def test_demand_blocks_grow_so_that_a_book_has_some_two_hundred() -> None:
-    """Half a megabyte is 176 blocks, and what is longer has no more."""
-    for num_bytes in (512 * 1024, 4 * 1024**2):
+def test_demand_blocks_grow_so_that_a_book_has_some_hundred_and_fifty() -> None:
+    """Some half a megabyte is 145 blocks, and what is longer has no more."""
+    for num_bytes in (513 * 1024, 4 * 1024**2):
         demand = read_demand(make_call("x" * num_bytes), wants_blocks=True)
-        assert len(demand.blocks) == len(ENDS_TOKENS) == 176
+        assert len(demand.blocks) == len(ENDS_TOKENS) == 145
         assert demand.tokens >= num_bytes // 4
     assert all(later > earlier for earlier, later in itertools.pairwise(ENDS_TOKENS))
-    assert ENDS_TOKENS[:3] == (256, 512, 768)
+    assert ENDS_TOKENS[:3] == (256, 768, 1280)
 
 
 @pytest.mark.parametrize(

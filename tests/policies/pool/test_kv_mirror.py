@@ -153,7 +153,7 @@ def test_mirror_keeps_what_it_knows_however_small_the_configured_cache() -> None
 
 def test_mirror_in_doubt_keeps_what_it_knew_as_a_guess_that_can_be_forgotten() -> None:
     """After a gap nothing is certain, and nothing is thrown away either, as far as there is room for guesses."""
-    gateway = Gateway(capacity_tokens=2 * ENDS_TOKENS[0])
+    gateway = Gateway(capacity_tokens=ENDS_TOKENS[1])
     gateway.apply(_stored([1, 2, 3, 4], "abcdefghijklmnop"))
 
     gateway.mirror.doubt()
