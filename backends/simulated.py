@@ -133,9 +133,6 @@ class Simulated:
         ContextLengthExceeded and UnknownPath for what it cannot answer.
         """
         self._sent += 1
-        if self._driver.is_closed:
-            self._failed += 1
-            raise ConnectFailed(f"backend {self._name} is closed")
         config = self._config
         question = read_question(call, output_tokens=config.output_tokens, block_tokens=config.block_tokens)
         work = Work(question.prompt_tokens, question.output_tokens, question.blocks, question.cached_tokens)
@@ -147,6 +144,9 @@ class Simulated:
         call.facts.sent_at = self._clock.now()
         if config.overhead_us:
             await self._clock.sleep(config.overhead_us * 1e-6)
+        if self._driver.is_closed:
+            self._failed += 1
+            raise ConnectFailed(f"backend {self._name} is closed")
         flight = Flight(self._driver, call, work)
         try:
             if call.stream:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from backends.clock import Clock
-from backends.errors import UpstreamError
 from policies.admission.fairness import Counters
 from policies.admission.gate import Caller, Gate
 from policies.pool.fleet import Fleet
@@ -82,20 +81,7 @@ class Admission:
     def _let_in(self, lines: list[Gate], now: float) -> None:
         while lines:
             gate = lines[0] if len(lines) == 1 else min(lines, key=lambda each: each.line.rank())
-            caller, full = gate.next(now)
-            if caller.has_left:
-                gate.line.remove(caller)
-            else:
-                try:
-                    admitted = gate.place(caller, full, now)
-                except UpstreamError as error:
-                    gate.leave(caller, error, now)
-                else:
-                    if admitted is None:
-                        lines.remove(gate)
-                        continue
-                    gate.leave(caller, admitted, now)
-            if not gate.line:
+            if not gate.call_up(now) or not gate.line:
                 lines.remove(gate)
 
     def _joined(self, gate: Gate, caller: Caller) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from asyncio import Future, get_running_loop
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -44,8 +44,9 @@ _CLIENTS: Mapping[str, Callable[[Call], str]] = {
 }
 """Whose turn a call takes, by what fairness goes by."""
 
-Shed = Literal["late", "full", "waited"]
-"""Why a call was turned away: it could not be in time, too many wait, it has waited for as long as it may."""
+Shed = Literal["late", "long", "full", "waited"]
+"""Why a call was turned away: it could not be in time, others could not for its sake, too many wait, it has waited for
+as long as it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Gate:
         client = self._client_of(call)
         waiting = Caller(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
         facts.waited_s = now - arrived_at
-        if not self.line and (admitted := self.place(waiting, self._full(waiting, now), now)) is not None:
+        if not self.line and (admitted := self._place(waiting, self._full(waiting, now), now)) is not None:
             return admitted
         try:
             return await self._wait(waiting, call, now)
@@ -173,21 +174,39 @@ class Gate:
         yields = now < self._yields_until[head.priority]
         return head.has_left or (replica in self._replicas and self._judge.has_room(replica, head, now, yields=yields))
 
-    def next(self, now: float) -> tuple[Caller, list[int]]:
-        """Whose turn it is, and the members that have no room for it; of the client's first few calls the one that
-        gains most of what is cached by going now."""
+    def call_up(self, now: float) -> bool:
+        """Send off, or turn away, one of those who wait; False where there is no room for whose turn it is."""
+        for caller, full in self._next(now):
+            if caller.has_left:
+                self.line.remove(caller)
+                return True
+            try:
+                outcome: Admitted | UpstreamError | None = self._place(caller, full, now)
+            except UpstreamError as error:
+                outcome = error
+            if outcome is not None:
+                self.leave(caller, outcome, now)
+                return True
+        return False
+
+    def _next(self, now: float) -> Iterator[tuple[Caller, list[int]]]:
+        """Whose turn it is, and the members that have no room for it.
+
+        Of the client's first few calls the one that gains most of what is cached by going now; if it cannot go after
+        all, for what it would gain is out of rotation, the first.
+        """
         head = self.line.head()
         full = self._full(head, now)
-        if len(full) == len(self._replicas) or head.leave_at - now < _HURRY * (head.deadline - head.arrived_at):
-            return head, full
-        few = self.line.next_few(_FEW)
-        if len(few) == 1:
-            return head, full
-        yields = now < self._yields_until[head.priority]
-        caller = max(few, key=partial(self._gain, full, yields, now))
-        return caller, full if caller is head else self._full(caller, now)
+        if len(full) < len(self._replicas) and head.leave_at - now >= _HURRY * (head.deadline - head.arrived_at):
+            few = self.line.next_few(_FEW)
+            if len(few) > 1:
+                yields = now < self._yields_until[head.priority]
+                best = max(few, key=partial(self._gain, full, yields, now))
+                if best is not head:
+                    yield best, self._full(best, now)
+        yield head, full
 
-    def place(self, waiting: Caller, full: list[int], now: float) -> Admitted | None:
+    def _place(self, waiting: Caller, full: list[int], now: float) -> Admitted | None:
         """A member for a call, other than those that are `full`; None where all are.
 
         Raises: Overloaded where it is too late for every other one; NoBackendAvailable.
@@ -196,13 +215,16 @@ class Gate:
         closed = full.copy()
         num_full = len(closed)
         if num_full < len(self._replicas):
+            why: Shed = "late"
             while (index := chooser.choose(closed, demand)) is not None:
                 replica = self._replicas[index]
                 if self._judge.is_in_time(replica, waiting, now):
-                    return self._let_in(index, demand, waiting.client, waiting.deadline - waiting.arrived_at, now)
+                    if not self._judge.spoils(replica, waiting):
+                        return self._let_in(index, demand, waiting.client, waiting.deadline - waiting.arrived_at, now)
+                    why = "long"
                 closed.append(index)
             if len(closed) > num_full:
-                raise self.refusal(waiting, "late", now)
+                raise self.refusal(waiting, why, now)
         # Whom it would choose is not asked for: those who take turns would count that as one.
         retry_in_s = chooser.retry_in_s()
         if retry_in_s is None or retry_in_s > 0:
@@ -225,6 +247,7 @@ class Gate:
             drained_s = min(drained_s, max(self._all_gone_at - now, 0.0))
         said = {
             "late": f"has more to do than it can: the first token could not come within {limit_s:.3g} s",
+            "long": "has streams that could not make up for the time that this prompt takes while others wait",
             "full": f"has {len(self.line)} calls waiting with {self.line.tokens} tokens, and no more may",
             "waited": f"has had no room for {now - waiting.arrived_at:.3g} s",
         }[why]
@@ -269,12 +292,12 @@ class Gate:
             if not self._judge.has_room(replica, waiting, now, yields=yields)
         ]
 
-    def _gain(self, full: Collection[int], yields: bool, now: float, waiting: Caller) -> int:
+    def _gain(self, full: Collection[int], yields: bool, now: float, waiting: Caller) -> float:
         """How many tokens more of a prompt a member holds that has room for it than those that have none: what would be
-        lost if it went to another one, or later."""
+        lost if it went to another one, or later. Minus infinity where it cannot go."""
         demand = waiting.demand
         demand.matched = None
-        here, elsewhere = -1, 0
+        here, elsewhere = -inf, 0
         for index, replica in enumerate(self._replicas):
             cached = demand.tokens - replica.uncached(demand)
             if index not in full and self._judge.has_room(replica, waiting, now, yields=yields):

@@ -63,13 +63,22 @@ class Judge:
         return held <= _MAX_FULL * replica.cache_tokens and model.gap_s(held) <= gap_limit_s
 
     def is_in_time(self, replica: Replica, waiting: Waiting, now: float) -> bool:
-        """Whether a call's first token would come in time, and the streams that it holds up would stay so.
-
-        An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out.
-        """
+        """An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out."""
         if self._policy.on_overload == "queue" or replica.model.doubt is not None or not replica.in_flight.requests:
             return True
-        return now + _latest_s(replica, waiting.demand) <= waiting.deadline and not self._spoils(replica, waiting)
+        return now + _latest_s(replica, waiting.demand) <= waiting.deadline
+
+    def spoils(self, replica: Replica, waiting: Waiting) -> bool:
+        """Whether computing a prompt takes more time than the streams there have to spare within their limit."""
+        model = replica.model
+        usual_s = model.seconds_between_tokens
+        has_streams = replica.in_flight.requests and usual_s
+        if self._policy.on_overload == "queue" or model.doubt is not None or not has_streams:
+            return False
+        demand = waiting.demand
+        limit_s = min(waiting.slo.token_gap_s, self._slo.token_gap_s)
+        spare_s = max(limit_s - usual_s, _NOT_FELT * limit_s)
+        return replica.predict_alone(demand.tokens, replica.uncached(demand)) > _CATCHES_UP * spare_s
 
     def is_early(self, replica: Replica, demand: Demand, left_s: float) -> bool:
         """Whether a call with so long to its limit would begin well before it, whatever the backend has to do."""
@@ -89,16 +98,6 @@ class Judge:
             if replica.model.doubt is None
         ]
         return waiting.deadline - min(alone_s, default=0.0)
-
-    def _spoils(self, replica: Replica, waiting: Waiting) -> bool:
-        """Whether computing a prompt takes more time than the streams there have to spare within their limit."""
-        demand = waiting.demand
-        usual_s = replica.model.seconds_between_tokens
-        if not usual_s:
-            return False
-        limit_s = min(waiting.slo.token_gap_s, self._slo.token_gap_s)
-        spare_s = max(limit_s - usual_s, _NOT_FELT * limit_s)
-        return replica.predict_alone(demand.tokens, replica.uncached(demand)) > _CATCHES_UP * spare_s
 
 
 def _latest_s(replica: Replica, demand: Demand) -> float:

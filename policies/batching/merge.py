@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backends.protocol import Call, Facts, Operation, Usage
+from policies.cache.key import digest_of
 
 Inputs = list[str] | list[list[int]]
 """Texts, or texts as token ids; never both."""
@@ -26,7 +27,6 @@ _CLIENT_PREFIXES = (b"x-b3-", b"x-datadog-", b"x-stainless-")
 """Fields that tell of a client, its library or its trace, and nothing of what it asks for."""
 
 _Item = dict[str, msgspec.Raw]
-_encode_fields = msgspec.json.Encoder(order="deterministic").encode
 _encode_answer = msgspec.json.Encoder().encode
 _read_answer = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_items = msgspec.json.Decoder(list[_Item]).decode
@@ -75,8 +75,8 @@ def group_of(call: Call, inputs: Inputs) -> Hashable:
         call.timeouts,
         call.slo,
         tuple([field for field in call.headers if not _tells_of_client(field[0])]),
-        # As text: 1, 1.0 and true are three values of a field.
-        _encode_fields({name: value for name, value in call.body.items() if name != "input"}),
+        # Python takes 1, 1.0 and true for equal.
+        digest_of(({name: value for name, value in call.body.items() if name != "input"},)),
     )
 
 

@@ -155,11 +155,12 @@ class Replica:
         met = load.waiting_tokens, uncached, tokens, load.decoding, held, lacking if lacking > 0 else 0
         if model.doubt is None:
             self.work_s += uncached * model.seconds_per_token
-        trip = Trip(load, uncached, tokens + answer, demand.is_stream, met, now)
         if demand.blocks:
             self._prompt_tokens += tokens
             self._matched_tokens += tokens - uncached
             self._index.store(self.slot, demand.blocks, demand.ends)
+        trip = Trip(load, uncached, tokens + answer, demand.is_stream, met, now)
+        if demand.blocks:
             trip.on_end = partial(self._index.release, self.slot, demand.blocks)
         return trip
 

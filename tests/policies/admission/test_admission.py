@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.errors import ConnectFailed, NoBackendAvailable, Overloaded
-from backends.protocol import Priority, Slo
+from backends.protocol import Call, Priority, Slo
 from gateway.simulate.virtual_loop import VirtualClock
 from tests.support.admission import Desk, OneAtATime, Site, answered, asking, client, in_virtual_time, learned
+from tests.support.calls import make_call
 from tests.support.pool import error_reply
 
 SLO = {"ttft": "2s", "ttft_per_1k_prompt": "0s", "tpot": "1s"}
@@ -607,6 +608,81 @@ def test_admission_closed_leaves_no_timer() -> None:
         timers = [timer for _, _, timer in asyncio.get_running_loop()._timers if not timer.cancelled()]  # type: ignore[attr-defined]
         # What is left is the desk's own sleep, which was cancelled with its caller.
         assert [timer for timer in timers if "Admission" in repr(timer)] == []
+
+    in_virtual_time(main)
+
+
+class Talks:
+    """Prompts of one letter at two backends with room for 6,000 tokens each, on a route where nobody is turned away."""
+
+    def __init__(self, site: Site, desks: dict[str, Desk], clock: VirtualClock) -> None:
+        self.calls: list[Call] = []
+        self.tasks: list[asyncio.Future[str]] = []
+        self._site = site
+        self._desks = desks
+        self._clock = clock
+        for replica in site.replicas:
+            learned(replica)
+            replica.resize(6000)
+
+    async def send(
+        self, tenant: str, letter: str, tokens: int, *, rest_s: float = 60.0, only: int | None = None
+    ) -> None:
+        """The next one, whose answer takes so long; to one backend, where the other is said to have no room."""
+        for desk in self._desks.values():
+            desk.rest_s = rest_s
+        for index, replica in enumerate(self._site.replicas):
+            replica.cache_tokens = 6000 if only in (index, None) else 1
+        call = make_call(letter * 4 * tokens, stream=True, deadline=self._clock.now() + 1000, tenant=tenant)
+        self.calls.append(call)
+        self.tasks.append(asyncio.ensure_future(answered(self._site.pool(), call)))
+        await self._clock.sleep(0.2)
+
+
+def _two_desks(clock: VirtualClock) -> tuple[Site, dict[str, Desk]]:
+    desks = {name: Desk(name, clock, first_s=0.1) for name in ("one", "two")}
+    limits = {"ttft": "40s", "ttft_per_1k_prompt": "0s", "tpot": "1s"}
+    gate = {"on_overload": "queue", "max_wait": "60s"}
+    return Site(clock, desks, all={"slo": limits, "retry": NO_RETRY, "admission": gate}), desks
+
+
+def test_admission_call_without_room_holds_up_no_other_of_its_client() -> None:
+    """Of one client's calls the one goes that gains most by it; not one for which there is room nowhere."""
+
+    async def main(clock: VirtualClock) -> None:
+        site, desks = _two_desks(clock)
+        async with site:
+            talks = Talks(site, desks, clock)
+            await talks.send("ann", "c", 3000, only=0)
+            await talks.send("bob", "y", 2200, only=1)
+            await talks.send("bob", "z", 3000, only=1, rest_s=5.0)
+            await talks.send("ann", "c", 3050)
+            await talks.send("ann", "q", 5500)
+
+            assert [await task for task in talks.tasks] == ["answered"] * 5
+            assert [round(call.facts.waited_s or 0.0) for call in talks.calls[:4]] == [0, 0, 0, 5]
+
+    in_virtual_time(main)
+
+
+def test_admission_call_whose_backend_is_out_of_rotation_holds_up_no_other_of_its_client() -> None:
+    """What it would gain there is of no use now, so the first one goes where it can."""
+
+    async def main(clock: VirtualClock) -> None:
+        site, desks = _two_desks(clock)
+        async with site:
+            talks = Talks(site, desks, clock)
+            await talks.send("ann", "q", 5000, only=0, rest_s=4.0)
+            await talks.send("bob", "y", 2200, only=1)
+            await talks.send("bob", "z", 3000, only=1, rest_s=5.0)
+            await talks.send("ann", "d", 2900)
+            await talks.send("ann", "q", 5500)
+            [breaker] = site.pool().breakers_of(desks["one"])
+            breaker.mark_down(30.0)
+
+            assert [await task for task in talks.tasks] == ["answered"] * 5
+            assert talks.calls[3].facts.backend == "two"
+            assert (talks.calls[3].facts.waited_s or 0.0) < 6
 
     in_virtual_time(main)
 

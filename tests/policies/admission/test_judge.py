@@ -42,7 +42,8 @@ def is_in_time(replica: Replica, tokens: int, cached: int = 0, on_overload: str 
     demand.matched = {replica.slot: 1} if cached else {}
     policy = AdmissionPolicy.model_validate({"on_overload": on_overload})
     waiting = Waiting(demand, LIMITS, client="ann", priority=Priority.NORMAL, arrived_at=0.0)
-    return Judge(policy, LIMITS).is_in_time(replica, waiting, 0.0)
+    judge = Judge(policy, LIMITS)
+    return judge.is_in_time(replica, waiting, 0.0) and not judge.spoils(replica, waiting)
 
 
 def test_judge_prompt_that_streams_cannot_make_up_for_is_not_in_time() -> None:
