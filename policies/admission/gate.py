@@ -181,11 +181,12 @@ class Gate:
                 self.line.remove(caller)
                 return True
             try:
-                outcome: Admitted | UpstreamError | None = self._place(caller, full, now)
+                admitted = self._place(caller, full, now)
             except UpstreamError as error:
-                outcome = error
-            if outcome is not None:
-                self.leave(caller, outcome, now)
+                self.leave(caller, error, now)
+                return True
+            if admitted is not None:
+                self.leave(caller, admitted, now)
                 return True
         return False
 
