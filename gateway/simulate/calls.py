@@ -36,17 +36,7 @@ class CallMaker:
         key = self._keys.get(request.client)
         return key.tenant if key is not None else request.client or "default"
 
-    def call(
-        self,
-        request: TraceRequest,
-        facts: Facts,
-        *,
-        number: int,
-        route: str,
-        timeouts: Timeouts,
-        slo: Slo,
-        now: float,
-    ) -> Call:
+    def call(self, request: TraceRequest, *, number: int, route: str, timeouts: Timeouts, slo: Slo, now: float) -> Call:
         """The call, as the endpoint would hand it to the route's stack at `now`."""
         model = self.model_of(request)
         key = self._keys.get(request.client)
@@ -71,7 +61,7 @@ class CallMaker:
             },
             model=model,
             deadline=now + timeouts.total_s,
-            facts=facts,
+            facts=Facts(),
             headers=_HEADERS,
             stream=True,
             include_usage=True,

@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from backends.errors import ConfigurationError, SlipstreamError
-from backends.protocol import CacheOutcome, Facts, Reply, Slo
+from backends.protocol import CacheOutcome, Reply, Slo
 from backends.registry import Registry
 from backends.stream import StreamEnd
 from gateway.assemble import assemble, build_store
@@ -202,21 +202,15 @@ class _Simulation:
         """One client: asks, and reads the answer to its end."""
         arrived_at = self._clock.now()
         assert stack.slo is not None, "refitted routes have limits"
-        facts = Facts()
+        call = self._maker.call(
+            request, number=number, route=stack.policy.name, timeouts=stack.timeouts, slo=stack.slo, now=arrived_at
+        )
+        facts = call.facts
         first_token_at = arrived_at
         try:
-            # The call has no name here: its prompt is long, and nobody needs it while the answer comes.
-            reply = await stack.backend.send(
-                self._maker.call(
-                    request,
-                    facts,
-                    number=number,
-                    route=stack.policy.name,
-                    timeouts=stack.timeouts,
-                    slo=stack.slo,
-                    now=arrived_at,
-                )
-            )
+            reply = await stack.backend.send(call)
+            # Its prompt is long, and nobody needs it while the answer comes.
+            del call
             fate = _fate_of(reply.status)
             if fate is Fate.ANSWERED:
                 first_token_at = self._clock.now()

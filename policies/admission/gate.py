@@ -171,8 +171,7 @@ class Gate:
     def is_freed(self, replica: Replica, now: float) -> bool:
         """Whether somebody can go now that this backend has come to have less to do, if nothing else has changed."""
         head = self.line.head()
-        yields = now < self._yields_until[head.priority]
-        return head.has_left or (replica in self._replicas and self._judge.has_room(replica, head, now, yields=yields))
+        return head.has_left or (replica in self._replicas and self._has_room(replica, head, now))
 
     def call_up(self, now: float) -> bool:
         """Send off, or turn away, one of those who wait; False where there is no room for whose turn it is."""
@@ -201,8 +200,7 @@ class Gate:
         if len(full) < len(self._replicas) and head.leave_at - now >= _HURRY * (head.deadline - head.arrived_at):
             few = self.line.next_few(_FEW)
             if len(few) > 1:
-                yields = now < self._yields_until[head.priority]
-                best = max(few, key=partial(self._gain, full, yields, now))
+                best = max(few, key=partial(self._gain, full, now))
                 if best is not head:
                     yield best, self._full(best, now)
         yield head, full
@@ -286,14 +284,12 @@ class Gate:
     def _full(self, waiting: Caller, now: float) -> list[int]:
         """The members that have no room for a call."""
         waiting.demand.matched = None
-        yields = now < self._yields_until[waiting.priority]
-        return [
-            index
-            for index, replica in enumerate(self._replicas)
-            if not self._judge.has_room(replica, waiting, now, yields=yields)
-        ]
+        return [index for index, replica in enumerate(self._replicas) if not self._has_room(replica, waiting, now)]
 
-    def _gain(self, full: Collection[int], yields: bool, now: float, waiting: Caller) -> float:
+    def _has_room(self, replica: Replica, waiting: Caller, now: float) -> bool:
+        return self._judge.has_room(replica, waiting, now, yields=now < self._yields_until[waiting.priority])
+
+    def _gain(self, full: Collection[int], now: float, waiting: Caller) -> float:
         """How many tokens more of a prompt a member holds that has room for it than those that have none: what would be
         lost if it went to another one, or later. Minus infinity where it cannot go."""
         demand = waiting.demand
@@ -301,7 +297,7 @@ class Gate:
         here, elsewhere = -inf, 0
         for index, replica in enumerate(self._replicas):
             cached = demand.tokens - replica.uncached(demand)
-            if index not in full and self._judge.has_room(replica, waiting, now, yields=yields):
+            if index not in full and self._has_room(replica, waiting, now):
                 here = max(here, cached)
             else:
                 elsewhere = max(elsewhere, cached)

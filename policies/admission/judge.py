@@ -63,17 +63,13 @@ class Judge:
         return held <= _MAX_FULL * replica.cache_tokens and model.gap_s(held) <= gap_limit_s
 
     def is_in_time(self, replica: Replica, waiting: Waiting, now: float) -> bool:
-        """An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out."""
-        if self._policy.on_overload == "queue" or replica.model.doubt is not None or not replica.in_flight.requests:
-            return True
-        return now + _latest_s(replica, waiting.demand) <= waiting.deadline
+        """Whether its first token would come in time there, where that is asked for."""
+        return self._takes_all(replica) or now + _latest_s(replica, waiting.demand) <= waiting.deadline
 
     def spoils(self, replica: Replica, waiting: Waiting) -> bool:
         """Whether computing a prompt takes more time than the streams there have to spare within their limit."""
-        model = replica.model
-        usual_s = model.seconds_between_tokens
-        has_streams = replica.in_flight.requests and usual_s
-        if self._policy.on_overload == "queue" or model.doubt is not None or not has_streams:
+        usual_s = replica.model.seconds_between_tokens
+        if not usual_s or self._takes_all(replica):
             return False
         demand = waiting.demand
         limit_s = min(waiting.slo.token_gap_s, self._slo.token_gap_s)
@@ -98,6 +94,10 @@ class Judge:
             if replica.model.doubt is None
         ]
         return waiting.deadline - min(alone_s, default=0.0)
+
+    def _takes_all(self, replica: Replica) -> bool:
+        """An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out."""
+        return self._policy.on_overload == "queue" or replica.model.doubt is not None or not replica.in_flight.requests
 
 
 def _latest_s(replica: Replica, demand: Demand) -> float:

@@ -7,7 +7,6 @@ comes while it is busy goes together when it is free. What may share a call is `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
 from functools import partial
 
 import msgspec
@@ -61,7 +60,7 @@ class _Group:
 
     __slots__ = ("key", "window")
 
-    def __init__(self, key: Hashable, limits: Limits) -> None:
+    def __init__(self, key: bytes, limits: Limits) -> None:
         self.key = key
         self.window: Window[_Seat] = Window(limits)
 
@@ -96,7 +95,7 @@ class EmbeddingBatches(Stage):
         )
         self._patience_s = policy.patience
         self._clock = clock
-        self._groups: dict[Hashable, _Group] = {}
+        self._groups: dict[bytes, _Group] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._time = BatchTime()
         self._tally = Tally()

@@ -5,7 +5,7 @@ Pure. Vectors travel as the bytes that the upstream wrote, numbers and base64 al
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ _CLIENT_PREFIXES = (b"x-b3-", b"x-datadog-", b"x-stainless-")
 """Fields that tell of a client, its library or its trace, and nothing of what it asks for."""
 
 _Item = dict[str, msgspec.Raw]
-_encode_answer = msgspec.json.Encoder().encode
 _read_answer = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_items = msgspec.json.Decoder(list[_Item]).decode
 _read_index = msgspec.json.Decoder(int).decode
@@ -57,26 +56,27 @@ def inputs_of(call: Call, *, max_batch: int, max_bytes: int) -> Inputs | None:
     return inputs if len(inputs) <= max_batch else None
 
 
-def group_of(call: Call, inputs: Inputs) -> Hashable:
-    """Names those calls which may share an upstream call: everything that could change an answer.
+def group_of(call: Call, inputs: Inputs) -> bytes:
+    """Names those calls which may share an upstream call: 32 bytes of everything that could change an answer.
 
     Nothing of two tenants meets. All of the body counts but for `input`, fields that nobody knows included, and every
     header that travels but for those that tell of the client.
     """
     assert call.body is not None, "a call with inputs has a body"
-    return (
-        type(inputs[0]) is str,
-        call.tenant,
-        call.model,
-        call.method,
-        call.path,
-        call.query,
-        call.priority,
-        call.timeouts,
-        call.slo,
-        tuple([field for field in call.headers if not _tells_of_client(field[0])]),
-        # Python takes 1, 1.0 and true for equal.
-        digest_of(({name: value for name, value in call.body.items() if name != "input"},)),
+    return digest_of(
+        (
+            type(inputs[0]) is str,
+            call.tenant,
+            call.model,
+            call.method,
+            call.path,
+            call.query,
+            call.priority,
+            msgspec.structs.astuple(call.timeouts),
+            msgspec.structs.astuple(call.slo) if call.slo is not None else None,
+            [field for field in call.headers if not _tells_of_client(field[0])],
+            {name: value for name, value in call.body.items() if name != "input"},
+        )
     )
 
 
@@ -134,7 +134,7 @@ def parted(body: bytes, counts: Sequence[int], portions: Sequence[Portion]) -> l
         part: dict[str, Any] = {**answer, "data": data}
         if usage is not None:
             part["usage"] = _part_of(usage, portion)
-        bodies.append(_encode_answer(part))
+        bodies.append(msgspec.json.encode(part))
     return bodies
 
 

@@ -66,7 +66,7 @@ def read_demand(call: Call, *, wants_blocks: bool = False, written: tuple[bytes,
     return Demand(
         len(text) // BYTES_PER_TOKEN or 1,
         call.stream and call.operation in _GENERATED,
-        hash_blocks(text, salt) if wants_blocks and call.operation in _PROMPT_FIELDS else (),
+        hash_blocks(text, salt) if wants_blocks else (),
         ENDS_TOKENS,
         text[:_KEY_BYTES],
         dict(call.headers).get(SESSION_HEADER) or call.user.encode("utf-8", "surrogatepass"),

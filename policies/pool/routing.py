@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backends.protocol import Call
+from backends.protocol import Call, Operation
 from policies.pool.balance import Balancer, Share
 from policies.pool.breaker import CircuitBreaker
 from policies.pool.demand import Demand, read_demand
@@ -43,9 +43,9 @@ class Routing:
 
     def read(self, call: Call) -> Demand:
         """What the call asks for, for every attempt of it."""
-        if self._text is None or not self._wants_blocks:
-            return read_demand(call, wants_blocks=self._wants_blocks)
-        return read_demand(call, wants_blocks=True, written=self._text.read(call, self._model))
+        wants_blocks = self._wants_blocks and call.operation is not Operation.PASSTHROUGH
+        written = self._text.read(call, self._model) if wants_blocks and self._text is not None else None
+        return read_demand(call, wants_blocks=wants_blocks, written=written)
 
     def balancer(self, shares: Sequence[Share], breakers: Sequence[CircuitBreaker]) -> Balancer | LoadBalancer:
         """A balancer for some of the members."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import yaml
 
 from backends.errors import SlipstreamError
-from backends.protocol import Facts
 from backends.registry import Registry
 from gateway.assemble import assemble, build_store
 from gateway.cli.loading import read_policy
@@ -64,7 +63,7 @@ async def _ask(runtime: Runtime, clock: VirtualClock, number: int) -> None:
     assert stack.slo is not None
     request = TraceRequest(line=number, at_s=0.0, prompt_tokens=4000, output_tokens=20)
     call = CallMaker("m", {}).call(
-        request, Facts(), number=number, route="all", timeouts=stack.timeouts, slo=stack.slo, now=clock.now()
+        request, number=number, route="all", timeouts=stack.timeouts, slo=stack.slo, now=clock.now()
     )
     try:
         reply = await stack.backend.send(call)

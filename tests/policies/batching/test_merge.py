@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 import msgspec
@@ -67,7 +66,7 @@ def test_inputs_of_other_calls_are_none() -> None:
     assert inputs_of(make_call(operation=Operation.COMPLETION), max_batch=4, max_bytes=1000) is None
 
 
-def _group(value: object = "a", extra: dict[str, Any] | None = None, **fields: Any) -> Hashable:
+def _group(value: object = "a", extra: dict[str, Any] | None = None, **fields: Any) -> bytes:
     call = embed(value, extra, **fields)
     inputs = inputs_of(call, max_batch=4, max_bytes=1000)
     assert inputs is not None

@@ -63,23 +63,29 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def followed(*, replay: bool = True, is_up: bool = True, **publisher: Any) -> AsyncIterator[Followed]:
+async def listening(config: KvEventsConfig) -> AsyncIterator[tuple[KvFeed, PrefixIndex]]:
+    """A feed, and the index that it fills."""
+    text = EngineText(config, lambda folder: Words())
+    await text.open()
+    index = PrefixIndex()
+    feed = KvFeed("gpu", config, [index.add(100_000)], text, index=index, clock=SystemClock())
+    await feed.open()
+    try:
+        yield feed, index
+    finally:
+        await feed.aclose()
+
+
+@asynccontextmanager
+async def followed(*, replay: bool = True, **publisher: Any) -> AsyncIterator[Followed]:
     """A publisher, and a feed that listens to it."""
     async with Publisher(**publisher) as engine:
         asked = engine.replay if replay else None
         config = KvEventsConfig(endpoint=engine.endpoint, replay=asked, topic="kv", tokenizer="here", scope="global")
-        text = EngineText(config, lambda folder: Words())
-        await text.open()
-        index = PrefixIndex()
-        feed = KvFeed("gpu", config, [index.add(100_000)], text, index=index, clock=SystemClock())
-        await feed.open()
-        try:
-            following = Followed(engine, feed, index)
+        async with listening(config) as (feed, index):
             await engine.wait_subscribed()
             await until(lambda: feed.is_live and bool(engine.asked) is replay)
-            yield following
-        finally:
-            await feed.aclose()
+            yield Followed(engine, feed, index)
 
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
@@ -112,15 +118,8 @@ async def test_feed_asks_at_the_start_for_what_was_told_before(tells_topic: bool
         cache.serve(words(A))
         publisher.lose(*cache.take_events())
         config = KvEventsConfig(endpoint=publisher.endpoint, replay=publisher.replay, tokenizer="here", scope="global")
-        text = EngineText(config, lambda folder: Words())
-        await text.open()
-        index = PrefixIndex()
-        feed = KvFeed("gpu", config, [index.add(100_000)], text, index=index, clock=SystemClock())
-        await feed.open()
-        try:
+        async with listening(config) as (feed, _):
             await until(lambda: feed.num_blocks == 2)
-        finally:
-            await feed.aclose()
 
         assert publisher.asked == [0]
         assert feed.num_blocks == 0
