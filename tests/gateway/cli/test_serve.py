@@ -51,6 +51,16 @@ async def test_serve_without_anything_prints_a_line_that_works() -> None:
         assert "warning" not in gateway.stderr
 
 
+@pytest.mark.skipif(not has_embedded_models(), reason="the engine is not installed")
+async def test_serve_without_anything_takes_little_memory() -> None:
+    """Models of 11 MB are given the room that they need, not what a machine has to spare; PyTorch is most of it."""
+    async with start_gateway(None) as gateway:
+        await try_it(gateway)
+        taken_mib = gateway.rss_mib()
+
+    assert taken_mib < 450
+
+
 async def test_serve_with_a_file_prints_a_line_with_its_key() -> None:
     """The line takes the key from where the policy takes it, and asks for a model that the policy names."""
     async with start_gateway(WITH_KEY, environ={"FIRST_KEY": "sk-first"}) as gateway:
