@@ -1,7 +1,8 @@
 """Lines that a route answers as calls of its own: a few at once, of the lowest priority, tenants in turn.
 
 What nobody has worked on is waited out (429, 503, no connection); what somebody has is tried a few times. Lines in
-flight are noted nowhere but here, so those of a process that ends are asked again by the next one.
+flight are noted nowhere but here, so those of a process that ends are asked again by the next one; an answer that the
+ledger does not take is held until it does, and its hand asks for nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gateway.batches.records import BatchRow, LineRow, Result
 from gateway.core import Core
 from gateway.decode import decode_body
 from gateway.exchange import Exchange
+from gateway.ledger.room import Room
 from gateway.relay import JSON_HEADER
 from gateway.runtime import Runtime, Stack
 
@@ -46,11 +48,19 @@ class LineCalls:
     """The calls of all routes. `run` is one of a route's hands: it goes on for as long as there is a line for it."""
 
     def __init__(
-        self, core: Core, store: BatchStore, files: FileStore, *, outcomes: Outcomes, retry_after: RetryAfter
+        self,
+        core: Core,
+        store: BatchStore,
+        files: FileStore,
+        *,
+        room: Room,
+        outcomes: Outcomes,
+        retry_after: RetryAfter,
     ) -> None:
         self._core = core
         self._store = store
         self._files = files
+        self._room = room
         self._outcomes = outcomes
         self._retry_after = retry_after
         self._taking = asyncio.Lock()
@@ -69,7 +79,7 @@ class LineCalls:
 
     async def run(self, route: str) -> None:
         """Answer lines that wait for the route, one after the other, until there is none."""
-        while not self.is_paused(route):
+        while self._room.has_room and not self.is_paused(route):
             async with self._taking:
                 taken = await self._take(route)
                 if taken is None:
@@ -177,12 +187,12 @@ class LineCalls:
         status = outcome.status
         is_free = status in _FREE or (isinstance(outcome, SlipstreamError) and outcome.retryable)
         if is_free or (status >= 500 and line.attempts + 1 < MAX_ATTEMPTS):
-            pause_s = self._pause(exchange.route, line, outcome, is_free=is_free)
-            await self._store.postpone(line, self._core.clock.wall() + pause_s, counts=not is_free)
+            due = self._core.clock.wall() + self._pause(exchange.route, line, outcome, is_free=is_free)
+            await self._room.keep(lambda: self._store.postpone(line, due, counts=not is_free))
             return
         self._pauses.pop(exchange.route, None)
         result = _result(line, exchange, outcome)
-        await self._outcomes.settle(exchange.route, exchange.facts.backend, [result])
+        await self._room.keep(lambda: self._outcomes.settle(exchange.route, exchange.facts.backend, [result]))
 
     def _pause(self, route: str, line: LineRow, outcome: Reply | SlipstreamError, *, is_free: bool) -> float:
         """For how long to leave the line alone, and where its backends take no more, the whole route."""

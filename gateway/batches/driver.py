@@ -29,6 +29,7 @@ from gateway.batches.provider import Provider
 from gateway.batches.records import BatchRow
 from gateway.batches.work import Work
 from gateway.core import Core
+from gateway.ledger.room import Room
 from gateway.runtime import Runtime
 from policies.schema_batch import BatchPolicy
 
@@ -56,6 +57,8 @@ class BatchStatistics(msgspec.Struct, frozen=True):
     routes: Mapping[str, RouteQueue] = {}
     jobs: Mapping[str, int] = {}
     stored_bytes: int = 0
+    is_full: bool = False
+    """Whether lines wait because the ledger's disk has no room for their answers."""
 
 
 class Driver:
@@ -69,6 +72,7 @@ class Driver:
         store: BatchStore,
         files: FileStore,
         jobs: JobStore,
+        room: Room,
         calls: LineCalls,
         provider: Provider,
         outcomes: Outcomes,
@@ -78,6 +82,7 @@ class Driver:
         self._store = store
         self._files = files
         self._jobs = jobs
+        self._room = room
         self._calls = calls
         self._provider = provider
         self._outcomes = outcomes
@@ -87,6 +92,7 @@ class Driver:
         self._routes: dict[int, set[str]] = {}
         self._unfinished: Sequence[BatchRow] = ()
         self._due: dict[str, float] = {}
+        self._is_full = False
         self.statistics = BatchStatistics()
 
     def wake(self) -> None:
@@ -123,12 +129,14 @@ class Driver:
         await self._find_routes(running, runtime)
         for batch in self._unfinished:
             self._look_at(batch)
-        self._answer(running, runtime)
-        if self._is_due("collect", _COLLECT_EVERY_S):
-            await self._provider.collect()
+        self._is_full = bool(running) and not await self._room.ensure()
+        if not self._is_full:
+            self._answer(running, runtime)
+            if self._is_due("collect", _COLLECT_EVERY_S):
+                await self._provider.collect()
         now = self._core.clock.wall()
         for job in await self._jobs.unsettled():
-            if job.next_at <= now:
+            if job.next_at <= now and not (self._is_full and job.state == "new"):
                 self._work.start(("a provider's part", job.seq), partial(self._provider.step, job), self.wake)
         if self._is_due("look", _LOOK_EVERY_S):
             await self._look_around()
@@ -201,6 +209,7 @@ class Driver:
             routes={route: RouteQueue(number, max(0.0, now - since)) for route, number, since in waiting},
             jobs=Counter(job.route for job in await self._jobs.unsettled()),
             stored_bytes=self.statistics.stored_bytes,
+            is_full=self._is_full,
         )
 
     async def _sweep(self) -> None:

@@ -15,6 +15,7 @@ from gateway.batches.provider import Provider
 from gateway.batches.records import TABLES
 from gateway.core import Core
 from gateway.ledger.database import Database
+from gateway.ledger.room import Room
 from policies.schema_batch import LedgerStore
 
 
@@ -30,7 +31,8 @@ class Batches:
         self.store = BatchStore(self._database, self.files, clock, max_batches=limits.max_batches, keep_s=limits.keep)
         jobs = JobStore(self._database, clock)
         self._outcomes = Outcomes(core, self.store, amount)
-        calls = LineCalls(core, self.store, self.files, outcomes=self._outcomes, retry_after=retry_after)
+        room = Room(folder, clock)
+        calls = LineCalls(core, self.store, self.files, room=room, outcomes=self._outcomes, retry_after=retry_after)
         provider = Provider(core, self.files, jobs, outcomes=self._outcomes, retry_after=retry_after)
         self._driver = Driver(
             core,
@@ -38,6 +40,7 @@ class Batches:
             store=self.store,
             files=self.files,
             jobs=jobs,
+            room=room,
             calls=calls,
             provider=provider,
             outcomes=self._outcomes,
