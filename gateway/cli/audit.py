@@ -7,34 +7,15 @@ from collections.abc import Sequence
 from random import Random
 from statistics import quantiles
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
-from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from backends.config import Secret
 from gateway.cli.audit_timing import CannotAudit, Client, Sign, look_for_signs
 from gateway.cli.models import json_option, progress_bar, table
-from gateway.settings import environment
+from gateway.cli.parameters import KeyReference, gateway_address
 
-_SECRET: TypeAdapter[SecretStr] = TypeAdapter(Secret)
 _QUANTILES = {"p10": 9, "p50": 49, "p90": 89, "p99": 98}
 _TIMES = ("first byte", "last byte")
-
-
-class _Key(click.ParamType[str]):
-    """A key, named by where it is."""
-
-    name = "env:NAME|file:PATH"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The key itself. Raises: BadParameter, which does not repeat what was given."""
-        try:
-            return _SECRET.validate_python(value, context={"environ": environment()}).get_secret_value()
-        except ValidationError as error:
-            # The rule speaks of policy files: on a command line a key is seen by every process of the machine.
-            said = error.errors()[0]["msg"].removeprefix("Value error, ").replace("the file itself", "the command")
-            self.fail(said, param, ctx)
 
 
 class _Failure(click.ClickException):
@@ -43,23 +24,16 @@ class _Failure(click.ClickException):
     exit_code = 2
 
 
-def _address(context: click.Context, parameter: click.Parameter, url: str) -> str:
-    del context, parameter
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-        raise click.BadParameter("a gateway's address is like http://127.0.0.1:8080")
-    return url
-
-
 @click.group()
 def audit() -> None:
     """Look at a running gateway as somebody would who means no good."""
 
 
 @audit.command()
-@click.argument("url", callback=_address)
+@click.argument("url", callback=gateway_address)
 @click.option("--model", required=True, help="The model to ask for: its route is the one that is audited.")
-@click.option("--key-a", required=True, type=_Key(), help="The key of who asks first.")
-@click.option("--key-b", required=True, type=_Key(), help="The key, of another tenant, of who wants to know.")
+@click.option("--key-a", required=True, type=KeyReference(), help="The key of who asks first.")
+@click.option("--key-b", required=True, type=KeyReference(), help="The key, of another tenant, of who wants to know.")
 @click.option(
     "--questions",
     type=click.IntRange(20, 100_000),

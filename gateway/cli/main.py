@@ -99,6 +99,11 @@ class LazyGroup(click.Group):
             "Find out whether one tenant can tell from a running gateway what another has asked.",
             "slipstream audit timing http://127.0.0.1:8080 --model help --key-a env:RED_KEY --key-b env:BLUE_KEY",
         ),
+        "selftest": Deferred(
+            "gateway.cli.selftest:selftest",
+            "Try what can go wrong: lying upstreams and hostile clients against a copy of a policy.",
+            "slipstream selftest policy.yaml --quick",
+        ),
         "size": Deferred(
             "gateway.cli.size:size",
             "Work out what a model needs of a GPU, and how fast it could be there.",

@@ -1,0 +1,175 @@
+"""What checks work at: the copied policy with its lying upstreams and a gateway over it, and others besides.
+
+It is also the way to scenarios of one's own: `upstreams(n)` and `gateway(policy)` need nothing of the copied policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Self
+
+from gateway.selftest.client import Address, Answer, Fields
+from gateway.selftest.run import CHAT, Child, Policy, ask, child_gateway
+from gateway.selftest.subject import Key, Subject, Way
+from gateway.selftest.upstream import LyingUpstream
+
+Start = Callable[..., AbstractAsyncContextManager[Child]]
+"""Starts a gateway, as `child_gateway` does."""
+
+
+class Bench:
+    """One run's. Entered before checks are run; one check at a time uses it. `start`: for other gateways than ours."""
+
+    def __init__(
+        self, subject: Subject, folder: Path, *, is_quick: bool, seed: int = 1, start: Start = child_gateway
+    ) -> None:
+        self._start = start
+        self.subject = subject
+        self.folder = folder
+        self.is_quick = is_quick
+        self.random = Random(seed)
+        self.own: dict[str, LyingUpstream] = {}
+        """The upstreams of the copied policy, by the name of their backend."""
+        self._stack = AsyncExitStack()
+        self._shared: Child | None = None
+        self._shared_stack = AsyncExitStack()
+        self._stores: object = None
+        self._num_reloads = 0
+
+    async def __aenter__(self) -> Self:
+        for name in self.subject.backends:
+            self.own[name] = await self._stack.enter_async_context(LyingUpstream())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._shared_stack.aclose()
+        await self._stack.aclose()
+
+    def count(self, quick: int, full: int) -> int:
+        """How often something is done."""
+        return quick if self.is_quick else full
+
+    async def clear(self) -> None:
+        """Before each check: honest upstreams that listen and remember nothing."""
+        for upstream in self.own.values():
+            upstream.forget()
+
+    def all_of(self, way: Way) -> list[LyingUpstream]:
+        """The lying upstreams of a route."""
+        return [self.own[name] for name in dict.fromkeys(way.backends)]
+
+    def num_asked(self) -> int:
+        """How often the upstreams of the copied policy have been asked for anything in this check."""
+        return sum(upstream.num_asked for upstream in self.own.values())
+
+    def policy(self, way: Way | None = None, **sections: Any) -> dict[str, Any]:
+        """The copied policy with its upstreams' addresses, and sections of one route changed; None takes one away."""
+        return self.subject.at({name: upstream.url for name, upstream in self.own.items()}, way, **sections)
+
+    @asynccontextmanager
+    async def gateway(
+        self,
+        policy: Policy | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        args: Sequence[str] = (),
+        first: str = "",
+        is_alone: bool = False,
+    ) -> AsyncIterator[Child]:
+        """A gateway over a policy (without one over the copied one), with fresh breakers.
+
+        Unless it has to be a process of its own, for its environment or because the check stops it (`is_alone`), it is
+        the one of the check before with another policy. Raises: DidNotStart.
+        """
+        made = dict(policy) if policy is not None else self.policy()
+        if is_alone or environ or args or first:
+            async with self._start(made, self.folder, environ=environ, args=args, first=first) as child:
+                yield child
+            return
+        yield await self._shared_over(made)
+
+    @asynccontextmanager
+    async def upstreams(self, count: int = 1) -> AsyncIterator[list[LyingUpstream]]:
+        """Lying upstreams besides those of the copied policy."""
+        async with AsyncExitStack() as stack:
+            yield [await stack.enter_async_context(LyingUpstream()) for _ in range(count)]
+
+    def new_folder(self, name: str) -> Path:
+        """An empty folder."""
+        self._num_reloads += 1
+        folder = self.folder / f"{name}-{self._num_reloads}"
+        folder.mkdir()
+        return folder
+
+    async def _shared_over(self, policy: dict[str, Any]) -> Child:
+        # A revision of its own, so that reloading it makes everything anew.
+        self._num_reloads += 1
+        text = f"# {self._num_reloads}\n{json.dumps(policy)}"
+        stores = policy.get("stores")
+        child = self._shared
+        if child is not None and child.process.poll() is None and self._stores == stores and await child.reload(text):
+            return child
+        await self._shared_stack.aclose()
+        self._shared_stack = AsyncExitStack()
+        self._shared = await self._shared_stack.enter_async_context(self._start(text, self.folder))
+        self._stores = stores
+        return self._shared
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A gateway as somebody from outside sees it. `child` is None where it is not one of ours."""
+
+    address: Address
+    model: str
+    key: str
+    headers: tuple[tuple[str, str], ...] = ()
+    child: Child | None = None
+    is_quick: bool = True
+
+    async def ask(self, path: str, body: object = None, *, headers: Fields = (), timeout_s: float = 30.0) -> Answer:
+        """One request with its key. Raises: OSError, TimeoutError."""
+        fields = (*self.headers, *headers)
+        return await ask(self.address, path, body, key=self.key, headers=fields, timeout_s=timeout_s)
+
+    async def chat(self, text: str, *, stream: bool = False, **more: object) -> Answer:
+        """One chat. Raises: OSError, TimeoutError."""
+        return await self.ask(CHAT, chat(text, self.model, stream=stream, **more))
+
+
+def target_of(child: Child, way: Way, *, is_quick: bool) -> Target:
+    """A gateway of ours, seen from outside."""
+    return Target(child.address, way.model, way.secret, way.headers, child, is_quick)
+
+
+def chat(text: str, model: str, *, stream: bool = False, **more: object) -> dict[str, object]:
+    """A chat request."""
+    return {"model": model, "messages": [{"role": "user", "content": text}], "stream": stream, **more}
+
+
+async def ask_way(
+    child: Child,
+    way: Way,
+    text: str,
+    *,
+    stream: bool = False,
+    key: Key | None = None,
+    headers: Fields = (),
+    timeout_s: float = 40.0,
+    **more: object,
+) -> Answer:
+    """One chat that takes that route. Raises: OSError, TimeoutError."""
+    secret = key.secret if key is not None else way.secret
+    body = chat(text, way.model, stream=stream, **more)
+    return await ask(child.address, CHAT, body, key=secret, headers=(*way.headers, *headers), timeout_s=timeout_s)
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which that share of all lies; 0 of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

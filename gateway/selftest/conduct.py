@@ -1,0 +1,67 @@
+"""Runs checks one after the other, each within its limit; a check that breaks is a failure and not the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from gateway.selftest.bench import Bench, Target
+from gateway.selftest.check import Check
+from gateway.selftest.verdict import Outcome, failed, skipped
+
+Tell = Callable[[int, int, str], None]
+"""Hears how many of how many checks are done, and the fault that is next."""
+
+_QUICK_LIMIT_S = 20.0
+_LIMIT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one check, and how long it took."""
+
+    check: Check
+    outcome: Outcome
+    took_s: float
+
+
+async def conduct(checks: Sequence[Check], bench: Bench, tell: Tell) -> list[Result]:
+    """Try these against the copied policy; `bench` has been entered."""
+    limit_s = _QUICK_LIMIT_S if bench.is_quick else _LIMIT_S
+    results = []
+    for number, check in enumerate(checks):
+        tell(number, len(checks), check.fault)
+        await bench.clear()
+        results.append(await _result(check, check.run(bench), limit_s))
+    tell(len(checks), len(checks), "")
+    return results
+
+
+async def conduct_outside(checks: Sequence[Check], target: Target, tell: Tell) -> list[Result]:
+    """Try those that can be tried from outside against a running gateway; the others are skipped."""
+    results = []
+    for number, check in enumerate(checks):
+        tell(number, len(checks), check.fault)
+        if check.outside is None:
+            outcome = skipped("needs upstreams of ours: give the gateway's policy file instead of --url")
+            results.append(Result(check, outcome, 0.0))
+        else:
+            limit_s = _QUICK_LIMIT_S if target.is_quick else _LIMIT_S
+            results.append(await _result(check, check.outside(target), limit_s))
+    tell(len(checks), len(checks), "")
+    return results
+
+
+async def _result(check: Check, running: Awaitable[Outcome], limit_s: float) -> Result:
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(limit_s):
+            outcome = await running
+    except TimeoutError:
+        outcome = failed("no end", f"something did not answer within its limit, or the check took over {limit_s:.0f} s")
+    except Exception as error:  # a named border: what a lying gateway makes of a check must not end the others
+        said = f"{type(error).__name__}: {error}".strip()[:300]
+        outcome = failed("broke off", f"the gateway did what the check did not expect: {said}")
+    return Result(check, outcome, time.monotonic() - began)

@@ -1,0 +1,70 @@
+"""What people and programs are shown: a table of 100 columns, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+
+from gateway.selftest.conduct import Result
+from gateway.selftest.verdict import Verdict
+
+_WIDTH = 100
+_ID, _FAULT, _VERDICT = 4, 48, 8
+_INDENT = " " * (_ID + 2)
+
+
+def table(results: Sequence[Result]) -> str:
+    """A line for each check; what is not a plain pass has its reason and its remedy below."""
+    lines = [f"{'id':<{_ID}} {'fault':<{_FAULT}} {'verdict':<{_VERDICT}} measured", "-" * _WIDTH]
+    for result in results:
+        lines += _row(result)
+    return "\n".join(lines)
+
+
+def summary(results: Sequence[Result]) -> str:
+    """How many of each verdict, in a line."""
+    found = Counter(result.outcome.verdict for result in results)
+    counts = ", ".join(f"{found[verdict]} {verdict.value}" for verdict in Verdict if found[verdict])
+    return f"{counts}; {sum(result.took_s for result in results):.0f} s"
+
+
+def has_failed(results: Sequence[Result]) -> bool:
+    """Whether anything failed."""
+    return any(result.outcome.verdict is Verdict.FAIL for result in results)
+
+
+def as_json(results: Sequence[Result], *, subject: str, version: str, is_quick: bool, notes: Sequence[str]) -> str:
+    """The whole of it for programs."""
+    found = Counter(result.outcome.verdict for result in results)
+    document = {
+        "slipstream": version,
+        "subject": subject,
+        "quick": is_quick,
+        "notes": list(notes),
+        "counts": {verdict.value: found[verdict] for verdict in Verdict},
+        "checks": [
+            {
+                "id": result.check.id,
+                "fault": result.check.fault,
+                "verdict": result.outcome.verdict.value,
+                "measured": result.outcome.measured,
+                "reason": result.outcome.reason,
+                "remedy": result.outcome.remedy,
+                "seconds": round(result.took_s, 3),
+            }
+            for result in results
+        ],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _row(result: Result) -> list[str]:
+    check, outcome = result.check, result.outcome
+    head = f"{check.id:<{_ID}} {check.fault:<{_FAULT}} {outcome.verdict.value:<{_VERDICT}} "
+    measured = textwrap.wrap(outcome.measured, _WIDTH - len(head)) or [""]
+    lines = [(head + measured[0]).rstrip(), *(" " * len(head) + more for more in measured[1:])]
+    for text in (outcome.reason, outcome.remedy and f"-> {outcome.remedy}"):
+        lines += textwrap.wrap(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return lines

@@ -1,0 +1,240 @@
+"""The copy of a policy that checks try: nothing in it reaches anything but this machine, and no secret of it is real.
+
+Backends become lying upstreams, secrets canaries, folders temporary ones, a Redis none. Time limits are cut to seconds
+and circuit breakers open late, so that one check's failures are not the next one's; checks of these set their own.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backends.config import format_duration
+from policies.load import LoadedPolicy
+from policies.match import RouteMatcher, allows
+from policies.schema import RoutePolicy, TimeoutsPolicy
+
+CANARY = "canary"
+"""In every secret of the copy."""
+
+_KEPT_TYPES = frozenset({"scripted", "simulated"})
+_LIMITS_S = {"connect": 2.0, "first_token": 10.0, "stream_idle": 10.0, "total": 30.0}
+_BREAKER = {"consecutive_failures": 1000, "error_rate": 1.0}
+_CHAT = "/chat/completions"
+_LEFT_OUT = ("preset", "kv_events", "transport", "health")
+"""Settings of a backend that lead elsewhere, or ask it by themselves."""
+
+
+class CannotTry(Exception):
+    """The policy has nothing that could be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the copy."""
+
+    name: str
+    secret: str
+    tenant: str
+    is_admin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A route for chats, and how to come to it."""
+
+    index: int
+    model: str
+    headers: tuple[tuple[str, str], ...]
+    keys: tuple[Key, ...]
+    """Those that it takes; () where the policy has none."""
+    backends: tuple[str, ...]
+    """Names of its lying upstreams."""
+    route: RoutePolicy
+    """As the original has it."""
+
+    @property
+    def secret(self) -> str:
+        """Of the first key, "" where there is none."""
+        return self.keys[0].secret if self.keys else ""
+
+    def tenants(self) -> tuple[Key, ...]:
+        """The first key of each tenant."""
+        first: dict[str, Key] = {}
+        for key in self.keys:
+            first.setdefault(key.tenant, key)
+        return tuple(first.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A policy in which every backend still has to be given its address."""
+
+    name: str
+    policy: Mapping[str, Any]
+    backends: tuple[str, ...]
+    """Names of the backends that are to be lying upstreams."""
+    ways: tuple[Way, ...]
+    """In the order of the file."""
+    keys: tuple[Key, ...]
+    canaries: tuple[str, ...]
+    """Every secret."""
+    notes: tuple[str, ...]
+    """What is not as in the original, for people."""
+
+    @property
+    def way(self) -> Way:
+        """The one to try most things on: with a cache if there is one, and with two servers."""
+        return max(self.ways, key=lambda way: (_caches(way.route), len(way.backends) > 1, -way.index))
+
+    def caching_way(self) -> Way | None:
+        """The first route with an exact cache."""
+        return next((way for way in self.ways if _caches(way.route)), None)
+
+    def admitting_way(self) -> Way | None:
+        """The first route with admission."""
+        return next((way for way in self.ways if way.route.admission is not None), None)
+
+    def at(self, urls: Mapping[str, str], way: Way | None = None, **sections: Any) -> dict[str, Any]:
+        """The policy with the addresses of its upstreams, and sections of one route changed; None takes one away."""
+        made = copy.deepcopy(dict(self.policy))
+        for name, url in urls.items():
+            made["backends"][name]["base_url"] = url
+        route = made["routes"][way.index] if way is not None else {}
+        for name, section in sections.items():
+            route.pop(name, None)
+            if section is not None:
+                route[name] = section
+        return made
+
+
+def copy_of(loaded: LoadedPolicy, folder: Path) -> Subject:
+    """A copy of a policy; its secrets and stores are in `folder`. Raises: CannotTry."""
+    notes: list[str] = []
+    keeper = _Secrets(folder)
+    data: dict[str, Any] = keeper.hide(loaded.document.data)
+    names = _replace_backends(data, loaded, notes)
+    _replace_stores(data, folder, notes)
+    _leave_semantic_out(data, notes)
+    for route, section in zip(loaded.policy.routes, data["routes"], strict=True):
+        section["timeouts"] = _shortened(route.timeouts)
+        section["circuit_breaker"] = dict(_BREAKER)
+    keys = tuple(
+        Key(key.name, keeper.value_at(section["key"]), key.tenant, key.admin)
+        for key, section in zip(loaded.policy.keys, data.get("keys") or (), strict=True)
+    )
+    ways = tuple(way for index in range(len(data["routes"])) if (way := _way(index, loaded, names, keys)) is not None)
+    if not ways:
+        raise CannotTry("no route of this policy takes a chat and asks a server: there is nothing to try")
+    return Subject(loaded.path.name, data, tuple(names), ways, keys, keeper.values, tuple(notes))
+
+
+class _Secrets:
+    """Canaries in files; the same reference gets the same one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places: dict[str, tuple[str, str]] = {}
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Every canary."""
+        return tuple(value for _, value in self._places.values())
+
+    def value_at(self, place: str) -> str:
+        """The canary at a place."""
+        return next(value for known, value in self._places.values() if known == place)
+
+    def hide(self, value: Any) -> Any:
+        """A copy of a document in which every reference to a secret is one to a canary."""
+        if isinstance(value, dict):
+            return {key: self.hide(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.hide(item) for item in value]
+        if isinstance(value, str) and value.startswith(("env:", "file:")):
+            return self._replace(value)
+        return value
+
+    def _replace(self, reference: str) -> str:
+        if reference not in self._places:
+            value = f"sk-{CANARY}-{secrets.token_hex(16)}"
+            path = self._folder / f"secret-{len(self._places)}"
+            path.write_text(value, encoding="utf-8")
+            path.chmod(0o600)
+            self._places[reference] = (f"file:{path}", value)
+        return self._places[reference][0]
+
+
+def _replace_backends(data: dict[str, Any], loaded: LoadedPolicy, notes: list[str]) -> list[str]:
+    """Every backend that leaves this process, or loads a model, becomes an upstream of our own; their names."""
+    replaced = []
+    for name, section in data["backends"].items():
+        kind, _ = loaded.backends[name]
+        if kind in _KEPT_TYPES:
+            continue
+        replaced.append(name)
+        if kind == "openai":
+            kept = {setting: value for setting, value in section.items() if setting not in _LEFT_OUT}
+        else:
+            kept = {"api_key": section["api_key"]} if "api_key" in section else {}
+            notes.append(f"backend {name} of type {kind} is tried as one of type openai")
+        data["backends"][name] = {**kept, "type": "openai", "base_url": "http://127.0.0.1:1/v1"}
+    return replaced
+
+
+def _replace_stores(data: dict[str, Any], folder: Path, notes: list[str]) -> None:
+    stores = data.get("stores")
+    if not isinstance(stores, dict):
+        return
+    if stores.pop("redis", None) is not None:
+        notes.append("stores.redis is left out; fault 10 tries a Redis of its own")
+    for name in ("ledger", "semantic"):
+        if isinstance(stores.get(name), dict) and "folder" in stores[name]:
+            stores[name]["folder"] = str(folder / name)
+    if "state" in stores:
+        stores["state"] = str(folder / "state")
+
+
+def _leave_semantic_out(data: dict[str, Any], notes: list[str]) -> None:
+    sections = [data.get("defaults") or {}, *data["routes"]]
+    caches = [section["cache"] for section in sections if isinstance(section.get("cache"), dict)]
+    if any([cache.pop("semantic", None) is not None for cache in caches]):  # noqa: C419  every one of them is taken out
+        notes.append("the semantic cache is left out; fault 17 tries one of its own")
+
+
+def _shortened(timeouts: TimeoutsPolicy) -> dict[str, str]:
+    return {name: format_duration(min(getattr(timeouts, name), most)) for name, most in _LIMITS_S.items()}
+
+
+def _caches(route: RoutePolicy) -> bool:
+    return route.cache is not None and route.cache.exact.enabled
+
+
+def _way(index: int, loaded: LoadedPolicy, names: Sequence[str], keys: Sequence[Key]) -> Way | None:
+    """How to come to a route; None where no chat does, or where it asks nobody of ours."""
+    route = loaded.policy.routes[index]
+    backends = tuple(part.ref for part in route.backends if part.ref in names)
+    if route.match.internal or not backends:
+        return None
+    model = _of_glob(route.match.models[0]) if route.match.models else "selftest"
+    headers = tuple((name, _of_glob(glob)) for name, glob in route.match.headers.items())
+    fields = tuple((name.lower().encode(), value.encode()) for name, value in headers)
+    matcher = RouteMatcher(loaded.policy.routes)
+
+    def takes(key: str, tenant: str) -> bool:
+        return matcher.match(model=model, path=_CHAT, headers=fields, key=key, tenant=tenant) is route
+
+    if not keys:
+        return Way(index, model, headers, (), backends, route) if takes("", "default") else None
+    pairs = zip(loaded.policy.keys, keys, strict=True)
+    taken = tuple(key for policy, key in pairs if allows(policy.models, model) and takes(key.name, key.tenant))
+    return Way(index, model, headers, taken, backends, route) if taken else None
+
+
+def _of_glob(glob: str) -> str:
+    """Something that a glob takes."""
+    return glob.replace("*", "selftest").replace("?", "x")

@@ -1,0 +1,40 @@
+"""Every check can fail: a proxy that believes everything fails it, and the gateway passes."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.loading import read_policy
+from gateway.selftest.bench import Bench, Start
+from gateway.selftest.catalogue import CHECKS
+from gateway.selftest.conduct import conduct
+from gateway.selftest.run import child_gateway
+from gateway.selftest.subject import copy_of
+from gateway.selftest.verdict import Outcome, Verdict
+from tests.support.naive_proxy import naive_proxy
+
+
+async def outcome(wanted: str, folder: Path, start: Start) -> Outcome:
+    """Of one check on the built-in policy."""
+    with resources.as_file(resources.files("gateway.selftest").joinpath("everything.yaml")) as path:
+        subject = copy_of(read_policy(path, no_env=True), folder)
+    async with Bench(subject, folder, is_quick=True, start=start) as bench:
+        results = await conduct([check for check in CHECKS if check.id == wanted], bench, lambda *_: None)
+    return results[0].outcome
+
+
+@pytest.mark.parametrize("wanted", ["1"])
+async def test_check_of_a_naive_proxy_fails(wanted: str, tmp_path: Path) -> None:
+    """A proxy that believes its upstream and remembers everything does not get through."""
+    assert (await outcome(wanted, tmp_path, naive_proxy)).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("wanted", ["1"])
+async def test_check_of_the_gateway_passes(wanted: str, tmp_path: Path) -> None:
+    """The same check on the gateway."""
+    found = await outcome(wanted, tmp_path, child_gateway)
+
+    assert found.verdict is Verdict.PASS, found
