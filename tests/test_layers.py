@@ -20,7 +20,18 @@ LAYERS = ("kernels", "backends", "policies", "gateway")
 MAX_LINES = 400
 SHARED_BACKENDS = {
     f"backends.{name}"
-    for name in ("protocol", "stream", "errors", "clock", "config", "health", "kv_events", "sse", "tempo")
+    for name in (
+        "protocol",
+        "stream",
+        "errors",
+        "clock",
+        "config",
+        "health",
+        "json_errors",
+        "kv_events",
+        "sse",
+        "tempo",
+    )
 }
 """What policies may know of backends."""
 CONCRETE = (

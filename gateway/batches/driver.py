@@ -93,6 +93,7 @@ class Driver:
         self._unfinished: Sequence[BatchRow] = ()
         self._due: dict[str, float] = {}
         self._is_full = False
+        self._problem = ""
         self.statistics = BatchStatistics()
 
     def wake(self) -> None:
@@ -107,8 +108,9 @@ class Driver:
                 try:
                     if self._lock.take():
                         await self._pass()
-                except SlipstreamError as error:
-                    _logger.warning("batches are not driven: %s", error.message)
+                    self._problem = ""
+                except (SlipstreamError, OSError) as error:
+                    self._tell(str(error))
                     await asyncio.sleep(_IDLE_TICK_S)
                 except Exception:
                     _logger.exception("batches are not driven")
@@ -120,6 +122,12 @@ class Driver:
         finally:
             await self._work.aclose()
             self._lock.release()
+
+    def _tell(self, problem: str) -> None:
+        """Once for each problem, not once a second."""
+        if problem != self._problem:
+            self._problem = problem
+            _logger.warning("batches are not driven: %s", problem)
 
     async def _pass(self) -> None:
         self._count("expired", await self._store.expire())

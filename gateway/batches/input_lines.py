@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from backends.json_errors import NOT_JSON
 from backends.protocol import Operation
 from gateway.decode import is_model_name
 
@@ -103,7 +104,7 @@ def _object(raw: bytes) -> Fields | None:
     try:
         raw.decode("utf-8")
         return _DECODE(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None
 
 
@@ -112,7 +113,7 @@ def _text(fields: Fields, name: str, within: str = "") -> str:
         raise BadLine("missing_required_parameter", f"{within}{name} is missing", f"{within}{name}")
     try:
         value: Any = msgspec.json.decode(fields[name])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         value = None
     if not isinstance(value, str):
         raise BadLine("invalid_value", f"{within}{name} is not a text", f"{within}{name}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from backends.json_errors import NOT_JSON
 from gateway.batches.input_lines import encode_body
 from gateway.batches.records import LineRow, Result
 
@@ -76,7 +77,7 @@ def result_of_answer(line: int, custom_id: str, status: int, request_id: str, bo
         # On one line, as JSONL wants it; numbers stay as they are written.
         compact = msgspec.json.format(body, indent=-1)
         tokens = tokens_of(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise ValueError(f"the answer is no JSON: {error}") from error
     response = {"status_code": status, "request_id": request_id, "body": msgspec.Raw(compact)}
     return Result(
@@ -124,7 +125,7 @@ def read_provider_line(raw: bytes) -> ProviderLine | None:
     """A line of a provider's file; None where it is none."""
     try:
         return _decode_line(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None
 
 
@@ -191,7 +192,7 @@ def _line(custom_id: str, response: dict[str, Any] | None, error: dict[str, Any]
 def _with_model(body: bytes, model: str) -> bytes:
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return body
     if "model" not in fields:
         return body

@@ -11,6 +11,7 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import UpstreamError, UpstreamGarbage
+from backends.json_errors import NOT_JSON
 from backends.protocol import Backend, Call, Facts, Headers, Operation, Reply, Timeouts
 from gateway.batches.calls import RetryAfter
 
@@ -155,7 +156,7 @@ class ProviderApi:
         async with self._reply(method, path, raw=raw, query=query, content_type=content_type) as reply:
             try:
                 return msgspec.json.decode(await _body(reply), type=shape)
-            except (msgspec.DecodeError, UpstreamError) as error:
+            except (*NOT_JSON, UpstreamError) as error:
                 raise ProviderBusy(f"{method} {path} is answered with something unexpected: {error}") from error
 
     @asynccontextmanager
@@ -208,7 +209,7 @@ def _message(body: bytes) -> str:
     try:
         decoded = msgspec.json.decode(body)
         message = decoded["error"]["message"]
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (*NOT_JSON, KeyError, TypeError):
         return "the provider refuses it"
     return str(message)[:_MAX_MESSAGE_CHARS]
 

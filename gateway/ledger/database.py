@@ -6,6 +6,7 @@ Several workers of one machine may have the same file open; the tables are those
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from backends.errors import ConfigurationError, StoreUnavailable
+from policies.passing import is_damaged, is_passing
 
+_logger = logging.getLogger(__name__)
 _VERSION = 1
 _BUSY_S = 10.0
 _T = TypeVar("_T")
@@ -28,21 +31,28 @@ class Database:
         self._path = path
         self._tables = tables
         self._connection: sqlite3.Connection | None = None
+        self._is_open = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream-ledger")
 
     async def open(self) -> None:
-        """Open or make it. Raises: ConfigurationError."""
-        loop = asyncio.get_running_loop()
+        """Open or make it. Where its disk is full, read-only or broken, whoever uses it tries again.
+
+        Raises: ConfigurationError.
+        """
+        self._is_open = True
         try:
-            self._connection = await loop.run_in_executor(self._thread, self._connect)
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigurationError(f"the ledger {self._path} cannot be used: {error}") from error
+            await self.read(lambda connection: None)
+        except StoreUnavailable as error:
+            problem = error.__cause__
+            if not _may_pass(problem):
+                raise ConfigurationError(f"the ledger {self._path} cannot be used: {problem}") from error
+            _logger.error("the ledger %s cannot be used for now: %s", self._path, problem)
 
     async def aclose(self) -> None:
         """Finish what has begun, and close. Safe to call twice."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
+        if self._is_open:
+            self._is_open = False
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown(wait=False)
 
     async def read(self, ask: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -54,13 +64,19 @@ class Database:
         return await self._run(partial(_transact, change=change))
 
     async def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        connection = self._connection
-        if connection is None:
+        if not self._is_open:
             raise StoreUnavailable("the ledger is closed")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work, connection)
-        except (OSError, sqlite3.Error) as error:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
+        except OSError as error:
+            raise StoreUnavailable(f"the ledger does not answer: {error.strerror}") from error
+        except sqlite3.Error as error:
             raise StoreUnavailable(f"the ledger does not answer: {error}") from error
+
+    def _work(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        if self._connection is None:
+            self._connection = self._connect()
+        return work(self._connection)
 
     def _connect(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +93,11 @@ class Database:
             raise
         return connection
 
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
     def _make_tables(self, connection: sqlite3.Connection) -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > _VERSION:
@@ -84,6 +105,12 @@ class Database:
         for statement in self._tables:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _may_pass(problem: BaseException | None) -> bool:
+    if isinstance(problem, OSError):
+        return is_passing(problem)
+    return isinstance(problem, sqlite3.OperationalError) and not is_damaged(problem)
 
 
 def _transact(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], _T]) -> _T:

@@ -19,6 +19,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from backends.errors import ConfigurationError
+from backends.json_errors import NOT_JSON
 
 BLOCK_TOKENS = 512
 """Prompt tokens that one block id of a trace stands for."""
@@ -185,7 +186,7 @@ def _recognise(path: Path, first: str) -> tuple[TraceFormat, Callable[[int, str]
     if first[0] == "{":
         try:
             keys = set(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
-        except (msgspec.DecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise _torn(path, 1, first) from error
         if {"t", "i", "o"} & keys:
             return "slipstream", _JsonReader(path, _Own, _own)
@@ -220,7 +221,7 @@ class _JsonReader:
             found = _FIELD.search(str(error))
             where = f'field "{found[1]}": ' if found else ""
             raise ConfigurationError(f"{self._path}:{number}: {where}{error}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise _torn(self._path, number, line) from error
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from backends.json_errors import NOT_JSON
 from backends.protocol import Call, Facts, Operation, Usage
 from policies.cache.key import digest_of
 
@@ -123,7 +124,7 @@ def parted(body: bytes, counts: Sequence[int], portions: Sequence[Portion]) -> l
         items = _read_items(answer["data"])
         by_index = {_read_index(item["index"]): item for item in items}
         usage = msgspec.json.decode(answer["usage"]) if "usage" in answer else None
-    except (msgspec.DecodeError, KeyError):
+    except (*NOT_JSON, KeyError):
         return None
     bounds = list(accumulate(counts, initial=0))
     if len(items) != bounds[-1] or by_index.keys() != set(range(bounds[-1])):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from backends.json_errors import NOT_JSON
 from backends.protocol import Call, Headers, Operation, Reply
 from backends.sse import event_data
 from backends.stream import StreamEnd
@@ -73,7 +74,7 @@ def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -
         start, end = _event_around(body, usage_at)
         try:
             last = _DECODE(event_data(body[start:end]) or b"")
-        except msgspec.DecodeError:
+        except NOT_JSON:
             return None
         usage_event = None if last.choices else (start, end)
     watch = call.facts.stopwatch
@@ -93,7 +94,7 @@ def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> boo
         return _CONTENT_FILTER not in entry.body and _FINISHED.search(entry.body) is not None
     try:
         answer = _DECODE(entry.body)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return False
     if answer.error is not None:
         return False

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from backends.clock import Clock
+from backends.json_errors import NOT_JSON
 from backends.protocol import Call, Operation
 from backends.sse import DONE, DONE_EVENT, encode_event, event_data, split_events
 from policies.cache import replay_chat, replay_completion
@@ -65,7 +66,7 @@ def render(entry: Entry, call: Call, piece_chars: int | None = None) -> bytes | 
         return None
     try:
         return _to_events(shape, entry.body, call.include_usage, piece_chars)
-    except (CannotConvert, msgspec.DecodeError):
+    except (*NOT_JSON, CannotConvert):
         return None
 
 
@@ -84,7 +85,7 @@ def whole_body(entry: Entry, operation: Operation) -> bytes | None:
         return None
     try:
         return _to_json(shape, entry.body)
-    except (CannotConvert, msgspec.DecodeError):
+    except (*NOT_JSON, CannotConvert):
         return None
 
 

@@ -21,6 +21,7 @@ from backends.errors import (
     UpstreamErrorEvent,
     UpstreamTimeout,
 )
+from backends.json_errors import NOT_JSON
 from backends.protocol import Reply
 from policies.schema import FallbackOn, RetryOn
 
@@ -144,7 +145,7 @@ def _content_kind_of(body: bytes | None) -> FallbackOn | None:
         return None
     try:
         error = _decode_error(body).error
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return None
     for code in (error.code, error.type):
         kind = _CONTENT_CODES.get(code) if isinstance(code, str) else None

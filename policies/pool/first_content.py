@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from backends.errors import UpstreamError, UpstreamErrorEvent
+from backends.json_errors import NOT_JSON
 from backends.protocol import Operation, Reply
 from backends.sse import DONE, event_data, split_events, whole_events_end
 from backends.stream import StreamEnd
@@ -57,7 +58,7 @@ def has_content(arrived: bytes, operation: Operation) -> bool:
 def _says_something(data: bytes, operation: Operation) -> bool:
     try:
         said = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return True
     if not isinstance(said, dict):
         return True

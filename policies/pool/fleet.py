@@ -18,6 +18,7 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import ConfigurationError
+from backends.json_errors import NOT_JSON
 from backends.protocol import Backend
 from policies.pool.engine_text import EngineText
 from policies.pool.latency_model import Doubt
@@ -246,7 +247,7 @@ def read_state(path: Path) -> dict[str, Any]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (*NOT_JSON, OSError) as error:
         _logger.warning("%s cannot be read, latency models are learned anew: %s", path, error)
         return {}
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from backends.json_errors import NOT_JSON
+
 BlockHash = int | bytes
 """An engine's own name for a block and all before it. What it is made of differs between engines and versions."""
 
@@ -93,7 +95,7 @@ def decode_batch(payload: bytes) -> tuple[list[Event], int]:
     """
     try:
         batch = msgspec.msgpack.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise ValueError(f"no msgpack: {error}") from error
     found = batch.get("events") if isinstance(batch, Mapping) else _at(batch, 1)
     if not isinstance(found, list):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import resource
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, InternalServerError
 from openai.types import Batch
 
 from backends.errors import StoreUnavailable
@@ -20,6 +18,7 @@ from gateway.ledger.room import Room
 from tests.support.batch_provider import BatchProvider
 from tests.support.clock import FakeClock
 from tests.support.gateway import Gateway, reserved_port, start_gateway
+from tests.support.small_disk import fill, small_disk
 
 NUM_LINES = 40
 POLICY = """
@@ -75,25 +74,6 @@ async def answers_of(client: AsyncOpenAI, batch: Batch) -> int:
             await asyncio.sleep(0.05)
     assert found.output_file_id is not None
     return len((await client.files.content(found.output_file_id)).text.splitlines())
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of 24 MiB there; without the right to make one the test is skipped."""
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True)
-    if mount.returncode != 0:
-        pytest.skip("a file system of the test's own needs the right to mount one")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Take all that is left of the file system."""
-    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass
 
 
 async def test_batch_asks_nothing_whose_answer_the_full_disk_could_not_keep(tmp_path: Path) -> None:
@@ -156,3 +136,26 @@ async def test_room_lets_what_waits_go_first(tmp_path: Path) -> None:
     assert not has_room
     assert written == [False]
     assert await room.ensure()
+
+
+async def test_gateway_starts_with_a_ledger_that_cannot_be_written(tmp_path: Path) -> None:
+    """Calls are answered, batches are told that they must wait, and work as soon as the disk does."""
+    with small_disk(tmp_path), reserved_port() as port:
+        policy = POLICY.format(port=port, folder=tmp_path)
+        async with start_gateway(policy):
+            pass
+        fill(tmp_path / "filler")
+        async with BatchProvider(port), start_gateway(policy) as gateway:
+            async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
+                live = await client.chat.completions.create(
+                    model="live", messages=[{"role": "user", "content": "hello"}]
+                )
+                with pytest.raises(InternalServerError) as refused:
+                    await client.files.create(file=("input.jsonl", line(1).encode()), purpose="batch")
+                (tmp_path / "filler").unlink()
+                file = await client.files.create(file=("input.jsonl", line(1).encode()), purpose="batch")
+
+                assert live.choices
+                assert refused.value.status_code == 503
+                assert str(tmp_path) not in refused.value.message
+                assert file.bytes == len(line(1))

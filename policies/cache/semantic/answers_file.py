@@ -18,6 +18,7 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError
 from policies.cache.semantic.answers_memory import MemoryAnswerStore
 from policies.cache.semantic.contracts import AnswerStatistics, History, Question, StoredAnswer
+from policies.passing import is_damaged, is_passing
 
 _WRITE_EVERY_S = 2.0
 _MAX_WAITING = 100_000
@@ -30,6 +31,7 @@ CREATE TABLE IF NOT EXISTS answers (
 _PUT = (
     "INSERT INTO answers (id, packed, expires) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET packed = excluded.packed"
 )
+_SELECT = "SELECT packed, good, bad, served FROM answers WHERE expires > ?"
 _RECORD = "UPDATE answers SET good = good + ?, bad = bad + ?, served = served + ? WHERE id = ?"
 _DELETE = "DELETE FROM answers WHERE id = ?"
 _DECODER = msgspec.msgpack.Decoder(StoredAnswer)
@@ -64,14 +66,17 @@ class FileAnswerStore:
         self._dropped = 0
 
     async def open(self) -> None:
-        """Read the file; one that is damaged is put aside. Raises: ConfigurationError where there cannot be one."""
+        """Read the file; one that is damaged is put aside. One that cannot be written for now is read all the same.
+
+        Raises: ConfigurationError where there cannot be one.
+        """
         await self._memory.open()
         try:
             rows = await asyncio.to_thread(self._read)
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
             raise ConfigurationError(f"the semantic cache cannot keep answers in {self._path}: {error}") from error
         for packed, good, bad, served in rows:
-            with suppress(msgspec.MsgspecError):
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 answer = _DECODER.decode(packed)
                 self._memory.put(answer)
                 self._memory.record(answer.question.scope, answer.id, good=good, bad=bad, served=served)
@@ -152,24 +157,50 @@ class FileAnswerStore:
 
     def _commit(self, changes: Sequence[_Change]) -> None:
         with closing(self._connect()) as connection, connection:
+            connection.execute(_CREATE)
             for statement, values in changes:
                 connection.execute(statement, values)
 
     def _read(self) -> list[_Row]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        """What is stored. Raises: OSError where there is and can be no such folder."""
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             return self._rows()
-        except sqlite3.DatabaseError as error:
-            aside = self._path.with_name(self._path.name + ".damaged")
-            self._path.replace(aside)
-            _LOGGER.warning("stored answers cannot be read; the file is kept as %s: %s", aside, error)
-            return self._rows()
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            problem: Exception = error
+        except sqlite3.Error as error:
+            problem = error
+        if isinstance(problem, sqlite3.Error) and is_damaged(problem):
+            try:
+                return self._begin_anew(problem)
+            except (OSError, sqlite3.Error) as error:
+                problem = error
+        self._errors += 1
+        _LOGGER.error("stored answers are only read for now, %s cannot be written: %s", self._path, problem)
+        return self._rows_as_they_are()
+
+    def _begin_anew(self, problem: sqlite3.Error) -> list[_Row]:
+        aside = self._path.with_name(self._path.name + ".damaged")
+        self._path.replace(aside)
+        _LOGGER.warning("stored answers cannot be read; the file is kept as %s: %s", aside, problem)
+        return self._rows()
 
     def _rows(self) -> list[_Row]:
         with closing(self._connect()) as connection, connection:
             connection.execute(_CREATE)
             connection.execute("DELETE FROM answers WHERE expires <= ?", (self._clock.wall(),))
-            return list(connection.execute("SELECT packed, good, bad, served FROM answers"))
+            return list(connection.execute(_SELECT, (self._clock.wall(),)))
+
+    def _rows_as_they_are(self) -> list[_Row]:
+        """Without a byte written; where even SQLite's log cannot be read without, what a kill left in it is missed."""
+        for mode in ("mode=ro", "immutable=1"):
+            with suppress(sqlite3.Error):
+                address = f"{self._path.absolute().as_uri()}?{mode}"
+                with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as connection:
+                    return list(connection.execute(_SELECT, (self._clock.wall(),)))
+        return []
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=5.0)

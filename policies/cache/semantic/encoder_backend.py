@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from backends.clock import Clock
 from backends.errors import ConfigurationError, SlipstreamError
+from backends.json_errors import NOT_JSON
 from backends.protocol import Backend, Call, Facts, Operation, Timeouts
 from policies.cache.semantic.encoder import EncoderFailed, ModelIdentity
 
@@ -77,7 +78,7 @@ class BackendModel:
     def _rows(self, body: bytes, num_texts: int) -> NDArray[np.float32]:
         try:
             found = _ANSWERS.decode(body).data
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise EncoderFailed("the encoder's backend answered something else than embeddings") from error
         if sorted(item.index for item in found) != list(range(num_texts)):
             raise EncoderFailed(f"the encoder's backend answered {len(found)} embeddings for {num_texts} texts")

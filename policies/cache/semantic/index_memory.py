@@ -19,7 +19,8 @@ from backends.errors import ConfigurationError
 from policies.cache.semantic.contracts import Neighbour, Question, Vector
 from policies.cache.semantic.index_group import FlatGroup, GraphGroup
 from policies.cache.semantic.index_rows import Codec, Precision
-from policies.cache.semantic.snapshot import Record, Snapshot, SnapshotInUse, pack_record
+from policies.cache.semantic.snapshot import Header, Record, Snapshot, SnapshotInUse, pack_record
+from policies.passing import is_passing
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_FLAT: dict[Precision, int] = {"fp16": 1_000, "sq8": 20_000}
@@ -103,7 +104,8 @@ class MemoryIndex:
     async def open(self) -> None:
         """Load the snapshot. One that another process uses, or that is damaged, is left alone: the index is empty.
 
-        Raises: ConfigurationError where the snapshot's folder cannot be written.
+        Where its folder cannot be written for now it is read all the same, and nothing is saved.
+        Raises: ConfigurationError where there is and can be no such folder.
         """
         # Of this thread and of the index's own; a search or an insertion is far too small for several.
         self._faiss.omp_set_num_threads(1)
@@ -113,14 +115,17 @@ class MemoryIndex:
                 self._path, fingerprint=self._fingerprint, dimension=self._dimension, precision=self._precision
             )
             try:
-                await self._in_thread(lambda: self._load(snapshot))
+                await self._in_thread(lambda: self._load(snapshot, snapshot.open()))
                 self._snapshot = snapshot
             except SnapshotInUse as error:
                 self._path = None
                 _LOGGER.warning("%s: this index begins empty and is not saved", error)
             except OSError as error:
                 snapshot.close()
-                raise ConfigurationError(f"the index's snapshot {self._path} cannot be used: {error}") from error
+                if not is_passing(error):
+                    raise ConfigurationError(f"the index's snapshot {self._path} cannot be used: {error}") from error
+                problem = error
+                await self._in_thread(lambda: self._read_only(snapshot, problem))
         if self._snapshot is not None:
             self._start(self._save_until_closed())
         for key in list(self._groups):
@@ -251,8 +256,16 @@ class MemoryIndex:
 
     # The file
 
-    def _load(self, snapshot: Snapshot) -> None:
-        header = snapshot.open()
+    def _read_only(self, snapshot: Snapshot, problem: OSError) -> None:
+        _LOGGER.error("the index is not saved, %s cannot be written: %s", self._path, problem)
+        self._write_errors += 1
+        try:
+            self._load(snapshot, snapshot.open_to_read())
+        except OSError as error:
+            _LOGGER.error("the index begins empty: %s", error)
+        self._path = None
+
+    def _load(self, snapshot: Snapshot, header: Header | None) -> None:
         if header is None:
             return
         self._codec = codec = self._make_codec(header.span)

@@ -6,6 +6,7 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import SlipstreamError
+from backends.json_errors import NOT_JSON
 from backends.protocol import Backend, Call, Facts, Operation, Timeouts, Usage
 from policies.cache.semantic.comparators import Verdict
 from policies.cache.semantic.question import estimate_tokens
@@ -109,7 +110,7 @@ class RouteJudge:
 def _word_of(body: bytes | None) -> str | None:
     try:
         choices = msgspec.json.decode(body or b"", type=_Answer).choices
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
     text = choices[0].message.content if choices else None
     return text.strip().strip(".!\"'").casefold() if text else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from backends.json_errors import NOT_JSON
 from backends.protocol import Operation
 from policies.cache.entry import Entry
 from policies.cache.replay import whole_body
@@ -36,7 +37,7 @@ def text_of(entry: Entry) -> str | None:
         return None
     try:
         choices = _DECODE(body).choices
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
     if len(choices) != 1 or choices[0].finish_reason != "stop":
         return None

@@ -99,6 +99,17 @@ class Snapshot:
         self._end = end
         return header
 
+    def open_to_read(self) -> Header | None:
+        """As `open` where the folder cannot be written: nothing is locked, mended or put aside. Raises: OSError."""
+        if not self._path.exists():
+            return None
+        with self._path.open("rb") as file:
+            header, problem, _ = self._check(file)
+        if problem is not None:
+            _LOGGER.error("the snapshot %s cannot be used: %s", self._path, problem)
+            return None
+        return header
+
     def records(self) -> Iterator[Record]:
         """Everything that was found by `open`, in the order in which it happened."""
         with self._path.open("rb") as file:

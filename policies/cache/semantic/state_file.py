@@ -12,6 +12,7 @@ import msgspec
 from backends.errors import ConfigurationError
 from policies.cache.semantic.atomic_file import DamagedFile, read_checked, write_atomically
 from policies.cache.semantic.contracts import Decider
+from policies.passing import is_passing
 
 _MAGIC = b"slipstream decisions 1\n"
 _WRITE_EVERY_S = 2.0
@@ -36,12 +37,17 @@ class StateFile:
     async def open(self) -> None:
         """Read the file. One that is damaged is put aside, and learning begins anew.
 
-        Raises: ConfigurationError where the file cannot be read, or none can be written in its folder.
+        Raises: ConfigurationError where there is and can be no such folder.
         """
         try:
             self._states = await asyncio.to_thread(self._read)
         except OSError as error:
-            raise ConfigurationError(f"the semantic cache cannot keep its state in {self._path}: {error}") from error
+            if not is_passing(error):
+                raise ConfigurationError(
+                    f"the semantic cache cannot keep its state in {self._path}: {error}"
+                ) from error
+            self.num_errors += 1
+            _LOGGER.error("the semantic cache learns anew, %s cannot be used for now: %s", self._path, error)
         self._written = self._states.copy()
         self._is_closing.clear()
         self._task = asyncio.get_running_loop().create_task(self._write_until_closed())
@@ -95,8 +101,8 @@ class StateFile:
                 await self._is_closing.wait()
 
     def _read(self) -> dict[bytes, bytes]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             content = read_checked(self._path, _MAGIC)
             states = {} if content is None else _CONTENT.decode(content)
         except (DamagedFile, msgspec.MsgspecError) as error:

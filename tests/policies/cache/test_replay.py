@@ -339,3 +339,30 @@ def test_render_of_a_long_stream_holds_every_word(num_words: int) -> None:
 
     expected = "".join(f"word{number} " for number in range(num_words))
     assert whole(*events)["choices"][0]["message"]["content"] == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id": "\xff", "choices": []}',
+        b'{"\xff": 1, "choices": []}',
+        b'{"choices": [{"message": {"content": "caf\xe9"}}]}',
+        b'{"choices": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"choices": [], "created": 1e999}',
+        b"\xff",
+    ],
+    ids=["text", "name", "content", "deep", "infinite", "bytes"],
+)
+def test_stored_bytes_that_are_not_json_are_no_stream(body: bytes) -> None:
+    """They are given as they came, and to a streamed call not at all."""
+    assert render(json_entry(body), PLAIN) == body
+    assert render(json_entry(body), STREAMED) is None
+
+
+def test_stored_stream_with_broken_text_is_no_document() -> None:
+    """A broken byte in the middle of a stream is passed on in a stream, and makes no JSON."""
+    broken = chat_chunk({"content": "caf"}).replace(b"caf", b"caf\xe9")
+    entry = sse_entry(broken, chat_chunk({}, finish_reason="stop"), DONE_EVENT)
+
+    assert render(entry, STREAMED) is not None
+    assert render(entry, PLAIN) is None

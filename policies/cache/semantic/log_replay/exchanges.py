@@ -11,6 +11,8 @@ from typing import IO, Any, cast
 
 import msgspec
 
+from backends.json_errors import NOT_JSON
+
 _GZIP = b"\x1f\x8b"
 _LAST_SECOND = 1e11
 """Later than any time in seconds: such a number counts something else, as milliseconds."""
@@ -88,5 +90,5 @@ def _exchange(number: int, line: bytes) -> Exchange | BadLine:
     try:
         _CHECK(line)
         return _DECODE(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         return BadLine(f"line {number}: {error}")

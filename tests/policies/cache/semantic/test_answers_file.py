@@ -16,6 +16,7 @@ from policies.cache.semantic.answers_file import FileAnswerStore
 from policies.cache.semantic.answers_memory import MemoryAnswerStore
 from policies.cache.semantic.contracts import History, Question, StoredAnswer
 from tests.support.clock import FakeClock, settle
+from tests.support.small_disk import fill, make_read_only, small_disk
 
 SCOPE, OTHER_SCOPE = bytes(range(32)), bytes(range(1, 33))
 
@@ -158,3 +159,66 @@ async def test_answers_file_that_cannot_be_written_costs_nothing_but_a_restart(
     assert again.statistics().entries == 1
     await again.aclose()
     assert "not written" in caplog.text
+
+
+async def test_answers_file_on_a_full_disk_is_read_and_stays_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The gateway starts, serves what was stored, puts nothing aside, and writes again once there is room."""
+    with small_disk(tmp_path):
+        clock, path = FakeClock(), tmp_path / "answers"
+        store = Store(path, clock)
+        await store.open()
+        store.put(answer("a", clock))
+        await store.aclose()
+        fill(tmp_path / "filler")
+
+        again = Store(path, clock)
+        await again.open()
+        errors = again.statistics().errors
+        entries = again.statistics().entries
+        again.put(answer("b", clock))
+        (tmp_path / "filler").unlink()
+        await again.aclose()
+        last = Store(path, clock)
+        await last.open()
+
+        assert (errors, entries, last.statistics().entries) == (1, 1, 2)
+        assert not path.with_name("answers.damaged").exists()
+        assert "only read for now" in caplog.text
+        await last.aclose()
+
+
+async def test_answers_file_that_is_read_only_is_served_from(tmp_path: Path) -> None:
+    """Also where SQLite cannot make its own files beside it."""
+    with small_disk(tmp_path):
+        clock, path = FakeClock(), tmp_path / "answers"
+        store = Store(path, clock)
+        await store.open()
+        store.put(answer("a", clock))
+        await store.aclose()
+        make_read_only(tmp_path)
+
+        again = Store(path, clock)
+        await again.open()
+
+        assert [pair is not None for pair in await again.get(SCOPE, ["a"])] == [True]
+        await again.aclose()
+        assert again.statistics().errors
+
+
+async def test_answers_file_begins_without_a_file_on_a_full_disk(tmp_path: Path) -> None:
+    """Nothing is there and nothing can be made: answers live in memory, and are written once there is room."""
+    with small_disk(tmp_path):
+        fill(tmp_path / "filler")
+        clock, path = FakeClock(), tmp_path / "answers"
+        store = Store(path, clock)
+        await store.open()
+        store.put(answer("a", clock))
+        (tmp_path / "filler").unlink()
+        await store.aclose()
+        again = Store(path, clock)
+        await again.open()
+
+        assert again.statistics().entries == 1
+        await again.aclose()

@@ -21,6 +21,7 @@ from backends.errors import ConfigurationError
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.snapshot import Record, Snapshot, pack_record
 from tests.support.clock import FakeClock
+from tests.support.small_disk import make_read_only, small_disk
 
 pytest.importorskip("faiss")
 
@@ -216,6 +217,21 @@ async def test_snapshot_in_a_folder_that_cannot_be_is_a_configuration_error(tmp_
     with pytest.raises(ConfigurationError, match=str(tmp_path / "file" / "vectors")):
         await index.open()
     await index.aclose()
+
+
+async def test_snapshot_on_a_read_only_disk_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What was saved is found, what comes lives in memory, and the file stays as it is."""
+    with small_disk(tmp_path):
+        path = tmp_path / "vectors"
+        await fill(path, [1, 2])
+        make_read_only(tmp_path)
+        before = path.read_bytes()
+
+        await fill(path, [3])
+
+        assert await numbers_in(path) == [1, 2]
+        assert path.read_bytes() == before
+        assert "cannot be written" in caplog.text
 
 
 async def test_full_disk_costs_nothing_once_there_is_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

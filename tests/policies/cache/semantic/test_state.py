@@ -28,6 +28,7 @@ from policies.cache.semantic.state_file import StateFile
 from policies.cache.semantic.state_redis import _MAGIC, Event, RedisState, SharedDecider, _Saved
 from policies.cache.semantic.verified import Verified
 from tests.support.redis_server import RedisServer, redis_policy
+from tests.support.small_disk import make_read_only, small_disk
 from tests.support.vectors import OTHER_SCOPE, SCOPE, until
 
 PREFIX = "test:semantic"
@@ -568,6 +569,29 @@ async def test_state_file_in_an_impossible_folder_is_a_configuration_error(tmp_p
 
     with pytest.raises(ConfigurationError, match="file/decisions"):
         await StateFile(tmp_path / "file" / "decisions").open()
+
+
+async def test_state_file_on_a_read_only_disk_is_read_and_counted(tmp_path: Path) -> None:
+    """What was learned is used, and nothing stops for what cannot be written."""
+    with small_disk(tmp_path):
+        path = tmp_path / "decisions"
+        state = StateFile(path)
+        await state.open()
+        state.save(SCOPE, b"one")
+        await state.aclose()
+        make_read_only(tmp_path)
+        again = StateFile(path)
+        await again.open()
+        learned = await again.load(SCOPE)
+        again.save(SCOPE, b"two")
+        await again.aclose()
+        elsewhere = StateFile(tmp_path / "new" / "decisions")
+        await elsewhere.open()
+
+        assert learned == b"one"
+        assert (again.num_errors, elsewhere.num_errors) == (1, 1)
+        assert await elsewhere.load(SCOPE) is None
+        await elsewhere.aclose()
 
 
 async def test_state_file_that_cannot_be_written_is_counted_and_tried_again(
