@@ -14,6 +14,7 @@
     │   ├── MethodNotAllowed         405
     │   ├── BodyTooLarge             413
     │   ├── UnsupportedEncoding      415
+    │   ├── WebSocketRefused         426
     │   └── ClientGone               499, nobody is left to answer
     ├── GatewayError                 the operator can mend it
     │   ├── ConfigurationError       at start or reload
@@ -164,6 +165,13 @@ class UnsupportedEncoding(RequestError):
 
     status = 415
     code = "unsupported_media_type"
+
+
+class WebSocketRefused(RequestError):
+    """The client wants to go on in WebSocket, which is not spoken here."""
+
+    status = 426
+    code = "websocket_not_supported"
 
 
 class ClientGone(RequestError):

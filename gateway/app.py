@@ -19,6 +19,7 @@ from backends.protocol import Operation
 from gateway.api.cache import CacheApi
 from gateway.api.endpoint import Endpoint, cors_headers
 from gateway.api.models import Models
+from gateway.api.respond import refuse_websocket
 from gateway.core import Core
 from gateway.gauges import refresh_gauges
 from gateway.incoming import Incoming
@@ -79,7 +80,7 @@ class Application:
         elif kind == "lifespan":
             await self._live(receive, send)
         elif kind == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
+            await refuse_websocket(self._core, scope)
 
     @property
     def is_draining(self) -> bool:

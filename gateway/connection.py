@@ -2,7 +2,8 @@
 
 The head of an answer goes out together with the first bytes of its body (one system call and one packet instead of
 two), a call learns at once that its client has left, without a task that waits for it, and what a client may send
-and how long it may take is bounded.
+and how long it may take is bounded. Fields that come after a body (trailers) are dropped, offers of other protocols
+(`upgrade.py`) left aside.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httptools
 from starlette.types import Scope
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from backends.errors import error_body
 from backends.protocol import Headers
+from gateway.upgrade import asks_for_websocket, head_without_upgrade
 
 _HEAD = b"HTTP/1.1 "
 _STATE_KEY = "slipstream.connection"
 
 _MAX_HEAD_BYTES = 64 * 1024
+_MAX_SENT_AHEAD = 16
+"""How many requests may wait for the answers to those before them; further ones are left unread."""
 _MAX_HEAD_S = 30.0
 _MAX_BODY_PAUSE_S = 60.0
 _MAX_WRITE_PAUSE_S = 600.0
@@ -34,17 +40,29 @@ class ClientConnection(HttpToolsProtocol):
         self.answering: set[asyncio.Task[Any]] = set()
         self.is_gone = False
         self._num_head_bytes = 0
+        self._body_seen: bytearray | None = None
+        self._num_body_seen = 0
         self._read_limit: asyncio.TimerHandle | None = None
         self._write_limit: asyncio.TimerHandle | None = None
+        self._cycle: RequestResponseCycle = None  # type: ignore[assignment]  # until the first request
         self.app_state = {**self.app_state, _STATE_KEY: self}
         self._corked = _CorkedTransport(transport, self.loop)
         super().connection_made(self._corked)  # type: ignore[arg-type]  # by its methods
+        self.flow = _Flow(self)
         self._idle_since: float | None = self.loop.time()
         self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left: whatever is being answered is cancelled."""
         self.is_gone = True
+        self._corked.lose()
+        # uvicorn tells the request that was read last; others were sent ahead of it, and one of them is answered now.
+        for cycle, _ in self.pipeline:
+            cycle.disconnected = True
+        self.pipeline.clear()
+        if self._cycle is not None:
+            self._cycle.disconnected = True
+            self._cycle.message_event.set()
         super().connection_lost(exc)
         self._idle_check.cancel()
         self._set_read_limit(None)
@@ -63,19 +81,21 @@ class ClientConnection(HttpToolsProtocol):
         cycle = self._cycle
         if cycle.disconnected:
             return
+        # Whoever waits to be told to go on sends its body or, told otherwise, may leave it out: nobody knows which.
+        keep_alive = cycle.keep_alive and not cycle.waiting_for_100_continue
         lines = [b"%b: %b\r\n" % field for field in headers]
         head = b"%b%bcontent-length: %d\r\n%b\r\n" % (
             STATUS_LINE[status],
             b"".join(lines),
             len(body),
-            b"" if cycle.keep_alive else b"connection: close\r\n",
+            b"" if keep_alive else b"connection: close\r\n",
         )
-        if head.count(b"\n") != len(lines) + (3 if cycle.keep_alive else 4):
+        if head.count(b"\n") != len(lines) + (3 if keep_alive else 4):
             raise ValueError("a field of the answer holds a line break")
         self._corked.write_rest(head if cycle.scope["method"] == "HEAD" else head + body)
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
-        if not cycle.keep_alive:
+        if not keep_alive:
             self._corked.close()
         cycle.on_response()
 
@@ -118,10 +138,18 @@ class ClientConnection(HttpToolsProtocol):
             data = data[_MAX_HEAD_BYTES:]
         self._receive(data)
 
+    def on_chunk_header(self) -> None:
+        """A chunk begins. Fields that come from now on are trailers, which are nobody's: they are not kept."""
+        self.headers = []
+
     def on_message_complete(self) -> None:
         """The request is whole; from now on reading is for noticing that the client leaves."""
-        super().on_message_complete()
-        if self.flow.read_paused and not self.pipeline:
+        if self.parser.should_upgrade():
+            return
+        cycle = self.cycle
+        cycle.more_body = False
+        cycle.message_event.set()
+        if self.flow.read_paused:
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
@@ -132,11 +160,11 @@ class ClientConnection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         else:
             self._idle_since = self.loop.time()
+        self.flow.resume_reading()
 
     def _close_if_idle(self) -> None:
         left_s = float(self.timeout_keep_alive)
@@ -165,23 +193,86 @@ class ClientConnection(HttpToolsProtocol):
 
     def _receive(self, data: bytes) -> None:
         self._idle_since = None
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._leave_upgrades_aside(data, upgrade)
+        except httptools.HttpParserError:
+            self.send_400_response("")
         if self.scope is None or "method" not in self.scope:
-            self._num_head_bytes += len(data)
-            if self._num_head_bytes > _MAX_HEAD_BYTES:
-                self._refuse(
-                    b"431 Request Header Fields Too Large",
-                    f"the request's head is longer than {_MAX_HEAD_BYTES} bytes",
-                    "headers_too_large",
-                )
-            elif self._read_limit is None:
+            if self._count_head_bytes(len(data)) and self._read_limit is None:
                 self._set_read_limit(_MAX_HEAD_S)
         elif self.cycle is not None and self.cycle.more_body:
-            self._num_head_bytes = 0
-            self._set_read_limit(_MAX_BODY_PAUSE_S)
+            self._watch_body(self.cycle, len(data))
         elif self._read_limit is not None:
             self._num_head_bytes = 0
+            self._body_seen = None
             self._set_read_limit(None)
+
+    def _count_head_bytes(self, num_bytes: int) -> bool:
+        """Count what is no body. False where that was too much."""
+        self._num_head_bytes += num_bytes
+        if self._num_head_bytes <= _MAX_HEAD_BYTES:
+            return True
+        self._refuse(
+            b"431 Request Header Fields Too Large",
+            f"the request's head, or what stands between the bytes of its body, is over {_MAX_HEAD_BYTES} bytes",
+            "headers_too_large",
+        )
+        return False
+
+    def _watch_body(self, cycle: RequestResponseCycle, num_bytes: int) -> None:
+        """A body is on its way: in time, and made of something else than trailers and the like."""
+        if cycle.response_complete:
+            # Answered without it: the rest is not kept, and the time it has does not begin anew.
+            if self._read_limit is None:
+                self._set_read_limit(_MAX_BODY_PAUSE_S)
+            return
+        if self._body_seen is not cycle.body or self._num_body_seen != len(cycle.body):
+            self._body_seen, self._num_body_seen = cycle.body, len(cycle.body)
+            self._num_head_bytes = 0
+        elif not self._count_head_bytes(num_bytes):
+            return
+        self._set_read_limit(_MAX_BODY_PAUSE_S)
+
+    def _should_upgrade(self) -> bool:
+        # uvicorn then leaves a request alone that asks for another protocol; it is asked only for such ones.
+        return True
+
+    def _leave_upgrades_aside(self, data: bytes, upgrade: httptools.HttpParserUpgrade) -> None:
+        """Read again, as a request in HTTP/1.1, what the parser took for the end of HTTP on this connection.
+
+        llhttp gives up the body of a request that offers another protocol; a new parser is told of none.
+        """
+        rest = memoryview(data)
+        is_left = False
+        while not is_left:
+            rest = rest[upgrade.args[0] :]
+            try:
+                if self._begin_again():
+                    self.parser.feed_data(rest)
+                is_left = True
+            except httptools.HttpParserUpgrade as another:
+                upgrade = another
+            except httptools.HttpParserError:
+                self.send_400_response("")
+                is_left = True
+
+    def _begin_again(self) -> bool:
+        """A new parser, told of the request's head and of no offer. False for CONNECT, which is refused."""
+        method = self.scope["method"]
+        if method == "CONNECT":
+            self._refuse(b"405 Method Not Allowed", "CONNECT is for proxies", "method_not_allowed")
+            return False
+        is_websocket = asks_for_websocket(self.headers)
+        head = head_without_upgrade(method, self.url, self.scope["http_version"], self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser.feed_data(head)
+        if is_websocket:
+            self.cycle.scope["type"] = "websocket"  # type: ignore[typeddict-item]  # what it asks for
+            self.cycle.keep_alive = False
+        return True
 
     def _set_read_limit(self, seconds: float | None) -> None:
         if self._read_limit is not None:
@@ -198,8 +289,7 @@ class ClientConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         cycle = self.cycle
-        is_unfinished = cycle is not None and cycle.more_body and not cycle.response_started
-        if not self.pipeline and (cycle is None or cycle.response_complete or is_unfinished):
+        if not self.pipeline and (cycle is None or _is_next_to_answer(cycle)):
             body = error_body(message, type="invalid_request_error", code=code)
             fields = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)
             self.transport.write(b"HTTP/1.1 %b\r\n%b\r\n\r\n%b" % (status, fields, body))
@@ -210,6 +300,30 @@ def connection_of(scope: Scope) -> ClientConnection:
     """The connection that a request came on."""
     connection: ClientConnection = scope["state"][_STATE_KEY]
     return connection
+
+
+def _is_next_to_answer(cycle: RequestResponseCycle) -> bool:
+    """Whether what is written now is read as the answer to this request, unfinished, or to one after it."""
+    return not cycle.response_started if cycle.more_body else cycle.response_complete
+
+
+class _Flow(FlowControl):
+    """Reads on while little is sent ahead: only who reads notices that the client leaves. What is kept is bounded."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        super().__init__(connection.transport)
+        self._connection = connection
+
+    def pause_reading(self) -> None:
+        """Another request is sent ahead, or a body is long: stop reading if that is much."""
+        connection = self._connection
+        if len(connection.pipeline) >= _MAX_SENT_AHEAD or len(connection.cycle.body) > HIGH_WATER_LIMIT:
+            super().pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, if there is room."""
+        if self.read_paused and len(self._connection.pipeline) < _MAX_SENT_AHEAD:
+            super().resume_reading()
 
 
 class _CorkedTransport:
@@ -235,12 +349,12 @@ class _CorkedTransport:
         if self._held:
             data = self._held + data
             self._held = b""
-            self._transport.write(data)
+            self._write(data)
         elif data.startswith(_HEAD):
             self._held = data
             self._loop.call_soon(self._flush)
         else:
-            self._transport.write(data)
+            self._write(data)
 
     def write_rest(self, data: bytes) -> None:
         """Write what is no head."""
@@ -248,6 +362,10 @@ class _CorkedTransport:
             self.write(data)
         else:
             self._write(data)
+
+    def lose(self) -> None:
+        """There is nobody to write to: uvloop's transports raise from now on."""
+        self._write = _drop
 
     def close(self) -> None:
         """Close after what was held is on its way."""
@@ -257,4 +375,8 @@ class _CorkedTransport:
     def _flush(self) -> None:
         if self._held:
             held, self._held = self._held, b""
-            self._transport.write(held)
+            self._write(held)
+
+
+def _drop(data: bytes) -> None:
+    """Nobody reads it."""
