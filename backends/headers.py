@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
 from backends.protocol import Headers
 
 HOP_BY_HOP = frozenset(
@@ -18,6 +22,40 @@ HOP_BY_HOP = frozenset(
     }
 )
 """RFC 9110, section 7.6.1, and the old proxy-connection."""
+
+ENDS_HERE = HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"authorization",
+    b"x-api-key",
+    b"api-key",
+    b"cookie",
+    b"accept-encoding",
+    b"cache-control",
+    b"pragma",
+    b"expect",
+    b"origin",
+    b"referer",
+    b"forwarded",
+    b"via",
+    b"x-real-ip",
+    b"x-request-id",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-port",
+    b"x-forwarded-proto",
+}
+"""A client's fields that no backend sees: its credentials, what describes its connection, what the gateway sets."""
+
+
+def _may_travel(name: str) -> str:
+    if name.lower().encode("ascii") in ENDS_HERE:
+        raise ValueError(f'"{name}" never travels: it is for the gateway, or for one connection')
+    return name
+
+
+ForwardedHeader = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_|~-]{1,128}$"), AfterValidator(_may_travel)]
+"""A setting: the name of a field, `*` in it for any text."""
 
 _DROPPED_FROM_ANSWERS = HOP_BY_HOP | {
     b"content-length",
@@ -46,6 +84,12 @@ def end_to_end(headers: Headers) -> Headers:
             continue
         kept.append((b"x-upstream-request-id", field[1]) if name == b"x-request-id" else field)
     return without_named(kept, connection) if connection else kept
+
+
+def with_defaults(headers: Headers, defaults: Headers) -> Headers:
+    """The fields, and those of the defaults of whose name there is none."""
+    names = {name for name, _ in headers}
+    return [*headers, *(field for field in defaults if field[0] not in names)]
 
 
 def without_named(headers: Headers, connection: bytes) -> Headers:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from backends.header_names import EVERY_HEADER, HeaderNames
 from backends.stream import Stream, StreamEnd
 from backends.tempo import Stopwatch
 
@@ -146,11 +147,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     `raw` is the client's body as it came; `body` is the same decoded (None where it is not a JSON object),
     to be read and never written to. `path` is the path below the API root (`/chat/completions`), `query` the
-    query string without its question mark. `headers` are the client's fields that may travel upstream
-    (credentials, cookies and hop-by-hop fields are already gone). `deadline` is in monotonic seconds. `predicted` is
-    text that the answer will probably repeat: who can check it exactly may propose it to a model, nobody may answer
-    otherwise for it. `slo` is None where nobody has said when an answer is in time. `prompt_cache_key` is what calls
-    that begin alike have in common, for a provider that keeps prompts; empty where nobody asks it to.
+    query string without its question mark. `headers` are the client's fields (credentials, cookies and hop-by-hop
+    fields are already gone): policies read theirs, a backend sends on those that its capabilities name. `deadline` is
+    in monotonic seconds. `predicted` is text that the answer will probably repeat: who can check it exactly may propose
+    it to a model, nobody may answer otherwise for it. `slo` is None where nobody has said when an answer is in time.
+    `prompt_cache_key` is what calls that begin alike have in common, for a provider that keeps prompts; empty where
+    nobody asks it to.
     """
 
     operation: Operation
@@ -209,10 +211,14 @@ class Reply:
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend can answer. `max_context_tokens` is None where it is not known."""
+    """What a backend can answer. `max_context_tokens` is None where it is not known.
+
+    `headers`: the client's fields that it reads or sends on. Callers who differ in one of these share no answer.
+    """
 
     operations: frozenset[Operation]
     max_context_tokens: int | None = None
+    headers: HeaderNames = EVERY_HEADER
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):

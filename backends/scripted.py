@@ -26,6 +26,7 @@ from backends.errors import (
     error_body,
 )
 from backends.facts_tap import FactsTap
+from backends.header_names import NO_HEADERS
 from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
 from backends.scripted_answers import OPERATIONS, answer
@@ -93,7 +94,7 @@ class Scripted:
 
     def __init__(self, name: str, config: ScriptedConfig, clock: Clock) -> None:
         self._name = name
-        self._capabilities = Capabilities(operations=OPERATIONS)
+        self._capabilities = Capabilities(operations=OPERATIONS, headers=NO_HEADERS)
         self._clock = clock
         self._script = config.script
         self._does_cycle = config.repeat == "cycle"

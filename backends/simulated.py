@@ -14,6 +14,7 @@ from backends.clock import Clock
 from backends.config import Config
 from backends.errors import ConnectFailed, ContextLengthExceeded, UpstreamCut, UpstreamError
 from backends.facts_tap import FactsTap
+from backends.header_names import NO_HEADERS
 from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.registry import Kind
 from backends.simulated_answers import OPERATIONS, Answer, read_question
@@ -100,7 +101,9 @@ class Simulated:
         self._name = name
         self._config = config
         self._clock = clock
-        self._capabilities = Capabilities(operations=OPERATIONS, max_context_tokens=config.kv_tokens)
+        self._capabilities = Capabilities(
+            operations=OPERATIONS, max_context_tokens=config.kv_tokens, headers=NO_HEADERS
+        )
         self._driver = Driver(Replica(config.model()), clock, sees_every_step=config.tokens_per_event > 0)
         self._sent = 0
         self._failed = 0

@@ -8,35 +8,11 @@ from collections.abc import Iterable
 from starlette.types import Receive
 
 from backends.errors import BodyTooLarge, ClientGone, InvalidRequest
-from backends.headers import HOP_BY_HOP, without_named
+from backends.headers import ENDS_HERE, without_named
 from backends.protocol import Headers
 from policies.admission.asked import ASKED_HEADERS
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-
-_OWN = HOP_BY_HOP | {
-    b"host",
-    b"content-length",
-    b"authorization",
-    b"x-api-key",
-    b"api-key",
-    b"cookie",
-    b"accept-encoding",
-    b"cache-control",
-    b"pragma",
-    b"expect",
-    b"origin",
-    b"referer",
-    b"forwarded",
-    b"via",
-    b"x-real-ip",
-    b"x-request-id",
-    b"x-forwarded-for",
-    b"x-forwarded-host",
-    b"x-forwarded-port",
-    b"x-forwarded-proto",
-}
-"""Fields that end here: the client's credentials, what describes the client's connection, and what we set ourselves."""
 
 
 class Incoming:
@@ -71,7 +47,7 @@ class Incoming:
         self.forwarded: Headers = []
         for field in headers:
             name = field[0]
-            if name in _OWN:
+            if name in ENDS_HERE:
                 self._take(name, field[1])
                 continue
             self.forwarded.append(field)

@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from backends.errors import GatewayError, RequestError, SlipstreamError
-from backends.headers import _DROPPED_FROM_ANSWERS
+from backends.headers import _DROPPED_FROM_ANSWERS, ENDS_HERE
+from backends.http.openai import _OF_CONTENT, OpenAIConfig
 from backends.protocol import CacheOutcome, Operation
 from backends.stream import StreamEnd
 from gateway.access_log import Line
@@ -21,7 +22,6 @@ from gateway.admission_metrics import AdmissionMetrics
 from gateway.batches_metrics import BatchesMetrics
 from gateway.batching_metrics import BatchingMetrics
 from gateway.engine_metrics import EngineMetrics
-from gateway.incoming import _OWN
 from gateway.kv_metrics import KvMetrics
 from gateway.pool_metrics import PoolMetrics
 from gateway.routing_metrics import RoutingMetrics
@@ -151,10 +151,13 @@ def test_docs_log_example_is_a_line() -> None:
 
 def test_docs_headers_that_end_here_are_those_of_the_code() -> None:
     """Every header of a client that is not sent on is listed, and every header of an upstream that is not passed on."""
-    dropped = {name for row in table("docs/headers.md", "header") for name in names(row[0])}
-    answers = page("docs/headers.md").partition("## Of answers")[2].partition("\n\nThe Messages API")[0]
+    requests, _, answers = page("docs/headers.md").partition("## Of answers")
+    answers = answers.partition("\n\nThe Messages API")[0]
+    ending = requests.partition("These end here")[2].partition("\n\n")[0]
+    travelling = {name for row in table("docs/headers.md", "header") for name in names(row[0])}
 
-    assert dropped == {name.decode() for name in _OWN}
+    assert set(names(ending)) - {"connection"} == {name.decode() for name in ENDS_HERE} - {"connection"}
+    assert {*OpenAIConfig.model_fields["forward_headers"].default, *_OF_CONTENT} <= travelling
     assert set(names(answers.partition("but for these:")[2])) == {name.decode() for name in _DROPPED_FROM_ANSWERS}
 
 

@@ -24,6 +24,7 @@ SHARED_BACKENDS = {
         "protocol",
         "stream",
         "errors",
+        "header_names",
         "clock",
         "config",
         "health",

@@ -20,6 +20,8 @@ from backends.errors import (
     UpstreamErrorEvent,
     UpstreamGarbage,
 )
+from backends.header_names import HeaderNames
+from backends.headers import ForwardedHeader
 from backends.health import HealthConfig
 from backends.http.anthropic_events import EventTranslator, TranslatedSource
 from backends.http.anthropic_reply import (
@@ -42,7 +44,6 @@ _MAX_ERROR_BYTES = 1024**2
 _NO_LIMIT_S = float("inf")
 _JSON = b"application/json"
 _EVENT_STREAM = b"text/event-stream"
-_FORWARDED = frozenset({b"traceparent", b"tracestate"})
 _TOKEN = r"^[A-Za-z0-9_.-]+$"
 
 # A stream that begins with one of these has done no work; another attempt may help.
@@ -63,6 +64,11 @@ class AnthropicConfig(Config):
     )
     beta: tuple[Annotated[str, Field(pattern=_TOKEN)], ...] = Field(
         (), description="Beta features to ask for, in the anthropic-beta header."
+    )
+    forward_headers: tuple[ForwardedHeader, ...] = Field(
+        (),
+        description="Headers of clients that are sent on, by name or with `*`. Callers who differ in one of them share "
+        "no cached answer. No others travel but those of traces.",
     )
     max_tokens: int = Field(
         4096, ge=1, description="The most tokens of an answer where the client sets no limit; the API demands one."
@@ -96,13 +102,14 @@ class AnthropicBackend:
 
     def __init__(self, name: str, config: AnthropicConfig, clock: Clock, wire: Wire) -> None:
         self.name = name
-        self.capabilities = Capabilities(operations=frozenset({Operation.CHAT}))
+        self._fixed_headers = _fixed_headers(config)
+        self._taken = HeaderNames(config.forward_headers, replaced=[name for name, _ in self._fixed_headers])
+        self.capabilities = Capabilities(operations=frozenset({Operation.CHAT}), headers=self._taken)
         self._config = config
         self._clock = clock
         self._wire = wire
         base = config.base_url.split("/", 3)
         self._target = (f"/{base[3]}/messages" if len(base) > 3 else "/messages").encode("ascii")
-        self._fixed_headers = _fixed_headers(config)
 
     async def open(self) -> None:
         """Nothing is connected before the first call."""
@@ -156,8 +163,7 @@ class AnthropicBackend:
         return reply
 
     def _headers(self, call: Call) -> Headers:
-        headers = [*self._fixed_headers]
-        headers += [field for field in call.headers if field[0] in _FORWARDED]
+        headers = [*self._fixed_headers, *self._taken.travelling(call.headers)]
         if call.request_id:
             headers.append((b"x-request-id", call.request_id.encode("latin-1")))
         return headers
@@ -238,6 +244,7 @@ def _fixed_headers(config: AnthropicConfig) -> Headers:
     headers: Headers = [
         (b"content-type", _JSON),
         (b"accept-encoding", b"identity"),
+        (b"user-agent", b"slipstream"),
         (b"anthropic-version", config.version.encode("ascii")),
     ]
     if config.beta:

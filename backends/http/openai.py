@@ -17,7 +17,8 @@ from pydantic import Field, field_validator, model_validator
 from backends.clock import Clock
 from backends.config import ByteSize, Config, Secret
 from backends.errors import ConfigurationError, FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
-from backends.headers import end_to_end
+from backends.header_names import HeaderNames
+from backends.headers import ForwardedHeader, end_to_end, with_defaults
 from backends.health import HealthConfig
 from backends.http.error_reply import error_reply
 from backends.http.foreign import HttpxWire
@@ -38,6 +39,13 @@ _COUNTED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING,
 _WITH_USAGE_CHUNK = frozenset({Operation.CHAT, Operation.COMPLETION})
 _WITH_SALT = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
 _WITH_PROMPT_CACHE_KEY = frozenset({Operation.CHAT, Operation.RESPONSES})
+_AGENT: Headers = [(b"user-agent", b"slipstream")]
+_COUNTED_HEADERS: Headers = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
+_OF_CONTENT = (
+    *("accept", "accept-encoding", "content-type", "content-encoding", "range"),
+    *("if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since"),
+)
+"""Of calls that only pass through, whose answers nobody shares."""
 _decode_answer = msgspec.json.Decoder(Answer).decode
 
 
@@ -60,7 +68,14 @@ class OpenAIConfig(Config):
         "authorization", pattern=r"^[A-Za-z0-9-]+$", description="The header that carries the key."
     )
     auth_scheme: str = Field("Bearer", description="What stands before the key; empty for the bare key.")
-    headers: dict[str, str] = Field({}, description="Further headers for every request.")
+    headers: dict[str, str] = Field(
+        {}, description="Further headers for every request. A client's own of the same name stay behind."
+    )
+    forward_headers: tuple[ForwardedHeader, ...] = Field(
+        ("openai-beta", "anthropic-version", "anthropic-beta"),
+        description="Headers of clients that are sent on, by name or with `*`. Callers who differ in one of them share "
+        "no cached answer. No others travel but those of traces and, where a call only passes through, of its content.",
+    )
     max_connections: int = Field(
         1000, ge=1, le=100_000, description="Connections open at once; more calls wait in line."
     )
@@ -116,13 +131,20 @@ class OpenAIBackend:
 
     def __init__(self, name: str, config: OpenAIConfig, clock: Clock, wire: Wire) -> None:
         self.name = name
-        self.capabilities = Capabilities(operations=frozenset(Operation))
+        own = _own_headers(config)
+        # Bodies that are read are JSON whatever clients call it; answers are read for their usage.
+        counted = with_defaults(own, _COUNTED_HEADERS)
+        self._taken = HeaderNames(config.forward_headers, replaced=[name for name, _ in counted])
+        self._passed = HeaderNames([*config.forward_headers, *_OF_CONTENT], replaced=[name for name, _ in own])
+        agent = [] if self._taken.taken(_AGENT) else _AGENT
+        self._fixed_headers = with_defaults(own, agent)
+        self._counted_headers = with_defaults(counted, agent)
+        self.capabilities = Capabilities(operations=frozenset(Operation), headers=self._taken)
         self._config = config
         self._clock = clock
         self._wire = wire
         base = config.base_url.split("/", 3)
         self._base_path = f"/{base[3]}".encode("ascii") if len(base) > 3 else b""
-        self._fixed_headers = _fixed_headers(config)
 
     async def open(self) -> None:
         """Nothing is connected before the first call."""
@@ -179,10 +201,10 @@ class OpenAIBackend:
         return reply
 
     def _headers(self, call: Call) -> Sequence[tuple[bytes, bytes]]:
-        headers = [*self._fixed_headers, *call.headers]
         if call.operation in _COUNTED:
-            # Answers are read for their usage, so they must come uncompressed.
-            headers.append((b"accept-encoding", b"identity"))
+            headers = [*self._counted_headers, *self._taken.travelling(call.headers)]
+        else:
+            headers = [*self._fixed_headers, *self._passed.travelling(call.headers)]
         if call.request_id:
             headers.append((b"x-request-id", call.request_id.encode("latin-1")))
         return headers
@@ -306,7 +328,8 @@ def _num_choices(call: Call) -> int:
     return num_prompts * (n if isinstance(n, int) else 1)
 
 
-def _fixed_headers(config: OpenAIConfig) -> Headers:
+def _own_headers(config: OpenAIConfig) -> Headers:
+    """What the operator sets."""
     headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in config.headers.items()]
     if config.api_key is not None:
         scheme = f"{config.auth_scheme} " if config.auth_scheme else ""

@@ -26,6 +26,7 @@ from backends.errors import (
     UpstreamError,
     error_body,
 )
+from backends.header_names import NO_HEADERS
 from backends.protocol import AnswerTimes, Call, Capabilities, Facts, ModelStatistics, Operation, Reply, Statistics
 from backends.serving.exchange import Exchange, FactsTap, translated
 from backends.serving.meter import Meter
@@ -116,7 +117,7 @@ class EngineBackend:
     def capabilities(self) -> Capabilities:
         """Chat, completions, embeddings and responses; the context is known once the model is loaded."""
         max_context = self._served.model.max_context if self._served is not None else None
-        return Capabilities(operations=_OPERATIONS, max_context_tokens=max_context)
+        return Capabilities(operations=_OPERATIONS, max_context_tokens=max_context, headers=NO_HEADERS)
 
     async def open(self) -> None:
         """Load the model. Raises: ConfigurationError where it cannot be served."""

@@ -28,7 +28,7 @@ from gateway.core import Core
 from gateway.decode import decode_body, decode_json
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
-from gateway.relay import JSON_HEADER, send_error, send_error_event, send_stream
+from gateway.relay import send_error, send_error_event, send_stream
 from gateway.runtime import Runtime, Stack
 from policies.admission.asked import ASKED_HEADERS, read_asked
 
@@ -201,10 +201,6 @@ class Endpoint:
         if incoming.content_encoding not in (b"", b"identity"):
             raise UnsupportedEncoding("compressed request bodies are not read; send it without content-encoding")
         body, fields = decode_body(raw, self._operation)
-        if b"json" not in incoming.content_type:
-            # It is JSON whatever curl called it, and servers insist on the name.
-            incoming.forwarded = [field for field in incoming.forwarded if field[0] != b"content-type"]
-            incoming.forwarded.append(JSON_HEADER)
         options = fields.stream_options
         include_usage = options is not None and options.include_usage is True
         return Asked(body, fields.model, fields.stream is True, include_usage, fields.user or "")

@@ -87,6 +87,7 @@ class EmbeddingBatches(Stage):
 
     def __init__(self, inner: Backend, policy: BatchingPolicy, clock: Clock, *, max_in_flight: int) -> None:
         super().__init__(inner)
+        self._headers_read = inner.capabilities.headers
         self._limits = Limits(
             max_batch=policy.max_batch,
             max_bytes=policy.max_bytes,
@@ -150,7 +151,7 @@ class EmbeddingBatches(Stage):
 
     def _join(self, seat: _Seat) -> _Group:
         """Raises: Overloaded."""
-        key = group_of(seat.call, seat.inputs)
+        key = group_of(seat.call, seat.inputs, self._headers_read)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group(key, self._limits)

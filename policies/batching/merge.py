@@ -11,21 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from backends.header_names import HeaderNames
 from backends.json_errors import NOT_JSON
 from backends.protocol import Call, Facts, Operation, Usage
 from policies.cache.key import digest_of
 
 Inputs = list[str] | list[list[int]]
 """Texts, or texts as token ids; never both."""
-
-_CLIENT_FIELDS = frozenset(
-    {
-        *(b"accept", b"accept-language", b"content-type", b"user-agent"),
-        *(b"b3", b"baggage", b"sentry-trace", b"traceparent", b"tracestate"),
-    }
-)
-_CLIENT_PREFIXES = (b"x-b3-", b"x-datadog-", b"x-stainless-")
-"""Fields that tell of a client, its library or its trace, and nothing of what it asks for."""
 
 _Item = dict[str, msgspec.Raw]
 _read_answer = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -57,11 +49,11 @@ def inputs_of(call: Call, *, max_batch: int, max_bytes: int) -> Inputs | None:
     return inputs if len(inputs) <= max_batch else None
 
 
-def group_of(call: Call, inputs: Inputs) -> bytes:
+def group_of(call: Call, inputs: Inputs, read: HeaderNames) -> bytes:
     """Names those calls which may share an upstream call: 32 bytes of everything that could change an answer.
 
     Nothing of two tenants meets. All of the body counts but for `input`, fields that nobody knows included, and every
-    header that travels but for those that tell of the client.
+    header that the backends read.
     """
     assert call.body is not None, "a call with inputs has a body"
     return digest_of(
@@ -75,7 +67,7 @@ def group_of(call: Call, inputs: Inputs) -> bytes:
             call.priority,
             msgspec.structs.astuple(call.timeouts),
             msgspec.structs.astuple(call.slo) if call.slo is not None else None,
-            [field for field in call.headers if not _tells_of_client(field[0])],
+            read.taken(call.headers),
             {name: value for name, value in call.body.items() if name != "input"},
         )
     )
@@ -160,7 +152,3 @@ def _placed(item: _Item, index: int) -> _Item:
 
 def _are_tokens(values: list[Any]) -> bool:
     return all(type(value) is int for value in values)
-
-
-def _tells_of_client(name: bytes) -> bool:
-    return name in _CLIENT_FIELDS or name.startswith(_CLIENT_PREFIXES)

@@ -47,6 +47,7 @@ class ExactCache(Stage):
 
     def __init__(self, inner: Backend, policy: CachePolicy, store: Store, clock: Clock, route: str) -> None:
         super().__init__(inner)
+        self._headers_read = inner.capabilities.headers
         self._scope = policy.scope
         self._epoch = policy.epoch
         self._honoured = frozenset(policy.client_control)
@@ -77,7 +78,7 @@ class ExactCache(Stage):
         identity = identity_of(call, self._scope)
         key = None
         if identity is not None and control.may_write and not _is_stateful(call):
-            key = cache_key(call, identity, self._route, self._epoch)
+            key = cache_key(call, identity, self._route, self._epoch, self._headers_read)
         if key is None:
             call.facts.cache = CacheOutcome.BYPASS
             reply = await self._inner.send(call)

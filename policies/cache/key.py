@@ -12,10 +12,11 @@ import json
 
 import msgspec
 
+from backends.header_names import HeaderNames
 from backends.protocol import Call, Operation
 from policies.schema import CacheScope
 
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 _ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
 
 _CONVERTIBLE = frozenset({Operation.CHAT, Operation.COMPLETION})
@@ -23,9 +24,6 @@ _CONVERTIBLE = frozenset({Operation.CHAT, Operation.COMPLETION})
 
 SUB_SCOPE_HEADER = b"x-cache-scope"
 """A client's field that parts what its tenant shares: it is added to the identity, so it can only narrow it."""
-
-_SIGNIFICANT_HEADERS = (b"openai-", b"anthropic-", SUB_SCOPE_HEADER)
-"""Beginnings of client fields that choose a version or feature of an upstream's API, or a part of the cache."""
 
 
 def identity_of(call: Call, scope: CacheScope) -> str | None:
@@ -46,8 +44,8 @@ def identity_of(call: Call, scope: CacheScope) -> str | None:
     return f"{scope}:{len(call.tenant)}:{call.tenant}:{member}"
 
 
-def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes:
-    """The 32-byte key of a call with a decoded body on that route.
+def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNames) -> bytes:
+    """The 32-byte key of a call with a decoded body on that route, whose backends read these headers.
 
     The order of an object's keys and white space do not matter; 1, 1.0 and true are three values.
     """
@@ -63,16 +61,17 @@ def cache_key(call: Call, identity: str, route: str, epoch: str) -> bytes:
         call.method,
         call.path,
         call.query,
-        significant_headers(call),
+        significant_headers(call, read),
         call.stream and call.operation not in _CONVERTIBLE,
         body,
     )
     return digest_of(parts)
 
 
-def significant_headers(call: Call) -> list[tuple[bytes, bytes]]:
-    """The client's fields that are part of what it asks."""
-    return [field for field in call.headers if field[0].startswith(_SIGNIFICANT_HEADERS)]
+def significant_headers(call: Call, read: HeaderNames) -> list[tuple[bytes, bytes]]:
+    """The client's fields that are part of what it asks: those that its backends read, and the part of the cache."""
+    narrowed = [field for field in call.headers if field[0] == SUB_SCOPE_HEADER]
+    return [*narrowed, *read.taken(call.headers)]
 
 
 def digest_of(parts: tuple[object, ...]) -> bytes:

@@ -9,7 +9,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from random import Random
 
 import msgspec
@@ -101,12 +102,15 @@ class Pool:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Every operation that some member answers; the smallest context, where all are known."""
+        """Every operation that some member answers, the smallest context where all are known, every header that some
+        member reads.
+        """
         all_of_them = [member.backend.capabilities for member in self._members]
         contexts = [each.max_context_tokens for each in all_of_them if each.max_context_tokens is not None]
         return Capabilities(
             operations=frozenset[Operation]().union(*(each.operations for each in all_of_them)),
             max_context_tokens=min(contexts) if len(contexts) == len(all_of_them) else None,
+            headers=reduce(or_, (each.headers for each in all_of_them)),
         )
 
     async def open(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from backends.header_names import HeaderNames
 from backends.protocol import Call, Operation
 from policies.cache.key import SUB_SCOPE_HEADER, digest_of, identity_of, significant_headers
 from policies.cache.semantic.contracts import Question
@@ -63,9 +64,13 @@ class Ineligible(StrEnum):
 
 
 class Questions:
-    """Reads calls of one route as questions. `fingerprint` names the encoder whose vectors the questions get."""
+    """Reads calls of one route as questions. `fingerprint` names the encoder whose vectors the questions get, `read`
+    the headers that the backends read."""
 
-    def __init__(self, policy: CachePolicy, semantic: SemanticPolicy, route: str, fingerprint: str) -> None:
+    def __init__(
+        self, policy: CachePolicy, semantic: SemanticPolicy, route: str, fingerprint: str, read: HeaderNames
+    ) -> None:
+        self._headers_read = read
         self._cache_scope = policy.scope
         self._shared_by = (_FORMAT_VERSION, route, policy.epoch, fingerprint)
         self._context = semantic.context
@@ -107,7 +112,7 @@ class Questions:
                 call.method,
                 call.path,
                 call.query,
-                significant_headers(call),
+                significant_headers(call, self._headers_read),
                 self._context,
                 self._kept(messages[:last]),
                 placeholder,

@@ -125,7 +125,11 @@ class SemanticCache(Stage):
         """Open the backend within. The vector space has to be open already."""
         await super().open()
         self._questions = Questions(
-            self._cache_policy, self._policy, self._route, self._parts.space.encoder.fingerprint
+            self._cache_policy,
+            self._policy,
+            self._route,
+            self._parts.space.encoder.fingerprint,
+            self.capabilities.headers,
         )
         self._upkeep.start(self._save_regularly())
 

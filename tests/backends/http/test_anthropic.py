@@ -120,6 +120,7 @@ async def test_send_headers_are_ours_and_not_the_clients(server: AnthropicServer
         "anthropic-beta": "a-2026-01-01,b-2026-01-01",
         "content-type": "application/json",
         "accept-encoding": "identity",
+        "user-agent": "slipstream",
         "traceparent": "00-1-2-01",
         "x-request-id": "req-9",
     }

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.header_names import HeaderNames
 from backends.protocol import Call, Operation
 from policies.cache.key import cache_key, identity_of
 from policies.schema import CacheScope
 from tests.support.calls import make_call
 
+READ = HeaderNames(["openai-beta", "x-tier-*"])
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 _VALUES = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8
@@ -25,7 +27,7 @@ _BODIES = st.dictionaries(st.text(min_size=1), _VALUES, max_size=5)
 
 def key_of(call: Call, identity: str = "someone", route: str = "route", epoch: str = "") -> bytes:
     """The key with nothing special about it."""
-    key = cache_key(call, identity, route, epoch)
+    key = cache_key(call, identity, route, epoch, READ)
     assert key is not None
     return key
 
@@ -90,6 +92,7 @@ def test_key_without_a_field_differs() -> None:
         {"method": "PUT"},
         {"operation": Operation.COMPLETION},
         {"headers": [(b"openai-beta", b"assistants=v2")]},
+        {"headers": [(b"x-tier-of-service", b"gold")]},
     ],
     ids=str,
 )
@@ -177,7 +180,7 @@ def test_key_of_huge_number_beside_odd_headers_is_there() -> None:
     """Fields of a head are bytes of any kind."""
     call = make_call(body={"seed": 10**40}, headers=[(b"openai-beta", b"\xff")])
 
-    assert len(cache_key(call, "tenant", "all", "")) == 32
+    assert len(key_of(call)) == 32
 
 
 def test_identity_of_user_without_user_is_none() -> None:

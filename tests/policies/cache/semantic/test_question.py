@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from backends.header_names import HeaderNames
 from backends.protocol import Call, Operation
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.question import Ineligible, Questions, estimate_tokens
@@ -56,7 +57,7 @@ def questions(route: str = "route", fingerprint: str = "e", **cache: Any) -> Que
     """The reader of a route with this `cache` section."""
     policy = CachePolicy.model_validate({"semantic": {"mode": "static", **cache.pop("semantic", {})}, **cache})
     assert policy.semantic is not None
-    return Questions(policy, policy.semantic, route, fingerprint)
+    return Questions(policy, policy.semantic, route, fingerprint, HeaderNames(["openai-beta"]))
 
 
 def call_of(body: dict[str, Any], **fields: Any) -> Call:
