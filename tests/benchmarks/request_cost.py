@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import operator
-import re
 import statistics
 from pathlib import Path
 
 import msgspec
 
 from gateway.simulate.figures import Figure
+from tests.benchmarks.turns import AnsweringUpstream, Turn, connect, cpu_us, stay_awake
 from tests.support.gateway import Gateway, start_gateway
 
 _MOST_US = 20.0
-_CONNECTIONS = 16
 _WAYS = {
     "one backend": ("up", ""),
     "two in turns": ("up, other", "    routing: {policy: round_robin}\n"),
@@ -34,8 +32,6 @@ _WAYS = {
     "with limits": ("up, other", "    routing: {policy: predicted_cost}\n    slo: {}\n"),
     "with admission": ("up, other", "    routing: {policy: predicted_cost}\n    slo: {}\n    admission: {}\n"),
 }
-_USAGE = {"prompt_tokens": 400, "completion_tokens": 64, "total_tokens": 464}
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 def _policy(port: int) -> str:
@@ -48,92 +44,6 @@ def _policy(port: int) -> str:
         refs = ", ".join(f"{{ref: {name}}}" for name in own)
         routes.append(f'  - name: r{place}\n    match: {{models: ["m{place}"]}}\n    backends: [{refs}]\n{extra}')
     return "".join((*lines, *routes))
-
-
-class _Upstream(asyncio.Protocol):
-    """Answers every request with the same bytes, whole or streamed."""
-
-    _whole: bytes
-    _stream: bytes
-
-    def __init__(self) -> None:
-        message = {"role": "assistant", "content": "word " * 64}
-        chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-        body = json.dumps({**chunk, "choices": [{"index": 0, "message": message}], "usage": _USAGE}).encode()
-        self._whole = (
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
-        )
-        words = [{**chunk, "choices": [{"index": 0, "delta": {"content": "word "}}]} for _ in range(8)]
-        events = [json.dumps(each) for each in (*words, {**chunk, "choices": [], "usage": _USAGE})]
-        data = "".join(f"data: {event}\n\n" for event in (*events, "[DONE]")).encode()
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        self._stream = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
-        self._read = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._read += data
-        head, end, body = self._read.partition(b"\r\n\r\n")
-        length = _LENGTH.search(head)
-        if end and length is not None and len(body) >= int(length[1]):
-            self._read = b""
-            self._transport.write(self._stream if b'"stream": true' in body else self._whole)
-
-
-class _Client(asyncio.Protocol):
-    """Asks again as soon as it has its answer, as long as the turn has requests left."""
-
-    def __init__(self) -> None:
-        self.turn: _Turn | None = None
-        self._read = bytearray()
-        self._whole = -1
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def ask(self, turn: _Turn) -> None:
-        self.turn = turn
-        self._transport.write(turn.request)
-
-    def data_received(self, data: bytes) -> None:
-        self._read += data
-        head, end, body = self._read.partition(b"\r\n\r\n")
-        if not end:
-            return
-        assert head.startswith(b"HTTP/1.1 200"), f"the gateway said {bytes(self._read[:500])!r}"
-        length = _LENGTH.search(head)
-        if len(body) >= int(length[1]) if length is not None else body.endswith(b"0\r\n\r\n"):
-            self._read.clear()
-            assert self.turn is not None, "an answer to nothing"
-            self.turn.answered(self)
-
-
-class _Turn:
-    """Some requests of one way, to be answered by all connections together."""
-
-    def __init__(self, request: bytes, number: int) -> None:
-        self.request = request
-        self._to_ask = number
-        self._to_come = number
-        self._done = asyncio.get_running_loop().create_future()
-
-    def answered(self, client: _Client) -> None:
-        self._to_come -= 1
-        if self._to_ask:
-            self._to_ask -= 1
-            client.ask(self)
-        elif not self._to_come:
-            self._done.set_result(None)
-
-    async def take(self, clients: list[_Client]) -> None:
-        self._to_ask -= len(clients)
-        for client in clients:
-            client.ask(self)
-        await self._done
 
 
 def _request(place: int, *, stream: bool) -> bytes:
@@ -149,47 +59,29 @@ def _request(place: int, *, stream: bool) -> bytes:
     return head.encode() + raw
 
 
-def _stay_awake() -> None:
-    """Keeps the loop from sleeping."""
-    asyncio.get_running_loop().call_soon(_stay_awake)
-
-
 async def _measure(gateway: Gateway, rounds: int, size: int, *, stream: bool) -> dict[str, list[float]]:
     """By way the microseconds of CPU that a request took, in every round."""
-    loop = asyncio.get_running_loop()
-    clients = []
-    for _ in range(_CONNECTIONS):
-        _, client = await loop.create_connection(_Client, "127.0.0.1", gateway.port)
-        clients.append(client)
+    clients = await connect(gateway.port)
     requests = {way: _request(place, stream=stream) for place, way in enumerate(_WAYS)}
     took: dict[str, list[float]] = {way: [] for way in _WAYS}
     for number in range(rounds + 5):
         for way, request in requests.items():
-            before_us = _cpu_us(gateway.process.pid)
-            await _Turn(request, size).take(clients)
+            before_us = cpu_us(gateway.process.pid)
+            await Turn(request, size).take(clients)
             if number >= 5:
-                took[way].append((_cpu_us(gateway.process.pid) - before_us) / size)
+                took[way].append((cpu_us(gateway.process.pid) - before_us) / size)
     return took
 
 
 async def _compare(rounds: int, size: int) -> dict[str, dict[str, list[float]]]:
     loop = asyncio.get_running_loop()
-    async with await loop.create_server(_Upstream, "127.0.0.1", 0) as server:
-        _stay_awake()
+    async with await loop.create_server(AnsweringUpstream, "127.0.0.1", 0) as server:
+        stay_awake()
         async with start_gateway(_policy(server.sockets[0].getsockname()[1])) as gateway:
             return {
                 "whole": await _measure(gateway, rounds, size, stream=False),
                 "streamed": await _measure(gateway, rounds, size, stream=True),
             }
-
-
-def _cpu_us(pid: int) -> float:
-    """What all threads of a process have taken of a processor; Linux only."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            total += int((task / "schedstat").read_text().split()[0])
-    return total / 1e3
 
 
 def main() -> None:

@@ -175,10 +175,12 @@ def gateway_process(
     *,
     environ: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
+    command: Path | None = None,
 ) -> Iterator[Gateway]:
     """A started process, which may not answer yet. Without a policy it serves what it has built in.
 
-    It gets `environ` besides the usual one, in which no setting of the gateway is left.
+    It gets `environ` besides the usual one, in which no setting of the gateway is left. `command` is another
+    installation's `slipstream`.
     """
     with tempfile.TemporaryDirectory(prefix="slipstream-test-") as name:
         folder = Path(name)
@@ -187,7 +189,7 @@ def gateway_process(
         file = [str(folder / "policy.yaml")] if policy is not None else []
         with (folder / "stdout").open("wb") as output, (folder / "stderr").open("wb") as errors:
             process = subprocess.Popen(
-                [str(Path(sys.executable).with_name("slipstream")), "serve", *file, "--port", "0", *args],
+                [str(command or Path(sys.executable).with_name("slipstream")), "serve", *file, "--port", "0", *args],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -206,9 +208,10 @@ async def start_gateway(
     *,
     environ: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
+    command: Path | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway that answers. Raises: AssertionError with what it said where it does not start."""
-    with gateway_process(policy, environ=environ, args=args) as gateway:
+    with gateway_process(policy, environ=environ, args=args, command=command) as gateway:
         async with asyncio.timeout(_START_LIMIT_S):
             while not gateway.has_started():
                 await asyncio.sleep(_POLL_S)
