@@ -6,6 +6,7 @@ import math
 import re
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from backends.engine.checkpoint import Checkpoint
@@ -39,10 +40,10 @@ class LoraAdapter:
                 raise ModelError(f"{folder / WEIGHTS_FILE}: tensor {name!r} is no lora_A or lora_B of a linear layer")
             self._waiting.add(pair["module"])
 
-    def merge(self, name: str, weight: Tensor) -> Tensor:
+    def merge(self, name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """`weight` [out, in] + scale * B @ A where the adapter has a pair for `name`, else `weight` itself.
 
-        Raises ModelError where the pair does not fit.
+        The sum is worked out in float32 and rounded once, to `dtype`. Raises ModelError where the pair does not fit.
         """
         module = name.removesuffix(".weight")
         if module not in self._waiting:
@@ -53,7 +54,7 @@ class LoraAdapter:
         down = self._checkpoint.read(f"{_PREFIX}{module}.lora_A.weight", (rank, in_size))
         up = self._checkpoint.read(f"{_PREFIX}{module}.lora_B.weight", (out_size, rank))
         update = (up.float() @ down.float()).mul_(self._scale(module, rank)).to(weight.device)
-        return (weight.float() + update).to(weight.dtype)
+        return (weight.float() + update).to(dtype)
 
     def check_all_merged(self) -> None:
         """Raises ModelError where the adapter was made for modules that this model does not have."""

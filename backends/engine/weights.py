@@ -130,7 +130,7 @@ class Weights:
         if tied is None:
             linear = self._linear([Piece.whole(OUTPUT_LAYER, vocab_size, hidden_size)], None, quantization)
         else:
-            weight = tied if self._adapter is None else self._adapter.merge(f"{OUTPUT_LAYER}.weight", tied)
+            weight = tied if self._adapter is None else self._adapter.merge(f"{OUTPUT_LAYER}.weight", tied, tied.dtype)
             linear = make_linear(weight, None, quantization=quantization, product=self._product)
             if weight is tied and quantization is None and not is_packable(weight):
                 # Already counted: one tensor serves both ends.
@@ -177,7 +177,7 @@ class Weights:
         if self._dtype is None:
             self._dtype = tensor.dtype
         if self._adapter is not None and len(shape) == 2:
-            tensor = self._adapter.merge(name, tensor)
+            tensor = self._adapter.merge(name, tensor, self._dtype)
         return tensor
 
     def _joined(self, parts: list[Tensor]) -> Tensor:

@@ -139,6 +139,24 @@ def test_adapter_is_merged_into_joined_and_single_layers(
     assert not torch.allclose(found, before)
 
 
+def test_adapter_in_float32_is_not_rounded_to_the_type_of_the_checkpoint(folder: Path, tmp_path: Path) -> None:
+    """Asked for float32, a bfloat16 checkpoint and its adapter add up in float32: an update smaller than a rounding
+    step of the checkpoint counts.
+    """
+    held = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
+    rewrite(folder, **held)
+    pairs = {name: tensor * 1e-3 for name, tensor in random_pair(QUERY, 64, 48).items()}
+    adapter = save_adapter(tmp_path / "adapter", pairs)
+
+    found = logits(load(folder, torch.float32, adapter))
+
+    down, up = (pairs[f"base_model.model.{QUERY}.lora_{half}.weight"] for half in "AB")
+    exact = {name: tensor.float() for name, tensor in held.items()}
+    exact[f"{QUERY}.weight"] += 6 / 4 * up @ down
+    rewrite(folder, **exact)
+    torch.testing.assert_close(found, logits(load(folder)), rtol=0.0, atol=0.0)
+
+
 def test_adapter_on_a_tied_head_changes_the_head_alone(tmp_path: Path) -> None:
     """The embedding is what the adapter was trained on, so it stays."""
     save_tiny_model(tmp_path / "model", tiny_config("Qwen3", tie_word_embeddings=True))
