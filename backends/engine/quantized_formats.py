@@ -32,12 +32,16 @@ TensorSource = Callable[[str], Tensor | None]
 
 @dataclass(frozen=True, slots=True)
 class QuantizationConfig:
-    """config.json's `quantization_config`: whose format, for ours which method, and GPTQ's bits a number."""
+    """config.json's `quantization_config`: whose format, for ours which method, and GPTQ's bits a number.
+
+    `group_size`: inputs of a scale, None where the file does not say, or says that all share one.
+    """
 
     quant_method: str
     method: str
     bits: int = 4
     has_stored_zero_less_one: bool = False
+    group_size: int | None = None
 
     @classmethod
     def from_fields(cls, fields: JsonFields) -> QuantizationConfig:
@@ -58,7 +62,9 @@ class QuantizationConfig:
         if quant_method == "awq" and fields.text("version", "gemm").lower() != "gemm":
             raise fields.invalid("version", "'gemm': awq is read in no other layout")
         is_first_format = quant_method == "gptq" and fields.raw("checkpoint_format") != "gptq_v2"
-        return cls(quant_method, "int4", fields.whole(name), is_first_format)
+        size_name = "q_group_size" if "group_size" not in fields and "q_group_size" in fields else "group_size"
+        group_size = fields.whole(size_name, -1, minimum=-1)
+        return cls(quant_method, "int4", fields.whole(name), is_first_format, group_size if group_size > 0 else None)
 
 
 def gptq_weight(
@@ -67,44 +73,58 @@ def gptq_weight(
     """The weight [out, in] of GPTQ's qweight [in * bits / 32, out], qzeros [groups, out * bits / 32], scales [groups,
     out].
 
-    Inputs that were sorted by activation (`g_idx` [in], a group for each) have no groups of neighbours: their weight
-    comes back unpacked, float32. Raises ModelError where the shapes do not fit.
+    The last group may be short. Inputs that were sorted by activation (`g_idx` [in], a group for each) have no groups
+    of neighbours: their weight comes back unpacked, float32. Raises ModelError where the shapes do not fit.
     """
     bits, largest = config.bits, 2**config.bits - 1
     num_in, num_out = qweight.shape[0] * 32 // bits, qweight.shape[1]
-    _check_shapes(name, num_in, num_out, qzeros, scales, bits)
+    size = _group_size(name, num_in, num_out, qzeros, scales, config)
     codes = _numbers(qweight.T, bits)
     zeros = _numbers(qzeros, bits).T
     if config.has_stored_zero_less_one:
         zeros = (zeros + 1) & largest
     num_groups = scales.shape[0]
-    in_order = torch.arange(num_in) // (num_in // num_groups)
+    in_order = torch.arange(num_in) // size
     if g_idx is not None and not torch.equal(g_idx.cpu().long(), in_order):
         groups = g_idx.cpu().long()
         if groups.numel() != num_in or int(groups.min()) < 0 or int(groups.max()) >= num_groups:
             raise ModelError(f"{name}: g_idx does not name one of {num_groups} groups for each of {num_in} inputs")
         return (codes - zeros[:, groups]).float() * scales.T.float()[:, groups]
-    return _packed(codes, zeros, scales)
+    return _packed(codes, zeros, scales, size)
 
 
-def awq_weight(name: str, qweight: Tensor, qzeros: Tensor, scales: Tensor) -> GroupWeight:
+def awq_weight(
+    name: str, qweight: Tensor, qzeros: Tensor, scales: Tensor, config: QuantizationConfig
+) -> GroupWeight | Tensor:
     """The weight [out, in] of AWQ's qweight [in, out / 8], qzeros [groups, out / 8], scales [groups, out].
 
-    Raises ModelError where the shapes do not fit.
+    As `gptq_weight` where the last group is short. Raises ModelError where the shapes do not fit.
     """
     num_in, num_out = qweight.shape[0], qweight.shape[1] * 8
-    _check_shapes(name, num_in, num_out, qzeros, scales, 4)
+    size = _group_size(name, num_in, num_out, qzeros, scales, config)
     back = [AWQ_ORDER.index(output) for output in range(8)]
     codes = _nibbles(qweight)[:, :, back].flatten(1).T
     zeros = _nibbles(qzeros)[:, :, back].flatten(1).T
-    return _packed(codes, zeros, scales)
+    return _packed(codes, zeros, scales, size)
 
 
-def _packed(codes: Tensor, zeros: Tensor, scales: Tensor) -> GroupWeight:
-    """`codes` [out, in] and `zeros` [out, groups] int32, `scales` [groups, out]."""
+def _packed(codes: Tensor, zeros: Tensor, scales: Tensor, size: int) -> GroupWeight | Tensor:
+    """`codes` [out, in] and `zeros` [out, groups] int32, `scales` [groups, out]; `size` inputs a group, the last
+    one's perhaps fewer.
+
+    Our groups are all of one size, so beside a short one all are cut to what divides both; where that is no pair of
+    inputs, the weight comes back unpacked, float32.
+    """
+    num_in, scales = codes.shape[1], scales.T
+    even = math.gcd(size, num_in)
+    if even % 2:
+        groups = torch.arange(num_in, device=codes.device) // size
+        return (codes - zeros[:, groups]).float() * scales.float()[:, groups]
+    if even < size:
+        zeros, scales = (part.repeat_interleave(size // even, 1)[:, : num_in // even] for part in (zeros, scales))
     is_symmetric = bool((zeros == SYMMETRIC_ZERO).all())
     return GroupWeight(
-        pack_codes(codes), scales.T.contiguous(), None if is_symmetric else zeros.to(torch.uint8).contiguous()
+        pack_codes(codes), scales.contiguous(), None if is_symmetric else zeros.to(torch.uint8).contiguous()
     )
 
 
@@ -125,16 +145,25 @@ def _numbers(words: Tensor, bits: int) -> Tensor:
     return (torch.cat(parts, dim=2) & 7).flatten(1).int()
 
 
-def _check_shapes(name: str, num_in: int, num_out: int, qzeros: Tensor, scales: Tensor, bits: int) -> None:
-    num_groups, unit = scales.shape[0], 32 // math.gcd(32, bits)
+def _group_size(
+    name: str, num_in: int, num_out: int, qzeros: Tensor, scales: Tensor, config: QuantizationConfig
+) -> int:
+    """Inputs of a scale. The last group is short where the file's size does not divide the inputs; where that size does
+    not give the groups that there are, they are taken to be even. Raises ModelError where neither fits.
+    """
+    bits, num_groups = config.bits, scales.shape[0]
+    unit = 32 // math.gcd(32, bits)
     is_fitting = (
         scales.shape[1:] == (num_out,)
         and qzeros.shape == (num_groups, num_out * bits // 32)
         and num_groups > 0
-        and num_in % num_groups == num_in % unit == num_out % unit == 0
+        and num_in % unit == num_out % unit == 0
     )
-    if not is_fitting:
-        raise ModelError(
-            f"{name}: qzeros {list(qzeros.shape)} and scales {list(scales.shape)} do not fit a weight of {num_in} "
-            f"inputs and {num_out} outputs: the file is no {bits}-bit checkpoint of its quant_method"
-        )
+    if is_fitting and config.group_size is not None and -(-num_in // config.group_size) == num_groups:
+        return min(config.group_size, num_in)
+    if is_fitting and num_in % num_groups == 0:
+        return num_in // num_groups
+    raise ModelError(
+        f"{name}: qzeros {list(qzeros.shape)} and scales {list(scales.shape)} do not fit a weight of {num_in} "
+        f"inputs and {num_out} outputs: the file is no {bits}-bit checkpoint of its quant_method"
+    )

@@ -73,7 +73,7 @@ def _read_weight(piece: Piece, tensors: TensorSource, config: QuantizationConfig
                 name, part("qweight"), part("qzeros"), part("scales"), tensors(f"{name}.g_idx"), config
             )
         case "awq":
-            weight = awq_weight(name, part("qweight"), part("qzeros"), part("scales"))
+            weight = awq_weight(name, part("qweight"), part("qzeros"), part("scales"), config)
         case _:
             weight = _our_weight(name, part("qweight"), part("scales"), is_nf4=config.method == "nf4")
     found = _shape(weight)

@@ -237,6 +237,50 @@ def test_read_quantized_foreign_format_equals_its_definition(form: str, zero: in
     assert (linear(x).double() - expected).norm() <= 6e-3 * expected.norm()
 
 
+SHORT = {
+    # inputs, inputs of a scale
+    "half": (192, 128),
+    "quarter": (160, 128),
+    "odd": (96, 65),
+    "longer-than-the-inputs": (64, 128),
+}
+
+
+@pytest.mark.parametrize("form", FORMATS.keys())
+@pytest.mark.parametrize("case", SHORT.keys())
+@pytest.mark.parametrize("has_index", [False, True], ids=["plain", "g_idx"])
+def test_read_quantized_short_last_group_has_its_own_scale(form: str, case: str, has_index: bool) -> None:
+    """Where the group's size does not divide the inputs, the last group is short; it is neither refused nor are the
+    groups taken to be even.
+    """
+    (fields, packer), (num_in, size) = FORMATS[form], SHORT[case]
+    num_groups = -(-num_in // size)
+    generator = torch.Generator().manual_seed(5)
+    codes_end = 8 if packer is pack_gptq3 else 16
+    codes = torch.randint(0, codes_end, (num_in, 32), generator=generator)
+    zeros = torch.randint(0, codes_end, (num_groups, 32), generator=generator)
+    scales = (torch.rand(num_groups, 32, generator=generator) * 0.02 + 0.001).half()
+    qweight, qzeros = packer(codes.tolist(), zeros.tolist())
+    groups = torch.arange(num_in) // size
+    tensors = {"q.qweight": qweight, "q.qzeros": qzeros, "q.scales": scales}
+    if has_index and "gptq" in form:
+        tensors["q.g_idx"] = groups.int()
+    x = torch.randn(6, num_in, generator=generator)
+
+    linear = read_quantized(
+        [Piece.whole("q", 32, num_in)],
+        tensors.get,
+        quantization_config(fields | {"group_size": size}),
+        bias=None,
+        dtype=torch.float32,
+        device=CPU,
+    )
+
+    assert linear is not None
+    expected = x.double() @ ((codes - zeros[groups]).double() * scales.double()[groups])
+    assert (linear(x).double() - expected).norm() <= 6e-3 * expected.norm()
+
+
 def test_read_quantized_gptq_sorted_inputs_find_their_groups() -> None:
     """With activation order the inputs of a group lie apart, and one such module among others changes nothing."""
     generator = torch.Generator().manual_seed(3)
