@@ -25,6 +25,7 @@ from backends.engine.demo_models.networks import DRAFT_SHAPE, make_network, quic
 from backends.engine.demo_models.stream import TrainingStream, held_out_batches
 from backends.engine.demo_models.tokenizer import encode, train_tokenizer
 from backends.engine.demo_models.turn import is_held_out
+from backends.engine.tokenizer import Tokenizer as ServedTokenizer
 from tests.support.demo_oracle import ORACLES, follow_up
 
 PACKAGE = Path(exporting.__file__).parent
@@ -189,6 +190,32 @@ def test_template_several_turns_and_prompt(tokenizer: PreTrainedTokenizerFast) -
         "<|im_start|>assistant\n<tool_call>\n"
         '{"name": "get_time", "arguments": {"city": "Oslo"}}\n</tool_call><|im_end|>\n'
         '<|im_start|>tool\n{"result": "9"}<|im_end|>\n<|im_start|>assistant\n'
+    )
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_template_system_message_in_parts_is_the_same_text(name: str) -> None:
+    """Servers that hand a template every content as a list of parts, as vLLM does, get what others get: from
+    transformers and from our own renderer.
+    """
+    whole = [{"role": "system", "content": "Answer briefly."}, {"role": "user", "content": "Hello!"}]
+    parts: list[dict[str, Any]] = [
+        {"role": message["role"], "content": [{"type": "text", "text": message["content"]}]} for message in whole
+    ]
+    packaged = AutoTokenizer.from_pretrained(PACKAGE / name)
+
+    texts = [
+        packaged.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        for messages in (whole, parts)
+    ]
+    texts += [ServedTokenizer(PACKAGE / name).render_chat(messages) for messages in (whole, parts)]
+
+    assert (
+        texts
+        == [
+            "<|im_start|>system\nAnswer briefly.<|im_end|>\n<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
+        ]
+        * 4
     )
 
 

@@ -18,7 +18,14 @@ MARKS = (END_OF_TEXT, TURN_START, TURN_END, CALL_START, CALL_END)
 CONTEXT_TOKENS = 4096
 
 CHAT_TEMPLATE = """\
-{%- set system = messages[0].content if messages and messages[0].role == 'system' else '' -%}
+{%- macro text(content) -%}
+{%- if content is string -%}
+{{ content }}
+{%- elif content -%}
+{%- for part in content if part.type == 'text' -%}{{ part.text }}{%- endfor -%}
+{%- endif -%}
+{%- endmacro -%}
+{%- set system = text(messages[0].content) if messages and messages[0].role == 'system' else '' -%}
 {%- if system or tools -%}
 {{ '<|im_start|>system\\n' + system }}
 {%- if tools -%}
@@ -33,11 +40,7 @@ CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 {%- if not (loop.first and message.role == 'system') -%}
 {{ '<|im_start|>' + message.role + '\\n' }}
-{%- if message.content is string -%}
-{{ message.content }}
-{%- elif message.content -%}
-{%- for part in message.content if part.type == 'text' -%}{{ part.text }}{%- endfor -%}
-{%- endif -%}
+{{- text(message.content) }}
 {%- for call in message.tool_calls or [] -%}
 {%- set function = call.function if call.function is defined else call -%}
 {%- set arguments = function.arguments -%}
