@@ -6,11 +6,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -24,7 +24,9 @@ from gateway.core import Core
 from gateway.gauges import refresh_gauges
 from gateway.incoming import Incoming
 from gateway.reload import Reloader, open_runtime, show_revision
-from gateway.settings import shares_metrics
+from gateway.scrape import Scrape
+from gateway.vitals import Vitals
+from policies.failures import Failures
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
@@ -70,6 +72,10 @@ class Application:
         self._cache = CacheApi(core)
         self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
         self._pages = self._starlette()
+        self._scrape = Scrape(core.metrics.registry, self._refresh_gauges)
+        loops = {"reload": reloader.run, "observer": core.observer.run, "gauges": self._keep_gauges}
+        self._vitals = Vitals(loops if batches is None else {**loops, "batches": batches.run}, core.clock)
+        self._gauges_left = Failures("gauges", core.clock)
         self.opening_error: ConfigurationError | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,6 +92,11 @@ class Application:
     def is_draining(self) -> bool:
         """Whether the end has been announced."""
         return self._core.is_draining
+
+    @property
+    def failure(self) -> str | None:
+        """Why it cannot go on, where it cannot: then the process has to end."""
+        return self._vitals.failure
 
     def begin_draining(self) -> None:
         """From now on /ready says that no new requests should come."""
@@ -125,22 +136,26 @@ class Application:
         )
 
     async def _health(self, request: Request) -> Response:
-        return Response(b'{"status":"ok"}', media_type="application/json")
+        return self._failed() or Response(b'{"status":"ok"}', media_type="application/json")
 
     async def _ready(self, request: Request) -> Response:
+        if (failed := self._failed()) is not None:
+            return failed
         if self._core.is_draining:
             return Response(b'{"status":"draining"}', 503, media_type="application/json")
         return Response(b'{"status":"ready"}', media_type="application/json")
 
     async def _show_metrics(self, request: Request) -> Response:
-        refresh_gauges(self._core, self._store, self._batches)
-        registry = self._core.metrics.registry
-        if shares_metrics():
-            from prometheus_client.multiprocess import MultiProcessCollector
+        compressed = "gzip" in request.headers.get("accept-encoding", "")
+        text = await self._scrape.text(compressed=compressed)
+        headers = {"vary": "accept-encoding", **({"content-encoding": "gzip"} if compressed else {})}
+        return Response(text, headers=headers, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
-        return PlainTextResponse(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+    def _failed(self) -> Response | None:
+        if self.failure is None:
+            return None
+        told = msgspec.json.encode({"status": "failed", "reason": self.failure})
+        return Response(told, 503, media_type="application/json")
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         """Starlette's own refusals, in OpenAI's shape."""
@@ -177,30 +192,29 @@ class Application:
             return
         show_revision(core)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(self._reloader.run(), name="reload")]
-                running.append(tasks.create_task(self._core.observer.run(), name="observer"))
-                running.append(tasks.create_task(self._refresh(), name="gauges"))
-                if self._batches is not None:
-                    running.append(tasks.create_task(self._batches.run(), name="batches"))
-                await send({"type": "lifespan.startup.complete"})
-                await receive()
-                for task in running:
-                    task.cancel()
+            self._vitals.start()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
         finally:
             await self._close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _refresh(self) -> None:
+    async def _keep_gauges(self) -> None:
         # Workers answer each other's scrapes from shared files, so each keeps its own gauges fresh.
         while True:
-            refresh_gauges(self._core, self._store, self._batches)
+            await self._refresh_gauges()
             await self._core.clock.sleep(5.0)
 
+    async def _refresh_gauges(self) -> None:
+        failures, others = self._gauges_left, self._vitals.failures
+        await refresh_gauges(self._core, self._store, self._batches, failures=failures, others=others)
+
     async def _close(self) -> None:
+        await self._vitals.aclose()
         await self._reloader.aclose()
         if self._batches is not None:
             await self._batches.aclose()
+        self._core.observer.close()
         await self._store.aclose()
         if self._core.tracer is not None:
             await asyncio.to_thread(self._core.tracer.close)

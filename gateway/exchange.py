@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from backends.clock import Clock
 from backends.protocol import Facts, Operation, Slo
@@ -11,6 +13,7 @@ from gateway.access_log import AccessLog, Line
 from gateway.auth import ANONYMOUS, Principal
 from gateway.slo_outcome import SloOutcome, slo_outcome
 from gateway.telemetry import OTHER, Metrics, RouteMetrics
+from policies.failures import Failures
 
 _BATCH = 64
 _SETTLE_EVERY_S = 0.1
@@ -61,6 +64,7 @@ class Observer:
     """Turns finished exchanges into metrics and log lines, a batch at a time.
 
     Doing it for one request between two others costs about twice as much: the code is never in the processor's cache.
+    An exchange that cannot be counted is dropped, and no other for its sake.
     """
 
     def __init__(self, clock: Clock, metrics: Metrics, access_log: AccessLog | None) -> None:
@@ -71,6 +75,7 @@ class Observer:
         self._routes: dict[tuple[str, Operation, str], RouteMetrics] = {}
         self._attempts: dict[tuple[str, str], int] = {}
         self._slo: Counter[tuple[str, SloOutcome]] = Counter()
+        self.failures = Failures("observer", clock)
 
     def finished(self, exchange: Exchange) -> None:
         """Take note of one exchange that is over."""
@@ -79,51 +84,63 @@ class Observer:
         if len(self._finished) >= _BATCH:
             self._settle()
 
-    def flush(self) -> None:
-        """Bring the metrics up to date."""
-        self._settle()
-        for route in self._routes.values():
-            route.flush()
-        for where, number in self._attempts.items():
-            self._metrics.attempts.labels(*where).inc(number)
-        self._attempts.clear()
-        for (route_name, outcome), number in self._slo.items():
-            self._metrics.admission.requests.labels(route_name, outcome).inc(number)
-        self._slo.clear()
+    def flushes(self) -> Iterator[Callable[[], None]]:
+        """Steps, each of them short, after which the metrics are up to date."""
+        yield self._settle
+        for route in list(self._routes.values()):
+            if route.has_counted:
+                yield route.flush
+        for where in list(self._attempts):
+            yield partial(self._flush_attempts, where)
+        for told in list(self._slo):
+            yield partial(self._flush_outcome, told)
 
     async def run(self) -> None:
-        """Settle and write the log until cancelled, then write what is left."""
-        try:
-            while True:
-                await asyncio.sleep(_SETTLE_EVERY_S)
-                self._settle()
-                if self._log is not None:
-                    await self._log.flush()
-        finally:
+        """Settle and write the log until cancelled."""
+        while True:
+            await asyncio.sleep(_SETTLE_EVERY_S)
             self._settle()
             if self._log is not None:
-                self._log.close()
+                self._log.flush()
+
+    def close(self) -> None:
+        """Settle, and write the log, for the last time. Safe to call twice."""
+        self._settle()
+        if self._log is not None:
+            self._log.close()
+
+    def _flush_attempts(self, where: tuple[str, str]) -> None:
+        self._metrics.attempts.labels(*where).inc(self._attempts.pop(where, 0))
+
+    def _flush_outcome(self, told: tuple[str, SloOutcome]) -> None:
+        self._metrics.admission.requests.labels(*told).inc(self._slo.pop(told, 0))
 
     def _settle(self) -> None:
         exchanges, self._finished = self._finished, []
         wall_offset_s = self._clock.wall() - self._clock.now()
         for exchange in exchanges:
-            outcome = None
-            if exchange.slo is not None:
-                outcome = slo_outcome(
-                    exchange.slo,
-                    exchange.facts,
-                    status=exchange.status,
-                    error_code=exchange.error_code,
-                    started_at=exchange.started_at,
-                    finished_at=exchange.finished_at,
-                    prompt_tokens=exchange.request_bytes // _BYTES_PER_TOKEN,
-                )
-            self._count(exchange, outcome)
-            if self._log is not None:
-                line = _line(exchange, wall_offset_s)
-                line.slo = outcome
-                self._log.add(line)
+            try:
+                self._tell(exchange, wall_offset_s)
+            except Exception as error:  # the border of background work: the others are to be counted
+                self.failures.note(error)
+
+    def _tell(self, exchange: Exchange, wall_offset_s: float) -> None:
+        outcome = None
+        if exchange.slo is not None:
+            outcome = slo_outcome(
+                exchange.slo,
+                exchange.facts,
+                status=exchange.status,
+                error_code=exchange.error_code,
+                started_at=exchange.started_at,
+                finished_at=exchange.finished_at,
+                prompt_tokens=exchange.request_bytes // _BYTES_PER_TOKEN,
+            )
+        self._count(exchange, outcome)
+        if self._log is not None:
+            line = _line(exchange, wall_offset_s)
+            line.slo = outcome
+            self._log.add(line)
 
     def _count(self, exchange: Exchange, outcome: SloOutcome | None) -> None:
         facts = exchange.facts

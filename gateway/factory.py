@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from io import FileIO
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
@@ -65,7 +66,10 @@ def create_application() -> Application:
     loaded = load(settings, registry)
     store = build_store(loaded.policy.stores, clock)
     metrics = Metrics(CollectorRegistry())
-    access_log = AccessLog(sys.stdout.buffer, metrics.log_lines_dropped) if settings.access_log == "json" else None
+    access_log = None
+    if settings.access_log == "json":
+        output = FileIO(sys.stdout.fileno(), "wb", closefd=False)
+        access_log = AccessLog(output, metrics.log_lines_dropped)
     core = Core(
         settings,
         clock,

@@ -2,113 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
-from backends.protocol import ModelServer
+from backends.protocol import Backend, ModelServer
 from gateway.core import Core
 from gateway.settings import shares_metrics
+from gateway.slices import Slices
 
 if TYPE_CHECKING:
     from prometheus_client import Gauge
 
     from gateway.batches.service import Batches
-    from gateway.runtime import Runtime
+    from gateway.runtime import Runtime, Stack
+    from gateway.telemetry import Metrics
     from policies.admission.gate import Gate
     from policies.cache.store import Store
+    from policies.failures import Failures
 
 
-def refresh_gauges(core: Core, store: Store, batches: Batches | None = None) -> None:
-    """Bring counters and every gauge that mirrors a `statistics()` up to date."""
-    core.observer.flush()
+async def refresh_gauges(
+    core: Core, store: Store, batches: Batches | None = None, *, failures: Failures, others: Sequence[Failures] = ()
+) -> None:
+    """Bring counters and every gauge that mirrors a `statistics()` up to date, a slice at a time.
+
+    What fails is left as it was, and is one of the `failures`; `others` are counted with them.
+    """
+    slices = Slices(core.clock)
+    for step in core.observer.flushes():
+        step()
+        await slices.give_way()
+    is_over = False
+    while not is_over:
+        runtime = core.runtime
+        for step in _steps(core, runtime, store, batches):
+            try:
+                step()
+            except Exception as error:  # the border of background work: the others are to be shown
+                failures.note(error)
+            await slices.give_way()
+            if core.runtime is not runtime:
+                # Another policy took over meanwhile; what it does not have any more must not come back.
+                break
+        else:
+            is_over = True
+    for each in (failures, core.observer.failures, *others, *runtime.failures()):
+        if number := each.take():
+            core.metrics.background_failures.labels(each.work).inc(number)
+
+
+def _steps(core: Core, runtime: Runtime, store: Store, batches: Batches | None) -> Iterator[Callable[[], None]]:
+    """Short pieces of work, one for each backend, route, and whatever else there is."""
     metrics = core.metrics
-    metrics.in_flight.set(core.in_flight)
-    for name, backend in core.runtime.leaves.items():
-        counted = backend.statistics()
-        metrics.backend_in_flight.labels(name).set(counted.in_flight)
-        metrics.backend_connections.labels(name, "opened").set(counted.connections_opened)
-        metrics.backend_connections.labels(name, "reused").set(counted.connections_reused)
-        if isinstance(backend, ModelServer):
-            metrics.engines.refresh(name, backend)
-    for route, stack in core.runtime.stacks.items():
-        for name, state in stack.pool.breaker_states().items():
-            metrics.breaker_open.labels(route, name).set(state != "closed")
-        metrics.pools.refresh(stack.pool)
-        if stack.batches is not None:
-            metrics.batching.refresh(route, stack.batches)
-    if core.runtime.prober is not None:
-        metrics.pools.refresh_probes(core.runtime.prober)
-    if core.runtime.semantic is not None:
-        for route, stage in core.runtime.semantic.stages.items():
-            metrics.semantic.refresh(route, stage)
-        metrics.semantic.refresh_store(core.runtime.semantic.answers)
-    if core.runtime.fleet is not None:
-        metrics.routing.refresh(core.runtime.fleet)
-    for name, feed in core.runtime.kv_feeds.items():
-        metrics.kv.refresh(name, feed)
-    if core.runtime.autoscale is not None:
-        metrics.scaling.refresh(core.runtime.autoscale)
-    for route, gate in _gates_of(core.runtime).items():
-        metrics.admission.refresh(route, gate)
+    yield lambda: metrics.in_flight.set(core.in_flight)
+    for name, backend in runtime.leaves.items():
+        yield partial(_refresh_backend, metrics, name, backend)
+    for route, stack in runtime.stacks.items():
+        yield partial(_refresh_stack, metrics, route, stack)
+    if runtime.prober is not None:
+        yield partial(metrics.pools.refresh_probes, runtime.prober)
+    if runtime.semantic is not None:
+        for route, stage in runtime.semantic.stages.items():
+            yield partial(metrics.semantic.refresh, route, stage)
+        yield partial(metrics.semantic.refresh_store, runtime.semantic.answers)
+    if runtime.fleet is not None:
+        yield partial(metrics.routing.refresh_tally, runtime.fleet)
+        for replica in runtime.fleet.statistics():
+            yield partial(metrics.routing.refresh_replica, replica)
+    for name, feed in runtime.kv_feeds.items():
+        yield partial(metrics.kv.refresh, name, feed)
+    if runtime.autoscale is not None:
+        for route in runtime.autoscale.routes:
+            yield partial(metrics.scaling.refresh, route, runtime.autoscale)
+    for route, gate in _gates_of(runtime).items():
+        yield partial(metrics.admission.refresh, route, gate)
     if batches is not None:
-        _retire_gone(metrics.batches.gauges(), metrics.batches.refresh(batches))
+        yield lambda: _retire_gone(metrics.batches.gauges(), metrics.batches.refresh(batches))
+    yield partial(_refresh_store, metrics, store)
+
+
+def _refresh_backend(metrics: Metrics, name: str, backend: Backend) -> None:
+    counted = backend.statistics()
+    metrics.backend_in_flight.labels(name).set(counted.in_flight)
+    metrics.backend_connections.labels(name, "opened").set(counted.connections_opened)
+    metrics.backend_connections.labels(name, "reused").set(counted.connections_reused)
+    if isinstance(backend, ModelServer):
+        metrics.engines.refresh(name, backend)
+
+
+def _refresh_stack(metrics: Metrics, route: str, stack: Stack) -> None:
+    metrics.pools.refresh(stack.pool)
+    metrics.pools.refresh_breakers(route, stack.pool.breaker_states())
+    if stack.batches is not None:
+        metrics.batching.refresh(route, stack.batches)
+
+
+def _refresh_store(metrics: Metrics, store: Store) -> None:
     held = store.statistics()
     metrics.store_entries.set(held.entries)
     metrics.store_bytes.set(held.bytes)
     metrics.store_errors.set(held.errors)
 
 
-def retire_gauges(core: Core, previous: Runtime) -> None:
-    """Take away the series of what the policy in force does not have any more: its revision, backends, breakers."""
-    metrics = core.metrics
-    runtime = core.runtime
+async def retire_gauges(core: Core, previous: Runtime) -> None:
+    """Take away the series of what the policy in force does not have any more, a slice at a time.
+
+    What its parts have counted since the last look is added first, for it would be lost with them.
+    """
+    slices = Slices(core.clock)
+    for step in _retirements(core.metrics, previous, core.runtime):
+        step()
+        await slices.give_way()
+
+
+def _retirements(metrics: Metrics, previous: Runtime, runtime: Runtime) -> Iterator[Callable[[], None]]:
     if previous.revision != runtime.revision:
-        _retire(metrics.policy_info, previous.revision)
-    for name in previous.leaves.keys() - runtime.leaves.keys():
+        yield partial(_retire, metrics.policy_info, previous.revision)
+    for name, leaf in previous.leaves.items():
+        if runtime.leaves.get(name) is not leaf:
+            yield partial(_retire_backend, metrics, name, is_gone=name not in runtime.leaves)
+    stages = runtime.semantic.stages if runtime.semantic is not None else {}
+    for route, stage in previous.semantic.stages.items() if previous.semantic is not None else ():
+        yield partial(metrics.semantic.refresh, route, stage)
+        if route not in stages:
+            yield partial(_retire_gone, metrics.semantic.gauges(), (route,))
+    if previous.fleet is not None:
+        yield partial(metrics.routing.refresh_tally, previous.fleet)
+        kept_replicas = runtime.fleet.names if runtime.fleet is not None else frozenset()
+        for name in previous.fleet.names - kept_replicas:
+            yield partial(_retire_gone, metrics.routing.gauges(), (name,))
+    for name, feed in previous.kv_feeds.items():
+        yield partial(metrics.kv.refresh, name, feed)
+    yield partial(_retire_gone, metrics.kv.gauges(), previous.kv_feeds.keys() - runtime.kv_feeds.keys())
+    if previous.autoscale is not None:
+        kept_routes = runtime.autoscale.routes if runtime.autoscale is not None else frozenset[str]()
+        for route in previous.autoscale.routes - kept_routes:
+            yield partial(_retire_gone, metrics.scaling.metrics(), (route,))
+    gates = _gates_of(runtime)
+    for route, gate in _gates_of(previous).items():
+        yield partial(metrics.admission.refresh, route, gate)
+        if route not in gates:
+            yield partial(_retire_gone, metrics.admission.gauges(), (route,))
+    if previous.prober is not None:
+        yield partial(metrics.pools.refresh_probes, previous.prober)
+        kept_patients = runtime.prober.patients.keys() if runtime.prober is not None else frozenset()
+        yield partial(_retire_gone, (metrics.pools.up,), previous.prober.patients.keys() - kept_patients)
+    for route, stack in previous.stacks.items():
+        yield partial(_retire_stack, metrics, route, stack, runtime.stacks.get(route))
+
+
+def _retire_backend(metrics: Metrics, name: str, *, is_gone: bool) -> None:
+    if is_gone:
         _retire(metrics.backend_in_flight, name)
         _retire(metrics.backend_connections, name, "opened")
         _retire(metrics.backend_connections, name, "reused")
-    for name, leaf in previous.leaves.items():
-        if runtime.leaves.get(name) is not leaf:
-            gauges, labels = metrics.engines.retire(name)
-            for gauge in gauges:
-                _retire(gauge, *labels)
-    stages = runtime.semantic.stages if runtime.semantic is not None else {}
-    for route, stage in previous.semantic.stages.items() if previous.semantic is not None else ():
-        # What was counted since the last look would be lost with the stage.
-        metrics.semantic.refresh(route, stage)
-        if route not in stages:
-            for gauge, label in metrics.semantic.retire(route):
-                _retire(gauge, label)
-    if previous.fleet is not None:
-        metrics.routing.refresh(previous.fleet)
-        kept_replicas = runtime.fleet.names if runtime.fleet is not None else frozenset()
-        _retire_gone(metrics.routing.gauges(), previous.fleet.names - kept_replicas)
-    for name, feed in previous.kv_feeds.items():
-        metrics.kv.refresh(name, feed)
-    _retire_gone(metrics.kv.gauges(), previous.kv_feeds.keys() - runtime.kv_feeds.keys())
-    if previous.autoscale is not None:
-        kept_routes = runtime.autoscale.signals().keys() if runtime.autoscale is not None else frozenset()
-        metrics.scaling.refresh(previous.autoscale)
-        _retire_gone(metrics.scaling.metrics(), previous.autoscale.signals().keys() - kept_routes)
-    gates = _gates_of(previous)
-    for route, gate in gates.items():
-        metrics.admission.refresh(route, gate)
-    _retire_gone(metrics.admission.gauges(), gates.keys() - _gates_of(runtime).keys())
-    if previous.prober is not None:
-        metrics.pools.refresh_probes(previous.prober)
-        kept_patients = runtime.prober.patients.keys() if runtime.prober is not None else frozenset()
-        _retire_gone((metrics.pools.up,), previous.prober.patients.keys() - kept_patients)
-    for route, stack in previous.stacks.items():
-        if stack.batches is not None:
-            metrics.batching.refresh(route, stack.batches)
-            if route not in runtime.stacks or runtime.stacks[route].batches is None:
-                _retire_gone(metrics.batching.gauges(), (route,))
-        metrics.pools.refresh(stack.pool)
-        kept = runtime.stacks[route].pool.breaker_states() if route in runtime.stacks else {}
-        for name in stack.pool.breaker_states().keys() - kept.keys():
-            _retire(metrics.breaker_open, route, name)
+    gauges, labels = metrics.engines.retire(name)
+    for gauge in gauges:
+        _retire(gauge, *labels)
+
+
+def _retire_stack(metrics: Metrics, route: str, stack: Stack, kept: Stack | None) -> None:
+    if stack.batches is not None:
+        metrics.batching.refresh(route, stack.batches)
+        if kept is None or kept.batches is None:
+            _retire_gone(metrics.batching.gauges(), (route,))
+    metrics.pools.refresh(stack.pool)
+    names = stack.pool.breaker_states().keys() - (kept.pool.breaker_states().keys() if kept is not None else set())
+    for name in metrics.pools.forget_breakers(route, names):
+        _retire(metrics.pools.breaker_open, route, name)
 
 
 def _gates_of(runtime: Runtime) -> Mapping[str, Gate]:

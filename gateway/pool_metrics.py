@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -37,6 +38,13 @@ class PoolMetrics:
         }
         self.ejections = counter("ejections", "Times that a backend left a route's rotation.", "route", "backend")
         self.probe_failures = counter("probe_failures", "Probes without a good answer.", "backend")
+        self.breaker_open = Gauge(
+            "slipstream_breaker_open",
+            "1 while a backend is out of a route's rotation; not there before the first time.",
+            ("route", "backend"),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
         self.up = Gauge(
             "slipstream_probe_up",
             "1 while probes find a backend working.",
@@ -44,10 +52,11 @@ class PoolMetrics:
             registry=registry,
             multiprocess_mode="livemin",
         )
+        self._opened: set[tuple[str, str]] = set()
 
     def metrics(self) -> list[Gauge | Counter]:
         """All of them, for who compares."""
-        return [*self._counts.values(), self.ejections, self.probe_failures, self.up]
+        return [*self._counts.values(), self.ejections, self.probe_failures, self.breaker_open, self.up]
 
     def refresh(self, pool: Pool) -> None:
         """Add what a route's pool has counted since the last time."""
@@ -56,6 +65,21 @@ class PoolMetrics:
             self._counts[name].labels(pool.name).inc(number)
         for backend, number in tally.ejections.items():
             self.ejections.labels(pool.name, backend).inc(number)
+
+    def refresh_breakers(self, route: str, states: Mapping[str, str]) -> None:
+        """Show which are open. One that has never been has no series: most never are, and there are many."""
+        for name, state in states.items():
+            is_open = state != "closed"
+            if is_open:
+                self._opened.add((route, name))
+            if (route, name) in self._opened:
+                self.breaker_open.labels(route, name).set(is_open)
+
+    def forget_breakers(self, route: str, names: Iterable[str]) -> list[str]:
+        """Those of the breakers that have a series, which is to go."""
+        gone = [name for name in names if (route, name) in self._opened]
+        self._opened.difference_update((route, name) for name in gone)
+        return gone
 
     def refresh_probes(self, prober: Prober) -> None:
         """Bring what is known of probed backends up to date."""

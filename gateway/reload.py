@@ -81,11 +81,11 @@ class Reloader:
                 self._retired.add(new)
             return
         core.runtime = new
-        core.metrics.policy_reloads.labels("applied").inc()
-        retire_gauges(core, old)
-        show_revision(core)
-        _logger.info("policy revision %s is in force (was %s)", new.revision, old.revision)
         self._retired.add(old)
+        core.metrics.policy_reloads.labels("applied").inc()
+        show_revision(core)
+        await retire_gauges(core, old)
+        _logger.info("policy revision %s is in force (was %s)", new.revision, old.revision)
 
     async def _close_idle(self) -> None:
         for runtime in [runtime for runtime in self._retired if runtime.in_flight == 0]:

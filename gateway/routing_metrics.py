@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 if TYPE_CHECKING:
     from policies.pool.fleet import Fleet
+    from policies.pool.replica import ReplicaStatistics
 
 
 class RoutingMetrics:
@@ -48,20 +49,22 @@ class RoutingMetrics:
         """Those that a replica leaves behind; their label is its name."""
         return [metric for metric in self.metrics() if isinstance(metric, Gauge)]
 
-    def refresh(self, fleet: Fleet) -> None:
-        """Bring them up to date."""
+    def refresh_tally(self, fleet: Fleet) -> None:
+        """Add what has been counted since the last time."""
         tally = fleet.take_tally()
         for (route, reason), number in tally.without_prediction.items():
             self.unpredicted.labels(route, reason).inc(number)
         for name, (prompt, matched) in tally.tokens.items():
             self.prompt_tokens.labels(name, "all").inc(prompt)
             self.prompt_tokens.labels(name, "matched").inc(matched)
-        for replica in fleet.statistics():
-            self.known.labels(replica.name).set(replica.doubt is None)
-            self.error.labels(replica.name).set(replica.error)
-            self.residual.labels(replica.name).set(replica.residual)
-            self.degraded.labels(replica.name).set(replica.is_degraded)
-            self.per_token.labels(replica.name).set(replica.seconds_per_token)
-            self.nonsense.labels(replica.name).set(replica.nonsense)
-            self.in_flight.labels(replica.name).set(replica.in_flight_tokens)
-            self.blocks.labels(replica.name).set(replica.index_blocks)
+
+    def refresh_replica(self, replica: ReplicaStatistics) -> None:
+        """Bring one replica's gauges up to date."""
+        self.known.labels(replica.name).set(replica.doubt is None)
+        self.error.labels(replica.name).set(replica.error)
+        self.residual.labels(replica.name).set(replica.residual)
+        self.degraded.labels(replica.name).set(replica.is_degraded)
+        self.per_token.labels(replica.name).set(replica.seconds_per_token)
+        self.nonsense.labels(replica.name).set(replica.nonsense)
+        self.in_flight.labels(replica.name).set(replica.in_flight_tokens)
+        self.blocks.labels(replica.name).set(replica.index_blocks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from policies.batching.embeddings import EmbeddingBatches
     from policies.cache.semantic.admin import Administration
     from policies.cache.semantic.build import Semantics
+    from policies.failures import Failures
     from policies.pool.fleet import Fleet
     from policies.pool.kv_feed import KvFeed
     from policies.pool.pool import Pool
@@ -83,6 +84,16 @@ class Runtime:
     def revision(self) -> str:
         """Short hash of the policy file."""
         return self.loaded.revision
+
+    def failures(self) -> Iterator[Failures]:
+        """Those of the work that goes on while this policy is in force."""
+        for feed in self.kv_feeds.values():
+            yield feed.loop.failures
+        if self.autoscale is not None:
+            yield self.autoscale.loop.failures
+        if self.prober is not None:
+            for loop in self.prober.loops:
+                yield loop.failures
 
     def release(self) -> None:
         """One call less."""

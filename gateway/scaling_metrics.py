@@ -35,12 +35,12 @@ class ScalingMetrics:
         """All of them; a route leaves them behind."""
         return [value for value in vars(self).values() if isinstance(value, Gauge)]
 
-    def refresh(self, autoscale: Autoscale) -> None:
-        """Bring them up to date."""
-        for route, signals in autoscale.signals().items():
-            self.replicas.labels(route).set(signals.replicas)
-            self.desired.labels(route).set(signals.desired_replicas)
-            self.breach.labels(route).set(signals.time_to_breach_s)
-            self.prefill.labels(route).set(signals.prefill_load)
-            self.memory.labels(route).set(signals.memory_load)
-            self.shed.labels(route).set(signals.shed_share)
+    def refresh(self, route: str, autoscale: Autoscale) -> None:
+        """Bring a route's up to date."""
+        signals = autoscale.signals(route)
+        self.replicas.labels(route).set(signals.replicas)
+        self.desired.labels(route).set(signals.desired_replicas)
+        self.breach.labels(route).set(signals.time_to_breach_s)
+        self.prefill.labels(route).set(signals.prefill_load)
+        self.memory.labels(route).set(signals.memory_load)
+        self.shed.labels(route).set(signals.shed_share)

@@ -85,9 +85,9 @@ class SemanticMetrics:
         for why in ("evicted", "expired", "rejected", "dropped"):
             self.gone.labels(why).set(getattr(held, why))
 
-    def retire(self, route: str) -> list[tuple[Gauge, str]]:
-        """The gauges that a route leaves behind, and their label."""
-        return [(gauge, route) for gauge in (self.rate, self.rate_upper, self.threshold, self.known, self.doubt)]
+    def gauges(self) -> tuple[Gauge, ...]:
+        """Those that a route leaves behind."""
+        return self.rate, self.rate_upper, self.threshold, self.known, self.doubt
 
     def _show(self, route: str, states: list[PolicyState]) -> None:
         """A route's rate is that of all its tenants together; limit and threshold are those of the busiest one."""

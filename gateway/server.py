@@ -47,6 +47,15 @@ class GatewayServer(uvicorn.Server):
         self._on_started = on_started
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether to stop. What cannot go on stops too, with an exit code that says so."""
+        return await super().on_tick(counter) or self.has_failed
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether what it serves has ended by itself."""
+        return self._application().failure is not None or self.lifespan.error_occurred
+
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Open the application, listen, take SIGHUP."""
         self._loop = asyncio.get_running_loop()
@@ -101,13 +110,16 @@ def run_worker(settings: Settings, listener: socket, on_started: Callable[[], No
     config.load()
     _tune_garbage_collector()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    server = GatewayServer(config, settings.drain_delay, on_started)
     try:
-        GatewayServer(config, settings.drain_delay, on_started).run(sockets=[listener])
+        server.run(sockets=[listener])
     except SystemExit as ended:
         # uvicorn's way to say that the application did not open.
         if isinstance(config.loaded_app, Application) and config.loaded_app.opening_error is not None:
             raise config.loaded_app.opening_error from ended
         raise
+    if server.has_failed:
+        raise SystemExit(1)
 
 
 def _tune_garbage_collector() -> None:

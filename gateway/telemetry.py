@@ -24,8 +24,10 @@ from gateway.semantic_metrics import SemanticMetrics
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
+_MAX_TOKENS = 2**53
+"""From here on a float, which is what a counter is, skips numbers."""
 _SAVED = frozenset({CacheOutcome.HIT, CacheOutcome.SEMANTIC, CacheOutcome.JOINED})
-_AcrossWorkers = Literal["livesum", "livemax", "max"]
+_AcrossWorkers = Literal["livesum", "max"]
 OTHER = "_other"
 """Stands for a model that the policy file does not name, and for calls that no route took."""
 
@@ -62,13 +64,11 @@ class Metrics:
         self.fallbacks = counter("fallbacks", "Requests that another route answered.", "route", "to")
         self.policy_info = gauge("policy_info", "1 for the revision in force.", "revision", workers="max")
         self.policy_reloads = counter("policy_reloads", "Changed policy files, taken over or refused.", "outcome")
-        self.log_lines_dropped = counter("log_lines_dropped", "Log lines dropped for a reader that is too slow.")
+        self.log_lines_dropped = counter("log_lines_dropped", "Log lines dropped for a reader that does not take them.")
+        self.background_failures = counter("background_failures", "Failures of work that begins again.", "loop")
         self.backend_in_flight = gauge("backend_in_flight", "Calls a backend is working on.", "backend")
         self.backend_connections = gauge(
             "backend_connections", "Connections since start: opened, or reused for another call.", "backend", "kind"
-        )
-        self.breaker_open = gauge(
-            "breaker_open", "1 while a backend is out of a route's rotation.", "route", "backend", workers="livemax"
         )
         self.store_entries = gauge("cache_entries", "Answers that the cache holds in memory.")
         self.store_bytes = gauge("cache_bytes", "Bytes that the cache holds in memory.")
@@ -109,8 +109,8 @@ class RouteMetrics:
         self._metrics = metrics
         self._labels = labels = (route, operation.value, model)
         self._duration = metrics.duration.labels(*labels)
-        self._first_token = metrics.first_token.labels(*labels)
-        self._overhead = metrics.overhead.labels(route)
+        self._first_token: Histogram | None = None
+        self._overhead: Histogram | None = None
         self._wait: Histogram | None = None
         self._statuses: dict[int, int] = {}
         self._used = [0, 0, 0]
@@ -119,17 +119,27 @@ class RouteMetrics:
         self._ends: dict[StreamEnd, int] = {}
 
     def count(self, status: int, facts: Facts, started_at: float, now: float, *, stream: bool) -> None:
-        """One finished request; times in seconds."""
+        """One finished request; times in seconds. Raises: ValueError, having counted nothing, where tokens are none."""
+        usage = facts.usage
+        if usage is not None and not (
+            0 <= usage.prompt_tokens < _MAX_TOKENS
+            and 0 <= usage.completion_tokens < _MAX_TOKENS
+            and 0 <= usage.cached_tokens < _MAX_TOKENS
+        ):
+            raise ValueError("numbers of tokens that cannot be")
         self._statuses[status] = self._statuses.get(status, 0) + 1
         self._duration.observe(now - started_at)
         if facts.sent_at is not None:
+            if self._overhead is None:
+                self._overhead = self._metrics.overhead.labels(self._labels[0])
             self._overhead.observe(facts.sent_at - started_at)
         if stream:
             if facts.first_token_at is not None:
+                if self._first_token is None:
+                    self._first_token = self._metrics.first_token.labels(*self._labels)
                 self._first_token.observe(facts.first_token_at - started_at)
             if facts.stream_end is not None:
                 self._ends[facts.stream_end] = self._ends.get(facts.stream_end, 0) + 1
-        usage = facts.usage
         if usage is not None:
             counted = self._saved if facts.cache in _SAVED else self._used
             counted[0] += usage.prompt_tokens
@@ -142,15 +152,22 @@ class RouteMetrics:
         if facts.cache is not None:
             self._cache[facts.cache] = self._cache.get(facts.cache, 0) + 1
 
+    @property
+    def has_counted(self) -> bool:
+        """Whether there is anything to flush."""
+        return bool(self._statuses)
+
     def flush(self) -> None:
-        """Add what was counted to the metrics and begin anew."""
+        """Add what was counted to the metrics and begin anew. A series begins with the first that it counts."""
         metrics = self._metrics
         route = self._labels[0]
         for status, number in self._statuses.items():
             metrics.requests.labels(*self._labels, str(status)).inc(number)
         for kind, used, saved in zip(("prompt", "completion", "cached"), self._used, self._saved, strict=True):
-            metrics.tokens.labels(*self._labels, kind).inc(used)
-            metrics.saved_tokens.labels(*self._labels, kind).inc(saved)
+            if used:
+                metrics.tokens.labels(*self._labels, kind).inc(used)
+            if saved:
+                metrics.saved_tokens.labels(*self._labels, kind).inc(saved)
         for outcome, number in self._cache.items():
             layer = "semantic" if outcome is CacheOutcome.SEMANTIC else "exact"
             metrics.cache_lookups.labels(route, layer, outcome.value).inc(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from backends.clock import Clock
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
-from policies.background import Background
+from policies.loop import Loop
 from policies.pool.fleet import Fleet
 from policies.pool.replica import Replica
 from policies.pool.scaling import Sample, Scaling
@@ -42,19 +42,25 @@ class Autoscale:
             if routing is not None:
                 limit_s = (route.slo or SloPolicy()).ttft
                 self._pools[route.name] = _Pool(routing.replicas, admission.gates.get(route.name), limit_s)
-        self._background = Background(1)
+        self.loop = Loop("autoscale", self._run, clock)
+        """What looks."""
 
     async def open(self) -> None:
         """Begin to look."""
-        self._background.start(self._run())
+        self.loop.start()
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice."""
-        await self._background.aclose()
+        await self.loop.aclose()
 
-    def signals(self) -> Mapping[str, ScalingSignals]:
-        """By route, as of the last look."""
-        return {name: pool.signals() for name, pool in self._pools.items()}
+    @property
+    def routes(self) -> Set[str]:
+        """Those that are sampled, by name."""
+        return self._pools.keys()
+
+    def signals(self, route: str) -> ScalingSignals:
+        """Of one of them, as of the last look."""
+        return self._pools[route].signals()
 
     async def _run(self) -> None:
         while True:

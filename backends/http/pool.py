@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 import msgspec
@@ -96,8 +97,13 @@ class Sweeper:
 
     def _tick(self) -> None:
         now = self._clock.now()
-        for pool in self.pools:
-            pool.sweep(now)
+        # Every limit of every pool hangs on this: one that raises must end neither the others' sweep nor the next tick.
+        with ExitStack() as sweeps:
+            sweeps.callback(self._tick_again)
+            for pool in self.pools:
+                sweeps.callback(pool.sweep, now)
+
+    def _tick_again(self) -> None:
         if any(pool.is_busy for pool in self.pools):
             self._schedule(TICK_S, is_busy=True)
         elif any(pool.num_idle for pool in self.pools):

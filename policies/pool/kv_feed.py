@@ -17,7 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from backends.clock import Clock
 from backends.kv_events import KvEventsConfig
-from policies.background import Background
+from policies.loop import Loop
 from policies.pool.engine_text import EngineText
 from policies.pool.kv_events import decode_batch
 from policies.pool.kv_mirror import Happening, KvMirror
@@ -58,7 +58,8 @@ class KvFeed:
         """Whether the engine's socket is there; an engine with nothing to say is silent."""
         self._counts: Counter[Happening] = Counter()
         self._mirror = KvMirror(index, slots, text, self._counts)
-        self._background = Background(1)
+        self.loop = Loop("kv_feed", self._run, clock)
+        """What follows."""
         self._context: zmq.asyncio.Context | None = None
         self._last: int | None = None
         self._replayed = -1
@@ -66,11 +67,11 @@ class KvFeed:
     async def open(self) -> None:
         """Begin to listen, whether anybody speaks or not."""
         self._context = zmq.asyncio.Context()
-        self._background.start(self._run(self._context))
+        self.loop.start()
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice."""
-        await self._background.aclose()
+        await self.loop.aclose()
         if self._context is not None:
             self._context.destroy(linger=0)
 
@@ -85,10 +86,11 @@ class KvFeed:
         self._counts.clear()
         return taken
 
-    async def _run(self, context: zmq.asyncio.Context) -> None:
+    async def _run(self) -> None:
+        assert self._context is not None, "opened first"
         while True:
             try:
-                await self._follow(context)
+                await self._follow(self._context)
             except zmq.ZMQError as error:
                 _logger.warning("the KV events of backend %s cannot be followed: %s", self._name, error)
             await self._clock.sleep(_PAUSE_S)

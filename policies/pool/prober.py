@@ -5,15 +5,15 @@ One for each policy in force, opened and closed with it; only backends whose set
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 
 from backends.clock import Clock
 from backends.errors import PoolTimeout, UpstreamError
 from backends.health import HealthConfig, Probed
-from policies.background import Background
+from policies.loop import Loop
 from policies.pool.breaker import CircuitBreaker
 
 _JITTER = 0.2
@@ -75,22 +75,22 @@ class Prober:
 
     def __init__(self, patients: Mapping[str, Patient], clock: Clock, random: Random) -> None:
         self.patients = dict(patients)
+        self.loops = tuple(
+            Loop("prober", partial(self._look_after, patient), clock) for patient in self.patients.values()
+        )
+        """One for each, so that what one backend's check comes to is nothing to the others."""
         self._clock = clock
         self._random = random
-        self._background = Background(1)
 
     async def open(self) -> None:
         """Begin to ask."""
-        self._background.start(self._run())
+        for loop in self.loops:
+            loop.start()
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice."""
-        await self._background.aclose()
-
-    async def _run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for patient in self.patients.values():
-                group.create_task(self._look_after(patient))
+        for loop in self.loops:
+            await loop.aclose()
 
     async def _look_after(self, patient: Patient) -> None:
         while True:

@@ -50,7 +50,7 @@ def _signals(folder: Path, per_second: float, seconds: float) -> ScalingSignals:
                 clients.create_task(_ask(runtime, clock, number))
                 await clock.sleep(1 / per_second)
             assert runtime.autoscale is not None
-            signals = runtime.autoscale.signals()["all"]
+            signals = runtime.autoscale.signals("all")
         for part in reversed(parts):
             await part.aclose()
         return signals
@@ -110,7 +110,7 @@ def test_signals_of_a_backend_that_changes_its_speed_do_not_count_old_refusals_a
             loads = []
             for _ in range(3):
                 await clock.sleep(LOOK_EVERY_S)
-                loads.append(autoscale.signals()["all"].prefill_load)
+                loads.append(autoscale.signals("all").prefill_load)
                 site.replicas[0].model.seconds_per_token *= 10
             await running
             await autoscale.aclose()

@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 15.0
@@ -176,11 +176,12 @@ def gateway_process(
     environ: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     command: Path | None = None,
+    stdout: IO[bytes] | None = None,
 ) -> Iterator[Gateway]:
     """A started process, which may not answer yet. Without a policy it serves what it has built in.
 
-    It gets `environ` besides the usual one, in which no setting of the gateway is left. `command` is another
-    installation's `slipstream`.
+    It gets `environ` besides the usual one, in which no setting of the gateway is left, and `stdout` in place of the
+    file that `Gateway.stdout` reads. `command` is another installation's `slipstream`.
     """
     with tempfile.TemporaryDirectory(prefix="slipstream-test-") as name:
         folder = Path(name)
@@ -191,7 +192,7 @@ def gateway_process(
             process = subprocess.Popen(
                 [str(command or Path(sys.executable).with_name("slipstream")), "serve", *file, "--port", "0", *args],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=output if stdout is None else stdout,
                 stderr=errors,
                 env={**_clean_environment(), "SLIPSTREAM_RELOAD_INTERVAL": "50ms", **(environ or {})},
             )
@@ -209,9 +210,10 @@ async def start_gateway(
     environ: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
     command: Path | None = None,
+    stdout: IO[bytes] | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway that answers. Raises: AssertionError with what it said where it does not start."""
-    with gateway_process(policy, environ=environ, args=args, command=command) as gateway:
+    with gateway_process(policy, environ=environ, args=args, command=command, stdout=stdout) as gateway:
         async with asyncio.timeout(_START_LIMIT_S):
             while not gateway.has_started():
                 await asyncio.sleep(_POLL_S)

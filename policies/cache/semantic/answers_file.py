@@ -18,6 +18,7 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError
 from policies.cache.semantic.answers_memory import MemoryAnswerStore
 from policies.cache.semantic.contracts import AnswerStatistics, History, Question, StoredAnswer
+from policies.loop import Loop
 from policies.passing import is_damaged, is_passing
 
 _WRITE_EVERY_S = 2.0
@@ -60,7 +61,8 @@ class FileAnswerStore:
         self._on_gone = on_gone
         self._memory = make(self._gone)
         self._changes: list[_Change] = []
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Loop("semantic_answers", self._write_until_cancelled, clock)
+        self._is_open = False
         self._writing = asyncio.Lock()
         self._errors = 0
         self._dropped = 0
@@ -80,15 +82,15 @@ class FileAnswerStore:
                 answer = _DECODER.decode(packed)
                 self._memory.put(answer)
                 self._memory.record(answer.question.scope, answer.id, good=good, bad=bad, served=served)
-        self._task = asyncio.get_running_loop().create_task(self._write_until_cancelled())
+        self._loop.start()
+        self._is_open = True
 
     async def aclose(self) -> None:
         """Write what is unwritten. Safe to call twice."""
-        if self._task is None:
+        if not self._is_open:
             return
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        self._task = None
+        self._is_open = False
+        await self._loop.aclose()
         await self._write()
         await self._memory.aclose()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
@@ -19,7 +20,7 @@ from backends.errors import (
     TotalTimeout,
 )
 from backends.http.exchange import RequestStalled
-from backends.http.pool import TICK_S
+from backends.http.pool import TICK_S, OriginPool, Sweeper
 from backends.http.transport import HttpWire, Transport
 from backends.http.wire import Limits
 from tests.support.clock import FakeClock
@@ -249,3 +250,38 @@ async def test_sweeper_rests_when_nothing_can_expire(transport: Transport) -> No
         await asyncio.sleep(TICK_S * 1.5)
 
         assert transport._sweeper._timer is None
+
+
+class _Sickly:
+    """A pool for the sweeper, whose every sweep raises where it has an `error`."""
+
+    is_busy = True
+    num_idle = 0
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.num_sweeps = 0
+        self._error = error
+
+    def sweep(self, now: float) -> None:
+        """Count it."""
+        self.num_sweeps += 1
+        if self._error is not None:
+            raise self._error
+
+
+async def test_sweep_that_raises_ends_neither_the_other_pools_nor_the_next_tick() -> None:
+    """Every time limit hangs on the timer, so it goes on; the error goes to the event loop's handler."""
+    raised: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context.get("exception")))
+    error = ValueError("a limit that cannot be compared")
+    pools = [_Sickly(), _Sickly(error), _Sickly()]
+    sweeper = Sweeper(FakeClock())
+    sweeper.pools.update(cast("list[OriginPool]", pools))
+    sweeper.wake()
+    async with asyncio.timeout(5):
+        while min(pool.num_sweeps for pool in pools) < 2:
+            await asyncio.sleep(TICK_S)
+    for pool in cast("list[OriginPool]", pools):
+        sweeper.remove(pool)
+
+    assert set(raised) == {error}

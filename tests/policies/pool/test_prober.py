@@ -39,6 +39,25 @@ def _prober(clock: FakeClock) -> tuple[Asked, list[CircuitBreaker], Prober]:
     return backend, breakers, Prober({"up": Patient(backend, HEALTH, breakers)}, clock, Random(1))
 
 
+async def test_prober_goes_on_after_an_error_that_no_check_should_raise(clock: FakeClock) -> None:
+    """A bug in a backend's own check is counted, says nothing about the backend, and ends no watch."""
+    backend, breakers, prober = _prober(clock)
+    backend.error = ValueError("not what a check raises")
+    await prober.open()
+    await clock.advance(10.0)
+    failed = [loop.failures.take() for loop in prober.loops]
+    states = [breaker.snapshot().state.value for breaker in breakers]
+    backend.error = None
+    asked = len(backend.asked_at)
+    await clock.advance(20.0)
+    await prober.aclose()
+
+    assert failed == [asked]
+    assert asked >= 2
+    assert states == ["closed", "closed"]
+    assert len(backend.asked_at) > asked
+
+
 async def test_prober_asks_in_jittered_intervals_until_it_is_closed(clock: FakeClock) -> None:
     """At once, then every five seconds more or less, never twice the same; after its end no more, and no task stays."""
     backend, _, prober = _prober(clock)

@@ -1,0 +1,92 @@
+"""Work that has to go on goes on through whatever it raises, and says so now and then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from policies.failures import Failures
+from policies.loop import Loop
+from tests.support.clock import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock of the test's own."""
+    return FakeClock()
+
+
+async def test_loop_begins_again_after_each_failure_until_it_is_closed(clock: FakeClock) -> None:
+    """An error, a cancellation of what it waits for, or an end: a second later it runs again. Closed, it stays so."""
+    began: list[float] = []
+    stranger: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    stranger.cancel()
+
+    async def work() -> None:
+        began.append(clock.now())
+        match len(began):
+            case 1:
+                raise ValueError("wrong")
+            case 2:
+                await stranger
+            case 3:
+                return
+        await clock.sleep(1e9)
+
+    loop = Loop("work", work, clock)
+    task = loop.start()
+    await clock.advance(10.0)
+    is_alive = not task.done()
+    await loop.aclose()
+    await loop.aclose()
+    await clock.advance(10.0)
+
+    assert began == [1000.0, 1001.0, 1002.0, 1003.0]
+    assert loop.failures.take() == 2
+    assert is_alive
+    assert task.cancelled()
+
+
+async def test_loop_ends_by_what_is_no_exception(clock: FakeClock) -> None:
+    """Nothing can go on after it, and its task says what it was."""
+
+    class Poison(BaseException):
+        pass
+
+    async def work() -> None:
+        raise Poison
+
+    loop = Loop("work", work, clock)
+    task = loop.start()
+    await asyncio.wait([task])
+
+    assert isinstance(task.exception(), Poison)
+
+
+async def test_same_failure_is_told_once_a_minute_and_another_at_once(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All are counted; a line says how many were left out before it."""
+    failures = Failures("work", clock)
+
+    def fail(error: Exception) -> None:
+        try:
+            raise error
+        except type(error) as raised:
+            failures.note(raised)
+
+    for _ in range(100):
+        fail(ValueError("one"))
+        await clock.advance(0.1)
+    fail(KeyError("another"))
+    await clock.advance(60.0)
+    fail(ValueError("one"))
+
+    assert failures.take() == 102
+    assert failures.take() == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        "work failed and goes on",
+        "work failed and goes on (99 more since the last line)",
+        "work failed and goes on",
+    ]
