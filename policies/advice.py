@@ -4,32 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice
 
-from policies.match import below_root
+from policies.conditions import below_root
+from policies.match import RouteMatcher
 from policies.schema import MatchPolicy, Policy
 
 _MAX_COMPARED = 200
-"""How many of the routes above it a route is compared with: the work stays linear in a long file."""
+"""With how many routes that have something in common a route is compared: the work stays linear in a long file."""
+_MANY_TRIED = 100
+"""Conditions looked at one after the other for one call, from which on that is much of what the call costs."""
 
 
 def find_warnings(policy: Policy) -> list[str]:
     """One sentence for each thing to look at."""
-    return [*_unreachable_routes(policy), *_unused(policy), *_without_weight(policy)]
+    matcher = RouteMatcher(policy.routes)
+    return [*_unreachable_routes(policy, matcher), *_slow(matcher), *_unused(policy), *_without_weight(policy)]
 
 
-def _unreachable_routes(policy: Policy) -> Iterable[str]:
-    earlier: list[tuple[str, MatchPolicy]] = []
+def _unreachable_routes(policy: Policy, matcher: RouteMatcher) -> Iterable[str]:
     for index, route in enumerate(policy.routes):
         if route.match.internal:
             continue
-        taker = next((name for name, match in earlier if _takes_all(match, route.match)), None)
-        if taker is not None:
+        rivals = islice(matcher.rivals(route.match), _MAX_COMPARED)
+        takers = [place for place, rival in rivals if place < index and _takes_all(rival.match, route.match)]
+        if takers:
             yield (
-                f'routes[{index}]: route "{route.name}" is never reached: "{taker}", above it, takes every call that '
-                "it would take. Move it up, or narrow the other's match"
+                f'routes[{index}]: route "{route.name}" is never reached: "{policy.routes[min(takers)].name}", above '
+                "it, takes every call that it would take. Move it up, or narrow the other's match"
             )
-        elif len(earlier) < _MAX_COMPARED:
-            earlier.append((route.name, route.match))
+
+
+def _slow(matcher: RouteMatcher) -> Iterable[str]:
+    tried = matcher.most_tried()
+    if tried > _MANY_TRIED:
+        yield (
+            f"routes: for some calls {tried} routes are tried one after the other, which makes every one of these "
+            "calls dearer: they differ only by globs that begin and end with a wildcard, or by globs over paths and "
+            "header values. Give them a key, a tenant, a whole path or value, or a model's beginning to be told by"
+        )
 
 
 def _unused(policy: Policy) -> Iterable[str]:

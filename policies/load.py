@@ -43,7 +43,11 @@ class LoadedPolicy:
     path: Path
     document: Document
     """What the file says, secrets as references."""
-    warnings: tuple[str, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What can hardly be meant; looked for each time, which a gateway that only serves can do without."""
+        return tuple(find_warnings(self.policy))
 
 
 def load_policy(path: Path, environ: Mapping[str, str], backend_configs: BackendConfigs) -> LoadedPolicy:
@@ -81,7 +85,6 @@ def parse_policy(raw: bytes, path: Path, environ: Mapping[str, str], backend_con
         revision=hashlib.sha256(raw).hexdigest()[:12],
         path=path,
         document=document,
-        warnings=tuple(find_warnings(policy)),
     )
 
 

@@ -1,37 +1,21 @@
 """Which route takes a call: the first whose conditions all hold. Conditions are compiled once, when a policy is loaded.
 
-Globs are case-sensitive; `*` also runs across slashes.
+Globs are case-sensitive; `*` also runs across slashes. What a look-up costs depends on how many routes could take the
+call's model, and hardly on how many there are.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase, translate
+from fnmatch import fnmatchcase
 
+from policies.conditions import Fields, Rule, Rules, below_root, index_rules, value_test
+from policies.globs import GlobMap, allows, is_glob
 from policies.schema import MatchPolicy, RoutePolicy
 
-Fields = Sequence[tuple[bytes, bytes]]
-"""HTTP fields, names in lower case."""
-
-
-def is_glob(text: str) -> bool:
-    """Whether it has wildcards."""
-    return any(sign in text for sign in "*?[")
-
-
-def allows(globs: Sequence[str], model: str) -> bool:
-    """Whether a model is covered by at least one of the globs. No model ("") is covered only by "*"."""
-    if "*" in globs:
-        return True
-    return model != "" and (model in globs or any(fnmatchcase(model, glob) for glob in globs))
-
-
-def below_root(path: str) -> str:
-    """A path, or a glob over paths, without the API's root: `/v1/models` and `/models` are the same."""
-    rest = path.removeprefix("/v1")
-    return path if rest == path or rest[:1] not in ("", "/", "*") else rest or "/"
+_NOBODY = "\0"
+"""A name that nothing has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +46,61 @@ class RouteMatcher:
 
     def __init__(self, routes: Sequence[RoutePolicy]) -> None:
         self._routes = tuple(routes)
-        rules = [_Rule(route) for route in routes if not route.match.internal]
-        named = {model for rule in rules for model in rule.models if not is_glob(model)}
-        # For a model that a policy names, the routes that take it are known beforehand.
-        self._by_model = {model: tuple(rule for rule in rules if rule.takes_model(model)) for model in named}
-        self._without_model = tuple(rule for rule in rules if rule.takes_model(""))
-        self._for_others = tuple(rule for rule in rules if rule.model_glob is not None or rule.takes_model(""))
+        by_model: dict[str, list[Rule]] = {}
+        by_glob: dict[str, list[Rule]] = {}
+        for_any: list[Rule] = []
+        self._end = self._first_open = len(self._routes)
+        for order, route in enumerate(self._routes):
+            if route.match.internal:
+                continue
+            rule = Rule(order, route)
+            models = dict.fromkeys(route.match.models)
+            is_for_any = not models or "*" in models
+            if is_for_any:
+                for_any.append(rule)
+            for model in models if not is_for_any else ():
+                (by_glob if is_glob(model) else by_model).setdefault(model, []).append(rule)
+            if is_for_any or any(is_glob(model) for model in models):
+                self._first_open = min(self._first_open, order)
+        self._by_model: dict[str, Rules] = {model: index_rules(rules) for model, rules in by_model.items()}
+        self._of_glob: dict[str, Rules] = {glob: index_rules(rules) for glob, rules in by_glob.items()}
+        self._by_glob = GlobMap(self._of_glob)
+        self._for_any = index_rules(for_any)
+        self._first_for_any = for_any[0].order if for_any else self._end
 
     def match(self, *, model: str, path: str, headers: Fields, key: str, tenant: str) -> RoutePolicy | None:
         """The first route that takes the call, or None. `path` is below the API root; `key` and `tenant` are names."""
-        rules = self._by_model.get(model) if model else self._without_model
-        if rules is not None:
-            for rule in rules:
-                if rule.is_plain or rule.holds(path, headers, key, tenant):
-                    return rule.route
-            return None
-        for rule in self._for_others:
-            glob = rule.model_glob
-            if (glob is None or glob(model)) and (rule.is_plain or rule.holds(path, headers, key, tenant)):
-                return rule.route
-        return None
+        best = None
+        before = self._end
+        if model:
+            named = self._by_model.get(model)
+            if named is not None and (best := named.first(path, headers, key, tenant, before)) is not None:
+                before = best.order
+                if before < self._first_open:
+                    return best.route
+            for rules in self._by_glob.of(model) if self._of_glob else ():
+                earlier = rules.first(path, headers, key, tenant, before)
+                if earlier is not None:
+                    best, before = earlier, earlier.order
+        if self._first_for_any < before:
+            best = self._for_any.first(path, headers, key, tenant, before) or best
+        return best.route if best is not None else None
+
+    def rivals(self, match: MatchPolicy) -> Iterator[tuple[int, RoutePolicy]]:
+        """Routes, each with its place, among which are all that take every call that `match` takes."""
+        paths = [below_root(path) for path in match.paths] or [_NOBODY]
+        headers = [(name.lower().encode(), glob.encode()) for name, glob in match.headers.items()]
+        model = match.models[0] if match.models else _NOBODY
+        found = [self._for_any, *self._by_glob.of(model)]
+        found += [rules for rules in (self._by_model.get(model), self._of_glob.get(model)) if rules is not None]
+        for rules in found:
+            for rule in rules.candidates(paths[0], headers, (*match.keys, _NOBODY)[0], (*match.tenants, _NOBODY)[0]):
+                yield rule.order, rule.route
+
+    def most_tried(self) -> int:
+        """How many conditions are looked at one after the other for one call, where no look-up tells them apart."""
+        all_rules = (self._for_any, *self._by_model.values(), *self._of_glob.values())
+        return max(self._by_glob.most_tried(), *(rules.most_tried() for rules in all_rules))
 
     def explain(self, *, model: str, path: str, headers: Fields, key: str, tenant: str) -> list[Verdict]:
         """For each route, in order, which conditions the call does not meet. Arguments as for `match`."""
@@ -96,55 +115,6 @@ class RouteMatcher:
         ]
 
 
-class _Rule:
-    """One route's conditions, compiled; None where the route has none of that sort."""
-
-    __slots__ = ("_headers", "_keys", "_path", "_tenants", "is_plain", "model_glob", "models", "route")
-
-    def __init__(self, route: RoutePolicy) -> None:
-        match = route.match
-        self.route = route
-        self.models = match.models
-        self.model_glob = None if "*" in match.models else _compiled(model for model in match.models if is_glob(model))
-        self._path = _compiled(below_root(path) for path in match.paths)
-        self._keys = frozenset(match.keys) if match.keys else None
-        self._tenants = frozenset(match.tenants) if match.tenants else None
-        self._headers = [(name.lower().encode(), _value_test(glob)) for name, glob in match.headers.items()]
-        self.is_plain = not (match.paths or match.headers or match.keys or match.tenants)
-
-    def takes_model(self, model: str) -> bool:
-        return not self.models or allows(self.models, model)
-
-    def holds(self, path: str, headers: Fields, key: str, tenant: str) -> bool:
-        """Whether every condition but the model's is met."""
-        if self._path is not None and not self._path(path):
-            return False
-        if self._keys is not None and key not in self._keys:
-            return False
-        if self._tenants is not None and tenant not in self._tenants:
-            return False
-        for name, test in self._headers:
-            for field, value in headers:
-                if field == name and test(value):
-                    break
-            else:
-                return False
-        return True
-
-
-def _compiled(globs: Iterable[str]) -> Callable[[str], object] | None:
-    """One test for all of them: a true value where any matches. None for no globs."""
-    pattern = "|".join(translate(glob) for glob in globs)
-    return re.compile(pattern).match if pattern else None
-
-
-def _value_test(glob: str) -> Callable[[bytes], object]:
-    if not is_glob(glob):
-        return glob.encode().__eq__
-    pattern = re.compile(translate(glob))
-    return lambda value: pattern.match(value.decode("utf-8", "replace"))
-
-
 def _failures(
     match: MatchPolicy, *, model: str, path: str, headers: Fields, key: str, tenant: str
 ) -> Iterable[Failure]:
@@ -156,7 +126,7 @@ def _failures(
         yield Failure("paths", ", ".join(match.paths), path)
     for name, glob in match.headers.items():
         values = [value for field, value in headers if field == name.lower().encode()]
-        if not any(_value_test(glob)(value) for value in values):
+        if not any(value_test(glob)(value) for value in values):
             yield Failure(f"headers.{name}", glob, ", ".join(value.decode("utf-8", "replace") for value in values))
     if match.keys and key not in match.keys:
         yield Failure("keys", ", ".join(match.keys), key)

@@ -16,7 +16,7 @@ from gateway.auth import Principal
 from gateway.core import Core
 from gateway.incoming import Incoming
 from gateway.runtime import Runtime, Stack
-from policies.match import allows
+from policies.globs import allows
 
 _GLOB_SIGNS = frozenset("*?[")
 _FRESH_S = 30.0

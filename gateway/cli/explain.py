@@ -12,9 +12,11 @@ import click
 
 from backends.config import format_duration
 from gateway.cli.loading import file_argument, format_option, no_env_option, read_policy_or_exit
+from policies.conditions import below_root
 from policies.forecast import as_call, reasons, rule
+from policies.globs import allows
 from policies.load import LoadedPolicy
-from policies.match import RouteMatcher, Verdict, allows, below_root
+from policies.match import RouteMatcher, Verdict
 from policies.schema import Policy, RouteBackend, RoutePolicy
 from policies.schema_admission import AdmissionPolicy, SloPolicy
 from policies.schema_batching import BatchingPolicy

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 import httpx
 
 from gateway.settings import Settings
+from policies.globs import is_glob
 from policies.load import LoadedPolicy
-from policies.match import is_glob
 
 TRIAL = "the built-in trial"
 """Stands for a policy's origin where nothing is named and a scripted backend answers."""

@@ -21,8 +21,9 @@ from gateway.runtime import Runtime, Stack
 from gateway.simulate.calls import PATH, CallMaker
 from gateway.simulate.traces import Trace, TraceRequest
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
+from policies.globs import is_glob
 from policies.load import LoadedPolicy
-from policies.match import RouteMatcher, is_glob
+from policies.match import RouteMatcher
 
 _PROGRESS_EVERY = 256
 _SHED_STATUSES = frozenset({429, 503})

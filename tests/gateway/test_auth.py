@@ -8,6 +8,7 @@ from pydantic import SecretStr
 from backends.errors import Unauthorized
 from gateway.auth import ANONYMOUS, Keyring
 from policies.schema import KeyPolicy
+from tests.support.least_time import least_s
 
 KEYS = [
     KeyPolicy(name="one", key=SecretStr("sk-one"), tenant="red"),
@@ -71,3 +72,22 @@ def test_key_is_found_by_its_name_and_tenant() -> None:
     assert Keyring(KEYS).named("three", "default") is None
     assert Keyring([]).named("", "default") == ANONYMOUS
     assert Keyring(KEYS).named("", "default") is None
+
+
+def _is_known(keyring: Keyring, key: bytes) -> bool:
+    try:
+        return keyring.authenticate(key) is not None
+    except Unauthorized:
+        return False
+
+
+@pytest.mark.parametrize("key", [b"sk-4999", b"sk-unknown"])
+def test_key_costs_the_same_among_thousands(key: bytes) -> None:
+    """Known or not: nobody burns the gateway's time with keys that it has to compare one by one."""
+    keys = [KeyPolicy(name=f"k{number}", key=SecretStr(f"sk-{number}")) for number in range(5000)]
+    many, one = Keyring(keys), Keyring(keys[-1:])
+
+    assert _is_known(many, key) is _is_known(one, key)
+    assert least_s(lambda: _is_known(many, key)) < 4 * least_s(lambda: _is_known(one, key))
+    assert many.named("k4999", "default") == one.named("k4999", "default")
+    assert least_s(lambda: many.named("k4999", "default")) < 4 * least_s(lambda: one.named("k4999", "default"))

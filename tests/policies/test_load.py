@@ -234,6 +234,39 @@ def test_load_unreachable_route_is_found(first: str, second: str, is_reached: bo
     assert any("never reached" in warning for warning in warnings) is not is_reached
 
 
+def _many(match: str, number: int) -> str:
+    """A policy with so many routes, whose conditions are `match` with their number in it."""
+    lines = [f"  - {{name: r{at}, match: {{{match % at}}}, backends: [{{ref: up}}]}}\n" for at in range(number)]
+    return MINIMAL[: MINIMAL.index("routes:")] + "routes:\n" + "".join(lines)
+
+
+def test_load_unreachable_route_is_found_far_below() -> None:
+    """However many routes are in between, and the first that takes its calls is named."""
+    text = _many("models: [m%d], tenants: [default]", 1000)
+    late = "  - {name: late, match: {models: [m7], tenants: [default], keys: [dev]}, backends: [{ref: up}]}\n"
+
+    assert [warning.split("above")[0] for warning in parse(text + late).warnings] == [
+        'routes[1000]: route "late" is never reached: "r7", '
+    ]
+
+
+@pytest.mark.parametrize(
+    ("match", "is_slow"),
+    [
+        ("models: ['*-%d-*']", True),
+        ("paths: ['/v1/*/%d']", True),
+        ("models: ['a-%d-*']", False),
+        ("models: [a], headers: {x-a: 'a%d'}", False),
+    ],
+)
+def test_load_routes_that_no_look_up_tells_apart_are_a_warning(match: str, is_slow: bool) -> None:
+    """Many conditions that have to be tried one by one for the same call cost time on each."""
+    warnings = parse(_many(match, 200)).warnings
+
+    assert [warning for warning in warnings if "200 routes are tried" in warning] == list(warnings)
+    assert bool(warnings) is is_slow
+
+
 json_values = st.recursive(
     st.none()
     | st.booleans()
