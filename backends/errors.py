@@ -6,6 +6,7 @@
     │   │   └── ContextLengthExceeded 400, prompt and answer are longer than the model's context
     │   ├── Unauthorized             401
     │   ├── Forbidden                403, the key may not do that
+    │   ├── NotFromHere              403, a web page, or a name that is not ours, where there are no keys
     │   ├── UnknownModel             404
     │   ├── UnknownPath              404
     │   ├── UnknownEntry             404, nothing of that id is cached
@@ -110,6 +111,13 @@ class Forbidden(RequestError):
 
     status = 403
     code = "not_allowed"
+
+
+class NotFromHere(RequestError):
+    """There are no keys, and the request looks like that of a web page that is not trusted."""
+
+    status = 403
+    code = "origin_not_allowed"
 
 
 class UnknownModel(RequestError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import msgspec
 from starlette.applications import Starlette
@@ -14,15 +16,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from backends.errors import ConfigurationError, MethodNotAllowed, SlipstreamError, UnknownPath
+from backends.errors import (
+    ConfigurationError,
+    MethodNotAllowed,
+    NotFromHere,
+    SlipstreamError,
+    UnknownPath,
+    WebSocketRefused,
+)
 from backends.protocol import Operation
 from gateway.api.cache import CacheApi
-from gateway.api.endpoint import Endpoint, cors_headers
+from gateway.api.endpoint import Endpoint
 from gateway.api.models import Models
-from gateway.api.respond import refuse_websocket
+from gateway.api.respond import refuse
 from gateway.core import Core
+from gateway.cors import preflight_headers
 from gateway.gauges import refresh_gauges
 from gateway.incoming import Incoming
+from gateway.open_door import OpenDoor
 from gateway.reload import Reloader, open_runtime, show_revision
 from gateway.scrape import Scrape
 from gateway.vitals import Vitals
@@ -49,11 +60,7 @@ _API_ROOTS = frozenset(
 )
 """First segments of paths that are taken for the API's also where the client leaves `/v1` out."""
 
-_CORS_PREFLIGHT = [
-    (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE, OPTIONS"),
-    (b"access-control-allow-headers", b"*, authorization"),
-    (b"access-control-max-age", b"600"),
-]
+_SLASHES = re.compile(rb"/{2,}")
 
 
 class Application:
@@ -65,9 +72,11 @@ class Application:
         self._reloader = reloader
         self._batches = batches
         self._of_batches = _batch_apis(core, batches)
-        self._hot: dict[str, ASGIApp] = {}
+        self._open_door = OpenDoor(core.settings.cors_origins, core.settings.allowed_hosts)
+        self._hot: dict[bytes, ASGIApp] = {}
         for path, operation in _OPERATIONS.items():
-            self._hot[path] = self._hot["/v1" + path] = Endpoint(core, operation, path)
+            endpoint = Endpoint(core, operation, path)
+            self._hot[path.encode("ascii")] = self._hot[b"/v1" + path.encode("ascii")] = endpoint
         self._models = Models(core)
         self._cache = CacheApi(core)
         self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
@@ -82,11 +91,19 @@ class Application:
         """One request, or the lifespan."""
         kind = scope["type"]
         if kind == "http":
+            if self._core.runtime.keyring.is_open:
+                try:
+                    self._open_door.check(scope["method"], scope["headers"])
+                except NotFromHere as error:
+                    await refuse(self._core, scope, error)
+                    return
             await self._application_for(scope)(scope, receive, send)
         elif kind == "lifespan":
             await self._live(receive, send)
         elif kind == "websocket":
-            await refuse_websocket(self._core, scope)
+            # Clients that can do without one go on over HTTP by themselves.
+            refused = WebSocketRefused("WebSocket is not spoken here; send the same over HTTP, with `stream: true`")
+            await refuse(self._core, scope, refused)
 
     @property
     def is_draining(self) -> bool:
@@ -107,10 +124,19 @@ class Application:
         self._reloader.request()
 
     def _application_for(self, scope: Scope) -> ASGIApp:
-        path = scope["path"]
+        raw_path = scope["raw_path"]
         method = scope["method"]
-        if method == "POST" and (endpoint := self._hot.get(path) or self._hot.get(path.rstrip("/"))) is not None:
+        if (
+            method == "POST"
+            and (endpoint := self._hot.get(raw_path) or self._hot.get(raw_path.rstrip(b"/"))) is not None
+        ):
             return endpoint
+        if b"//" in raw_path:
+            # Clients join a base URL that ends in a slash with a path that begins with one.
+            scope["raw_path"] = _SLASHES.sub(b"/", raw_path)
+            scope["path"] = unquote(scope["raw_path"].decode("ascii"))
+            return self._application_for(scope)
+        path = scope["path"]
         if method == "OPTIONS":
             return self._preflight
         below = path[3:] if path.startswith("/v1/") else path
@@ -170,9 +196,7 @@ class Application:
         return Response(own.body(), own.status, headers=headers, media_type="application/json")
 
     async def _preflight(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
-        allowed = cors_headers(origin, self._core.settings.cors_origins)
-        headers = [*allowed, *_CORS_PREFLIGHT] if allowed else []
+        headers = preflight_headers(scope["headers"], self._core.settings.cors_origins)
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 

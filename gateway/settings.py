@@ -48,6 +48,11 @@ class Settings(BaseSettings):
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Web origins whose pages may call the gateway, separated by commas; `*` for all."
     )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Names besides localhost by which a gateway without keys may be called, separated by commas;"
+        " `*` for all. It looks at the `host` field, against DNS rebinding.",
+    )
     kernels: Literal["auto", "reference"] = Field(
         "auto", description="`reference` sets `kernels: reference` for every backend of type engine."
     )
@@ -60,9 +65,9 @@ class Settings(BaseSettings):
         """Whether others than this machine can reach the port."""
         return self.host not in LOOPBACK_HOSTS
 
-    @field_validator("cors_origins", mode="before")
+    @field_validator("cors_origins", "allowed_hosts", mode="before")
     @classmethod
-    def _split_origins(cls, value: object) -> object:
+    def _split_list(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 

@@ -25,6 +25,7 @@ from backends.protocol import Call, Headers, Operation, Reply
 from backends.stream import StreamEnd
 from gateway.connection import ClientConnection, connection_of
 from gateway.core import Core
+from gateway.cors import cors_headers
 from gateway.decode import decode_body, decode_json
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
@@ -217,15 +218,6 @@ class Endpoint:
         if origins and incoming.origin:
             headers += cors_headers(incoming.origin, origins)
         return headers
-
-
-def cors_headers(origin: bytes, allowed: tuple[str, ...]) -> Headers:
-    """What lets a page of that origin read the answer; nothing for origins that are not allowed."""
-    if "*" in allowed:
-        return [(b"access-control-allow-origin", b"*")]
-    if origin.decode("latin-1") in allowed:
-        return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
-    return []
 
 
 def _read_leniently(raw: bytes, incoming: Incoming) -> Asked:

@@ -10,10 +10,10 @@ from starlette.types import Scope
 
 from backends.errors import SlipstreamError, WebSocketRefused
 from backends.protocol import Headers, Operation
-from gateway.api.endpoint import cors_headers
 from gateway.auth import Principal
 from gateway.connection import connection_of
 from gateway.core import Core
+from gateway.cors import cors_headers
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming
 from gateway.relay import JSON_HEADER, send_error
@@ -52,16 +52,16 @@ async def respond(core: Core, scope: Scope, make: Callable[[Runtime, Principal, 
         core.observer.finished(exchange)
 
 
-async def refuse_websocket(core: Core, scope: Scope) -> None:
-    """Tell a client that wants a WebSocket at once that there is none: it goes on over HTTP by itself, or fails."""
+async def refuse(core: Core, scope: Scope, error: SlipstreamError) -> None:
+    """Answer with an error what is refused before anybody has looked who asks."""
     exchange = Exchange(Operation.PASSTHROUGH, core.clock.now())
     incoming = Incoming(scope["headers"])
     exchange.request_id = core.request_id(incoming)
-    error = WebSocketRefused("WebSocket is not spoken here; send the same request over HTTP, with `stream: true`")
     exchange.error_code = error.reason
     exchange.status = error.status
-    # RFC 9110, section 15.5.22: a 426 names what is spoken instead.
     headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
-    headers += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")]
+    if isinstance(error, WebSocketRefused):
+        # RFC 9110, section 15.5.22: a 426 names what is spoken instead.
+        headers += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")]
     await send_error(connection_of(scope), error, headers)
     core.observer.finished(exchange)

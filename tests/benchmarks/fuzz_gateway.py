@@ -30,6 +30,7 @@ _WORKERS = 32
 _LIMIT_S = 5.0
 _KINDS = {"bad body": 45, "good body": 10, "stream": 35, "upstream nonsense": 6, "bad head": 4}
 _LONG_EVENT_EVERY = 1000
+_CONTENT_TYPES = ("application/x-www-form-urlencoded", "", "application/json; charset=latin-1")
 _NONSENSE = (
     b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 32\r\n\r\n{"choices":[],"usage":{"x": 1}}  ',
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -114,7 +115,12 @@ class _Fuzzer:
     async def _ask(self, path: str, body: bytes, case: str, random_: random.Random) -> Answer:
         headers = [("x-case", case)]
         if random_.random() < 0.05:
-            headers.append(("content-type", random_.choice(["text/plain", "", "application/json; charset=latin-1"])))
+            headers.append(
+                (
+                    "content-type",
+                    random_.choice(["application/x-www-form-urlencoded", "", "application/json; charset=latin-1"]),
+                )
+            )
 
         async def use(client: HttpClient) -> Answer:
             client.send(request_bytes(path, body, headers))

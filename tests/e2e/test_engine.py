@@ -132,7 +132,8 @@ async def test_engine_client_that_leaves_frees_everything(gateway: Gateway, stre
         }
     ).encode()
     head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n"
     )
     writers = []
     for _ in range(5):

@@ -15,6 +15,7 @@ from tests.support.openai_server import Behaviour, OpenAIServer
 CHAT = {"model": "plain", "messages": [{"role": "user", "content": "hi"}]}
 ASK = {**CHAT, "prompt": "hi", "input": "hi"}
 PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+ORIGIN = {"origin": "https://app.example"}
 OPERATIONS = ["chat/completions", "completions", "embeddings", "responses"]
 
 
@@ -28,6 +29,56 @@ async def test_operation_is_answered_under_every_spelling(
 
     assert answer.status_code == 200
     assert upstream.requests[0].target == f"/v1/{operation}"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("form", ["//v1/{}", "/v1//{}", "///v1///{}//", "//{}"])
+async def test_slashes_too_many_are_one(
+    gateway: Gateway, upstream: OpenAIServer, client: httpx.AsyncClient, operation: str, form: str
+) -> None:
+    """As clients write them whose base URL ends in a slash."""
+    target = form.format(operation.replace("/", "//"))
+    answer = await _ask(gateway, "POST", target, client.build_request("POST", "/", json=ASK).content)
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert upstream.requests[0].target == f"/v1/{operation}"
+
+
+@pytest.mark.parametrize("target", ["//v1//models?a=//b", "//health", "//v1//files//f-1?x=//y"])
+async def test_slashes_too_many_are_one_on_every_path(gateway: Gateway, upstream: OpenAIServer, target: str) -> None:
+    """And those of the query stay."""
+    answer = await _ask(gateway, "GET", target, b"")
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert "files" not in target or upstream.requests[0].target == "/v1/files/f-1?x=//y"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1%2fchat/completions",
+        "/v1/%2fchat/completions",
+        "//v1/..//v1/chat/completions",
+        "/v1/x//..;//chat/completions",
+        "//v1//%2e//chat/completions",
+        "/v1/\\\\chat/completions",
+        "//v1//%252e//chat/completions",
+        "/v1//chat%00/completions",
+        "/v1//chat/completions;x",
+    ],
+)
+async def test_only_slashes_are_joined(gateway: Gateway, upstream: OpenAIServer, target: str) -> None:
+    """A path in another spelling is not the operation's, here or behind a proxy that reads it otherwise."""
+    await _ask(gateway, "POST", target, b'{"model": "plain", "messages": [{"role": "user", "content": "hi"}]}')
+
+    assert all(request.target != "/v1/chat/completions" for request in upstream.requests)
+
+
+async def _ask(gateway: Gateway, method: str, target: str, body: bytes) -> bytes:
+    """The answer to a request whose target no client library has put in order."""
+    lines = [f"{method} {target} HTTP/1.1", "host: gateway", f"authorization: Bearer {ENVIRON['DEV_KEY']}"]
+    lines += ["content-type: application/json", f"content-length: {len(body)}", "connection: close"]
+    return await gateway.raw("\r\n".join([*lines, "", ""]).encode() + body)
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models", "/v1/models/", "/models/"])
@@ -82,6 +133,17 @@ async def test_head_passes_through(client: httpx.AsyncClient, upstream: OpenAISe
 
     assert answer.status_code == 200
     assert upstream.requests[0].method == "HEAD"
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
+async def test_head_says_the_upstreams_status(client: httpx.AsyncClient, upstream: OpenAIServer, status: int) -> None:
+    """An error without a body is what HEAD gets, and no sign of a broken upstream; the connection stays usable."""
+    upstream.next(Behaviour(status=status, body=b'{"error":{"message":"no"}}', headers=(("retry-after", "7"),)))
+    answer = await client.head("/v1/files/f-1")
+    after = await client.get("/v1/files/f-1")
+
+    assert (answer.status_code, answer.content, answer.headers["retry-after"]) == (status, b"", "7")
+    assert after.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/", "/v2/chat/completions", "/v1", "/admin", "/health/x", "/v1chat"])
@@ -140,6 +202,37 @@ class TestCors:
         assert "authorization" in answer.headers["access-control-allow-headers"]
         assert "origin" in answer.headers["vary"].lower()
 
+    @pytest.mark.parametrize("method", ["POST", "DELETE", "PATCH", "X-ODD"])
+    @pytest.mark.parametrize("names", ["authorization", "x-stainless-os, authorization,x-my-own", None])
+    async def test_preflight_is_answered_with_what_it_asked_for(
+        self, client: httpx.AsyncClient, method: str, names: str | None
+    ) -> None:
+        """`*` would not cover authorization, and a list would not cover what the next client sends."""
+        asked = {"access-control-request-method": method, "access-control-request-private-network": "true"}
+        if names is not None:
+            asked["access-control-request-headers"] = names
+        answer = await client.options("/v1/chat/completions", headers={**ORIGIN, **asked})
+
+        assert answer.headers["access-control-allow-methods"] == method
+        assert answer.headers.get("access-control-allow-headers") == names
+        assert answer.headers["access-control-allow-private-network"] == "true"
+        assert answer.headers["access-control-allow-origin"] == ORIGIN["origin"]
+        assert "access-control-request-headers" in answer.headers["vary"]
+        assert "access-control-allow-credentials" not in answer.headers
+
+    @pytest.mark.parametrize("names", ["a b", 'x"', "x: y", "x," * 200 + "x", "é"])
+    async def test_names_that_are_none_are_not_said_again(self, gateway: Gateway, names: str) -> None:
+        """The answer holds names of fields, whatever was asked."""
+        asked = (
+            f"access-control-request-method: a/b\r\naccess-control-request-headers: {names}\r\nconnection: close\r\n"
+        )
+        head = f"OPTIONS /v1/models HTTP/1.1\r\nhost: gateway\r\norigin: {ORIGIN['origin']}\r\n{asked}\r\n"
+        answer = await gateway.raw(head.encode())
+
+        assert answer.startswith(b"HTTP/1.1 204 ")
+        assert b"access-control-allow-headers" not in answer
+        assert b"access-control-allow-methods" not in answer
+
     async def test_preflight_of_another_origin_allows_nothing(self, client: httpx.AsyncClient) -> None:
         """Origins that are not configured get no permission."""
         answer = await client.options("/v1/chat/completions", headers={"origin": "https://evil.example", **PREFLIGHT})
@@ -158,6 +251,7 @@ class TestCors:
 
         for answer in (good, bad, models):
             assert answer.headers.get_list("access-control-allow-origin") == ["https://app.example"]
+            assert answer.headers["access-control-expose-headers"] == "*"
         assert "access-control-allow-origin" not in other.headers
 
 

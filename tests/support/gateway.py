@@ -28,6 +28,11 @@ from typing import IO, Any
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 15.0
 _POLL_S = 0.01
+_SETTINGS = {
+    "SLIPSTREAM_RELOAD_INTERVAL": "50ms",
+    # How requests that are written byte by byte call it.
+    "SLIPSTREAM_ALLOWED_HOSTS": "gateway",
+}
 _GREETING = re.compile(r"Slipstream listens on http://\S*?:(\d+)/v1, policy revision (\w+)")
 _RELOADED = re.compile(r"policy revision (\w+) is in force|the changed policy file is not taken over")
 _SAMPLE = re.compile(r"^([\w:]+)(?:\{(.*)\})? (\S+)$")
@@ -194,7 +199,7 @@ def gateway_process(
                 stdin=subprocess.DEVNULL,
                 stdout=output if stdout is None else stdout,
                 stderr=errors,
-                env={**_clean_environment(), "SLIPSTREAM_RELOAD_INTERVAL": "50ms", **(environ or {})},
+                env={**_clean_environment(), **_SETTINGS, **(environ or {})},
             )
         gateway = Gateway(process, folder)
         try:

@@ -18,7 +18,7 @@ routes: [{name: all, match: {models: ["*"]}, backends: [{ref: own}]}]
 async def test_gateway_started_answers_logs_reloads_and_ends() -> None:
     """Everything that tests rely on, once."""
     async with start_gateway(POLICY) as gateway:
-        answer = await gateway.raw(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answer = await gateway.raw(b"GET /v1/models HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n")
         line = await gateway.wait_log()
 
         assert answer.startswith(b"HTTP/1.1 200 ")
