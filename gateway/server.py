@@ -6,9 +6,11 @@ import asyncio
 import gc
 import importlib.util
 import logging
+import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
@@ -21,12 +23,16 @@ from backends.errors import ConfigurationError
 from gateway.app import Application
 from gateway.connection import ClientConnection
 from gateway.settings import Settings, export_settings, share_metrics_directory
-from gateway.supervisor import supervise
+from gateway.supervisor import SIGNALLED, STOPPED_BY_FORCE, DrainLimits, follow_supervisor, supervise
 
 _logger = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
 """How soon the event loop gets the interpreter back from the thread of an engine; Python's own 5 ms are felt."""
 _BACKLOG = 2048
+_TICK_S = 0.05
+_TELL_EVERY_S = 2.0
+_MAX_CUT_S = 5.0
+"""How long calls that are cut get to say so to their clients."""
 _KEEP_ALIVE_S = 75
 """Longer than the idle time of common client pools, so that it is the client who closes."""
 
@@ -39,17 +45,16 @@ class _UnfinishedOnPurpose(logging.Filter):
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn's server, with readiness that flips before the port closes, and reload on SIGHUP."""
+    """uvicorn's server, with readiness that flips before the port closes, reload on SIGHUP, and an end that is told.
 
-    def __init__(self, config: uvicorn.Config, drain_delay_s: float, on_started: Callable[[], None]) -> None:
+    SIGTERM or Ctrl-C: what is in flight is finished. A second Ctrl-C, or SIGQUIT: it is cut.
+    """
+
+    def __init__(self, config: uvicorn.Config, limits: DrainLimits, on_started: Callable[[], None]) -> None:
         super().__init__(config)
-        self._drain_delay_s = drain_delay_s
+        self._limits = limits
         self._on_started = on_started
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: whether to stop. What cannot go on stops too, with an exit code that says so."""
-        return await super().on_tick(counter) or self.has_failed
 
     @property
     def has_failed(self) -> bool:
@@ -57,22 +62,75 @@ class GatewayServer(uvicorn.Server):
         return self._application().failure is not None or self.lifespan.error_occurred
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Open the application, listen, take SIGHUP."""
+        """Open the application, listen, take SIGHUP and SIGQUIT."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self._loop.add_signal_handler(signal.SIGHUP, self._application().request_reload)
+        self._loop.add_signal_handler(signal.SIGQUIT, self._stop_at_once)
         self._on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM, SIGINT: /ready says so, load balancers get time to see it, then stop. A second SIGINT is at once."""
-        if self._application().is_draining and sig == signal.SIGINT:
-            self.force_exit = self.should_exit = True
+        if not self.started:
+            # A model that loads would be waited for, and nobody has been served yet.
+            _logger.warning("stopped before it served")
+            os._exit(SIGNALLED + sig)
+        if self._application().is_draining:
+            if sig == signal.SIGINT:
+                self._stop_at_once()
             return
         self._application().begin_draining()
-        if self._loop is None or not self._drain_delay_s:
+        if self._loop is None or not self._limits.delay_s:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_delay_s, self._stop)
+            self._loop.call_soon_threadsafe(self._loop.call_later, self._limits.delay_s, self._stop)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether to stop. What cannot go on stops too, with an exit code that says so."""
+        return await super().on_tick(counter) or self.has_failed
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Refuse new connections, finish what is in flight within the limit or until told to stop at once, close."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._finish()
+        cut = list(self.server_state.tasks)
+        for task in cut:
+            task.cancel()
+        if cut:
+            await asyncio.wait(cut, timeout=_MAX_CUT_S)
+        await self.lifespan.shutdown()
+
+    async def _finish(self) -> None:
+        """Wait for the requests in flight, and say for what."""
+        began = last_told = time.monotonic()
+        limit_s = self._limits.limit_s
+        num_told = 0
+        while (left := self._num_in_flight()) and not self.force_exit:
+            now = time.monotonic()
+            if now - began >= limit_s:
+                _logger.warning("%s not finished within %g s and cut", _requests(left), limit_s)
+                return
+            if not num_told:
+                _logger.info("finishing %s, for at most %g s; Ctrl-C again to stop at once", _requests(left), limit_s)
+                num_told = left
+            elif left < num_told and now - last_told >= _TELL_EVERY_S:
+                _logger.info("%s left", _requests(left))
+                num_told, last_told = left, now
+            await asyncio.sleep(_TICK_S)
+        if left:
+            _logger.warning("stopped at once; %s cut", _requests(left))
+
+    def _num_in_flight(self) -> int:
+        # A connection may be open for a moment without a task: its request is being read, or its last bytes written.
+        return len(self.server_state.tasks) or len(self.server_state.connections)
+
+    def _stop_at_once(self) -> None:
+        self.force_exit = self.should_exit = True
 
     def _stop(self) -> None:
         self.should_exit = True
@@ -81,6 +139,10 @@ class GatewayServer(uvicorn.Server):
         application = self.config.loaded_app
         assert isinstance(application, Application), "the factory makes it"
         return application
+
+
+def _requests(number: int) -> str:
+    return "1 request" if number == 1 else f"{number} requests"
 
 
 def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
@@ -98,19 +160,26 @@ def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
     with tempfile.TemporaryDirectory(prefix="slipstream-metrics-") as directory:
         share_metrics_directory(directory)
         run = partial(_run_as_worker, settings, listener)
-        supervise(settings.workers, run, lambda: on_started(port), mark_process_dead)
+        supervise(
+            settings.workers,
+            run,
+            listener,
+            _limits(settings),
+            on_started=lambda: on_started(port),
+            on_died=mark_process_dead,
+        )
 
 
 def run_worker(settings: Settings, listener: socket, on_started: Callable[[], None]) -> None:
     """Serve in this process, on a socket that listens already.
 
-    Raises: ConfigurationError where a backend cannot be opened.
+    Raises: ConfigurationError where a backend cannot be opened; SystemExit after an end out of order.
     """
     config = _config(settings)
     config.load()
     _tune_garbage_collector()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    server = GatewayServer(config, settings.drain_delay, on_started)
+    server = GatewayServer(config, _limits(settings), on_started)
     try:
         server.run(sockets=[listener])
     except SystemExit as ended:
@@ -120,6 +189,12 @@ def run_worker(settings: Settings, listener: socket, on_started: Callable[[], No
         raise
     if server.has_failed:
         raise SystemExit(1)
+    if server.force_exit:
+        raise SystemExit(STOPPED_BY_FORCE)
+
+
+def _limits(settings: Settings) -> DrainLimits:
+    return DrainLimits(settings.drain_delay, settings.drain_limit)
 
 
 def _tune_garbage_collector() -> None:
@@ -131,6 +206,7 @@ def _tune_garbage_collector() -> None:
 
 def _run_as_worker(settings: Settings, listener: socket, on_started: Callable[[], None]) -> None:
     configure_logging(settings)
+    follow_supervisor(_limits(settings))
     try:
         run_worker(settings, listener, on_started)
     except ConfigurationError as error:
@@ -183,5 +259,4 @@ def _config(settings: Settings) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(settings.drain_limit)),
     )

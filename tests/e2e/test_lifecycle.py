@@ -206,18 +206,6 @@ async def test_idle_gateway_ends_at_once(sig: signal.Signals) -> None:
         assert gateway.log[-1]["request_id"] == "the-last"
 
 
-async def test_worker_that_dies_right_after_the_start_ends_the_gateway() -> None:
-    """It would die again, so the gateway gives up with a word instead of starting workers for ever."""
-    async with start_gateway(SCRIPTED.read_text(encoding="utf-8"), args=["--workers", "2"]) as gateway:
-        first = _workers(gateway)
-        os.kill(first[0], signal.SIGKILL)
-        code = await gateway.wait_exit()
-
-        assert len(first) == 2
-        assert code == 1
-        assert f"worker {first[0]} ended" in gateway.stderr
-
-
 async def test_worker_that_dies_later_is_replaced_and_its_gauges_with_it(openai_server: OpenAIServer) -> None:
     """Killed in the middle of a stream: another takes its place, and what it was doing is not in flight for ever."""
     openai_server.next(Behaviour(stall_after_events=1))
@@ -228,8 +216,6 @@ async def test_worker_that_dies_later_is_replaced_and_its_gauges_with_it(openai_
                 pieces = answer.aiter_raw()
                 await anext(pieces)
                 in_flight = await _settled_gauge(gateway, "slipstream_requests_in_flight", 1)
-                # A worker that dies sooner is taken for one that cannot start.
-                await asyncio.sleep(5.1)
                 for pid in first:
                     os.kill(pid, signal.SIGKILL)
         await gateway.wait_stderr(r"(?s)worker \d+ ended.*worker \d+ ended")
