@@ -64,7 +64,7 @@ class Keyring:
         if not self._principals:
             return ANONYMOUS
         if not credentials:
-            raise Unauthorized("no API key: send it as `Authorization: Bearer KEY`")
+            raise Unauthorized("no API key, or several that differ: send one as `Authorization: Bearer KEY`")
         key = credentials[7:].strip() if credentials[:7].lower() == b"bearer " else credentials.strip()
         principal = self._principals.get(_digest(key))
         if principal is None:

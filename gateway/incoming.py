@@ -19,6 +19,7 @@ class Incoming:
     """The head of a request: what is acted on here, and the fields that may travel upstream."""
 
     __slots__ = (
+        "_authorization",
         "accept_encoding",
         "asked",
         "cache_control",
@@ -33,7 +34,9 @@ class Incoming:
     )
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self._authorization: bytes | None = None
         self.credentials: bytes | None = None
+        """None where there are none, empty where there are several that differ."""
         self.request_id = b""
         self.content_length = 0
         self.content_type = b""
@@ -61,8 +64,13 @@ class Incoming:
             self.forwarded = without_named(self.forwarded, self.connection)
 
     def _take(self, name: bytes, value: bytes) -> None:
-        if name == b"authorization" or (name in (b"x-api-key", b"api-key") and self.credentials is None):
-            self.credentials = value
+        if name == b"authorization":
+            # Of two different ones nobody knows which is meant: another reader on the way may have taken the first.
+            self.credentials = value if self._authorization in (None, value) else b""
+            self._authorization = value
+        elif name in (b"x-api-key", b"api-key"):
+            if self._authorization is None:
+                self.credentials = value if self.credentials in (None, value) else b""
         elif name == b"content-length":
             # The server in front has checked that these are digits.
             self.content_length = int(value)

@@ -167,3 +167,25 @@ async def test_missing_secret_stops_the_start_with_its_name() -> None:
         assert code == 1
         assert "NOT_THERE" in gateway.stderr
         assert "Traceback" not in gateway.stderr
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([("authorization", "Bearer wrong"), ("authorization", f"Bearer {KEY}")], 401),
+        ([("authorization", f"Bearer {KEY}"), ("authorization", "Bearer wrong")], 401),
+        ([("x-api-key", KEY), ("api-key", "wrong")], 401),
+        ([("x-api-key", "wrong"), ("x-api-key", KEY)], 401),
+        ([("authorization", f"Bearer {KEY}"), ("authorization", f"Bearer {KEY}")], 200),
+        ([("authorization", f"Bearer {KEY}"), ("x-api-key", "wrong")], 200),
+    ],
+)
+async def test_key_beside_another_one_is_refused(
+    gateway: Gateway, upstream: OpenAIServer, headers: list[tuple[str, str]], status: int
+) -> None:
+    """Whoever reads the first of two and whoever reads the last must not take a call for two different callers'."""
+    async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+        answer = await client.post("/v1/chat/completions", json=CHAT, headers=headers)
+
+    assert answer.status_code == status
+    assert len(upstream.requests) == (status == 200)
