@@ -13,12 +13,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, WithJsonSchema
 
+from backends.plain_file import read_plain_file
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_SECONDS = 3650 * 86400.0
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|kB|MB|GB)")
 _BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
 _MAX_BYTES = 1024**5
+_MAX_SECRET_BYTES = 64 * 1024
 
 
 class Config(BaseModel):
@@ -61,9 +64,14 @@ def _resolve_secret(value: object, info: ValidationInfo) -> object:
     if isinstance(value, str) and value.startswith("file:"):
         path = Path(value.removeprefix("file:"))
         try:
-            secret = path.read_text(encoding="utf-8").strip()
+            content = read_plain_file(path, _MAX_SECRET_BYTES)
+            secret = content.decode("utf-8").strip()
         except OSError as error:
             raise ValueError(f"the secret file {path} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the secret file {path} is not UTF-8 text") from error
+        if len(content) > _MAX_SECRET_BYTES:
+            raise ValueError(f"the secret file {path} is larger than {_MAX_SECRET_BYTES} bytes")
         if not secret:
             raise ValueError(f"the secret file {path} is empty")
         return secret

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from backends.config import Config
 from backends.errors import ConfigurationError
+from backends.plain_file import read_plain_file
 from policies.advice import find_warnings
 from policies.locate import MAX_BYTES, Document, Problem, read_document
 from policies.problems import translate
@@ -56,8 +57,7 @@ def load_policy(path: Path, environ: Mapping[str, str], backend_configs: Backend
     Raises: ConfigurationError with one line for each problem: `file:line: path: message`.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = read_plain_file(path, MAX_BYTES)
     except OSError as error:
         raise ConfigurationError(f"{path}: the policy file cannot be read: {error.strerror}") from error
     return parse_policy(raw, path, environ, backend_configs)

@@ -30,6 +30,7 @@ SHARED_BACKENDS = {
         "health",
         "json_errors",
         "kv_events",
+        "plain_file",
         "sse",
         "tempo",
     )

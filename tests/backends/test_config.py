@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,16 @@ def test_config_schema_describes_units() -> None:
     assert properties["wait"]["pattern"] == r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$"
     assert properties["room"]["examples"] == ["512KiB", "64MiB"]
     assert properties["key"]["anyOf"][0]["pattern"] == r"^(env|file):.+$"
+
+
+def test_secret_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    """What is no file, or no secret by its size, is named, and never waited for."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "large").write_bytes(b"x" * 100_000)
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    said = {"fifo": "a pipe with nothing in it", "large": "larger than 65536 bytes", "bytes": "not UTF-8 text"}
+    for name, problem in said.items():
+        with pytest.raises(pydantic.ValidationError, match=problem):
+            parse(key=f"file:{tmp_path / name}")
+    with pytest.raises(pydantic.ValidationError, match="it is a device"):
+        parse(key="file:/dev/zero")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.gateway import Gateway, running_gateway, start_gateway
+from tests.support.gateway import Gateway, gateway_process, running_gateway, start_gateway
 from tests.support.openai_server import Behaviour, OpenAIServer
 
 PATH = "/v1/chat/completions"
@@ -213,3 +215,31 @@ async def test_two_hundred_reloads_under_load_lose_nothing(
         assert metrics.value("slipstream_policy_info") == 1
         assert num_answers >= 50
     assert "Traceback" not in gateway.stderr
+
+
+async def test_file_that_turns_into_a_pipe_is_refused_and_calls_go_on(
+    gateway: Gateway, client: httpx.AsyncClient
+) -> None:
+    """Nobody writes to it, and nobody waits for that: the revision in force stays, and the next file is taken over."""
+    text = gateway.policy.read_text(encoding="utf-8")
+    gateway.policy.unlink()
+    os.mkfifo(gateway.policy)
+    gateway.process.send_signal(signal.SIGHUP)
+    await gateway.wait_stderr("is not taken over(?s:.*)it is a pipe with nothing in it")
+    during = await client.post(PATH, json=chat())
+    taken_over = await gateway.reload(text)
+
+    assert during.status_code == 200
+    assert taken_over
+
+
+async def test_start_with_a_pipe_as_policy_ends_with_a_word() -> None:
+    """Instead of waiting for a writer."""
+    with tempfile.TemporaryDirectory() as name:
+        fifo = f"{name}/policy.yaml"
+        os.mkfifo(fifo)
+        with gateway_process(None, args=[fifo]) as gateway:
+            code = await gateway.wait_exit(10)
+
+            assert code == 1
+            assert "it is a pipe with nothing in it" in gateway.stderr
