@@ -7,7 +7,7 @@ Nothing here does any work; see `stream.py` for the pump and `clock.py` for time
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -109,6 +109,7 @@ class Facts:
         "backend",
         "cache",
         "cache_age_s",
+        "conceal",
         "fallback_route",
         "first_token_at",
         "semantic",
@@ -129,6 +130,8 @@ class Facts:
         self.upstream_model: str | None = None
         self.cache: CacheOutcome | None = None
         self.cache_age_s: float | None = None
+        # Takes out of an error what its client must not see; who shows words of an upstream's error asks it first.
+        self.conceal: Callable[[bytes], bytes] | None = None
         self.fallback_route: str | None = None
         self.semantic: SemanticFacts | None = None
         self.sent_at: float | None = None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 
 from starlette.types import Send
 
 from backends.errors import Overloaded, SlipstreamError
-from backends.protocol import Headers, Reply
+from backends.protocol import Facts, Headers, Reply
 from backends.sse import encode_event
 from backends.stream import Stream
 from gateway.connection import ClientConnection
 from gateway.usage_chunk import UsageChunkFilter
 
 JSON_HEADER = (b"content-type", b"application/json")
+_ERROR = b'"error"'
 _EVENT_STREAM = b"text/event-stream"
 
 
@@ -31,9 +33,9 @@ async def send_error(connection: ClientConnection, error: SlipstreamError, heade
 
 
 async def send_stream(
-    send: Send, connection: ClientConnection, reply: Reply, headers: Headers, *, hides_usage: bool
+    send: Send, connection: ClientConnection, reply: Reply, headers: Headers, *, hides_usage: bool, facts: Facts
 ) -> SlipstreamError | None:
-    """A streamed answer, to its end.
+    """A streamed answer, to its end. `facts`: its call's.
 
     A stream that breaks is never made to look whole: an SSE client gets an error event, and in every case the body
     stays without its end, so that the server drops the connection. Returns the error it broke with.
@@ -44,7 +46,7 @@ async def send_stream(
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     try:
         if is_sse:
-            await _pump_events(connection, stream, UsageChunkFilter(hides_usage=hides_usage))
+            await _pump_events(connection, stream, UsageChunkFilter(hides_usage=hides_usage), facts.conceal)
         else:
             while piece := await stream.read():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -67,7 +69,12 @@ def _is_readable_sse(reply: Reply) -> bool:
     return content_type.startswith(_EVENT_STREAM) and reply.header(b"content-encoding") in (None, b"identity")
 
 
-async def _pump_events(connection: ClientConnection, stream: Stream, usage_filter: UsageChunkFilter) -> None:
+async def _pump_events(
+    connection: ClientConnection,
+    stream: Stream,
+    usage_filter: UsageChunkFilter,
+    conceal: Callable[[bytes], bytes] | None,
+) -> None:
     flow, feed, write_chunk = connection.flow, usage_filter.feed, connection.write_chunk
 
     def receive(piece: bytes) -> bool:
@@ -75,10 +82,12 @@ async def _pump_events(connection: ClientConnection, stream: Stream, usage_filte
             # This task is on the way to being cancelled; what it would read until then is not to be paid for.
             return False
         if out := feed(piece):
+            if conceal is not None and _ERROR in out:
+                out = conceal(out)
             write_chunk(out)
         return not flow.write_paused
 
     while await stream.forward(receive):
         await flow.drain()
     if rest := usage_filter.rest():
-        connection.write_chunk(rest)
+        connection.write_chunk(rest if conceal is None else conceal(rest))

@@ -33,6 +33,7 @@ SHARED_BACKENDS = {
         "plain_file",
         "sse",
         "tempo",
+        "waits",
     )
 }
 """What policies may know of backends."""

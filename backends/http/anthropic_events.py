@@ -5,16 +5,18 @@ Events as documented at https://platform.claude.com/docs/en/build-with-claude/st
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from backends.errors import SlipstreamError, UpstreamCut, UpstreamError, UpstreamErrorEvent, UpstreamGarbage
-from backends.http.anthropic_reply import Block, ErrorDetail, TokenCounts, finish_reason
+from backends.http.anthropic_reply import Block, ErrorDetail, TokenCounts, finish_reason, read_counts
 from backends.http.wire import Exchange
 from backends.protocol import Facts
 from backends.sse import DONE_EVENT, EventBuffer, encode_event, event_data
+from backends.untrusted import MAX_TEXT_CHARS
 
 _KNOWN_EVENTS = frozenset(
     {
@@ -27,6 +29,7 @@ _KNOWN_EVENTS = frozenset(
         "error",
     }
 )
+_WORD = re.compile(r"[a-z_]{1,64}")
 _DRAIN_S = 1.0
 """How long the end of a transport may take after the answer's own end."""
 
@@ -34,7 +37,7 @@ _DRAIN_S = 1.0
 class _Start(msgspec.Struct):
     id: str
     model: str
-    usage: TokenCounts
+    usage: msgspec.Raw = msgspec.Raw()
 
 
 class _Delta(msgspec.Struct):
@@ -51,7 +54,7 @@ class _Event(msgspec.Struct):
     message: _Start | None = None
     content_block: Block | None = None
     delta: _Delta | None = None
-    usage: TokenCounts | None = None
+    usage: msgspec.Raw = msgspec.Raw()
     error: ErrorDetail | None = None
 
 
@@ -123,7 +126,7 @@ class EventTranslator:
                 return self._message_stop()
             case _Event(type="error", error=ErrorDetail() as detail):
                 self.error = detail
-                raise UpstreamErrorEvent(f"the upstream broke its answer off with an error ({detail.type})")
+                raise UpstreamErrorEvent(f"the upstream broke its answer off with an error{_kind_of(detail)}")
         if event.type in _KNOWN_EVENTS:
             raise UpstreamGarbage(f"the upstream sent a {event.type} event without its content")
         # Pings, and events of later versions: clients are asked to pass over what they do not know.
@@ -135,7 +138,7 @@ class EventTranslator:
             self._created,
             _encode(message.model),
         )
-        self._facts.upstream_model = message.model
+        self._facts.upstream_model = message.model[:MAX_TEXT_CHARS]
         self._count(message.usage)
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
@@ -166,9 +169,8 @@ class EventTranslator:
         call = self._open_calls.pop(block_index, None)
         return self._arguments(call.index, call.input.decode()) if call is not None and call.input else b""
 
-    def _message_delta(self, delta: _Delta, usage: TokenCounts | None) -> bytes:
-        if usage is not None:
-            self._count(usage)
+    def _message_delta(self, delta: _Delta, usage: msgspec.Raw) -> bytes:
+        self._count(usage)
         if delta.stop_reason is None:
             return b""
         self._has_finished = True
@@ -180,8 +182,8 @@ class EventTranslator:
         self.is_complete = True
         return encode_event(self._head + b'],"usage":%b}' % _encode(self._usage.as_openai())) + DONE_EVENT
 
-    def _count(self, usage: TokenCounts) -> None:
-        self._usage.update(usage)
+    def _count(self, usage: msgspec.Raw) -> None:
+        self._usage.update(read_counts(usage))
         self._facts.usage = self._usage.counted()
 
     def _arguments(self, call_index: int, part: str) -> bytes:
@@ -194,6 +196,11 @@ class EventTranslator:
             self._head
             + b'{"index":0,"delta":%b,"logprobs":null,"finish_reason":%b}]}' % (_encode(delta), _encode(finish))
         )
+
+
+def _kind_of(detail: ErrorDetail) -> str:
+    """The error's type where it is a word, and not whatever somebody put there."""
+    return f" ({detail.type})" if _WORD.fullmatch(detail.type) else ""
 
 
 def _read_event(text: str) -> _Event:

@@ -14,6 +14,8 @@ import msgspec
 
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey, error_body
 from backends.protocol import Headers, Reply, Usage
+from backends.untrusted import Count, FieldReader, believed_usage
+from backends.waits import MAX_WAIT_S, with_believed_waits
 
 OVERLOADED = 529
 """The Messages API's own status for "try again later"."""
@@ -49,16 +51,16 @@ class Block(msgspec.Struct):
 
 
 class _OutputDetails(msgspec.Struct):
-    thinking_tokens: int = 0
+    thinking_tokens: Count = 0
 
 
 class TokenCounts(msgspec.Struct):
     """The usage object of the Messages API; of a stream's later ones only what is not null counts."""
 
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
     output_tokens_details: _OutputDetails | None = None
 
     def update(self, later: TokenCounts) -> None:
@@ -71,10 +73,8 @@ class TokenCounts(msgspec.Struct):
     def counted(self) -> Usage:
         """The same in the gateway's own words; tokens read from and written to the cache are prompt tokens too."""
         cached = self.cache_read_input_tokens or 0
-        return Usage(
-            prompt_tokens=(self.input_tokens or 0) + cached + (self.cache_creation_input_tokens or 0),
-            completion_tokens=self.output_tokens or 0,
-            cached_tokens=cached,
+        return believed_usage(
+            (self.input_tokens or 0) + cached + (self.cache_creation_input_tokens or 0), self.output_tokens or 0, cached
         )
 
     def as_openai(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Message(msgspec.Struct):
     model: str
     content: list[Block]
     stop_reason: str | None
-    usage: TokenCounts
+    usage: msgspec.Raw = msgspec.Raw()
 
 
 class ErrorDetail(msgspec.Struct):
@@ -116,6 +116,7 @@ class _ErrorAnswer(msgspec.Struct):
     error: ErrorDetail
 
 
+_read_counts = FieldReader(TokenCounts)
 _decode_message = msgspec.json.Decoder(Message).decode
 _decode_error = msgspec.json.Decoder(_ErrorAnswer).decode
 
@@ -132,6 +133,14 @@ def read_message(backend: str, body: bytes) -> Message:
     if message.stop_reason is None:
         raise UpstreamGarbage(f'the upstream "{backend}" answered with a message that is not finished')
     return message
+
+
+def read_counts(usage: msgspec.Raw) -> TokenCounts:
+    """What a usage object says, as far as it is believed; nothing of what is none."""
+    try:
+        return _read_counts(usage)
+    except msgspec.DecodeError:
+        return TokenCounts()
 
 
 def encode_completion(message: Message, created: int) -> bytes:
@@ -161,7 +170,7 @@ def encode_completion(message: Message, created: int) -> bytes:
             "created": created,
             "model": message.model,
             "choices": [choice],
-            "usage": message.usage.as_openai(),
+            "usage": read_counts(message.usage).as_openai(),
         }
     )
 
@@ -172,7 +181,7 @@ def finish_reason(stop_reason: str) -> str:
 
 
 def error_reply(backend: str, status: int, headers: Headers, body: bytes) -> Reply:
-    """The reply for an answer with `status` >= 300; `headers` are translated already.
+    """The reply for an answer with `status` >= 300; `headers` are translated, and nothing is in `body` to be hidden.
 
     Raises: UpstreamRejectedKey for 401 and 403 (the client's own key was fine), UpstreamGarbage for an answer
     without a Messages error, unless its status says to try again later.
@@ -216,7 +225,7 @@ def translate_error(status: int, headers: Headers, detail: ErrorDetail) -> Reply
 def translate_headers(headers: Headers, content_type: bytes, now_s: float) -> Headers:
     """The upstream's fields that mean something to an OpenAI client. `now_s`: seconds since the Unix epoch."""
     kept: Headers = [(b"content-type", content_type)]
-    for name, value in headers:
+    for name, value in with_believed_waits(headers, now_s):
         if name == b"retry-after":
             kept.append((name, value))
         elif name == b"request-id":
@@ -235,4 +244,4 @@ def _until(timestamp: bytes, now_s: float) -> bytes:
         moment = datetime.fromisoformat(timestamp.decode("ascii")).timestamp()
     except (ValueError, OverflowError):
         return b""
-    return b"%ds" % max(0, math.ceil(moment - now_s))
+    return b"%ds" % min(max(0, math.ceil(moment - now_s)), MAX_WAIT_S)

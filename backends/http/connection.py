@@ -6,6 +6,9 @@ Knows nothing of HTTP; `exchange.py` does, and `pool.py` keeps the connections.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import struct
+import termios
 from typing import Protocol, cast
 
 
@@ -32,6 +35,7 @@ class Owner(Protocol):
         """The connection is gone."""
 
 
+_INT = struct.Struct("i")
 READ_BYTES = 32 * 1024
 """The most that is read at once: what a slow reader leaves unread stays in the kernel and with the upstream."""
 
@@ -70,6 +74,22 @@ class Connection(asyncio.BufferedProtocol):
         """Close the socket at once; what is still to be written is dropped. Safe to call twice."""
         self.is_closed = True
         self.transport.abort()
+
+    def has_unread(self, *, is_orderly: bool) -> bool:
+        """Whether the other end, which has closed, cannot have read all that was written. False where that is not sure.
+
+        The packet of an orderly close says how much had arrived until then, and the kernel what of ours that leaves; a
+        reset is not read so far.
+        """
+        if self.transport.get_write_buffer_size():
+            return True
+        if not is_orderly:
+            return False
+        try:
+            sent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(_INT.size))
+        except OSError:
+            return False
+        return bool(_INT.unpack(sent)[0] > 0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""

@@ -1,6 +1,7 @@
 """An upstream's error answer, put into OpenAI's shape without losing what a client acts on.
 
-An answer that already has that shape keeps its bytes. Text that is not JSON (a proxy's HTML page) is never shown.
+An answer that already has that shape keeps its bytes, but for what the backend's `Redactor` hides. Text that is not
+JSON (a proxy's HTML page) is never shown.
 """
 
 from __future__ import annotations
@@ -9,54 +10,103 @@ from http import HTTPStatus
 from typing import Any
 
 import jiter
+import msgspec
 
+from backends.clock import Clock
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey, error_body
+from backends.http.redact import Redactor
+from backends.json_errors import NOT_JSON
 from backends.protocol import Headers, Reply
+from backends.waits import with_believed_waits
 
 _JSON_HEADER = (b"content-type", b"application/json")
+_OF_A_BODY = frozenset({b"content-type", b"content-encoding", b"cache-control"})
 _MAX_MESSAGE_CHARS = 2000
 
 
-def error_reply(backend: str, status: int, headers: Headers, body: bytes) -> Reply:
-    """The reply for an answer with `status` >= 300; `headers` are end-to-end already.
+class ErrorReplies:
+    """Those of one backend."""
 
-    Raises: UpstreamRejectedKey for 401 (the client's own key was fine), UpstreamGarbage for a redirect or for an
-    error without JSON whose status tells the client nothing it could act on.
-    """
-    if status == HTTPStatus.UNAUTHORIZED:
-        raise UpstreamRejectedKey(
-            f'the upstream "{backend}" refused the gateway\'s credentials; set api_key of that backend'
+    def __init__(self, backend: str, redactor: Redactor, clock: Clock) -> None:
+        self._backend = backend
+        self._redactor = redactor
+        self._clock = clock
+
+    def of_answer(self, status: int, headers: Headers, body: bytes) -> Reply:
+        """The reply for an answer with `status` >= 300; `headers` are end-to-end already.
+
+        Raises: UpstreamRejectedKey for 401 (the client's own key was fine), UpstreamGarbage for a redirect or for an
+        error without JSON whose status tells the client nothing it could act on.
+        """
+        backend = self._backend
+        if status == HTTPStatus.UNAUTHORIZED:
+            raise UpstreamRejectedKey(
+                f'the upstream "{backend}" refused the gateway\'s credentials; set api_key of that backend'
+            )
+        if status < HTTPStatus.BAD_REQUEST:
+            raise UpstreamGarbage(f'the upstream "{backend}" answered with a redirect ({status}); check its base_url')
+        shown = self._redactor.fields(with_believed_waits(headers, self._clock.wall()))
+        body = self._redactor.data(body)
+        try:
+            decoded = jiter.from_json(body)
+        except ValueError:
+            # 429 and 503 carry a Retry-After that the client needs; any other page says nothing about the call.
+            if status not in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+                raise UpstreamGarbage(
+                    f'the upstream "{backend}" answered with status {status} and no JSON; check its base_url'
+                ) from None
+            decoded = None
+        error = decoded.get("error") if isinstance(decoded, dict) else None
+        if isinstance(error, dict) and isinstance(error.get("message"), str):
+            return Reply(status, shown, body=body)
+        message, detail = _message_of(decoded)
+        return _own(
+            status,
+            shown,
+            error_body(
+                message or f'the upstream "{backend}" answered with status {status}',
+                type=_text(detail.get("type")) or _type_of(status),
+                param=_text(detail.get("param")),
+                code=_text(detail.get("code")),
+            ),
         )
-    if status < HTTPStatus.BAD_REQUEST:
-        raise UpstreamGarbage(f'the upstream "{backend}" answered with a redirect ({status}); check its base_url')
+
+    def of_error(self, error: bytes, headers: Headers) -> Reply | None:
+        """The reply for an error that came as a success: the JSON of the field `error`. None where it is no error.
+
+        Its status is its code, where that is one. Raises: as `of_answer`.
+        """
+        try:
+            decoded = jiter.from_json(error)
+        except ValueError:
+            return None
+        if not decoded or not isinstance(decoded, (dict, str)):
+            return None
+        return self.of_answer(_status_of(decoded), _without_body(headers), b'{"error":%b}' % error)
+
+
+def is_error_alone(body: bytes) -> bool:
+    """Whether an answer that has an error has nothing else: some that went well say what went wrong on the way."""
     try:
-        decoded = jiter.from_json(body)
-    except ValueError:
-        return _without_json(backend, status, headers)
-    error = decoded.get("error") if isinstance(decoded, dict) else None
-    if isinstance(error, dict) and isinstance(error.get("message"), str):
-        return Reply(status, headers, body=body)
-    message, detail = _message_of(decoded)
-    kept = [field for field in headers if field[0] not in (b"content-type", b"content-encoding")]
-    return Reply(
-        status,
-        [*kept, _JSON_HEADER],
-        body=error_body(
-            message or f'the upstream "{backend}" answered with status {status}',
-            type=_text(detail.get("type")) or _type_of(status),
-            param=_text(detail.get("param")),
-            code=_text(detail.get("code")),
-        ),
-    )
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except NOT_JSON:
+        return False
+    return fields.keys().isdisjoint(("choices", "data", "output"))
 
 
-def _without_json(backend: str, status: int, headers: Headers) -> Reply:
-    # 429 and 503 carry a Retry-After that the client needs; any other page says nothing about the call.
-    if status not in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-        raise UpstreamGarbage(f'the upstream "{backend}" answered with status {status} and no JSON; check its base_url')
-    kept = [field for field in headers if field[0] not in (b"content-type", b"content-encoding")]
-    message = f'the upstream "{backend}" answered with status {status}'
-    return Reply(status, [*kept, _JSON_HEADER], body=error_body(message, type=_type_of(status)))
+def _own(status: int, headers: Headers, body: bytes) -> Reply:
+    return Reply(status, [*_without_body(headers), _JSON_HEADER], body=body)
+
+
+def _without_body(headers: Headers) -> Headers:
+    return [field for field in headers if field[0] not in _OF_A_BODY]
+
+
+def _status_of(error: dict[str, Any] | str) -> int:
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit():
+        code = int(code)
+    return code if isinstance(code, int) and 400 <= code < 600 else int(HTTPStatus.BAD_GATEWAY)
 
 
 def _message_of(decoded: Any) -> tuple[str | None, dict[str, Any]]:
@@ -69,7 +119,8 @@ def _message_of(decoded: Any) -> tuple[str | None, dict[str, Any]]:
             return candidate[:_MAX_MESSAGE_CHARS], decoded
     detail = decoded.get("detail")
     if isinstance(detail, list) and detail and isinstance(detail[0], dict):
-        place = ".".join(str(part) for part in detail[0].get("loc", ()) if part != "body")
+        where = detail[0].get("loc")
+        place = ".".join(str(part) for part in where if part != "body") if isinstance(where, list) else ""
         message = f"{place}: {detail[0].get('msg', 'invalid')}" if place else str(detail[0].get("msg", "invalid"))
         return message[:_MAX_MESSAGE_CHARS], {"param": place or None}
     return None, {}

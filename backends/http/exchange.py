@@ -40,8 +40,8 @@ class RequestStalled(FirstTokenTimeout):
     """The upstream did not even take the whole request."""
 
 
-class NeverAnswered(UpstreamCut):
-    """The connection ended before any byte of an answer; a kept one may have been stale."""
+class NeverRead(UpstreamCut):
+    """The connection was closed before all of the request had arrived: nobody can have begun to work on it."""
 
 
 class Pool(Protocol):
@@ -112,13 +112,16 @@ class HttpExchange:
 
     @property
     def http_version(self) -> str:
-        """The version of the answer, such as "1.1"; known while the exchange is open."""
+        """The answer's, such as "1.1"; known while the exchange is open."""
         return self._parser.get_http_version()
 
     def write(self, head: bytes, body: bytes) -> None:
         """Send head and body, which is at most `WRITE_SLICE_BYTES`, as one write."""
-        self._connection.transport.writelines((head, body) if body else (head,))
+        transport = self._connection.transport
+        transport.writelines((head, body) if body else (head,))
         self._is_sent = True
+        if transport.is_closing():  # The write itself has failed.
+            self.fail(NeverRead("the upstream had closed the connection"))
 
     async def write_stream(self, head: bytes, pieces: AsyncGenerator[bytes | memoryview], stall_s: float) -> None:
         """Send head and pieces as fast as the upstream takes them; it may pause for `stall_s` seconds at a time.
@@ -283,7 +286,8 @@ class HttpExchange:
         elif self._failure is None:
             cut = UpstreamCut("the upstream closed the connection in the middle of its answer")
             if self.status == 0 and self._framing_bytes == 0:
-                cut = NeverAnswered("the upstream closed the connection before it answered")
+                kind = NeverRead if self._connection.has_unread(is_orderly=error is None) else UpstreamCut
+                cut = kind("the upstream closed the connection before it answered")
             cut.__cause__ = error
             self.fail(cut)
 
@@ -368,11 +372,10 @@ class HttpExchange:
     def on_headers_complete(self) -> None:
         """The head is whole."""
         status = self._parser.get_status_code()
-        fields = self._fields
-        self._fields = []
+        fields, self._fields = self._fields, []
+        if status == 101 or not 100 <= status <= 599:
+            raise _RefusedError(f"status {status}, which was not asked for")
         if status < 200:
-            if status == 101 or status < 100:
-                raise _RefusedError(f"status {status}, which was not asked for")
             return
         # What was read with the head may be body.
         if self._framing_bytes > MAX_FRAMING_BYTES and sum(len(n) + len(v) + 4 for n, v in fields) > MAX_FRAMING_BYTES:

@@ -6,6 +6,7 @@ Slower than our own transport, which is why it is not the default. httpx's error
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,10 +26,12 @@ from backends.errors import (
     UpstreamCut,
     UpstreamGarbage,
 )
-from backends.http.transport import parse_origin
+from backends.http.origin import parse_origin
 from backends.http.wire import Limits
 from backends.protocol import Headers, Statistics
 from backends.stream import Receive
+
+_logger = logging.getLogger(__name__)
 
 
 class HttpxWire:
@@ -59,7 +62,7 @@ class HttpxWire:
         httpx's timeouts. Raises: also InvalidRequest where the transport finds the request unsendable.
         """
         if self._is_closed:
-            raise ConnectFailed(f"the transport to {self._url.host} is closed; nothing was sent")
+            raise ConnectFailed("the transport to the upstream is closed; nothing was sent")
         request = self._request(method, target, headers, body, limits)
         answer_due_at = self._clock.now() + limits.connect_s + limits.first_byte_s
         self._num_sent += 1
@@ -69,6 +72,8 @@ class HttpxWire:
             with _border(late if answer_due_at < limits.deadline else _time_is_up()):
                 async with _until(min(answer_due_at, limits.deadline), self._clock):
                     response = await self._transport.handle_async_request(request)
+            if not 200 <= response.status_code <= 599:
+                raise UpstreamGarbage(f"the upstream answered with status {response.status_code}, which is none")
             stream = response.stream
             if not isinstance(stream, httpx.AsyncByteStream):
                 raise UpstreamGarbage("the transport answered with a stream that cannot be read asynchronously")
@@ -214,10 +219,12 @@ def _border(late: SlipstreamError) -> Iterator[None]:
     except (TimeoutError, httpx.TimeoutException) as error:
         raise late from error
     except (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol) as error:
-        raise ConnectFailed(f"cannot connect to the upstream: {error}; nothing was sent") from error
+        # Their words may hold the address, which is none of the client's business.
+        _logger.info("cannot connect to an upstream: %s", error)
+        raise ConnectFailed("cannot connect to the upstream; nothing was sent") from error
     except httpx.LocalProtocolError as error:
         raise InvalidRequest(f"the request cannot be sent: {error}") from error
     except httpx.DecodingError as error:
-        raise UpstreamGarbage(f"the upstream's answer cannot be decoded: {error}") from error
+        raise UpstreamGarbage("the upstream's answer cannot be decoded") from error
     except (httpx.TransportError, httpx.StreamError) as error:
-        raise UpstreamCut(f"the upstream broke off: {type(error).__name__}: {error}") from error
+        raise UpstreamCut(f"the upstream broke off ({type(error).__name__})") from error

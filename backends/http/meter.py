@@ -6,36 +6,36 @@ Most pieces are one content event; for those this costs a few substring searches
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import msgspec
 
 from backends.protocol import Facts, Usage
 from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done, last_event_with
 from backends.stream import StreamEnd
+from backends.untrusted import Count, FieldReader, believed_usage
 
 
 class _CachedDetails(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class UpstreamUsage(msgspec.Struct):
     """OpenAI's usage object, in the words of chat (`prompt_tokens`) and of responses (`input_tokens`)."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
     prompt_tokens_details: _CachedDetails | None = None
     input_tokens_details: _CachedDetails | None = None
 
     def counted(self) -> Usage:
         """The same in the gateway's own words."""
         details = self.prompt_tokens_details or self.input_tokens_details
-        return Usage(
-            prompt_tokens=self.prompt_tokens or self.input_tokens or 0,
-            completion_tokens=self.completion_tokens or self.output_tokens or 0,
-            cached_tokens=(details.cached_tokens or 0) if details is not None else 0,
+        return believed_usage(
+            self.prompt_tokens or self.input_tokens or 0,
+            self.completion_tokens or self.output_tokens or 0,
+            (details.cached_tokens or 0) if details is not None else 0,
         )
 
 
@@ -43,6 +43,7 @@ class Answer(msgspec.Struct):
     """The part of a whole answer that is read: everything else passes unread but is checked to be JSON."""
 
     usage: UpstreamUsage | None = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 class _ResponseAnswer(msgspec.Struct):
@@ -52,11 +53,10 @@ class _ResponseAnswer(msgspec.Struct):
 class _Event(msgspec.Struct):
     usage: UpstreamUsage | None = None
     response: _ResponseAnswer | None = None
-    error: Any = None
-    type: str | None = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_read_event = FieldReader(_Event)
 
 _USAGE = b'"usage"'
 _ERROR = b'"error"'
@@ -168,9 +168,20 @@ class StreamMeter:
 
     def _read_errors(self, block: bytes) -> None:
         for begin, end in find_events(block, _ERROR, block.find(_ERROR)):
-            decoded = _decoded(block[begin:end])
-            if decoded is not None and decoded.error is not None:
+            if error_of(block[begin:end]) is not None:
                 self.failed = True
+
+
+def error_of(event: bytes) -> bytes | None:
+    """The JSON of an event's `error`, where it has one."""
+    decoded = _decoded(event)
+    return said(decoded.error) if decoded is not None else None
+
+
+def said(value: msgspec.Raw) -> bytes | None:
+    """JSON that is there and not null."""
+    raw = bytes(value)
+    return raw if raw and raw != b"null" else None
 
 
 def _decoded(event: bytes) -> _Event | None:
@@ -179,6 +190,6 @@ def _decoded(event: bytes) -> _Event | None:
     if data is None:
         return None
     try:
-        return _decode_event(data)
+        return _read_event(data)
     except msgspec.DecodeError:
         return None

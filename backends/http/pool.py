@@ -6,6 +6,7 @@ Acquiring and releasing cost the same whatever the number of connections and wai
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import socket
 import ssl
@@ -28,37 +29,17 @@ from backends.errors import (
 )
 from backends.http.connection import READ_BYTES, Connection
 from backends.http.exchange import HttpExchange
+from backends.http.origin import Origin
 from backends.http.wire import Limits
 from backends.protocol import Statistics
+
+_logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
 """How often limits are compared with the clock: a limit takes effect at most this much late."""
 
 IDLE_TICK_S = 1.0
 """The same while there is nothing but idle connections to expire."""
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """Where a request goes; `host` as in a URL, but without the brackets of an IPv6 address."""
-
-    scheme: str
-    host: str
-    port: int
-
-    @property
-    def address(self) -> str:
-        """host:port, for messages."""
-        return f"{self._url_host}:{self.port}"
-
-    @property
-    def host_header(self) -> bytes:
-        """The value of the `host` field."""
-        is_default = self.port == (443 if self.scheme == "https" else 80)
-        return (self._url_host if is_default else self.address).encode("ascii")
-
-    @property
-    def _url_host(self) -> str:
-        return f"[{self.host}]" if ":" in self.host else self.host
 
 
 class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,9 +107,19 @@ class OriginPool:
     """
 
     def __init__(
-        self, origin: Origin, limits: PoolLimits, clock: Clock, sweeper: Sweeper, tls: Callable[[], ssl.SSLContext]
+        self,
+        origin: Origin,
+        limits: PoolLimits,
+        clock: Clock,
+        sweeper: Sweeper,
+        tls: Callable[[], ssl.SSLContext],
+        *,
+        name: str = "",
     ) -> None:
+        """`name`: what clients may know of the origin; its address is for the log."""
         self.origin = origin
+        self._shown = f'the upstream "{name}"' if name else "the upstream"
+        self._last_failure = ""
         self.limits = limits
         self.num_sent = 0
         self.num_failed = 0
@@ -179,21 +170,27 @@ class OriginPool:
             connections_reused=self._num_reused,
         )
 
-    def check_time(self, limits: Limits) -> None:
-        """Begin nothing for a call whose time is up.
+    def check_time(self, limits: Limits) -> float:
+        """Begin nothing for a call whose time is up. The time (monotonic seconds).
 
         Raises: TotalTimeout.
         """
-        if limits.deadline <= self._clock.now():
+        now = self._clock.now()
+        if limits.deadline <= now:
             self.num_failed += 1
             raise TotalTimeout("the call's time was up before it could be sent")
+        return now
 
-    def acquire_nowait(self) -> Connection | None:
-        """An idle connection, or None."""
+    def acquire_nowait(self, now: float) -> Connection | None:
+        """An idle connection that is not too old at `now` (monotonic seconds), or None."""
+        oldest = now - self.limits.idle_expiry_s
         while self._idle:
             connection, _ = self._idle.popitem()
             if not connection.is_closed:
-                return connection
+                if connection.idle_since > oldest:
+                    return connection
+                # The other end may be closing it this moment.
+                connection.abort()
         return None
 
     async def acquire(self, limits: Limits, *, wait_s: float | None = None, must_be_new: bool = False) -> Connection:
@@ -263,7 +260,7 @@ class OriginPool:
             if not waiter.done():
                 waiter.set_exception(
                     PoolTimeout(
-                        f"none of the {self.limits.max_connections} connections to {self.origin.address} came free in"
+                        f"none of the {self.limits.max_connections} connections to {self._shown} came free in"
                         " time; nothing was sent"
                     )
                 )
@@ -275,7 +272,7 @@ class OriginPool:
         self._is_closed = True
         self._sweeper.remove(self)
         for exchange in self._active:
-            exchange.fail(UpstreamCut(f"the connections to {self.origin.address} were closed by the gateway"))
+            exchange.fail(UpstreamCut(f"the connections to {self._shown} were closed by the gateway"))
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(self._closed_error())
@@ -290,7 +287,7 @@ class OriginPool:
     async def _reserve(self, give_up_at: float) -> Connection | None:
         """An idle connection, or None with a place to open one in."""
         while not self._is_closed:
-            connection = self.acquire_nowait()
+            connection = self.acquire_nowait(self._clock.now())
             if connection is not None:
                 return connection
             if self.num_open < self.limits.max_connections:
@@ -333,19 +330,20 @@ class OriginPool:
                     server_hostname=origin.host if origin.scheme == "https" else None,
                 )
             if connection.is_closed:
-                raise ConnectFailed(f"{origin.address} closed the connection as soon as it was open; nothing was sent")
+                raise ConnectFailed(f"{self._shown} closed the connection as soon as it was open; nothing was sent")
             if self._is_closed:
                 raise self._closed_error()
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.owner = self
             self._open.add(connection)
             self._num_opened += 1
+            self._last_failure = ""
         except TimeoutError as error:
-            raise ConnectTimeout(
-                f"no connection to {origin.address} within the time allowed; nothing was sent"
-            ) from error
+            self._log_failure("no connection within the time allowed")
+            raise ConnectTimeout(f"no connection to {self._shown} within the time allowed; nothing was sent") from error
         except (OSError, UnicodeError) as error:
-            raise ConnectFailed(f"cannot connect to {origin.address}: {error}; nothing was sent") from error
+            self._log_failure(str(error))
+            raise ConnectFailed(f"cannot connect to {self._shown}; nothing was sent") from error
         finally:
             self._num_connecting -= 1
             if connection is None or connection.owner is None:
@@ -353,6 +351,12 @@ class OriginPool:
                     connection.abort()
                 self._free_place()
         return connection
+
+    def _log_failure(self, why: str) -> None:
+        """Say where nobody could be reached: once, until it works again or fails in another way."""
+        if why != self._last_failure:
+            self._last_failure = why
+            _logger.warning("cannot connect to %s at %s: %s", self._shown, self.origin.address, why)
 
     def _release(self, connection: Connection) -> None:
         if connection.is_closed:
@@ -379,4 +383,4 @@ class OriginPool:
         return None
 
     def _closed_error(self) -> ConnectFailed:
-        return ConnectFailed(f"the connections to {self.origin.address} are closed; nothing was sent")
+        return ConnectFailed(f"the connections to {self._shown} are closed; nothing was sent")

@@ -9,13 +9,11 @@ import math
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from urllib.parse import urlsplit
 
 import httpx
 
 from backends.clock import Clock
 from backends.errors import (
-    ConfigurationError,
     ConnectFailed,
     ConnectTimeout,
     InvalidRequest,
@@ -25,13 +23,18 @@ from backends.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from backends.http.exchange import WRITE_SLICE_BYTES, HttpExchange, NeverAnswered, RequestStalled
-from backends.http.pool import Origin, OriginPool, PoolLimits, Sweeper
+from backends.http.exchange import WRITE_SLICE_BYTES, HttpExchange, NeverRead, RequestStalled
+from backends.http.origin import Origin, parse_origin
+from backends.http.pool import OriginPool, PoolLimits, Sweeper
 from backends.http.wire import Limits
 from backends.protocol import Statistics
 
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 """Methods that announce no body by saying nothing of its length (RFC 9110, 8.6)."""
+
+_IDLE_EXPIRY_S = {"http": 4.0, "https": 55.0}
+"""Just below what servers keep: uvicorn, under vLLM and most others, closes after 5 s; proxies before providers, which
+speak TLS, after 60 s or more, and there a new connection costs several round trips."""
 
 
 class HttpWire:
@@ -49,7 +52,7 @@ class HttpWire:
     async def send(
         self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: Limits
     ) -> HttpExchange:
-        """See `Wire.send`. A request is sent again only where a kept connection ended before any byte of an answer.
+        """See `Wire.send`. A request is sent again only where a kept connection was closed before it had arrived there.
 
         Raises: also InvalidRequest where target or headers would break out of their line.
         """
@@ -70,8 +73,7 @@ class HttpWire:
         Raises: as `Wire.send`. `wait_s`: see `OriginPool.acquire`.
         """
         pool = self._pool
-        pool.check_time(limits)
-        connection = pool.acquire_nowait()
+        connection = pool.acquire_nowait(pool.check_time(limits))
         if connection is None:
             connection = await pool.acquire(limits, wait_s=wait_s)
         while True:
@@ -85,7 +87,7 @@ class HttpWire:
                 await exchange.wait_head()
             except UpstreamError as error:
                 exchange.close()
-                if not (may_be_stale and isinstance(error, NeverAnswered)):
+                if not (may_be_stale and isinstance(error, NeverRead)):
                     pool.num_failed += 1
                     raise
             except BaseException:
@@ -134,8 +136,8 @@ class HttpWire:
 class Transport(httpx.AsyncBaseTransport):
     """Connections for any number of origins; one instance belongs to one event loop.
 
-    Every wire has connections of its own, so one backend cannot starve another. `ssl_context` None means the
-    system's certificate authorities, loaded when first needed.
+    Every wire has connections of its own, so one backend cannot starve another. `idle_expiry_s` None means what suits
+    the scheme, `ssl_context` None the system's certificate authorities, loaded when first needed.
     """
 
     def __init__(
@@ -144,22 +146,24 @@ class Transport(httpx.AsyncBaseTransport):
         *,
         max_connections: int = 1000,
         max_idle: int = 1000,
-        idle_expiry_s: float = 60.0,
+        idle_expiry_s: float | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._clock = clock
-        self._pool_limits = PoolLimits(max_connections=max_connections, max_idle=max_idle, idle_expiry_s=idle_expiry_s)
+        self._max_connections = max_connections
+        self._max_idle = max_idle
+        self._idle_expiry_s = idle_expiry_s
         self._ssl_context = ssl_context
         self._sweeper = Sweeper(clock)
         self._wires: dict[Origin, HttpWire] = {}
         self._is_closed = False
 
-    def wire(self, base_url: str) -> HttpWire:
+    def wire(self, base_url: str, name: str = "") -> HttpWire:
         """A wire to the origin of `base_url`; what follows the origin is ignored. The caller closes it, or this does.
 
-        Raises: ConfigurationError.
+        Errors say `name` and never the address. Raises: ConfigurationError.
         """
-        return self._new_wire(parse_origin(base_url))
+        return self._new_wire(parse_origin(base_url), name)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See httpx; honours `extensions["timeout"]`. Raises: httpx's errors, and what the request's stream raises."""
@@ -211,31 +215,18 @@ class Transport(httpx.AsyncBaseTransport):
             **{name: sum(getattr(snapshot, name) for snapshot in snapshots) for name in Statistics.__struct_fields__}
         )
 
-    def _new_wire(self, origin: Origin) -> HttpWire:
-        return HttpWire(OriginPool(origin, self._pool_limits, self._clock, self._sweeper, self._tls))
+    def _new_wire(self, origin: Origin, name: str = "") -> HttpWire:
+        limits = PoolLimits(
+            max_connections=self._max_connections,
+            max_idle=self._max_idle,
+            idle_expiry_s=_IDLE_EXPIRY_S[origin.scheme] if self._idle_expiry_s is None else self._idle_expiry_s,
+        )
+        return HttpWire(OriginPool(origin, limits, self._clock, self._sweeper, self._tls, name=name))
 
     def _tls(self) -> ssl.SSLContext:
         if self._ssl_context is None:
             self._ssl_context = ssl.create_default_context()
         return self._ssl_context
-
-
-def parse_origin(base_url: str) -> Origin:
-    """The origin of an http or https URL without credentials.
-
-    Raises: ConfigurationError, which does not repeat credentials.
-    """
-    try:
-        parts = urlsplit(base_url)
-        port = parts.port
-        host = (parts.hostname or "").encode("idna").decode("ascii")
-    except ValueError as error:
-        raise ConfigurationError(f"a base URL cannot be read: {error}") from None
-    if parts.username is not None or parts.password is not None:
-        raise ConfigurationError("a base URL must not hold credentials; give them as headers")
-    if parts.scheme not in ("http", "https") or not host:
-        raise ConfigurationError(f'the base URL "{base_url}" does not begin with http:// or https:// and a host')
-    return Origin(parts.scheme, host, port or (443 if parts.scheme == "https" else 80))
 
 
 class _ResponseStream(httpx.AsyncByteStream):

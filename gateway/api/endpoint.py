@@ -168,7 +168,9 @@ class Endpoint:
                 await connection.answer(reply.status, headers, reply.body)
             else:
                 hides_usage = not call.include_usage and call.operation in _HIDES_USAGE
-                error = await send_stream(send, connection, reply, headers, hides_usage=hides_usage)
+                error = await send_stream(
+                    send, connection, reply, headers, hides_usage=hides_usage, facts=exchange.facts
+                )
                 if error is not None:
                     exchange.error_code = error.reason
         except asyncio.CancelledError:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from backends.json_errors import NOT_JSON
+from backends.untrusted import Count, FieldReader
 from gateway.batches.input_lines import encode_body
 from gateway.batches.records import LineRow, Result
 
@@ -17,19 +18,19 @@ _MAX_MESSAGE_CHARS = 2000
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
 
 
 class _Usage(msgspec.Struct):
     """Tokens under the names of chat completions or of responses."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
 
@@ -39,7 +40,7 @@ class _Answer(msgspec.Struct):
 
 
 class _Response(msgspec.Struct):
-    status_code: int
+    status_code: Annotated[int, msgspec.Meta(ge=100, le=599)]
     body: msgspec.Raw
     request_id: str | None = None
 
@@ -66,8 +67,8 @@ class Tokens(msgspec.Struct, frozen=True):
     reasoning: int = 0
 
 
-_decode_answer = msgspec.json.Decoder(_Answer).decode
-_decode_line = msgspec.json.Decoder(ProviderLine).decode
+_read_answer = FieldReader(_Answer)
+_read_line = FieldReader(ProviderLine)
 
 
 def result_of_answer(line: int, custom_id: str, status: int, request_id: str, body: bytes) -> Result:
@@ -102,9 +103,9 @@ def error_line(custom_id: str, code: str, message: str) -> bytes:
 
 
 def tokens_of(body: bytes) -> Tokens:
-    """What an answer says it has used; nothing where it does not say. Raises: msgspec.DecodeError."""
+    """What an answer says it has used, as far as it is believed. Raises: msgspec.DecodeError."""
     try:
-        usage = _decode_answer(body).usage
+        usage = _read_answer(body).usage
     except msgspec.ValidationError:
         return Tokens()
     if usage is None:
@@ -113,9 +114,10 @@ def tokens_of(body: bytes) -> Tokens:
         usage.prompt_tokens_details or usage.input_tokens_details,
         usage.completion_tokens_details or usage.output_tokens_details,
     )
+    prompt_tokens = _count(usage.prompt_tokens, usage.input_tokens)
     return Tokens(
-        _count(usage.prompt_tokens, usage.input_tokens),
-        _count(read.cached_tokens if read else None),
+        prompt_tokens,
+        min(prompt_tokens, _count(read.cached_tokens if read else None)),
         _count(usage.completion_tokens, usage.output_tokens),
         _count(written.reasoning_tokens if written else None),
     )
@@ -124,8 +126,8 @@ def tokens_of(body: bytes) -> Tokens:
 def read_provider_line(raw: bytes) -> ProviderLine | None:
     """A line of a provider's file; None where it is none."""
     try:
-        return _decode_line(raw)
-    except NOT_JSON:
+        return _read_line(raw)
+    except msgspec.DecodeError:
         return None
 
 
@@ -200,4 +202,4 @@ def _with_model(body: bytes, model: str) -> bytes:
 
 
 def _count(*numbers: int | None) -> int:
-    return max(0, next((number for number in numbers if number is not None), 0))
+    return next((number for number in numbers if number is not None), 0)

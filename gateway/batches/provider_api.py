@@ -113,7 +113,7 @@ class ProviderApi:
                     return batch.id
             if not page.has_more or not page.data:
                 return None
-            after = f"&after={page.data[-1].id}"
+            after = f"&after={_segment(page.data[-1].id)}"
         return None
 
     async def retrieve(self, id: str) -> ProviderBatch:

@@ -125,9 +125,12 @@ def parted(body: bytes, counts: Sequence[int], portions: Sequence[Portion]) -> l
     for (begin, end), portion in zip(pairwise(bounds), portions, strict=True):
         data = [_placed(by_index[place], place - begin) for place in range(begin, end)]
         part: dict[str, Any] = {**answer, "data": data}
-        if usage is not None:
-            part["usage"] = _part_of(usage, portion)
-        bodies.append(msgspec.json.encode(part))
+        try:
+            if usage is not None:
+                part["usage"] = _part_of(usage, portion)
+            bodies.append(msgspec.json.encode(part))
+        except RecursionError:
+            return None
     return bodies
 
 

@@ -226,6 +226,7 @@ class Reader:
         self._facts.backend = facts.backend
         self._facts.upstream_model = facts.upstream_model
         self._facts.usage = facts.usage
+        self._facts.conceal = facts.conceal
 
 
 class Coalescer:

@@ -11,17 +11,18 @@ import msgspec
 
 from backends.errors import UpstreamError, UpstreamErrorEvent
 from backends.json_errors import NOT_JSON
-from backends.protocol import Operation, Reply
+from backends.protocol import Call, Operation, Reply
 from backends.sse import DONE, event_data, split_events, whole_events_end
 from backends.stream import StreamEnd
 from policies.pool.classify import Outcome
 
+_MAX_WORDS_CHARS = 2000
 _MAX_WITHOUT_CONTENT_BYTES = 64 * 1024
 """What has sent so much is at work, whatever it says."""
 
 
-async def wait_content(outcome: Outcome, operation: Operation) -> Outcome:
-    """The outcome of an attempt once it is sure: a stream as it was, when its first content is there to be read.
+async def wait_content(outcome: Outcome, call: Call) -> Outcome:
+    """The outcome of an attempt at `call` once it is sure: a stream as it was, when its first content is there.
 
     One that breaks off, or says that it failed, before any content is an error like any other, and closed.
     """
@@ -32,9 +33,15 @@ async def wait_content(outcome: Outcome, operation: Operation) -> Outcome:
         while True:
             arrived = await outcome.stream.peek(known)
             # Nothing more came: it has ended, and whoever reads it will see how.
-            if len(arrived) == known or has_content(arrived, operation):
+            if len(arrived) == known or has_content(arrived, call.operation):
                 return outcome
             known = len(arrived)
+    except UpstreamErrorEvent as error:
+        await outcome.stream.aclose(StreamEnd.ERROR)
+        if call.facts.conceal is None:
+            return error
+        said = call.facts.conceal(error.message.encode("utf-8", "replace"))
+        return UpstreamErrorEvent(said.decode("utf-8", "replace"))
     except UpstreamError as error:
         await outcome.stream.aclose(StreamEnd.ERROR)
         return error
@@ -65,7 +72,8 @@ def _says_something(data: bytes, operation: Operation) -> bool:
     if said.get("error"):
         error = said["error"]
         words = error.get("message") if isinstance(error, dict) else error
-        raise UpstreamErrorEvent(f"the upstream's stream began with an error: {words}")
+        shown = words[:_MAX_WORDS_CHARS] if isinstance(words, str) else "it does not say which"
+        raise UpstreamErrorEvent(f"the upstream's stream began with an error: {shown}")
     choices = said.get("choices")
     return isinstance(choices, list) and any(_is_content(choice, operation) for choice in choices)
 

@@ -142,7 +142,7 @@ class Hedging:
                 hedge = msgspec.structs.replace(call, facts=Facts())
                 if (attempt := self._afford(second, hedge)) is not None:
                     call.facts.attempts += 1
-                    running.append(_start(attempt, call))
+                    running.append(_start(attempt, hedge))
             elif _is_answer(running[0]):
                 lateness.note(is_late=False)
             winner = await _first_answer(running)
@@ -200,7 +200,7 @@ class _Relay:
 
 def _start(attempt: Attempt, call: Call) -> _Running:
     async def run() -> Outcome:
-        return await wait_content(await attempt(), call.operation)
+        return await wait_content(await attempt(), call)
 
     return asyncio.get_running_loop().create_task(run())
 
@@ -247,6 +247,7 @@ def _adopt(into: Facts, of: Facts, outcome: Outcome) -> None:
     into.first_token_at = of.first_token_at
     into.upstream_request_id = of.upstream_request_id
     into.usage = of.usage
+    into.conceal = of.conceal
     into.stream_end = of.stream_end
     if into.sent_at is None:
         into.sent_at = of.sent_at

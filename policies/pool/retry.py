@@ -5,14 +5,12 @@ The loop that asks is `pool.py`.
 
 from __future__ import annotations
 
-import math
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from random import Random
 
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.protocol import Reply
+from backends.waits import asked_wait_s
 from policies.schema import BackoffPolicy
 
 _SAVED_RETRIES = 100.0
@@ -64,37 +62,7 @@ def backoff_s(policy: BackoffPolicy, number: int, random: Random) -> float:
 
 
 def retry_after_s(outcome: Reply | SlipstreamError, clock: Clock) -> float | None:
-    """How long the upstream asks to wait, in seconds from 0 to inf; None if it does not say.
-
-    Understands `retry-after-ms`, and `retry-after` as seconds or as an HTTP date; anything else counts as not said.
-    """
+    """How long the upstream asks to wait, in seconds from 0 to `MAX_WAIT_S`; None if it does not say."""
     if isinstance(outcome, SlipstreamError):
         return outcome.retry_after_s
-    milliseconds = outcome.header(b"retry-after-ms")
-    if milliseconds is not None:
-        wait_ms = _number(milliseconds)
-        if wait_ms is not None:
-            return wait_ms / 1000
-    value = outcome.header(b"retry-after")
-    if value is None:
-        return None
-    wait_s = _number(value)
-    return wait_s if wait_s is not None else _until_date(value, clock.wall())
-
-
-def _number(value: bytes) -> float | None:
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return None if math.isnan(number) or number < 0 else number
-
-
-def _until_date(value: bytes, wall: float) -> float | None:
-    try:
-        date = parsedate_to_datetime(value.decode("latin-1"))
-        # HTTP dates are GMT, also where one does not say so.
-        at = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    return max(0.0, at - wall)
+    return asked_wait_s(outcome.headers, clock.wall())

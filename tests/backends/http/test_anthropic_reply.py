@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey
-from backends.http.anthropic_reply import encode_completion, error_reply, read_message, translate_headers
+from backends.http.anthropic_reply import encode_completion, error_reply, read_counts, read_message, translate_headers
 from backends.protocol import Usage
 from tests.support.anthropic_server import make_error, make_message, text_block, thinking_block, tool_block
 
@@ -96,7 +96,7 @@ def test_usage_cached_tokens_are_prompt_tokens_too() -> None:
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (42, 5, 47)
     assert usage.prompt_tokens_details is not None
     assert usage.prompt_tokens_details.cached_tokens == 30
-    assert read_message("claude", msgspec.json.encode(message)).usage.counted() == Usage(42, 5, 30)
+    assert read_counts(msgspec.Raw(msgspec.json.encode(message["usage"]))).counted() == Usage(42, 5, 30)
 
 
 def test_usage_thinking_tokens_are_reasoning_tokens() -> None:

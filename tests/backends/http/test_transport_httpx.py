@@ -11,7 +11,8 @@ import pytest
 
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
-from backends.http.transport import Transport, parse_origin
+from backends.http.origin import parse_origin
+from backends.http.transport import Transport
 from tests.support.raw_server import Peer, RawRequest, RawServer
 
 

@@ -1,0 +1,64 @@
+"""How long an upstream asks to be left alone: `retry-after` and `retry-after-ms`, which may say anything."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from math import ceil
+
+from backends.protocol import Headers
+
+MAX_WAIT_S = 86_400.0
+"""Whoever asks for more is asked again after a day."""
+
+_NUMBER = re.compile(rb"\s*(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)\s*")
+
+
+def asked_wait_s(headers: Headers, wall_s: float) -> float | None:
+    """Seconds from 0 to `MAX_WAIT_S`; None where nothing is said that can be understood.
+
+    `retry-after` is read as seconds or as an HTTP date; `retry-after-ms` goes before it. `wall_s`: seconds since the
+    Unix epoch.
+    """
+    seconds = milliseconds = None
+    for name, value in headers:
+        if name == b"retry-after" and seconds is None:
+            seconds = _number(value)
+            if seconds is None:
+                seconds = _until_date(value, wall_s)
+        elif name == b"retry-after-ms" and milliseconds is None:
+            milliseconds = _number(value)
+    asked_s = milliseconds / 1000 if milliseconds is not None else seconds
+    return min(asked_s, MAX_WAIT_S) if asked_s is not None else None
+
+
+def with_believed_waits(headers: Headers, wall_s: float) -> Headers:
+    """The same fields for a client: a wait that is too long is the longest, one that cannot be read is left out."""
+    if not any(name.startswith(b"retry-after") for name, _ in headers):
+        return headers
+    shown: Headers = []
+    for name, value in headers:
+        if name in (b"retry-after", b"retry-after-ms"):
+            wait_s = asked_wait_s([(name, value)], wall_s)
+            if wait_s is None:
+                continue
+            if wait_s == MAX_WAIT_S:
+                value = b"%d" % ceil(wait_s * (1000 if name.endswith(b"-ms") else 1))
+        shown.append((name, value))
+    return shown
+
+
+def _number(value: bytes) -> float | None:
+    match = _NUMBER.fullmatch(value)
+    return float(match[1]) if match is not None else None
+
+
+def _until_date(value: bytes, wall_s: float) -> float | None:
+    try:
+        date = parsedate_to_datetime(value.decode("latin-1"))
+        # HTTP dates are GMT, also where one does not say so.
+        at = (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return max(0.0, at - wall_s)
