@@ -99,6 +99,11 @@ class ClientConnection(HttpToolsProtocol):
             self._corked.close()
         cycle.on_response()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether an answer to the request that is being answered is on its way."""
+        return self._cycle.response_started
+
     def take_body(self, max_bytes: int) -> bytes | None:
         """The body of the request that is being answered, if it is here whole and no longer than that.
 

@@ -8,6 +8,7 @@ import secrets
 from backends.clock import Clock
 from gateway.exchange import Observer
 from gateway.incoming import Incoming
+from gateway.overdue import Overdue
 from gateway.runtime import Runtime
 from gateway.settings import Settings
 from gateway.telemetry import Metrics
@@ -35,6 +36,7 @@ class Core:
         self.tracer = tracer
         self.is_draining = False
         self.in_flight = 0
+        self.overdue = Overdue(clock)
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 

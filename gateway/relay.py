@@ -11,6 +11,7 @@ from backends.errors import Overloaded, SlipstreamError
 from backends.protocol import Facts, Headers, Reply
 from backends.sse import encode_event
 from backends.stream import Stream
+from backends.waits import MAX_WAIT_S
 from gateway.connection import ClientConnection
 from gateway.usage_chunk import UsageChunkFilter
 
@@ -22,9 +23,10 @@ _EVENT_STREAM = b"text/event-stream"
 async def send_error(connection: ClientConnection, error: SlipstreamError, headers: Headers) -> None:
     """An error of ours in OpenAI's shape."""
     headers.append(JSON_HEADER)
-    if error.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after_s))))
-        headers.append((b"retry-after-ms", b"%d" % max(1, ceil(error.retry_after_s * 1e3))))
+    if error.retry_after_s is not None and error.retry_after_s >= 0:
+        wait_s = min(error.retry_after_s, MAX_WAIT_S)
+        headers.append((b"retry-after", b"%d" % max(1, ceil(wait_s))))
+        headers.append((b"retry-after-ms", b"%d" % max(1, ceil(wait_s * 1e3))))
     if isinstance(error, Overloaded) and error.first_token_s is not None:
         headers.append((b"x-slo-predicted-ttft-ms", b"%d" % ceil(error.first_token_s * 1e3)))
     if error.status == 401:

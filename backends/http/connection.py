@@ -83,10 +83,11 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.transport.get_write_buffer_size():
             return True
-        if not is_orderly:
+        raw = self.transport.get_extra_info("socket")
+        if not is_orderly or raw is None:
             return False
         try:
-            sent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(_INT.size))
+            sent = fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, bytes(_INT.size))
         except OSError:
             return False
         return bool(_INT.unpack(sent)[0] > 0)

@@ -58,7 +58,7 @@ class ErrorReplies:
             decoded = None
         error = decoded.get("error") if isinstance(decoded, dict) else None
         if isinstance(error, dict) and isinstance(error.get("message"), str):
-            return Reply(status, shown, body=body)
+            return Reply(status, called_json(shown), body=body)
         message, detail = _message_of(decoded)
         return _own(
             status,
@@ -82,7 +82,14 @@ class ErrorReplies:
             return None
         if not decoded or not isinstance(decoded, (dict, str)):
             return None
-        return self.of_answer(_status_of(decoded), _without_body(headers), b'{"error":%b}' % error)
+        return self.of_answer(_status_of(decoded), headers, b'{"error":%b}' % error)
+
+
+def called_json(headers: Headers) -> Headers:
+    """The fields of a JSON body: whatever its server calls it, it is shown as what it is."""
+    if any(name == b"content-type" and b"json" in value for name, value in headers):
+        return headers
+    return [*(field for field in headers if field[0] != b"content-type"), _JSON_HEADER]
 
 
 def is_error_alone(body: bytes) -> bool:

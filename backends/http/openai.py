@@ -20,7 +20,7 @@ from backends.errors import ConfigurationError, FirstTokenTimeout, StreamStalled
 from backends.header_names import HeaderNames
 from backends.headers import ForwardedHeader, end_to_end, with_defaults
 from backends.health import HealthConfig
-from backends.http.error_reply import ErrorReplies, is_error_alone
+from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.foreign import HttpxWire
 from backends.http.meter import Answer, StreamMeter, error_of, said
 from backends.http.origin import parse_origin
@@ -260,6 +260,8 @@ class OpenAIBackend:
         if call.operation not in _COUNTED:
             exchange.idle_s = call.timeouts.stream_idle_s
             return Reply(status, headers, stream=Stream(exchange))
+        if b"json" not in content_type:
+            headers = called_json(headers)
         return await self._whole_reply(call, exchange, headers)
 
     async def _whole_reply(self, call: Call, exchange: Exchange, headers: Headers) -> Reply:

@@ -158,6 +158,7 @@ class Endpoint:
         if connection.is_gone:
             raise ClientGone("the client left before its request was read")
         connection.answering.add(task)
+        self._core.overdue.watch(task, call.deadline, connection.flow)
         reply: Reply | None = None
         try:
             reply = await stack.backend.send(call)
@@ -178,15 +179,18 @@ class Endpoint:
                 task.uncancel()
                 exchange.facts.stream_end = StreamEnd.CLIENT_GONE
                 raise ClientGone("the client left before the answer was whole") from None
-            if self._core.is_draining:
-                task.uncancel()
-                draining = Draining("the gateway is shutting down and could not wait any longer")
-                if reply is not None and reply.stream is not None:
-                    await reply.stream.aclose(StreamEnd.ERROR)
-                    send_error_event(connection, reply, draining)
-                raise draining from None
-            raise
+            own: SlipstreamError | None = self._core.overdue.error_for(task)
+            if own is None and self._core.is_draining:
+                own = Draining("the gateway is shutting down and could not wait any longer")
+            if own is None:
+                raise
+            task.uncancel()
+            if reply is not None and reply.stream is not None:
+                await reply.stream.aclose(StreamEnd.ERROR)
+                send_error_event(connection, reply, own)
+            raise own from None
         finally:
+            self._core.overdue.release(task)
             connection.answering.discard(task)
             if reply is not None:
                 await reply.aclose()
@@ -194,9 +198,10 @@ class Endpoint:
     async def _refuse(self, scope: Scope, error: SlipstreamError, exchange: Exchange, incoming: Incoming) -> None:
         """Answer with an error, unless an answer has begun: that one stays without its end."""
         exchange.error_code = error.reason
-        if not exchange.status:
+        connection = connection_of(scope)
+        if not connection.has_begun:
             exchange.status = error.status
-            await send_error(connection_of(scope), error, self._own_headers(exchange, incoming))
+            await send_error(connection, error, self._own_headers(exchange, incoming))
 
     def _read(self, raw: bytes, incoming: Incoming) -> Asked:
         if self._operation is Operation.PASSTHROUGH:

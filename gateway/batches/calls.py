@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from backends.clock import Clock
-from backends.errors import ClientGone, SlipstreamError, Unauthorized, UnknownModel, UpstreamGarbage
+from backends.errors import ClientGone, SlipstreamError, TotalTimeout, Unauthorized, UnknownModel, UpstreamGarbage
 from backends.protocol import Call, Operation, Priority, Reply
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.callers import caller_of, stack_for
@@ -28,6 +28,7 @@ from gateway.core import Core
 from gateway.decode import decode_body
 from gateway.exchange import Exchange
 from gateway.ledger.room import Room
+from gateway.overdue import GRACE_S
 from gateway.relay import JSON_HEADER
 from gateway.runtime import Runtime, Stack
 
@@ -150,14 +151,19 @@ class LineCalls:
             exchange.model_label = line.model
         raw = await asyncio.to_thread(read_slice, self._files.input_path(batch.id), line.offset, line.num_bytes)
         call = self._call(batch, read_request(raw).raw, stack, exchange)
-        reply = await stack.backend.send(call)
         try:
-            exchange.status = reply.status
-            if reply.body is not None:
-                return reply
-            return Reply(reply.status, reply.headers, body=await _whole(reply))
-        finally:
-            await reply.aclose()
+            # For backends that do not hold their deadline.
+            async with asyncio.timeout(call.deadline - self._core.clock.now() + GRACE_S):
+                reply = await stack.backend.send(call)
+                try:
+                    exchange.status = reply.status
+                    if reply.body is not None:
+                        return reply
+                    return Reply(reply.status, reply.headers, body=await _whole(reply))
+                finally:
+                    await reply.aclose()
+        except TimeoutError:
+            raise TotalTimeout("the backend had not answered when the line's time was up") from None
 
     def _call(self, batch: BatchRow, raw: bytes, stack: Stack, exchange: Exchange) -> Call:
         operation: Operation = exchange.operation

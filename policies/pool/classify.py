@@ -71,8 +71,17 @@ _CONTENT_CODES: dict[str, FallbackOn] = {
 _CONTENT_MESSAGES: tuple[tuple[str, FallbackOn], ...] = (
     ("maximum context length", "context_window"),  # OpenAI, vLLM, SGLang
     ("longer than the maximum model length", "context_window"),  # vLLM
+    ("model's context length is only", "context_window"),  # vLLM, of tokens and of characters
+    ("cannot be greater than max_model_len", "context_window"),  # vLLM
+    ("max_tokens must be at least 1, got -", "context_window"),  # vLLM: what the prompt leaves is less than nothing
     ("longer than the model's context length", "context_window"),  # SGLang
+    ("exceeds the maximum allowed length (", "context_window"),  # SGLang
+    ("exceeds the maximum allowed input length", "context_window"),  # SGLang
     ("exceeds the available context size", "context_window"),  # llama.cpp
+    ("context size has been exceeded", "context_window"),  # llama.cpp, in the middle of an answer
+    ("is too large to process. increase the physical batch size", "context_window"),  # llama.cpp, embeddings
+    ("should not exceed max_seq_len", "context_window"),  # TensorRT-LLM
+    ("exceeds maximum input length", "context_window"),  # TensorRT-LLM
     ("`inputs` tokens + `max_new_tokens` must be <=", "context_window"),  # TGI
     ("`inputs` must have less than", "context_window"),  # TGI
     ("prompt is too long", "context_window"),  # Anthropic

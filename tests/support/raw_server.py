@@ -98,7 +98,9 @@ class Peer:
 
 
 class RawServer:
-    """Listens on a free port of the loopback interface while entered; a bug in `serve` is raised at the end.
+    """Listens on a free port of the loopback interface, or on the `port` that was set, while entered.
+
+    A bug in `serve` is raised at the end.
 
     About twice `limit` bytes that `serve` does not read are taken off the network all the same.
     """
@@ -120,7 +122,9 @@ class RawServer:
         return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls, limit=self._limit)
+        self._server = await asyncio.start_server(
+            self._accept, "127.0.0.1", self.port, ssl=self._tls, limit=self._limit
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

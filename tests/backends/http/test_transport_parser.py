@@ -40,6 +40,9 @@ class _MemoryTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.takes_data = True
 
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
     def abort(self) -> None:
         self.is_aborted = True
 

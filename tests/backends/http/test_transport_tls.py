@@ -84,13 +84,14 @@ async def test_tls_exchange_round_trips_and_keeps_the_connection(
 
 
 async def test_tls_with_an_unknown_authority_fails_to_connect(
-    transport: Transport, server_context: ssl.SSLContext
+    transport: Transport, server_context: ssl.SSLContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The system's authorities do not know the certificate, so nothing is sent."""
     async with RawServer(echo, tls=server_context) as server:
         wire = transport.wire(server.base_url)
-        with pytest.raises(ConnectFailed, match="certificate verify failed"):
+        with pytest.raises(ConnectFailed):
             await fetch(wire, b"secret")
+        assert "certificate verify failed" in caplog.text
 
         assert wire._pool.num_open == 0
 
@@ -98,20 +99,21 @@ async def test_tls_with_an_unknown_authority_fails_to_connect(
 async def test_tls_for_another_name_fails_to_connect(trusting: Transport, server_context: ssl.SSLContext) -> None:
     """A trusted certificate counts only for the host it was made for."""
     async with RawServer(echo, tls=server_context) as server:
-        with pytest.raises(ConnectFailed, match="localhost"):
+        with pytest.raises(ConnectFailed):
             await fetch(trusting.wire(f"https://localhost:{server.port}"))
 
 
-async def test_tls_to_a_plain_server_fails_to_connect(trusting: Transport) -> None:
-    """A server that does not speak TLS is named, with the reason."""
+async def test_tls_to_a_plain_server_fails_to_connect(trusting: Transport, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that does not speak TLS is named in the log, with the reason."""
 
     async def serve(peer: Peer) -> None:
         peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await peer.wait_gone()
 
     async with RawServer(serve) as server:
-        with pytest.raises(ConnectFailed, match=str(server.port)):
+        with pytest.raises(ConnectFailed):
             await fetch(trusting.wire(f"https://127.0.0.1:{server.port}"))
+        assert f"127.0.0.1:{server.port}: [SSL" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -168,18 +170,25 @@ async def test_tls_cancellation_closes_the_connection_at_once(
             assert wire._pool.num_open == 0
 
 
-async def test_tls_stale_connection_is_retried(trusting: Transport, server_context: ssl.SSLContext) -> None:
+@pytest.mark.parametrize("reads", [False, True])
+async def test_tls_request_is_sent_again_only_where_it_was_not_read(
+    trusting: Transport, server_context: ssl.SSLContext, reads: bool
+) -> None:
     """A kept TLS connection that the server has left behaves like a plain one."""
 
     async def serve(peer: Peer) -> None:
         await peer.request()
         peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
-        await peer.request()
-        if peer.number == 0:
-            peer.reset()
+        if reads:
+            await peer.request()
 
     async with RawServer(serve, tls=server_context) as server:
         wire = trusting.wire(server.base_url)
-        assert [await fetch(wire) for _ in range(2)] == [b"hi", b"hi"]
+        await fetch(wire)
+        if reads:
+            with pytest.raises(UpstreamCut):
+                await fetch(wire)
+        else:
+            assert await fetch(wire) == b"hi"
 
-    assert server.num_connections == 2
+    assert server.num_connections == 1 + (not reads)

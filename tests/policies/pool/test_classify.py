@@ -97,6 +97,33 @@ def test_failure_of_reply_with_content_code_is_the_requests_fault(status: int, c
         ("request (9412 tokens) exceeds the available context size (8192 tokens)", "context_window"),
         ("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 1", "context_window"),
         ("Input validation error: `inputs` must have less than 4096 tokens. Given: 5000", "context_window"),
+        (
+            "You passed 8193 input tokens and requested 16 output tokens. However, the model's context length is only "
+            "8192 tokens, resulting in a maximum input length of 8176 tokens.",
+            "context_window",
+        ),
+        (
+            "You passed 99999 input characters and requested 0 output tokens. However, the model's context length is "
+            "only 8192 tokens, resulting in a maximum input length of 8192 tokens (at most 65536 characters).",
+            "context_window",
+        ),
+        ("max_tokens=20000 cannot be greater than max_model_len=8192. Please request fewer.", "context_window"),
+        ("max_tokens must be at least 1, got -37.", "context_window"),
+        ("max_tokens must be at least 1, got 0.", None),
+        (
+            "The decoder prompt (length 8192) plus the number of requested output tokens (at least 1) is longer than "
+            "the maximum model length of 8192.",
+            "context_window",
+        ),
+        ("Requested token count exceeds the model's maximum context length of 8192 tokens.", "context_window"),
+        ("Input length (9001 tokens) exceeds the maximum allowed length (8192 tokens).", "context_window"),
+        ("Context size has been exceeded.", "context_window"),
+        ("input (900 tokens) is too large to process. increase the physical batch size", "context_window"),
+        (
+            "The sum of prompt length (40) and max_tokens (20) should not exceed max_seq_len (4096)",
+            "context_window",
+        ),
+        ("Requested input length 39818 exceeds maximum input length 32767", "context_window"),
         ("prompt is too long: 215000 tokens > 200000 maximum", "context_window"),
         ("input length and `max_tokens` exceed context limit: 178902 + 32000 > 200000", "context_window"),
         ("Output blocked by content filtering policy", "content_policy"),
