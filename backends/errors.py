@@ -14,12 +14,14 @@
     │   ├── QuotaExceeded            400, the tenant has as much stored as it may
     │   ├── MethodNotAllowed         405
     │   ├── BodyTooLarge             413
+    │   ├── KeyHoldsTooMuch          429, the bodies of one key's requests in flight are too many bytes
     │   ├── UnsupportedEncoding      415
     │   ├── WebSocketRefused         426
     │   └── ClientGone               499, nobody is left to answer
     ├── GatewayError                 the operator can mend it
     │   ├── ConfigurationError       at start or reload
     │   ├── Draining                 503
+    │   ├── TooMuchHeld              503, the bodies of all requests in flight are too many bytes
     │   ├── StoreUnavailable         503, a shared store does not answer an operator
     │   └── InternalError            500
     └── UpstreamError                no answer to pass on
@@ -168,6 +170,14 @@ class BodyTooLarge(RequestError):
     code = "request_too_large"
 
 
+class KeyHoldsTooMuch(RequestError):
+    """The requests of this key that are in flight have as many bytes as one key's may."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "request_bytes_exceeded"
+
+
 class UnsupportedEncoding(RequestError):
     """The body is compressed or not JSON."""
 
@@ -208,6 +218,14 @@ class Draining(GatewayError):
     status = 503
     code = "draining"
     log_level = logging.INFO
+
+
+class TooMuchHeld(GatewayError):
+    """The requests in flight have as many bytes as the gateway may hold."""
+
+    status = 503
+    code = "request_bytes_exhausted"
+    log_level = logging.WARNING
 
 
 class StoreUnavailable(GatewayError):

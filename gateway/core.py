@@ -6,6 +6,7 @@ import itertools
 import secrets
 
 from backends.clock import Clock
+from gateway.body_budget import BodyBudget
 from gateway.exchange import Observer
 from gateway.incoming import Incoming
 from gateway.overdue import Overdue
@@ -34,6 +35,7 @@ class Core:
         self.metrics = metrics
         self.observer = observer
         self.tracer = tracer
+        self.bodies = BodyBudget(settings.max_bodies, settings.max_bodies_per_key)
         self.is_draining = False
         self.in_flight = 0
         self.overdue = Overdue(clock)

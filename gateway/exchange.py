@@ -11,6 +11,7 @@ from backends.clock import Clock
 from backends.protocol import Facts, Operation, Slo
 from gateway.access_log import AccessLog, Line
 from gateway.auth import ANONYMOUS, Principal
+from gateway.body_budget import HeldBody
 from gateway.slo_outcome import SloOutcome, slo_outcome
 from gateway.telemetry import OTHER, Metrics, RouteMetrics
 from policies.failures import Failures
@@ -30,6 +31,7 @@ class Exchange:
         "error_code",
         "facts",
         "finished_at",
+        "held_body",
         "model",
         "model_label",
         "operation",
@@ -54,6 +56,7 @@ class Exchange:
         self.route = OTHER
         self.slo: Slo | None = None
         self.request_bytes = 0
+        self.held_body: HeldBody | None = None
         self.stream = False
         self.facts = Facts()
         self.status = 0

@@ -57,6 +57,7 @@ def _steps(core: Core, runtime: Runtime, store: Store, batches: Batches | None) 
     """Short pieces of work, one for each backend, route, and whatever else there is."""
     metrics = core.metrics
     yield lambda: metrics.in_flight.set(core.in_flight)
+    yield lambda: metrics.body_bytes.set(core.bodies.num_bytes)
     for name, backend in runtime.leaves.items():
         yield partial(_refresh_backend, metrics, name, backend)
     for route, stack in runtime.stacks.items():

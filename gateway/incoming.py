@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from io import BytesIO
 
 from starlette.types import Receive
 
 from backends.errors import BodyTooLarge, ClientGone, InvalidRequest
 from backends.headers import ENDS_HERE, without_named
 from backends.protocol import Headers
+from gateway.body_budget import HeldBody
 from policies.admission.asked import ASKED_HEADERS
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -87,32 +89,30 @@ class Incoming:
             self.request_id = value
 
 
-async def read_body(receive: Receive, incoming: Incoming, max_bytes: int) -> bytes:
-    """The whole body.
+async def read_body(receive: Receive, incoming: Incoming, max_bytes: int, held: HeldBody | None = None) -> bytes:
+    """The whole body. `held` grows with it, at once where its length is announced.
 
-    Raises: BodyTooLarge as soon as that is known, ClientGone.
+    Raises: BodyTooLarge as soon as that is known, ClientGone, and what `HeldBody.grow` raises.
     """
     if incoming.content_length > max_bytes:
         raise BodyTooLarge(f"the body has {incoming.content_length} bytes; at most {max_bytes} are taken")
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGone("the client left before its request was whole")
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        if len(body) > max_bytes:
-            raise BodyTooLarge(f"at most {max_bytes} bytes are taken")
-        return body
-    parts = [body]
-    num_bytes = len(body)
-    while message.get("more_body", False):
+    if held is not None:
+        held.grow(incoming.content_length)
+    # Unlike pieces that are joined, this is never there twice.
+    body = BytesIO()
+    num_bytes = 0
+    more_body = True
+    while more_body:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone("the client left before its request was whole")
-        parts.append(message.get("body", b""))
-        num_bytes += len(parts[-1])
+        num_bytes += body.write(message.get("body", b""))
         if num_bytes > max_bytes:
             raise BodyTooLarge(f"at most {max_bytes} bytes are taken")
-    return b"".join(parts)
+        if held is not None:
+            held.grow(num_bytes)
+        more_body = message.get("more_body", False)
+    return body.getvalue()
 
 
 def ascii_text(value: bytes, what: str) -> str:

@@ -30,6 +30,17 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="The port to listen on; 0 lets the system choose.")
     workers: int = Field(1, ge=1, le=256, description="Processes that share the port.")
     max_body: ByteSize = Field(64 * 1024**2, ge=1024, description="Requests larger than this are answered with 413.")
+    max_bodies: ByteSize = Field(
+        512 * 1024**2,
+        ge=1024,
+        description="Request bodies held at once, of each worker; more are answered with 503. Memory grows by up to"
+        " three times as much.",
+    )
+    max_bodies_per_key: ByteSize = Field(
+        256 * 1024**2,
+        ge=1024,
+        description="Of these, the bodies of one key; more are answered with 429. Without keys there is no such share.",
+    )
     drain_delay: Duration = Field(
         0.0, ge=0, le=600, description="On SIGTERM: how long /ready says 503 before the port is closed."
     )
@@ -83,7 +94,7 @@ def export_settings(settings: Settings) -> None:
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         if name in ("drain_delay", "drain_limit", "reload_interval"):
             text = f"{value}s"
-        elif name == "max_body":
+        elif name in ("max_body", "max_bodies", "max_bodies_per_key"):
             text = f"{value}B"
         os.environ[f"SLIPSTREAM_{name.upper()}"] = text
 

@@ -58,6 +58,7 @@ class Metrics:
         self.tokens = counter("tokens", "Tokens as upstreams count them; `cached` is part of `prompt`.", *on, "kind")
         self.saved_tokens = counter("saved_tokens", "Tokens of answers that no upstream was asked for.", *on, "kind")
         self.in_flight = gauge("requests_in_flight", "Requests being answered.")
+        self.body_bytes = gauge("body_bytes", "Bytes of request bodies held, those of less than 16 KiB left out.")
         self.cache_lookups = counter("cache_lookups", "Calls that met a cache.", "route", "layer", "outcome")
         self.stream_ends = counter("stream_end", "Streamed answers by the way they ended.", "route", "how")
         self.attempts = counter("upstream_attempts", "Attempts, the first of a request included.", "route", "backend")

@@ -23,6 +23,7 @@ from backends.errors import (
 )
 from backends.protocol import Call, Headers, Operation, Reply
 from backends.stream import StreamEnd
+from gateway.body_budget import UNCOUNTED_BYTES
 from gateway.connection import ClientConnection, connection_of
 from gateway.core import Core
 from gateway.cors import cors_headers
@@ -77,6 +78,8 @@ class Endpoint:
         finally:
             runtime.release()
             core.in_flight -= 1
+            if exchange.held_body is not None:
+                exchange.held_body.release()
             core.observer.finished(exchange)
             if core.tracer is not None and span is not None:
                 core.tracer.end(span, exchange)
@@ -88,8 +91,12 @@ class Endpoint:
         max_bytes = self._core.settings.max_body
         connection = connection_of(scope)
         raw = connection.take_body(max_bytes)
-        if raw is None:
-            raw = await read_body(receive, incoming, max_bytes)
+        if raw is None or len(raw) > UNCOUNTED_BYTES:
+            held = exchange.held_body = self._core.bodies.hold(principal.key)
+            if raw is None:
+                raw = await read_body(receive, incoming, max_bytes, held)
+            else:
+                held.grow(len(raw))
         asked = self._read(raw, incoming)
         path = self._path or _path_below_root(scope)
         exchange.model = asked.model

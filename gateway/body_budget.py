@@ -1,0 +1,77 @@
+"""How many bytes of request bodies are held at once: of each key, and of all together.
+
+What is held costs two or three times its size: the bytes, what was decoded from them, and what a changed field makes
+of them for the upstream.
+"""
+
+from __future__ import annotations
+
+from backends.errors import BodyTooLarge, KeyHoldsTooMuch, TooMuchHeld
+
+UNCOUNTED_BYTES = 16 * 1024
+"""Bodies up to this size are not counted: connections bound them, and most are."""
+_RETRY_AFTER_S = 1.0
+
+
+class BodyBudget:
+    """One per process. What was taken is given back when its request is over."""
+
+    def __init__(self, max_bytes: int, max_bytes_of_key: int) -> None:
+        self.num_bytes = 0
+        self._max_bytes = max_bytes
+        self._max_bytes_of_key = max_bytes_of_key
+        self._of_keys: dict[str, int] = {}
+
+    def hold(self, key: str) -> HeldBody:
+        """Room for the body of one request; `key` is the caller's name, empty where there are no keys."""
+        return HeldBody(self, key)
+
+    def take(self, key: str, num_bytes: int) -> None:
+        """Raises: BodyTooLarge, KeyHoldsTooMuch, TooMuchHeld."""
+        limit = min(self._max_bytes_of_key, self._max_bytes) if key else self._max_bytes
+        if num_bytes > limit:
+            raise BodyTooLarge(f"the body has {num_bytes} bytes; one key may have {limit} held at once")
+        of_key = self._of_keys.get(key, 0) + num_bytes
+        if self.num_bytes + num_bytes > self._max_bytes:
+            raise TooMuchHeld(
+                f"the gateway holds request bodies of {self.num_bytes} bytes already; try again in a moment",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        if of_key > limit:
+            raise KeyHoldsTooMuch(
+                f"the bodies of this key's requests in flight come to more than {limit} bytes; wait for their answers",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        self.num_bytes += num_bytes
+        self._of_keys[key] = of_key
+
+    def give(self, key: str, num_bytes: int) -> None:
+        """What was taken is free again."""
+        self.num_bytes -= num_bytes
+        left = self._of_keys.pop(key, 0) - num_bytes
+        if left:
+            self._of_keys[key] = left
+
+
+class HeldBody:
+    """What one request's body takes of the budget."""
+
+    __slots__ = ("_budget", "_key", "num_bytes")
+
+    def __init__(self, budget: BodyBudget, key: str) -> None:
+        self.num_bytes = 0
+        self._budget = budget
+        self._key = key
+
+    def grow(self, num_bytes: int) -> None:
+        """Hold that many bytes in all, if it holds fewer. Raises: as `BodyBudget.take`."""
+        more = num_bytes - self.num_bytes
+        if more > 0 and num_bytes > UNCOUNTED_BYTES:
+            self._budget.take(self._key, more)
+            self.num_bytes = num_bytes
+
+    def release(self) -> None:
+        """Give everything back. Safe to call twice."""
+        if self.num_bytes:
+            self._budget.give(self._key, self.num_bytes)
+            self.num_bytes = 0
