@@ -220,7 +220,8 @@ async def measure(count: int, seed: int, *, is_shown: bool = False) -> Outcome:
     progress = Progress(count, "cases", is_shown=is_shown)
     numbers = itertools.count(1)
     async with _Upstream() as upstream:
-        async with start_gateway(policy(upstream.base_url, routes={"cached": {"cache": CACHE}, "*": {}})) as gateway:
+        routes = {"cached": {"cache": CACHE}, "*": {}}
+        async with start_gateway(policy(upstream.base_url, routes=routes, forward_headers=["x-case"])) as gateway:
             fuzzer = _Fuzzer(upstream, gateway, seed)
 
             async def work() -> None:

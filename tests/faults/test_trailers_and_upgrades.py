@@ -27,7 +27,7 @@ _HEALTH = b"GET /health HTTP/1.1\r\nhost: gateway\r\n\r\n"
 def keyed() -> Iterator[Setting]:
     """A gateway with a key."""
     keys = [{"name": "edge", "key": "env:EDGE_KEY", "tenant": "edge"}]
-    with setting(environ={"EDGE_KEY": _KEY}, keys=keys) as made:
+    with setting(environ={"EDGE_KEY": _KEY}, keys=keys, forward_headers=["x-told", "x-more"]) as made:
         yield made
 
 

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -19,13 +19,21 @@ CHAT = "/v1/chat/completions"
 CACHE = {"scope": "global", "exact": {"ttl": "1h"}}
 
 
-def policy(*base_urls: str, routes: Mapping[str, Mapping[str, Any]] | None = None, **sections: Any) -> str:
+def policy(
+    *base_urls: str,
+    routes: Mapping[str, Mapping[str, Any]] | None = None,
+    forward_headers: Sequence[str] = (),
+    **sections: Any,
+) -> str:
     """A policy file: every upstream in every route. `routes`: a glob over models to the rest of that route."""
+    more = {"forward_headers": list(forward_headers)} if forward_headers else {}
     names = [f"up{index}" for index in range(len(base_urls))]
     return yaml.safe_dump(
         {
             "version": 1,
-            "backends": {name: {"type": "openai", "base_url": url} for name, url in zip(names, base_urls, strict=True)},
+            "backends": {
+                name: {"type": "openai", "base_url": url, **more} for name, url in zip(names, base_urls, strict=True)
+            },
             "routes": [
                 {
                     "name": f"route{index}",
