@@ -10,7 +10,7 @@
     │   ├── UnknownModel             404
     │   ├── UnknownPath              404
     │   ├── UnknownEntry             404, nothing of that id is cached
-    │   ├── UnknownObject            404, the tenant has no file or batch of that id
+    │   ├── UnknownObject            404, the tenant has no file, batch or object of that id
     │   ├── QuotaExceeded            400, the tenant has as much stored as it may
     │   ├── MethodNotAllowed         405
     │   ├── BodyTooLarge             413
@@ -144,7 +144,7 @@ class UnknownEntry(RequestError):
 
 
 class UnknownObject(RequestError):
-    """The tenant has no file or batch of that id, or not any more."""
+    """The tenant has no file, batch or other object of that id, or not any more."""
 
     status = 404
     code = "not_found"

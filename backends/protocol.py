@@ -155,7 +155,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     in monotonic seconds. `predicted` is text that the answer will probably repeat: who can check it exactly may propose
     it to a model, nobody may answer otherwise for it. `slo` is None where nobody has said when an answer is in time.
     `prompt_cache_key` is what calls that begin alike have in common, for a provider that keeps prompts; empty where
-    nobody asks it to.
+    nobody asks it to. `pinned` names the only backend that may answer: the one that keeps what the call is about.
     """
 
     operation: Operation
@@ -179,6 +179,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     predicted: str = ""
     prompt_cache_key: str = ""
+    pinned: str = ""
     slo: Slo | None = None
     priority: Priority = Priority.NORMAL
 

@@ -38,6 +38,7 @@ from gateway.reload import Reloader, open_runtime, show_revision
 from gateway.scrape import Scrape
 from gateway.vitals import Vitals
 from policies.failures import Failures
+from policies.passthrough import API_ROOTS
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
@@ -51,15 +52,6 @@ _OPERATIONS = {
     "/embeddings": Operation.EMBEDDING,
     "/responses": Operation.RESPONSES,
 }
-_API_ROOTS = frozenset(
-    {
-        *("assistants", "audio", "batches", "chat", "classify", "completions", "detokenize", "embeddings", "evals"),
-        *("files", "fine_tuning", "images", "messages", "models", "moderations", "pooling", "realtime", "rerank"),
-        *("responses", "score", "threads", "tokenize", "uploads", "vector_stores", "videos"),
-    }
-)
-"""First segments of paths that are taken for the API's also where the client leaves `/v1` out."""
-
 _SLASHES = re.compile(rb"/{2,}")
 
 
@@ -147,7 +139,7 @@ class Application:
             return self._cache
         if root in self._of_batches:
             return self._of_batches[root]
-        if path.startswith("/v1/") or root in _API_ROOTS:
+        if path.startswith("/v1/") or root in API_ROOTS:
             return self._passthrough
         return self._pages
 
@@ -206,6 +198,7 @@ class Application:
         core = self._core
         try:
             await self._store.open()
+            await core.owners.open()
             if self._batches is not None:
                 await self._batches.open()
             await open_runtime(core.runtime)
@@ -240,6 +233,7 @@ class Application:
             await self._batches.aclose()
         self._core.observer.close()
         await self._store.aclose()
+        await self._core.owners.aclose()
         if self._core.tracer is not None:
             await asyncio.to_thread(self._core.tracer.close)
 

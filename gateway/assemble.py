@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from graphlib import TopologicalSorter
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from backends.kv_events import KvPublisher
 from backends.protocol import Backend, Operation, Timeouts
 from backends.registry import Registry
 from gateway.auth import Keyring
+from gateway.owners import Owners, OwnersInFile
 from gateway.runtime import Runtime, Stack
 from policies.admission.admission import Admission
 from policies.autoscale import Autoscale
@@ -30,6 +32,7 @@ from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher
+from policies.passthrough import PassRules
 from policies.pool.engine_text import EngineText, Writing
 from policies.pool.fallback import Fallback, Target
 from policies.pool.fleet import Fleet, is_watched
@@ -59,6 +62,16 @@ def build_store(policy: StoresPolicy, clock: Clock) -> Store:
 
         return build_redis_store(policy.redis, clock)
     return MemoryEntryStore(policy.memory.max_size, clock)
+
+
+def build_owners(policy: StoresPolicy, clock: Clock, shared_directory: Path | None) -> Owners:
+    """Who remembers whose the objects at upstreams are; together with other processes where there is a place for it."""
+    if policy.redis is not None:
+        from policies.owners_redis import build_owners_redis
+
+        return Owners(clock, build_owners_redis(policy.redis, clock))
+    folder = Path(policy.ledger.folder) if policy.ledger is not None else shared_directory
+    return Owners(clock, OwnersInFile(folder / "objects.sqlite3", clock) if folder is not None else None)
 
 
 def build_batches(policy: StoresPolicy, core: Core) -> Batches | None:
@@ -114,10 +127,13 @@ def assemble(
     autoscale = Autoscale(loaded.policy.routes, fleet, admission, clock) if fleet and admission else None
     known = previous.leaves if previous is not None else leaves
     newcomers = frozenset(name for name, leaf in leaves.items() if known.get(name) is not leaf)
+    is_shared = len({key.tenant for key in loaded.policy.keys}) > 1
     stacks: dict[str, Stack] = {}
     for name in order:
         pool = _pool(routes[name], leaves, newcomers, fleet, admission, clock=clock, seed=seed)
-        stacks[name] = _stack(routes[name], pool, leaves, stacks, clock=clock, store=store, semantics=semantics)
+        stacks[name] = _stack(
+            routes[name], pool, leaves, stacks, clock=clock, store=store, semantics=semantics, is_shared=is_shared
+        )
     prober = _prober(leaves, [stack.pool for stack in stacks.values()], clock, seed)
     return Runtime(
         loaded=loaded,
@@ -292,6 +308,7 @@ def _stack(
     clock: Clock,
     store: Store,
     semantics: Semantics | None,
+    is_shared: bool,
 ) -> Stack:
     timeouts = Timeouts(
         connect_s=route.timeouts.connect,
@@ -327,6 +344,7 @@ def _stack(
         batches=batches,
         operations=backend.capabilities.operations,
         slo=route.slo.limits if route.slo is not None else None,
+        passes=PassRules(route.passthrough, is_shared=is_shared),
     )
 
 

@@ -10,6 +10,7 @@ from gateway.body_budget import BodyBudget
 from gateway.exchange import Observer
 from gateway.incoming import Incoming
 from gateway.overdue import Overdue
+from gateway.owners import Owners
 from gateway.runtime import Runtime
 from gateway.settings import Settings
 from gateway.telemetry import Metrics
@@ -28,6 +29,7 @@ class Core:
         metrics: Metrics,
         observer: Observer,
         tracer: Tracer | None,
+        owners: Owners,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -36,6 +38,7 @@ class Core:
         self.observer = observer
         self.tracer = tracer
         self.bodies = BodyBudget(settings.max_bodies, settings.max_bodies_per_key)
+        self.owners = owners
         self.is_draining = False
         self.in_flight = 0
         self.overdue = Overdue(clock)

@@ -14,12 +14,12 @@ from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.access_log import AccessLog
 from gateway.app import Application
-from gateway.assemble import assemble, build_batches, build_store, check_batches
+from gateway.assemble import assemble, build_batches, build_owners, build_store, check_batches
 from gateway.core import Core
 from gateway.exchange import Observer
 from gateway.reload import Reloader
 from gateway.runtime import Runtime
-from gateway.settings import Settings, environment
+from gateway.settings import Settings, environment, shared_directory
 from gateway.telemetry import Metrics
 from gateway.tracing import otlp_tracer
 from policies.load import LoadedPolicy, load_policy
@@ -77,6 +77,7 @@ def create_application() -> Application:
         metrics=metrics,
         observer=Observer(clock, metrics, access_log),
         tracer=otlp_tracer(clock) if settings.tracing else None,
+        owners=build_owners(loaded.policy.stores, clock, shared_directory()),
     )
 
     def build(previous: Runtime) -> Runtime:

@@ -10,6 +10,7 @@ from backends.protocol import Backend, Operation, Slo, Timeouts
 from gateway.auth import Keyring
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher
+from policies.passthrough import PassRules
 from policies.schema import RoutePolicy
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Stack:
     pool: Pool
     """The innermost stage: what chooses among the leaves."""
     operations: frozenset[Operation]
+    passes: PassRules
+    """Which calls go on without being understood here."""
     batches: EmbeddingBatches | None = None
     """Its windows, where it has some."""
     slo: Slo | None = None

@@ -104,6 +104,12 @@ def share_metrics_directory(path: str) -> None:
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = path
 
 
+def shared_directory() -> Path | None:
+    """A folder that lives as long as the workers do together; None where there is one process."""
+    directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    return Path(directory) if directory is not None else None
+
+
 def shares_metrics() -> bool:
     """Whether metrics are kept in files shared by several workers."""
     return "PROMETHEUS_MULTIPROC_DIR" in os.environ

@@ -28,7 +28,7 @@ BackendConfigs = Callable[[str], type[Config]]
 """The settings of a backend type. Raises: ConfigurationError for a type that it does not know."""
 
 _MAX_PROBLEMS = 100
-_DEFAULTED = ("timeouts", "retry", "circuit_breaker", "cache")
+_DEFAULTED = ("timeouts", "retry", "circuit_breaker", "cache", "passthrough")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from policies.schema_admission import AdmissionPolicy, PriorityName, SloPolicy
 from policies.schema_batch import BatchPolicy, LedgerStore
 from policies.schema_batching import BatchingPolicy
 from policies.schema_health import CircuitBreakerPolicy, HedgePolicy
+from policies.schema_passthrough import PassthroughPolicy
 from policies.schema_routing import Balance, PricePolicy, RoutingPolicy
 from policies.schema_semantic import SemanticPolicy
 
@@ -174,6 +175,9 @@ class RoutePolicy(Config):
     hedge: HedgePolicy | None = Field(None, description="Asking a second backend; without this section nobody does.")
     fallbacks: FallbacksPolicy | None = Field(None, description="Other routes to ask.")
     cache: CachePolicy | None = Field(None, description="Caching; without this section nothing is cached.")
+    passthrough: PassthroughPolicy = Field(
+        default_factory=PassthroughPolicy, description="What goes on without being understood here."
+    )
     batching: BatchingPolicy | None = Field(
         None, description="Embedding calls of many callers in one; without this section each goes by itself."
     )
@@ -212,6 +216,7 @@ class DefaultsPolicy(Config):
     retry: RetryPolicy | None = Field(None, description="As in a route.")
     circuit_breaker: CircuitBreakerPolicy | None = Field(None, description="As in a route.")
     cache: CachePolicy | None = Field(None, description="As in a route.")
+    passthrough: PassthroughPolicy | None = Field(None, description="As in a route.")
 
 
 class KeyPolicy(Config):

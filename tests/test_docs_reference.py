@@ -29,6 +29,8 @@ from gateway.scaling_metrics import ScalingMetrics
 from gateway.semantic_metrics import SemanticMetrics
 from gateway.settings import Settings
 from gateway.telemetry import Metrics
+from policies.objects import COLLECTIONS
+from policies.passthrough import WITHOUT_STATE
 from policies.schema import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
 from policies.units import unit_of, with_unit
 from tests.support.docs import ROOT, blocks, names, page, table
@@ -159,6 +161,14 @@ def test_docs_headers_that_end_here_are_those_of_the_code() -> None:
     assert set(names(ending)) - {"connection"} == {name.decode() for name in ENDS_HERE} - {"connection"}
     assert {*OpenAIConfig.model_fields["forward_headers"].default, *_OF_CONTENT} <= travelling
     assert set(names(answers.partition("but for these:")[2])) == {name.decode() for name in _DROPPED_FROM_ANSWERS}
+
+
+def test_docs_passthrough_defaults_are_those_of_the_code() -> None:
+    """Every call that passes by default, and every collection of objects."""
+    calls, objects, _ = (set(names(row[1])) for row in table("docs/passthrough.md", "calls"))
+
+    assert calls == set(WITHOUT_STATE)
+    assert objects == {*COLLECTIONS, "/threads/runs"}
 
 
 def test_docs_resilience_defaults_are_those_of_the_schema() -> None:

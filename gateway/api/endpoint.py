@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from starlette.types import Receive, Scope, Send
 
@@ -16,6 +18,7 @@ from backends.errors import (
     Draining,
     InternalError,
     InvalidRequest,
+    MethodNotAllowed,
     SlipstreamError,
     UnknownModel,
     UnknownPath,
@@ -23,18 +26,26 @@ from backends.errors import (
 )
 from backends.protocol import Call, Headers, Operation, Reply
 from backends.stream import StreamEnd
+from gateway.api.custody import Custody
+from gateway.auth import Principal
 from gateway.body_budget import UNCOUNTED_BYTES
 from gateway.connection import ClientConnection, connection_of
 from gateway.core import Core
 from gateway.cors import cors_headers
-from gateway.decode import decode_body, decode_json
+from gateway.decode import decode_body, decode_json, is_model_name
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
 from gateway.relay import send_error, send_error_event, send_stream
 from gateway.runtime import Runtime, Stack
 from policies.admission.asked import ASKED_HEADERS, read_asked
+from policies.objects import is_of_collection
+from policies.passthrough import METHODS
 
 _logger = logging.getLogger(__name__)
+_AMBIGUOUS = re.compile(r"//|[\\;%\x00-\x1f\x7f]|/\.{1,2}(?:/|$)")
+"""What a server may take for a step up, for a separator, or decode once more."""
+_KEPT = frozenset({Operation.CHAT, Operation.RESPONSES, Operation.PASSTHROUGH})
+"""Operations that may name what an upstream keeps, or have it keep something."""
 _HIDES_USAGE = frozenset({Operation.CHAT, Operation.COMPLETION})
 
 
@@ -46,6 +57,8 @@ class Asked(NamedTuple):
     stream: bool = False
     include_usage: bool = False
     user: str = ""
+    is_read: bool = True
+    """Whether nothing in the body may name an object unseen."""
 
 
 class Endpoint:
@@ -55,6 +68,7 @@ class Endpoint:
         self._core = core
         self._operation = operation
         self._path = path
+        self._custody = Custody(core.owners)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; never raises but for cancellation from outside."""
@@ -97,25 +111,27 @@ class Endpoint:
                 raw = await read_body(receive, incoming, max_bytes, held)
             else:
                 held.grow(len(raw))
-        asked = self._read(raw, incoming)
-        path = self._path or _path_below_root(scope)
+        method: str = scope["method"]
+        path, plain_path = (self._path, self._path) if self._path is not None else _paths_below_root(scope)
+        asked = self._read(raw, incoming, plain_path)
         exchange.model = asked.model
         exchange.stream = asked.stream
         if asked.model in runtime.model_labels:
             exchange.model_label = asked.model
-        if not principal.may_use(asked.model):
-            raise _not_for_this_key(asked.model, path)
-        route = runtime.matcher.match(
-            model=asked.model, path=path, headers=incoming.forwarded, key=principal.key, tenant=principal.tenant
-        )
-        if route is None:
-            raise (
-                _unknown_model(asked.model) if asked.model else UnknownPath(f"no route takes {scope['method']} {path}")
-            )
-        exchange.route = route.name
-        stack = runtime.stacks[route.name]
+        placed = None
+        if self._operation is Operation.PASSTHROUGH:
+            if method not in METHODS:
+                raise MethodNotAllowed(f"{path} does not take {method}")
+            placed = await self._custody.place(plain_path, runtime, principal)
+            if placed is not None and asked.model and not principal.may_use(asked.model):
+                raise _unknown_model(asked.model)
+        stack, pinned = placed or (self._stack_for(method, path, asked, incoming, principal, runtime), "")
+        exchange.route = stack.policy.name
         if self._operation not in stack.operations:
             raise UnknownPath(f"the backends of this route do not answer {path}")
+        keeps = self._operation in _KEPT and Operation.PASSTHROUGH in stack.operations
+        if keeps:
+            pinned = await self._check(method, plain_path, raw, asked, stack, principal, pinned)
         slo, priority = stack.slo, principal.priority
         if slo is not None:
             if incoming.asked:
@@ -127,7 +143,7 @@ class Endpoint:
         query = scope["query_string"]
         call = Call(
             operation=self._operation,
-            method=scope["method"],
+            method=method,
             path=path,
             query=ascii_text(query, "query") if query else "",
             raw=raw,
@@ -138,7 +154,8 @@ class Endpoint:
             user=asked.user,
             tenant=principal.tenant,
             key_id=principal.key,
-            route=route.name,
+            route=stack.policy.name,
+            pinned=pinned,
             request_id=exchange.request_id,
             cache_control=incoming.cache_control,
             headers=incoming.forwarded,
@@ -148,7 +165,33 @@ class Endpoint:
             priority=priority,
             facts=exchange.facts,
         )
-        await self._ask_and_relay(call, stack, connection, send, incoming=incoming, exchange=exchange)
+        await self._ask_and_relay(call, stack, connection, send, incoming=incoming, exchange=exchange, keeps=keeps)
+
+    def _stack_for(
+        self, method: str, path: str, asked: Asked, incoming: Incoming, principal: Principal, runtime: Runtime
+    ) -> Stack:
+        """The route that takes the call. Raises: UnknownModel, UnknownPath."""
+        if not principal.may_use(asked.model):
+            raise _not_for_this_key(asked.model, path)
+        route = runtime.matcher.match(
+            model=asked.model, path=path, headers=incoming.forwarded, key=principal.key, tenant=principal.tenant
+        )
+        if route is None:
+            raise _unknown_model(asked.model) if asked.model else UnknownPath(f"no route takes {method} {path}")
+        return runtime.stacks[route.name]
+
+    async def _check(
+        self, method: str, path: str, raw: bytes, asked: Asked, stack: Stack, principal: Principal, pinned: str
+    ) -> str:
+        """The backend that keeps what the call is about, empty where it is free. Raises: as `Custody` does."""
+        are_owned = stack.passes.objects_are_owned
+        if self._operation is Operation.PASSTHROUGH:
+            self._custody.check_path(method, path, stack, pinned)
+            if are_owned and raw and not asked.is_read and is_of_collection(path):
+                raise InvalidRequest(f"the body of {method} {path} cannot be read: send JSON, or a form")
+        elif self._operation is Operation.CHAT and not (are_owned and (b"file_id" in raw or b"\\u" in raw)):
+            return ""
+        return await self._custody.check_body(asked.body, stack, principal, pinned) if asked.body else pinned
 
     async def _ask_and_relay(
         self,
@@ -159,6 +202,7 @@ class Endpoint:
         *,
         incoming: Incoming,
         exchange: Exchange,
+        keeps: bool,
     ) -> None:
         task = asyncio.current_task()
         assert task is not None, "endpoints run in a task"
@@ -169,6 +213,8 @@ class Endpoint:
         reply: Reply | None = None
         try:
             reply = await stack.backend.send(call)
+            if keeps:
+                await self._custody.note(call, reply, stack)
             exchange.status = reply.status
             headers = self._own_headers(exchange, incoming)
             headers += reply.headers
@@ -210,9 +256,9 @@ class Endpoint:
             exchange.status = error.status
             await send_error(connection, error, self._own_headers(exchange, incoming))
 
-    def _read(self, raw: bytes, incoming: Incoming) -> Asked:
+    def _read(self, raw: bytes, incoming: Incoming, path: str) -> Asked:
         if self._operation is Operation.PASSTHROUGH:
-            return _read_leniently(raw, incoming)
+            return _read_leniently(raw, incoming, path)
         if incoming.content_encoding not in (b"", b"identity"):
             raise UnsupportedEncoding("compressed request bodies are not read; send it without content-encoding")
         body, fields = decode_body(raw, self._operation)
@@ -234,29 +280,44 @@ class Endpoint:
         return headers
 
 
-def _read_leniently(raw: bytes, incoming: Incoming) -> Asked:
-    """Model and stream of a body that may be anything; what cannot be read is simply not known."""
-    if incoming.accept_encoding:
+def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
+    """Model and stream of a body that may be anything; what cannot be read is simply not known.
+
+    Raises: InvalidRequest for a model that is no name.
+    """
+    if is_of_collection(path) and not path.endswith("/content"):
+        # What it tells of is noted.
+        incoming.forwarded.append((b"accept-encoding", b"identity"))
+    elif incoming.accept_encoding:
         incoming.forwarded.append((b"accept-encoding", incoming.accept_encoding))
+    unread = Asked(None, "", is_read=False)
     if not raw or b"json" not in incoming.content_type or incoming.content_encoding:
-        return Asked(None, "")
+        return unread
     try:
         body = decode_json(raw)
     except InvalidRequest:
-        return Asked(None, "")
-    if not isinstance(body, dict) or not isinstance(body.get("model", ""), str):
-        return Asked(None, "")
-    return Asked(body, body.get("model", ""), body.get("stream") is True)
+        return unread
+    if not isinstance(body, dict):
+        return unread
+    model = body.get("model")
+    if model is None:
+        model = ""
+    elif not isinstance(model, str) or not is_model_name(model):
+        raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
+    return Asked(body, model, body.get("stream") is True)
 
 
-def _path_below_root(scope: Scope) -> str:
+def _paths_below_root(scope: Scope) -> tuple[str, str]:
+    """The path as it came, below the API root, and the same decoded. Raises: UnknownPath where servers read it in more
+    than one way.
+    """
     path = ascii_text(scope["raw_path"], "path")
     if path.startswith("/v1/"):
         path = path[3:]
-    lowered = path.lower().replace("%2e", ".").replace("%2f", "/").replace("\\", "/").replace("%5c", "/")
-    if "//" in lowered or not {".", ".."}.isdisjoint(lowered.split("/")):
+    plain = unquote(path) if "%" in path else path
+    if _AMBIGUOUS.search(plain) is not None or "%2f" in path.lower():
         raise UnknownPath(f"there is no {path}")
-    return path
+    return path, plain
 
 
 def _unknown_model(model: str) -> UnknownModel:

@@ -19,7 +19,8 @@ from backends.clock import Clock
 from backends.errors import NoBackendAvailable, UpstreamError
 from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Statistics
 from backends.stream import StreamEnd
-from policies.pool.balance import Balancer, Share, max_ejected
+from policies.pool.balance import Balancer, max_ejected
+from policies.pool.balancers import Balancers
 from policies.pool.breaker import CircuitBreaker
 from policies.pool.classify import Health, Outcome, failure_of
 from policies.pool.demand import Demand, prompt_cache_key
@@ -87,7 +88,7 @@ class Pool:
         self._breakers = tuple(
             CircuitBreaker(breaker, clock, self._may_eject, is_new=member.is_new) for member in members
         )
-        self._balancers = {operation: self._balancer(operation) for operation in Operation}
+        self._balancers = Balancers(self._members, self._breakers, routing)
         self._sent = 0
         self._failed = 0
         self._retries = 0
@@ -171,7 +172,7 @@ class Pool:
         """
         self._sent += 1
         self._budget.add_call()
-        balancer = self._balancers[call.operation]
+        balancer = self._balancers.of(call)
         demand = None if self._routing is None else self._routing.read(call)
         if self._provider_cache and (key := prompt_cache_key(call, demand)):
             call = msgspec.structs.replace(call, prompt_cache_key=key)
@@ -279,7 +280,7 @@ class Pool:
         self._hedging.earn()
 
         def second(hedge: Call) -> Attempt | None:
-            other = self._balancers[call.operation].choose(tried, demand)
+            other = self._balancers.of(call).choose(tried, demand)
             if other is None:
                 return None
             tried.append(other)
@@ -329,7 +330,7 @@ class Pool:
 
         Only the member that failed needs the pause: it, and not the others, is down or full.
         """
-        untried = self._balancers[call.operation].choose(ready_at, demand)
+        untried = self._balancers.of(call).choose(ready_at, demand)
         if untried is not None:
             return untried
         available = [index for index in ready_at if self._breakers[index].is_available()]
@@ -343,20 +344,6 @@ class Pool:
             if isinstance(outcome, Reply):
                 await outcome.aclose()
             raise
-
-    def _balancer(self, operation: Operation) -> Balancer | LoadBalancer:
-        able = [operation in member.backend.capabilities.operations for member in self._members]
-        # What nobody claims to answer may go to anyone: the member's refusal says best what is wrong.
-        shares = [
-            Share(index, member.weight, member.priority)
-            for index, member in enumerate(self._members)
-            if able[index] or not any(able)
-        ]
-        return (
-            Balancer(shares, self._breakers)
-            if self._routing is None
-            else self._routing.balancer(shares, self._breakers)
-        )
 
     def _may_eject(self) -> bool:
         return sum(not breaker.is_closed for breaker in self._breakers) < self._max_ejected

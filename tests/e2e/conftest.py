@@ -32,6 +32,8 @@ keys:
 defaults:
   retry: {{attempts: 0}}
   timeouts: {{connect: 2s, first_token: 10s, stream_idle: 10s, total: 30s}}
+  # These tests are about how calls pass; which ones may is test_passthrough_rules.py.
+  passthrough: {{allow: ["*"], objects: shared}}
 routes:
   - name: cached
     match: {{models: ["cached", "cached-*"]}}

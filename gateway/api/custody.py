@@ -1,0 +1,124 @@
+"""Who may name which object that an upstream keeps, and which backend a call about it has to go to.
+
+Asked by the endpoint before a call goes out and when its answer is there. What an answer tells of is noted before the
+client has it, so that its next call finds it known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from backends.errors import Forbidden, InvalidRequest, UnknownObject, UnknownPath
+from backends.json_errors import NOT_JSON
+from backends.protocol import Call, Operation, Reply
+from backends.sse import event_data, split_events
+from gateway.auth import Principal
+from gateway.owners import Owners
+from gateway.runtime import Runtime, Stack
+from policies.objects import is_of_collection, object_in, objects_asked_for, objects_told
+from policies.owner import Owner
+from policies.passthrough import is_api_path
+
+_MAX_NAMED = 100
+"""Different objects that one body may name."""
+_MAX_ANSWER_BYTES = 256 * 1024
+"""An answer that tells of a new object is not longer."""
+
+
+class Custody:
+    """One per process."""
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+
+    async def place(self, path: str, runtime: Runtime, principal: Principal) -> tuple[Stack, str] | None:
+        """Where the caller's object is that a path is about: a route and the backend; None where it is about none, or
+        about none that is known to be the caller's.
+        """
+        named = object_in(path)
+        owner = await self._owners.find(named) if named is not None else None
+        if owner is None or owner.tenant != principal.tenant:
+            return None
+        stacks = [runtime.stacks.get(owner.route), *runtime.stacks.values()]
+        holder = next((stack for stack in stacks if stack is not None and _has(stack, owner.backend)), None)
+        return (holder, owner.backend) if holder is not None else None
+
+    def check_path(self, method: str, path: str, stack: Stack, pinned: str) -> None:
+        """Raises: Forbidden or UnknownPath where nothing of the sort passes, UnknownObject where it is not known to be
+        the caller's (`pinned` is empty then).
+        """
+        if not stack.passes.allows(method, path):
+            error = Forbidden if is_api_path(path) else UnknownPath
+            raise error(
+                f"{method} {path} does not pass here: the route's passthrough.allow would have to list it "
+                f'("{method} {path}"; defaults are `defaults`)'
+            )
+        if not pinned and stack.passes.objects_are_owned and (named := object_in(path)) is not None:
+            raise _unknown(named)
+
+    async def check_body(self, body: Mapping[str, Any], stack: Stack, principal: Principal, pinned: str) -> str:
+        """The backend that keeps what the body names; `pinned`, or empty, where it names nothing.
+
+        Raises: UnknownObject for another tenant's, InvalidRequest where no backend of the route has all of them.
+        """
+        named = dict.fromkeys(objects_asked_for(body))
+        if len(named) > _MAX_NAMED:
+            raise InvalidRequest(f"the body names {len(named)} objects; at most {_MAX_NAMED} are looked up")
+        for param, each in named:
+            owner = await self._owners.find(each)
+            if owner is None or owner.tenant != principal.tenant:
+                if stack.passes.objects_are_owned:
+                    raise _unknown(each, param)
+                continue
+            if (pinned and owner.backend != pinned) or not _has(stack, owner.backend):
+                raise InvalidRequest(
+                    f'{param}: "{each}" is kept by another backend than this call goes to', param=param
+                )
+            pinned = owner.backend
+        return pinned
+
+    async def note(self, call: Call, reply: Reply, stack: Stack) -> None:
+        """Remember what the answer tells of as the caller's. Raises: as reading the answer does."""
+        backend = call.facts.backend
+        if not 200 <= reply.status < 300 or backend is None or not _may_tell(call):
+            return
+        owner = Owner(call.tenant, call.facts.fallback_route or stack.policy.name, backend)
+        for each in objects_told(await _told(reply), is_made=call.method == "POST"):
+            await self._owners.put(each, owner)
+
+
+def _may_tell(call: Call) -> bool:
+    if call.operation is Operation.PASSTHROUGH:
+        return call.method in ("GET", "POST") and is_of_collection(call.path)
+    assert call.body is not None, "an operation has a body"
+    store = call.body.get("store")
+    return bool(store) if call.operation is Operation.CHAT else store is not False
+
+
+async def _told(reply: Reply) -> object:
+    """What a whole answer says, or the first event of a stream; None where that is no JSON."""
+    body = reply.body
+    if reply.stream is not None:
+        content_type = reply.header(b"content-type") or b""
+        if content_type.startswith(b"text/event-stream"):
+            events = split_events(await reply.stream.peek())
+            body = next((data for event in events if (data := event_data(event)) is not None), b"")
+        elif b"json" in content_type:
+            body = await reply.stream.peek(_MAX_ANSWER_BYTES)
+    if not body:
+        return None
+    try:
+        return msgspec.json.decode(body)
+    except NOT_JSON:
+        return None
+
+
+def _has(stack: Stack, backend: str) -> bool:
+    return any(leaf.name == backend for leaf in stack.lists_models_from)
+
+
+def _unknown(named: str, param: str | None = None) -> UnknownObject:
+    return UnknownObject(f'there is no "{named[:200]}" here that was made with a key of this tenant', param=param)
