@@ -22,7 +22,8 @@ from prometheus_client.multiprocess import mark_process_dead
 from backends.errors import ConfigurationError
 from gateway.app import Application
 from gateway.connection import ClientConnection
-from gateway.settings import Settings, export_settings, share_metrics_directory
+from gateway.processors import available_processors, threads_for
+from gateway.settings import Settings, export_settings, share_metrics_directory, tame_threads
 from gateway.supervisor import SIGNALLED, STOPPED_BY_FORCE, DrainLimits, follow_supervisor, supervise
 
 _logger = logging.getLogger(__name__)
@@ -151,6 +152,8 @@ def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
     Raises: OSError where the address cannot be had, ConfigurationError where a backend cannot be opened.
     """
     export_settings(settings)
+    # before any library with threads of its own is loaded; worker processes inherit it
+    tame_threads(threads_for(settings.workers, available_processors()))
     configure_logging(settings)
     listener = _listen(settings)
     port: int = listener.getsockname()[1]

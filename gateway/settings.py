@@ -110,6 +110,18 @@ def shared_directory() -> Path | None:
     return Path(directory) if directory is not None else None
 
 
+def tame_threads(num_threads: int) -> None:
+    """Make native thread pools, loaded after this, have `num_threads` and sleep while they wait for one another.
+
+    Left alone, OpenMP's threads spin at each barrier for milliseconds, which stops a model beside a busy neighbour.
+    What the environment says of either stays.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(num_threads))
+    if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ["KMP_BLOCKTIME"] = "0"
+
+
 def shares_metrics() -> bool:
     """Whether metrics are kept in files shared by several workers."""
     return "PROMETHEUS_MULTIPROC_DIR" in os.environ

@@ -174,15 +174,15 @@ def _widened(weight: Tensor, bias: Tensor | None) -> Linear:
     the weights counts, many by weights that are widened part by part.
     """
     num_rows = max(1, WIDENED_NUMBERS // weight.shape[1])
-    parts = weight.split(num_rows)
+    rows = [slice(start, start + num_rows) for start in range(0, weight.shape[0], num_rows)]
 
     def run(x: Tensor) -> Tensor:
         if x.shape[0] < WIDENED_FROM_TOKENS:
             return functional.linear(x, weight, bias)
         wide = x.float()
         out = x.new_empty(x.shape[0], weight.shape[0])
-        for place, part in zip(out.split(num_rows, 1), parts, strict=True):
-            place.copy_(functional.linear(wide, part.float()))
+        for part in rows:
+            out[:, part] = functional.linear(wide, weight[part].float())
         return out if bias is None else out.add_(bias)
 
     return BuiltLinear(run, weight.nbytes)

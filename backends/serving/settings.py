@@ -65,7 +65,11 @@ class EngineConfig(Config):
         description="Who proposes tokens: the draft, the text itself (ngram), or nobody; auto takes what pays.",
     )
     threads: int | None = Field(
-        default=None, ge=1, le=1024, description="Processor threads for the model; none leaves it to PyTorch."
+        default=None,
+        ge=1,
+        le=1024,
+        description="Processor threads for the model; none takes the cores that the process may use, but for one, "
+        "divided among the workers.",
     )
     tensor_parallel: int = Field(
         default=1,

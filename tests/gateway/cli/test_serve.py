@@ -61,6 +61,17 @@ async def test_serve_without_anything_takes_little_memory() -> None:
     assert taken_mib < 450
 
 
+@pytest.mark.skipif(not has_embedded_models(), reason="the engine is not installed")
+async def test_serve_lets_threads_of_models_sleep_while_they_wait() -> None:
+    """OpenMP's threads would spin at each barrier, which stops a model beside a busy neighbour."""
+    async with start_gateway(None, environ={"OMP_DISPLAY_ENV": "TRUE"}) as gateway:
+        told = gateway.stderr
+
+    if "OPENMP DISPLAY ENVIRONMENT BEGIN" not in told:
+        pytest.skip("PyTorch has another OpenMP than GNU's")
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in told
+
+
 async def test_serve_with_a_file_prints_a_line_with_its_key() -> None:
     """The line takes the key from where the policy takes it, and asks for a model that the policy names."""
     async with start_gateway(WITH_KEY, environ={"FIRST_KEY": "sk-first"}) as gateway:
