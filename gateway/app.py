@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -12,7 +13,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -73,7 +74,7 @@ class Application:
         self._cache = CacheApi(core)
         self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
         self._pages = self._starlette()
-        self._scrape = Scrape(core.metrics.registry, self._refresh_gauges)
+        self._scrape = Scrape(core.metrics.registry, self._refresh_gauges, core.clock)
         loops = {"reload": reloader.run, "observer": core.observer.run, "gauges": self._keep_gauges}
         self._vitals = Vitals(loops if batches is None else {**loops, "batches": batches.run}, core.clock)
         self._gauges_left = Failures("gauges", core.clock)
@@ -165,9 +166,11 @@ class Application:
 
     async def _show_metrics(self, request: Request) -> Response:
         compressed = "gzip" in request.headers.get("accept-encoding", "")
-        text = await self._scrape.text(compressed=compressed)
-        headers = {"vary": "accept-encoding", **({"content-encoding": "gzip"} if compressed else {})}
-        return Response(text, headers=headers, media_type="text/plain; version=0.0.4; charset=utf-8")
+        pieces = await self._scrape.pieces(compressed=compressed)
+        headers = {"vary": "accept-encoding", "content-length": str(sum(map(len, pieces)))}
+        if compressed:
+            headers["content-encoding"] = "gzip"
+        return StreamingResponse(_each(pieces), headers=headers, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def _failed(self) -> Response | None:
         if self.failure is None:
@@ -236,6 +239,11 @@ class Application:
         await self._core.owners.aclose()
         if self._core.tracer is not None:
             await asyncio.to_thread(self._core.tracer.close)
+
+
+async def _each(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
 def _batch_apis(core: Core, batches: Batches | None) -> dict[str, ASGIApp]:
