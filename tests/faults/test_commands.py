@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks import client_gone, cut_streams, first_event_lag, fuzz_gateway
+from tests.benchmarks import client_gone, cut_streams, first_event_lag, fuzz_gateway, fuzz_upstream
 from tests.support.faults import percentile
 
 
@@ -30,6 +30,15 @@ async def test_fuzzed_requests_streams_and_upstreams_come_out_in_order() -> None
 
     assert outcome.problems == []
     assert sum(outcome.kinds.values()) == 2000
+
+
+async def test_lying_upstreams_end_nothing_and_are_charged_for_what_can_be_believed() -> None:
+    """No dead loop, no text, no failure of the gateway's own, no wrong charge; a normal call is as ever."""
+    outcome = await fuzz_upstream.measure(600, seed=2)
+
+    assert outcome.problems == []
+    assert outcome.last_normal == 200
+    assert sum(outcome.kinds.values()) == 600
 
 
 async def test_first_event_does_not_wait_for_an_acknowledgement() -> None:
