@@ -5,8 +5,9 @@ It is also the way to scenarios of one's own: `upstreams(n)` and `gateway(policy
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,10 @@ class Bench:
     def count(self, quick: int, full: int) -> int:
         """How often something is done."""
         return quick if self.is_quick else full
+
+    async def sleep(self, seconds: float) -> None:
+        """Let something happen."""
+        await asyncio.sleep(seconds)
 
     async def clear(self) -> None:
         """Before each check: honest upstreams that listen and remember nothing."""
@@ -173,3 +178,16 @@ def quantile(values: Iterable[float], share: float) -> float:
     """The value below which that share of all lies; 0 of none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
+async def at_once(count: int, works: Sequence[Awaitable[None]]) -> None:
+    """Do all of these, so many at once."""
+    gate = asyncio.Semaphore(count)
+
+    async def one(work: Awaitable[None]) -> None:
+        async with gate:
+            await work
+
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(one(work))

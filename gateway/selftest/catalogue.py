@@ -2,7 +2,45 @@
 
 from __future__ import annotations
 
-from gateway.selftest import streams
+from gateway.selftest import (
+    bodies,
+    caching,
+    changes,
+    clients,
+    failing,
+    meaning,
+    money,
+    overload,
+    release,
+    secrecy,
+    speculation,
+    stores,
+    streams,
+    time_passing,
+)
 from gateway.selftest.check import Check
 
-CHECKS: tuple[Check, ...] = (*streams.CHECKS,)
+_MODULES = (
+    streams,
+    clients,
+    failing,
+    stores,
+    money,
+    caching,
+    meaning,
+    overload,
+    bodies,
+    secrecy,
+    changes,
+    time_passing,
+    speculation,
+    release,
+)
+
+
+def _order(check: Check) -> tuple[bool, int]:
+    """Faults by their number, then what has letters before it."""
+    return not check.id.isdecimal(), int(check.id.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+
+
+CHECKS: tuple[Check, ...] = tuple(sorted((check for module in _MODULES for check in module.CHECKS), key=_order))

@@ -157,6 +157,10 @@ class Client(asyncio.Protocol):
                 self._news.clear()
                 await self._news.wait()
 
+    async def wait_body(self) -> None:
+        """Wait for the first byte of a body. Raises: TimeoutError."""
+        await self.wait(lambda: self.current.body)
+
     def reset(self) -> None:
         """Leave by a TCP reset."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

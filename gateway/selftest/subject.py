@@ -42,6 +42,7 @@ class Key:
     secret: str
     tenant: str
     is_admin: bool
+    priority: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def copy_of(loaded: LoadedPolicy, folder: Path) -> Subject:
         section["timeouts"] = _shortened(route.timeouts)
         section["circuit_breaker"] = dict(_BREAKER)
     keys = tuple(
-        Key(key.name, keeper.value_at(section["key"]), key.tenant, key.admin)
+        Key(key.name, keeper.value_at(section["key"]), key.tenant, key.admin, key.priority)
         for key, section in zip(loaded.policy.keys, data.get("keys") or (), strict=True)
     )
     ways = tuple(way for index in range(len(data["routes"])) if (way := _way(index, loaded, names, keys)) is not None)
