@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,14 +180,18 @@ def quantile(values: Iterable[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
-async def at_once(count: int, works: Sequence[Awaitable[None]]) -> None:
-    """Do all of these, so many at once."""
+async def at_once(count: int, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Do all of these, so many at once; the first that fails ends the others."""
     gate = asyncio.Semaphore(count)
 
-    async def one(work: Awaitable[None]) -> None:
+    async def one(work: Coroutine[Any, Any, None]) -> None:
         async with gate:
             await work
 
-    async with asyncio.TaskGroup() as group:
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(one(work))
+    finally:
         for work in works:
-            group.create_task(one(work))
+            work.close()

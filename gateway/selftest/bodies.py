@@ -72,11 +72,9 @@ async def bodies(target: Target) -> Outcome:
     good = await target.chat("after hostile bodies")
     after = target.child.memory_bytes() if target.child is not None else None
     stall = watched.result()
-    measured = (
-        f"{len(_hostile('m')) + 1 - len(wrong)} of {len(_hostile('m')) + 1} refused; others wait {1000 * stall:.0f} ms"
-    )
+    measured = f"{len(wrong)} let in; others wait {1000 * stall:.0f} ms"
     if before is not None and after is not None:
-        measured += f"; memory {(after - before) / _MIB:+.0f} MiB"
+        measured += f"; {(after - before) / _MIB:+.0f} MiB"
     if wrong:
         return failed(measured, f"not refused as it should be: {', '.join(wrong[:6])}", _BUG)
     if good.status >= 500:
@@ -180,7 +178,7 @@ async def smuggling(target: Target) -> Outcome:
     each = await _idle(target, count)
     measured = f"{len(wrong)} of {len(_VARIANTS)} came through"
     if each is not None:
-        measured += f"; {each / 1024:.0f} KiB an idle socket"
+        measured += f"; {each / 1024:.0f} KiB a socket"
     if wrong:
         return failed(measured, "; ".join(wrong[:4]), _BUG)
     if each is not None and each > 3 * _MAX_SOCKET_BYTES:

@@ -31,7 +31,7 @@ async def tenants(bench: Bench) -> Outcome:
     keys = way.tenants()
     if len(keys) < 2:
         return skipped("this policy has one tenant", "give keys a `tenant` where callers must not share")
-    count = bench.count(40, 2000)
+    count = bench.count(30, 2000)
     leaks: list[str] = []
     async with bench.gateway() as child:
 
@@ -173,21 +173,21 @@ async def together(bench: Bench) -> Outcome:
     way = bench.subject.caching_way()
     if way is None:
         return _NO_CACHE
-    count = bench.count(200, 1000)
+    count = bench.count(100, 1000)
     for upstream in bench.own.values():
-        upstream.usual = Lie(pieces=chat_pieces(["word "] * 20), pause_s=0.1)
+        upstream.usual = Lie(pieces=chat_pieces(["word "] * 10), pause_s=0.06)
     async with bench.gateway(bench.policy(way, fallbacks=None)) as child:
         good = await _all_at_once(child.address, way, "together", count)
         calls = bench.num_asked()
         good_without = await _all_at_once(child.address, way, "together, and the first one leaves", count, leaving=True)
         calls_without = bench.num_asked() - calls
-        lies = iter((Lie(first_s=0.5, pieces=chat_pieces(), stop_after=0, stop="reset"),))
+        lies = iter((Lie(first_s=0.4, pieces=chat_pieces(), stop_after=0, stop="reset"),))
         for upstream in bench.own.values():
             upstream.plan = lambda asked: next(lies, None)
         before = bench.num_asked()
         good_after = await _all_at_once(child.address, way, "together, and the upstream dies", count)
         calls_after = bench.num_asked() - before
-    measured = f"{calls} call for {count}; {calls_without} if the first leaves; {calls_after} if the upstream dies"
+    measured = f"{calls} for {count}; first leaves {calls_without}; death {calls_after}"
     if good < count or good_without < count - 1:
         return failed(measured, "callers of a shared answer did not get it whole", _BUG)
     cache = way.route.cache
@@ -241,7 +241,7 @@ async def timing(bench: Bench) -> Outcome:
             first.close()
             second.close()
     worst = max(signs, key=lambda sign: abs(sign.auc.value - 0.5))
-    measured = f"AUC {worst.auc.value:.2f} ({worst.name}), {worst.auc.lower:.2f} to {worst.auc.upper:.2f}"
+    measured = f"AUC {worst.auc.value:.2f}, {worst.auc.lower:.2f} to {worst.auc.upper:.2f}"
     telling = [sign.name for sign in signs if sign.auc.tells(0.05)]
     if not telling:
         return passed(measured)

@@ -27,9 +27,9 @@ async def leaving(bench: Bench) -> Outcome:
         waits = await _leave(bench, child, way, count)
         held = await _read_nothing(bench, child, way, bench.count(8, 32))
     late = quantile(waits, 0.99)
-    measured = f"cancelled in {1000 * late:.0f} ms p99 of {len(waits)}"
+    measured = f"cancelled in {1000 * late:.0f} ms p99"
     if held is not None:
-        measured += f"; {held / _KIB:.0f} KiB a stream"
+        measured += f"; {held / _KIB:.0f} KiB each"
     if len(waits) < count:
         return failed(measured, f"{count - len(waits)} upstream calls went on for 5 s without a client", _BUG)
     if held is not None and held > 4 * _MAX_STREAM_BYTES:

@@ -28,7 +28,7 @@ async def collisions(bench: Bench) -> Outcome:
     if missing:
         return skipped(f"{missing[0]} is not installed", "pip install 'slipstream-gateway[semantic]'")
     way = bench.subject.way
-    count = bench.count(150, 2000)
+    count = bench.count(90, 2000)
     wrong: list[str] = []
     vector = [1.0] + [0.0] * (_DIMENSIONS - 1)
 

@@ -11,7 +11,7 @@ from gateway.selftest.conduct import Result
 from gateway.selftest.verdict import Verdict
 
 _WIDTH = 100
-_ID, _FAULT, _VERDICT = 4, 48, 8
+_ID, _FAULT, _VERDICT = 3, 48, 7
 _INDENT = " " * (_ID + 2)
 
 

@@ -72,9 +72,7 @@ async def canaries(bench: Bench) -> Outcome:
     """Secrets, prompts and answers, with errors in every phase: in no log, metric or error."""
     way = bench.subject.way
     found: list[str] = []
-    async with bench.gateway(
-        bench.policy(way, cache=None, fallbacks=None, retry={"attempts": 0}), is_alone=True
-    ) as child:
+    async with bench.gateway(bench.policy(way, cache=None, fallbacks=None, retry={"attempts": 0})) as child:
         upstream_keys = [key for key in bench.subject.canaries if key not in {k.secret for k in bench.subject.keys}]
         quoted = f"Incorrect API key provided: {upstream_keys[0] if upstream_keys else 'none'}"
         said: list[tuple[str, str]] = []

@@ -26,12 +26,12 @@ async def out_of_order(bench: Bench) -> Outcome:
         return skipped("no route of this policy has a cache")
     if find_spec("redis") is None:
         return skipped("the Redis client is not installed", "pip install 'slipstream-gateway[redis]'")
-    count = bench.count(10, 100)
+    count = bench.count(8, 100)
     wrong: list[str] = []
     slow: list[float] = []
     async with LyingRedis() as redis:
         policy = _with_redis(bench, redis, way)
-        async with bench.gateway(policy) as child:
+        async with bench.gateway(policy, is_alone=True) as child:
             usual = [await _timed(child, way, f"honest {number}") for number in range(count)]
             for mode in _OUT_OF_ORDER:
                 redis.mode = mode
@@ -66,7 +66,7 @@ async def strange_entries(bench: Bench) -> Outcome:
     count = bench.count(5, 50)
     wrong: list[str] = []
     async with LyingRedis() as redis:
-        async with bench.gateway(_with_redis(bench, redis, way)) as child:
+        async with bench.gateway(_with_redis(bench, redis, way), is_alone=True) as child:
             for number in range(count):
                 await ask_way(child, way, f"entry {number}", temperature=0)
             await _until_stored(bench, redis, count)

@@ -25,7 +25,7 @@ _ALONE = {"retry": {"attempts": 0}, "fallbacks": None, "hedge": None}
 async def cut(bench: Bench) -> Outcome:
     """Cut after k of n events: the client sees that it broke, and nobody gets it from the cache."""
     way = bench.subject.way
-    count = bench.count(60, 3000)
+    count = bench.count(50, 3000)
     pieces = chat_pieces(_WORDS)
     silent: list[int] = []
     cached: list[int] = []

@@ -32,7 +32,7 @@ time.time_ns = lambda: _true_time_ns() + int(_jump() * 1e9)
 async def soak(bench: Bench) -> Outcome:
     """Unique prompts, errors and clients that leave, again and again: memory and sockets settle."""
     way = bench.subject.way
-    seconds = bench.count(6, 60)
+    seconds = bench.count(4, 60)
 
     def lie(asked: Asked) -> Lie:
         chance = bench.random.random()
@@ -44,7 +44,7 @@ async def soak(bench: Bench) -> Outcome:
 
     # A cache may fill up to its bound, which is not what this is about.
     policy = bench.policy(way, cache=None)
-    async with bench.gateway(policy, is_alone=True) as child:
+    async with bench.gateway(policy) as child:
         for upstream in bench.own.values():
             upstream.plan = lie
         await _use(child, bench, way, seconds / 3)
@@ -55,7 +55,7 @@ async def soak(bench: Bench) -> Outcome:
     if before is None or after is None or files is None or files_after is None:
         return skipped("this system does not tell how much memory a process holds")
     grown = (after - before) / max(1, num_calls)
-    measured = f"{(after - before) / _MIB:+.1f} MiB, {files_after - files:+} files after {num_calls} calls"
+    measured = f"{(after - before) / _MIB:+.1f} MiB, {files_after - files:+} files, {num_calls} calls"
     shortened = f"shortened: {seconds} s, not 24 h"
     if files_after - files > 50:
         return failed(measured, "sockets are not closed", _BUG)

@@ -1,12 +1,15 @@
-"""A gateway as it is written in an afternoon: passes everything on and believes everything. It must fail the selftest.
+"""A gateway as it is written in an afternoon: it passes everything on and believes everything; it fails the selftest.
 
-It takes the place of `child_gateway`: the first backend of the policy gets every request with its head unread, and
-whatever comes back goes to the client. A stream whose upstream breaks off is ended in good order, with `[DONE]`.
+It takes the place of `child_gateway`. The first backend of the policy gets every request with the client's own head.
+Whatever comes back goes to the client, a broken stream with a `[DONE]` of its own; and it is remembered by the body
+that was asked, for everybody. Clients may say where to send a call, redirects are followed, models are labels, prompts
+are logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +19,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from gateway.selftest.client import Address
+from gateway.selftest.client import Address, Answer, Client
 from gateway.selftest.run import Child, Policy, policy_text
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
@@ -37,50 +40,75 @@ class NaiveProxy(Child):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(_Process(), folder)  # type: ignore[arg-type]  # what is asked of a process is there
-        self.cached: dict[bytes, bytes] = {}
+        self.remembered: dict[bytes, bytes] = {}
+        self.models: set[str] = set()
 
     async def reload(self, policy: Policy | str) -> bool:
         """Take every policy."""
         self.write_policy(policy)
         return True
 
-    def upstream(self) -> tuple[str, int]:
-        """Where the first backend is."""
-        document: Any = yaml.safe_load(self.policy_file.read_text(encoding="utf-8"))
-        parts = urlsplit(next(iter(document["backends"].values()))["base_url"])
-        return parts.hostname or "", parts.port or 80
+    def memory_bytes(self) -> int | None:
+        """Nobody knows."""
+        return None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass one request on and its answer back; identical ones are answered from memory, whoever asks."""
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            found = _LENGTH.search(head)
-            body = await reader.readexactly(int(found[1]) if found else 0)
-            if body not in self.cached:
-                self.cached[body] = await self._fetch(head + body)
-            writer.write(self.cached[body])
-            await writer.drain()
+        """Answer one request after the other."""
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                found = _LENGTH.search(head)
+                body = await reader.readexactly(int(found[1]) if found else 0)
+                writer.write(await self._answer(head, body))
+                await writer.drain()
         writer.close()
 
-    async def _fetch(self, request: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection(*self.upstream())
-        writer.write(request.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1))
-        received = b""
-        with suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(2):
-                while piece := await reader.read(65536):
-                    received += piece
-                    if received.endswith(b"0\r\n\r\n"):
-                        break
-        writer.close()
-        head, _, body = received.partition(b"\r\n\r\n")
-        if b"chunked" in head.lower():
-            body = re.sub(rb"(?:^|\r\n)[0-9a-f]+\r\n", b"", body)
-            head = re.sub(rb"\r\ntransfer-encoding: chunked", b"", head, flags=re.IGNORECASE)
-            if b"[DONE]" not in body:
-                body += b"data: [DONE]\n\n"
-            head += b"\r\ncontent-length: %d" % len(body)
-        return head + b"\r\n\r\n" + body
+    async def _answer(self, head: bytes, body: bytes) -> bytes:
+        path = head.split(b" ", 2)[1].decode("latin-1")
+        if path == "/metrics":
+            text = "".join(f'requests{{model="{model}"}} 1\n' for model in self.models)
+            return _whole(200, "text/plain", text.encode())
+        if path in ("/health", "/ready"):
+            return _whole(200, "text/plain", b"ok")
+        asked: Any = {}
+        with suppress(ValueError, RecursionError):
+            asked = json.loads(body)
+        asked = asked if isinstance(asked, dict) else {}
+        self.models.add(str(asked.get("model", path)))
+        with (self._folder / "stdout").open("a") as log:
+            log.write(json.dumps({"asked": body.decode("utf-8", "replace")}) + "\n")
+        if body in self.remembered:
+            return self.remembered[body].replace(b"x-cache: miss", b"x-cache: hit", 1)
+        answer = await self._fetch(path, head, body, str(asked.get("api_base", "")))
+        self.remembered[body] = answer
+        return answer
+
+    async def _fetch(self, path: str, head: bytes, body: bytes, base: str) -> bytes:
+        document: Any = yaml.safe_load(self.policy_file.read_text(encoding="utf-8"))
+        parts = urlsplit(base or next(iter(document["backends"].values()))["base_url"])
+        try:
+            answer = await _asked(parts.port or 80, head + body)
+            if 300 <= answer.status < 400:
+                answer = await _asked(urlsplit(answer.header("location")).port or 80, head + body)
+        except OSError as error:
+            return _whole(502, "text/plain", str(error).encode())
+        if answer.is_stream and not answer.is_done:
+            answer.body += b"data: [DONE]\n\n"
+        return _whole(answer.status, answer.header("content-type"), bytes(answer.body))
+
+
+async def _asked(port: int, request: bytes) -> Answer:
+    client = await Client.open(Address("127.0.0.1", port))
+    try:
+        client.send(request)
+        return await client.answer(2.0)
+    finally:
+        client.close()
+
+
+def _whole(status: int, content_type: str, body: bytes) -> bytes:
+    lines = [f"HTTP/1.1 {status} So", f"content-type: {content_type}", f"content-length: {len(body)}"]
+    return "\r\n".join([*lines, "x-cache: miss", "", ""]).encode("latin-1") + body
 
 
 @asynccontextmanager
@@ -90,7 +118,7 @@ async def naive_proxy(policy: Policy | str, folder: Path, **how: object) -> Asyn
     for name in ("stdout", "stderr"):
         (folder / name).touch()
     proxy.policy_file.write_text(policy_text(policy), encoding="utf-8")
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=1 << 26)
     proxy.address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
     try:
         yield proxy
