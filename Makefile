@@ -8,7 +8,7 @@ UPSTREAM ?=
 ARGS ?=
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help serve test check bench docs clean
+.PHONY: help serve test check bench docs release clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -29,13 +29,21 @@ bench: $(VENV)/.dev ## Measure what the gateway costs (HARNESS=folder of gateway
 docs: $(VENV)/.dev ## Rewrite the generated parts of docs/
 	$(BIN)/slipstream config docs
 
+release: .release/.tools ## Build wheel, sdist, SBOM and hashes into dist/: the same bytes on every machine
+	@.release/bin/python deploy/release.py
+
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .release dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # A half-made environment would look finished to the next call, so it goes where one cannot be made.
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, as in: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+.release/.tools: deploy/release.lock
+	@$(PYTHON) -m venv .release
+	@.release/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/release.lock
+	@touch $@
 
 $(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies into $(VENV) ..."
