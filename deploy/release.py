@@ -1,7 +1,7 @@
 """`make release`: builds what is published, twice, and refuses where the two differ or hold anything but the source.
 
-Writes to dist/: the wheel, the sdist, an SBOM in CycloneDX's format of what a plain gateway and its extras without models
-install, and SHA256SUMS. Needs the tools of release.lock. The same commit gives the same bytes on any machine.
+Writes to dist/: the wheel, the sdist, an SBOM in CycloneDX's format of what a plain gateway and its extras without
+models install, and SHA256SUMS. Needs the tools of release.lock. The same commit gives the same bytes each time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def release(root: Path, out: Path) -> list[Path]:
         for path in built:
             if path.suffix == ".whl":
                 check_wheel(path, source)
-        built.append(make_sbom(source / "requirements.lock", out / SBOM))
+        built.append(make_sbom(source, out / SBOM))
     sums = out / SUMS
     sums.write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(built)), encoding="ascii")
     return [*built, sums]
@@ -95,10 +95,11 @@ def check_wheel(wheel: Path, source: Path) -> None:
             raise CannotRelease(f"{wheel.name}: {what}: {', '.join(sorted(found)[:5])}")
 
 
-def make_sbom(lock: Path, out: Path) -> Path:
-    """What requirements.lock installs, as CycloneDX; the same bytes each time."""
+def make_sbom(source: Path, out: Path) -> Path:
+    """What requirements.lock installs beside the package itself, as CycloneDX; the same bytes each time."""
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--output-reproducible", "--of", "JSON"]
-    subprocess.run([*command, "-o", str(out), str(lock)], check=True, stderr=subprocess.DEVNULL)
+    places = ["--pyproject", str(source / "pyproject.toml"), "-o", str(out), str(source / "requirements.lock")]
+    subprocess.run([*command, *places], check=True, stderr=subprocess.DEVNULL)
     return out
 
 

@@ -8,7 +8,7 @@ from gateway.selftest.verdict import Outcome, skipped
 
 
 async def not_built(bench: Bench) -> Outcome:
-    """What is not there cannot be tried."""
+    """Slipstream keeps no budgets and no spend yet."""
     del bench
     return skipped("not built yet: Slipstream keeps no budgets and no spend")
 

@@ -92,7 +92,7 @@ def _policy(bench: Bench, way: Way) -> dict[str, object]:
 
 
 async def overload(bench: Bench) -> Outcome:
-    """Three times the load: as many good answers as before, high priority first, low priority not starved."""
+    """Three times the load: hardly fewer answers in time than the server gives at its best."""
     way = bench.subject.admitting_way()
     if way is None:
         return _NO_ADMISSION

@@ -150,6 +150,7 @@ async def administration(target: Target) -> Outcome:
         "longer": (("authorization", f"Bearer {target.key}x"),),
         "Basic": (("authorization", f"Basic {target.key}"),),
         "upper case": (("authorization", f"Bearer {target.key.upper()}"),),
+        "two that differ": (("authorization", "Bearer x"), ("authorization", f"Bearer {target.key}")),
         "in a cookie": (("cookie", f"authorization=Bearer {target.key}"),),
     }
     stranger = Target(target.address, target.model, "", target.headers)

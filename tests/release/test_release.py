@@ -85,7 +85,7 @@ def _hook(folder: Path) -> None:
 def test_selftest_finds_what_was_changed_after_the_installation(
     built: list[Path], tmp_path: Path, tamper: Callable[[Path], None], verdict: Verdict
 ) -> None:
-    """Fault 36 on an installed wheel: good as it is, and not with a changed file, a new one, or one that runs itself."""
+    """Fault 36 on an installed wheel: good as it is, but not with a changed file, a new one, or a hook."""
     shutil.unpack_archive(wheel_of(built), tmp_path, "zip")
 
     tamper(tmp_path)
