@@ -79,7 +79,7 @@ async def bodies(target: Target) -> Outcome:
         return failed(measured, f"not refused as it should be: {', '.join(wrong[:6])}", _BUG)
     if good.status >= 500:
         return failed(measured, f"a good call afterwards is answered with {good.status}", _BUG)
-    if stall > 1.0:
+    if stall > 2.0:
         return failed(measured, "one client's body keeps all others waiting", _BUG)
     if stall > _MAX_STALL_S:
         return partial(measured, "others wait over 50 ms; is this machine busy?", "lower SLIPSTREAM_MAX_BODY")
