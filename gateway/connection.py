@@ -40,6 +40,7 @@ class ClientConnection(HttpToolsProtocol):
         self.answering: set[asyncio.Task[Any]] = set()
         self.is_gone = False
         self._num_head_bytes = 0
+        self._head_seen: object = None
         self._body_seen: bytearray | None = None
         self._num_body_seen = 0
         self._read_limit: asyncio.TimerHandle | None = None
@@ -127,6 +128,7 @@ class ClientConnection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         # `self.cycle` is the request read last; this one is answered now.
         self._cycle = cycle
+        self._idle_since = None
         super()._start_asgi_task(cycle, app)
 
     def eof_received(self) -> None:
@@ -173,7 +175,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def _close_if_idle(self) -> None:
         left_s = float(self.timeout_keep_alive)
-        if self._idle_since is not None:
+        if self._idle_since is not None and self._read_limit is None:
             left_s -= self.loop.time() - self._idle_since
         if left_s > 0:
             self._idle_check = self.loop.call_later(left_s, self._close_if_idle)
@@ -197,7 +199,6 @@ class ClientConnection(HttpToolsProtocol):
             self._write_limit = None
 
     def _receive(self, data: bytes) -> None:
-        self._idle_since = None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -205,7 +206,12 @@ class ClientConnection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.send_400_response("")
         if self.scope is None or "method" not in self.scope:
-            if self._count_head_bytes(len(data)) and self._read_limit is None:
+            is_begun = self._head_seen is not self.scope
+            if is_begun:
+                # What came in front of it was another request's, and nobody knows how much.
+                self._head_seen = self.scope
+                self._num_head_bytes = 0
+            if (is_begun or self._count_head_bytes(len(data))) and self._read_limit is None:
                 self._set_read_limit(_MAX_HEAD_S)
         elif self.cycle is not None and self.cycle.more_body:
             self._watch_body(self.cycle, len(data))

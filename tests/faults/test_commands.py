@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks import client_gone, cut_streams, first_event_lag, fuzz_gateway, fuzz_upstream
+from tests.benchmarks import client_gone, cut_streams, first_event_lag, fuzz_clients, fuzz_gateway, fuzz_upstream
 from tests.support.faults import percentile
 
 
@@ -39,6 +39,15 @@ async def test_lying_upstreams_end_nothing_and_are_charged_for_what_can_be_belie
     assert outcome.problems == []
     assert outcome.last_normal == 200
     assert sum(outcome.kinds.values()) == 600
+
+
+async def test_fuzzed_clients_get_http_or_nothing_and_never_an_answer_without_a_key() -> None:
+    """Every good call among them is answered, and the gateway lives and rests in the end."""
+    outcome = await fuzz_clients.measure(250, seed=2)
+
+    assert outcome.problems == []
+    assert outcome.is_alive
+    assert min(outcome.kinds[kind] for kind in ("stranger", "garbage", "caller", "left")) > 20
 
 
 async def test_first_event_does_not_wait_for_an_acknowledgement() -> None:

@@ -145,6 +145,30 @@ async def test_client_that_never_says_anything_is_closed(
     assert transport.written == b""
 
 
+async def test_client_that_sends_nothing_but_blank_lines_is_idle(
+    connection: ClientConnection, loop: _Loop, transport: _Transport
+) -> None:
+    """HTTP allows them between requests; they ask for nothing, and do not keep a connection open for ever."""
+    connection.data_received(_REQUEST)
+    await connection.answer(200, [], b"{}")
+    for _ in range(20):
+        loop.advance(connection.timeout_keep_alive / 5)
+        connection.data_received(b"\r\n")
+
+    assert transport.is_closing()
+
+
+async def test_head_that_begins_when_the_idle_time_ends_is_waited_for(
+    connection: ClientConnection, loop: _Loop, transport: _Transport
+) -> None:
+    """A head has its own limit."""
+    loop.advance(connection.timeout_keep_alive - 1)
+    connection.data_received(_REQUEST[:10])
+    loop.advance(20)
+
+    assert not transport.is_closing()
+
+
 async def test_head_that_comes_byte_by_byte_is_given_up_after_30_seconds(
     connection: ClientConnection, loop: _Loop, transport: _Transport
 ) -> None:

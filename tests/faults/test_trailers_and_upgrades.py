@@ -293,6 +293,22 @@ class TestLeaving:
         assert (first.status, second.status, client.is_closed) == (401, 0, True)
 
     @pytest.mark.usefixtures("upstream")
+    async def test_long_heads_sent_ahead_are_each_within_their_bound(self, keyed: Setting) -> None:
+        """The bytes of one request do not count against the next, wherever they are cut."""
+        long = _head(_AUTHORIZED + b"x-long: " + b"a" * 20_000 + b"\r\n" + _LENGTH) + _BODY
+        request = long * 7 + _head(_AUTHORIZED + b"connection: close\r\n" + _LENGTH) + _BODY
+        for at in range(1, len(request), 9973):
+            reader, writer = await asyncio.open_connection("127.0.0.1", keyed.gateway.port)
+            for piece in (request[:at], request[at:]):
+                writer.write(piece)
+                await writer.drain()
+            answer = await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+            assert re.findall(rb"HTTP/1.1 (\d+) ", answer) == [b"200"] * 8
+
+    @pytest.mark.usefixtures("upstream")
     async def test_requests_sent_ahead_without_end_are_not_kept(self, keyed: Setting) -> None:
         """A client that sends and never reads: the gateway stops reading, and its memory stays where it is."""
         client = await HttpClient.open(keyed.gateway.port)
