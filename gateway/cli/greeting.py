@@ -17,6 +17,8 @@ TRIAL = "the built-in trial"
 """Stands for a policy's origin where nothing is named and a scripted backend answers."""
 EMBEDDED = "the built-in test models"
 """Stands for it where nothing is named and the models that come with the package answer."""
+TRIAL_PROMPTS = ("What is 25 + 17?", "What is the capital of France?", "Sort these numbers: 34, 7, 81")
+"""What the test models answer rightly, worded as they know it."""
 
 _ASK_LIMIT_S = 2.0
 
@@ -38,6 +40,7 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
             "Two small test models answer, slipstream-target and its draft: sums, sorting, JSON, a little small talk, "
             "and nothing that could be relied on. For a model of yours: slipstream serve --model DIR"
         )
+        lines.append("They know these, and little else: " + "  ".join(f'"{prompt}"' for prompt in TRIAL_PROMPTS))
     question = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
     body = shlex.quote(json.dumps(question))
     key = f' \\\n    -H "authorization: Bearer {_first_key(loaded)}"' if loaded.policy.keys else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import socket
 from collections.abc import Mapping
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.greeting import EMBEDDED, TRIAL, ask_model, greeting
+from gateway.cli.greeting import EMBEDDED, TRIAL, TRIAL_PROMPTS, ask_model, greeting
 from gateway.cli.loading import read_policy
 from gateway.cli.ready_made import Origin, has_embedded_models, model_name, ready_made_policy
 from gateway.settings import Settings
 from tests.support.cli import Run
 from tests.support.gateway import Gateway, gateway_process, start_gateway
+from tests.support.http_client import HttpClient, chat_body, request_bytes
 from tests.support.openai_server import Behaviour, OpenAIServer, error
 
 WITH_KEY = """\
@@ -49,6 +51,23 @@ async def test_serve_without_anything_prints_a_line_that_works() -> None:
         assert answer.endswith("data: [DONE]\n\n")
         assert ("Two small test models" if has_embedded_models() else "No upstream is named") in gateway.stderr
         assert "warning" not in gateway.stderr
+
+
+@pytest.mark.skipif(not has_embedded_models(), reason="the engine is not installed")
+async def test_serve_without_anything_prints_prompts_that_its_models_answer() -> None:
+    """Whoever copies one of them gets a right answer from the test model, without setting anything else."""
+    right = dict(zip(TRIAL_PROMPTS, ("42", "Paris", "7, 34, 81"), strict=True))
+    answers = {}
+    async with start_gateway(None) as gateway:
+        assert all(f'"{prompt}"' in gateway.stderr for prompt in right)
+        client = await HttpClient.open(gateway.port)
+        for prompt in right:
+            client.send(request_bytes("/v1/chat/completions", chat_body(prompt, model="slipstream-target")))
+            answer = await client.answer(timeout_s=30)
+            answers[prompt] = json.loads(bytes(answer.body))["choices"][0]["message"]["content"]
+        client.close()
+
+    assert {prompt: right[prompt] in answers[prompt] for prompt in right} == dict.fromkeys(right, True), answers
 
 
 @pytest.mark.skipif(not has_embedded_models(), reason="the engine is not installed")
