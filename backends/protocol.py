@@ -156,6 +156,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     it to a model, nobody may answer otherwise for it. `slo` is None where nobody has said when an answer is in time.
     `prompt_cache_key` is what calls that begin alike have in common, for a provider that keeps prompts; empty where
     nobody asks it to. `pinned` names the only backend that may answer: the one that keeps what the call is about.
+    `model_at` is where `raw` names the model, if it is a form.
     """
 
     operation: Operation
@@ -180,6 +181,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     predicted: str = ""
     prompt_cache_key: str = ""
     pinned: str = ""
+    model_at: tuple[int, int] | None = None
     slo: Slo | None = None
     priority: Priority = Priority.NORMAL
 

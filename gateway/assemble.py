@@ -21,7 +21,7 @@ from backends.kv_events import KvPublisher
 from backends.protocol import Backend, Operation, Timeouts
 from backends.registry import Registry
 from gateway.auth import Keyring
-from gateway.owners import Owners, OwnersInFile
+from gateway.owners import Owners
 from gateway.runtime import Runtime, Stack
 from policies.admission.admission import Admission
 from policies.autoscale import Autoscale
@@ -71,7 +71,11 @@ def build_owners(policy: StoresPolicy, clock: Clock, shared_directory: Path | No
 
         return Owners(clock, build_owners_redis(policy.redis, clock))
     folder = Path(policy.ledger.folder) if policy.ledger is not None else shared_directory
-    return Owners(clock, OwnersInFile(folder / "objects.sqlite3", clock) if folder is not None else None)
+    if folder is None:
+        return Owners(clock)
+    from gateway.owners_file import OwnersInFile
+
+    return Owners(clock, OwnersInFile(folder / "objects.sqlite3", clock))
 
 
 def build_batches(policy: StoresPolicy, core: Core) -> Batches | None:

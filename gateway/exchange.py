@@ -19,6 +19,7 @@ from policies.failures import Failures
 _BATCH = 64
 _SETTLE_EVERY_S = 0.1
 _BYTES_PER_TOKEN = 4
+_MAX_SAID_CHARS = 256
 
 
 class Exchange:
@@ -163,6 +164,11 @@ class Observer:
             self._metrics.errors.labels(exchange.route, exchange.error_code).inc()
 
 
+def bounded(text: str | None) -> str | None:
+    """What somebody else has said, no longer than a line of a log should be for it."""
+    return text if text is None or len(text) <= _MAX_SAID_CHARS else text[:_MAX_SAID_CHARS]
+
+
 def _line(exchange: Exchange, wall_offset_s: float) -> Line:
     facts = exchange.facts
     line = Line(
@@ -176,14 +182,14 @@ def _line(exchange: Exchange, wall_offset_s: float) -> Line:
         exchange.principal.key,
         exchange.principal.tenant,
         facts.backend,
-        facts.upstream_model,
+        bounded(facts.upstream_model),
         facts.attempts,
         facts.cache,
         facts.fallback_route,
         facts.usage,
     )
     line.error = exchange.error_code
-    line.upstream_request_id = facts.upstream_request_id
+    line.upstream_request_id = bounded(facts.upstream_request_id)
     line.semantic = facts.semantic
     if facts.waited_s:
         line.waited_ms = round(facts.waited_s * 1e3, 3)

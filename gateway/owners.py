@@ -5,22 +5,14 @@ In the memory of this process, bounded; where processes share something, there t
 
 from __future__ import annotations
 
-import sqlite3
 from collections import OrderedDict
-from pathlib import Path
 
 from backends.clock import Clock
-from backends.errors import StoreUnavailable
-from gateway.ledger.database import Database
-from policies.owner import TTL_S, Owner, SharedOwners, pack_owner, unpack_owner
+from policies.owner import TTL_S, Owner, SharedOwners
 
 MAX_OBJECTS = 50_000
 """Kept in the memory of one process; then the oldest of the tenant with the most go."""
 _MAX_ID_CHARS = 200
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS objects (id TEXT PRIMARY KEY, owner BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS objects_by_age ON objects (made)",
-)
 
 
 class Owners:
@@ -71,46 +63,3 @@ class Owners:
             del self._by_tenant[tenant][id]
             if not self._by_tenant[tenant]:
                 del self._by_tenant[tenant]
-
-
-class OwnersInFile:
-    """Among the workers of one machine: in a SQLite file."""
-
-    def __init__(self, path: Path, clock: Clock) -> None:
-        self._database = Database(path, _TABLES)
-        self._clock = clock
-
-    async def open(self) -> None:
-        """Open or make the file. Raises: ConfigurationError."""
-        await self._database.open()
-
-    async def aclose(self) -> None:
-        """Close the file."""
-        await self._database.aclose()
-
-    async def find(self, id: str) -> Owner | None:
-        """As `SharedOwners.find`."""
-        oldest = self._clock.wall() - TTL_S
-
-        def ask(connection: sqlite3.Connection) -> bytes | None:
-            row = connection.execute("SELECT owner FROM objects WHERE id = ? AND made > ?", (id, oldest)).fetchone()
-            return row[0] if row is not None else None
-
-        try:
-            found = await self._database.read(ask)
-        except StoreUnavailable:
-            return None
-        return unpack_owner(found) if found is not None else None
-
-    async def put(self, id: str, owner: Owner) -> None:
-        """As `SharedOwners.put`."""
-        now = self._clock.wall()
-
-        def change(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM objects WHERE made <= ?", (now - TTL_S,))
-            connection.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?)", (id, pack_owner(owner), now))
-
-        try:
-            await self._database.write(change)
-        except StoreUnavailable:
-            return

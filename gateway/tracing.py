@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from backends.clock import Clock
 from backends.errors import ConfigurationError
 from backends.protocol import Headers
+from gateway.exchange import bounded
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -110,7 +111,7 @@ def _attributes(exchange: Exchange) -> dict[str, Any]:
     values = {
         "gen_ai.operation.name": exchange.operation.value,
         "gen_ai.request.model": exchange.model,
-        "gen_ai.response.model": facts.upstream_model,
+        "gen_ai.response.model": bounded(facts.upstream_model),
         "gen_ai.usage.input_tokens": facts.usage.prompt_tokens if facts.usage is not None else None,
         "gen_ai.usage.output_tokens": facts.usage.completion_tokens if facts.usage is not None else None,
         "http.response.status_code": exchange.status,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 import yaml
@@ -26,7 +26,7 @@ from backends.http.meter import Answer, StreamMeter, error_of, said
 from backends.http.origin import parse_origin
 from backends.http.probe import ask_health
 from backends.http.redact import Redactor
-from backends.http.splice import ask_for_usage, set_field
+from backends.http.splice import ask_for_usage, set_field, with_model
 from backends.http.transport import Transport
 from backends.http.wire import Exchange, Limits, Wire
 from backends.kv_events import SALT_FIELD, KvEventsConfig
@@ -78,6 +78,9 @@ class OpenAIConfig(Config):
         ("openai-beta", "anthropic-version", "anthropic-beta"),
         description="Headers of clients that are sent on, by name or with `*`. Callers who differ in one of them share "
         "no cached answer. No others travel but those of traces and, where a call only passes through, of its content.",
+    )
+    root_paths: tuple[Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=256)], ...] = Field(
+        (), description="Paths of its API that lie at the root of the server: below `base_url` without its `/v1`."
     )
     max_connections: int = Field(
         1000, ge=1, le=100_000, description="Connections open at once; more calls wait in line."
@@ -154,6 +157,7 @@ class OpenAIBackend:
         self._clock = clock
         self._wire = wire
         base = config.base_url.split("/", 3)
+        self._root_paths = frozenset(config.root_paths)
         self._base_path = f"/{base[3]}".encode("ascii") if len(base) > 3 else b""
         redactor = Redactor(config.base_url, config.api_key, config.headers)
         self._conceal = redactor.data
@@ -201,7 +205,8 @@ class OpenAIBackend:
             idle_s=timeouts.first_token_s if call.stream else timeouts.stream_idle_s,
             deadline=call.deadline,
         )
-        target = self._base_path + call.path.encode("ascii")
+        base = self._base_path if call.path not in self._root_paths else self._base_path.removesuffix(b"/v1")
+        target = base + call.path.encode("ascii")
         if call.query:
             target += b"?" + call.query.encode("ascii")
         exchange = await self._wire.send(call.method, target, self._headers(call), self._body(call), limits)
@@ -226,7 +231,7 @@ class OpenAIBackend:
     def _body(self, call: Call) -> bytes:
         raw, body = call.raw, call.body
         if body is None:
-            return raw
+            return raw if call.model_at is None else with_model(raw, call.model_at, call.model)
         if call.model and call.model != body.get("model"):
             raw = set_field(raw, body, "model", call.model)
         if call.stream and not call.include_usage and self._config.stream_usage and call.operation in _WITH_USAGE_CHUNK:

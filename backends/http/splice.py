@@ -1,4 +1,4 @@
-"""Changes one field of a JSON object without touching any other byte of it.
+"""Changes one field of a JSON object, or of a form, without touching any other byte of it.
 
 The body has been decoded once before (strictly: no duplicate keys), so these only need to find places.
 """
@@ -27,6 +27,16 @@ def set_field(raw: bytes, body: Mapping[str, Any], name: str, value: Any) -> byt
     begin = raw.index(b"{") + 1
     separator = b"," if body else b""
     return raw[:begin] + msgspec.json.encode(name) + b":" + encoded + separator + raw[begin:]
+
+
+def with_model(raw: bytes, at: tuple[int, int], model: str) -> bytes:
+    """A form that names this model in the place of the one that it names there; the same bytes where it is that."""
+    begin, end = at
+    name = model.encode("utf-8")
+    if raw[begin:end] == name:
+        return raw
+    view = memoryview(raw)
+    return b"".join((view[:begin], name, view[end:]))
 
 
 def ask_for_usage(raw: bytes, body: Mapping[str, Any]) -> bytes:

@@ -35,6 +35,7 @@ from gateway.cors import cors_headers
 from gateway.decode import decode_body, decode_json, is_model_name
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
+from gateway.multipart import find_model, is_form
 from gateway.relay import send_error, send_error_event, send_stream
 from gateway.runtime import Runtime, Stack
 from policies.admission.asked import ASKED_HEADERS, read_asked
@@ -59,6 +60,8 @@ class Asked(NamedTuple):
     user: str = ""
     is_read: bool = True
     """Whether nothing in the body may name an object unseen."""
+    model_at: tuple[int, int] | None = None
+    """Where a form names the model."""
 
 
 class Endpoint:
@@ -113,7 +116,10 @@ class Endpoint:
                 held.grow(len(raw))
         method: str = scope["method"]
         path, plain_path = (self._path, self._path) if self._path is not None else _paths_below_root(scope)
-        asked = self._read(raw, incoming, plain_path)
+        if self._operation is Operation.PASSTHROUGH:
+            asked = await _read_leniently(raw, incoming, plain_path)
+        else:
+            asked = self._read(raw, incoming)
         exchange.model = asked.model
         exchange.stream = asked.stream
         if asked.model in runtime.model_labels:
@@ -156,6 +162,7 @@ class Endpoint:
             key_id=principal.key,
             route=stack.policy.name,
             pinned=pinned,
+            model_at=asked.model_at,
             request_id=exchange.request_id,
             cache_control=incoming.cache_control,
             headers=incoming.forwarded,
@@ -256,9 +263,7 @@ class Endpoint:
             exchange.status = error.status
             await send_error(connection, error, self._own_headers(exchange, incoming))
 
-    def _read(self, raw: bytes, incoming: Incoming, path: str) -> Asked:
-        if self._operation is Operation.PASSTHROUGH:
-            return _read_leniently(raw, incoming, path)
+    def _read(self, raw: bytes, incoming: Incoming) -> Asked:
         if incoming.content_encoding not in (b"", b"identity"):
             raise UnsupportedEncoding("compressed request bodies are not read; send it without content-encoding")
         body, fields = decode_body(raw, self._operation)
@@ -280,10 +285,10 @@ class Endpoint:
         return headers
 
 
-def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
+async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
     """Model and stream of a body that may be anything; what cannot be read is simply not known.
 
-    Raises: InvalidRequest for a model that is no name.
+    Raises: InvalidRequest for a model that is no name, and for a form that is in doubt.
     """
     if is_of_collection(path) and not path.endswith("/content"):
         # What it tells of is noted.
@@ -291,7 +296,14 @@ def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
     elif incoming.accept_encoding:
         incoming.forwarded.append((b"accept-encoding", incoming.accept_encoding))
     unread = Asked(None, "", is_read=False)
-    if not raw or b"json" not in incoming.content_type or incoming.content_encoding:
+    if not raw or incoming.content_encoding:
+        return unread
+    if sum(name == b"content-type" for name, _ in incoming.forwarded) > 1:
+        raise InvalidRequest("the request has two content types")
+    if is_form(incoming.content_type):
+        found = await find_model(raw, incoming.content_type)
+        return Asked(None, found.name, model_at=(found.begin, found.end)) if found is not None else Asked(None, "")
+    if b"json" not in incoming.content_type:
         return unread
     try:
         body = decode_json(raw)

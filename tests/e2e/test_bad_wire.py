@@ -78,11 +78,18 @@ async def test_encoded_line_ends_stay_text(gateway: Gateway, upstream: OpenAISer
     assert upstream.requests[0].header("x-evil") is None
 
 
-@pytest.mark.parametrize("target", [b"/v1/files/a%0d%0ax-evil:%201", b"/v1/files?x=%0d%0ax-evil:%201"])
-async def test_encoded_line_ends_in_a_path_stay_encoded(
-    gateway: Gateway, upstream: OpenAIServer, target: bytes
-) -> None:
-    """The path goes upstream as it was written."""
+async def test_encoded_line_ends_in_a_path_end_here(gateway: Gateway, upstream: OpenAIServer) -> None:
+    """No path of the API has any."""
+    target = b"/v1/files/a%0d%0ax-evil:%201"
+    answer = await gateway.raw(b"GET " + target + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + KEY + b"\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize("target", [b"/v1/files/a%20b:c", b"/v1/files?x=%0d%0ax-evil:%201"])
+async def test_encoded_bytes_of_a_target_stay_encoded(gateway: Gateway, upstream: OpenAIServer, target: bytes) -> None:
+    """The target goes upstream as it was written."""
     await gateway.raw(b"GET " + target + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + KEY + b"\r\n")
 
     assert upstream.requests[0].target.encode() == target

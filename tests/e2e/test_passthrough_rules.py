@@ -323,6 +323,17 @@ async def test_model_of_a_passed_call_is_a_name(
     assert max(map(len, gateway.stdout.splitlines())) < 2_000
 
 
+async def test_what_an_upstream_says_of_itself_is_a_short_part_of_the_log(
+    client: httpx.AsyncClient, gateway: Gateway, upstreams: tuple[OpenAIServer, OpenAIServer]
+) -> None:
+    """However long its request id is."""
+    _answers(upstreams, Behaviour(headers=(("x-request-id", "u" * 30_000),)))
+    await client.post("/v1/moderations", headers={**RED, "x-request-id": "long-id"}, json={})
+
+    line = await gateway.wait_log(lambda line: line["request_id"] == "long-id")
+    assert line["upstream_request_id"] == "u" * 256
+
+
 async def test_one_tenant_has_nobody_to_be_kept_from(ports: tuple[int, int]) -> None:
     """Lists and ids of other makes pass; what was made here still goes where it is."""
     one, two = OpenAIServer(), OpenAIServer()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway import owners as module
-from gateway.owners import Owners, OwnersInFile
+from gateway.owners import Owners
+from gateway.owners_file import OwnersInFile
 from policies.owner import TTL_S, Owner
 from policies.owners_redis import build_owners_redis
 from tests.support.clock import FakeClock
