@@ -267,6 +267,8 @@ def _pool(
         gate=gate,
         hedging=hedging,
         provider_cache=route.routing.provider_cache,
+        falls_back_on=route.fallbacks.on if route.fallbacks is not None else (),
+        limits_first_token=route.timeouts.first_token is None,
     )
 
 
@@ -316,7 +318,7 @@ def _stack(
 ) -> Stack:
     timeouts = Timeouts(
         connect_s=route.timeouts.connect,
-        first_token_s=route.timeouts.first_token,
+        first_token_s=route.timeouts.first_token or Timeouts().first_token_s,
         stream_idle_s=route.timeouts.stream_idle,
         total_s=route.timeouts.total,
     )

@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from backends.clock import SystemClock
 from backends.protocol import Call, Facts, Operation
 from policies.pool.breaker import CircuitBreaker
 from policies.pool.demand import Demand, read_demand
 from policies.pool.fleet import STATE_FILE, read_state, replica_name
+from policies.pool.onward import onward_of
+from policies.pool.patience import CEILING_S, FLOOR_S
 from policies.pool.pick import Candidate, ranked
 from policies.pool.prefix_index import PrefixIndex
 from policies.pool.replica import Replica
-from policies.schema import RouteBackend, RoutePolicy
+from policies.schema import RetryOn, RouteBackend, RoutePolicy
 
 _RULES = {
     "predicted_cost": "the least of predicted seconds to the first token + {eta:g} x seconds to compute what is not "
@@ -55,6 +57,17 @@ class Reason:
 def rule(route: RoutePolicy) -> str:
     """How a route chooses among backends of one priority, in words."""
     return _RULES[route.balance].format(eta=route.routing.eta, gamma=route.routing.gamma)
+
+
+def retries(route: RoutePolicy) -> str:
+    """What a route asks again, and how long it waits for who is silent, in words."""
+    num_members = sum(part.weight > 0 for part in route.backends)
+    onward = onward_of(route.retry, num_members, route.fallbacks.on if route.fallbacks is not None else ())
+    reasons = ", ".join(reason for reason in get_args(RetryOn) if reason in onward.retry_on)
+    said = f"retries: {route.retry.attempts} on {reasons}" if reasons else "no retries"
+    if route.timeouts.first_token is not None or not onward.leaves_the_silent:
+        return said
+    return f"{said}; silence goes on after {FLOOR_S:g}s to {CEILING_S:g}s"
 
 
 def as_call(path: str, body: Mapping[str, Any], tenant: str) -> Call:

@@ -20,7 +20,20 @@ from policies.schema_routing import Balance, PricePolicy, RoutingPolicy
 from policies.schema_semantic import SemanticPolicy
 
 RetryOn = Literal[
-    "connect", "first_token_timeout", "upstream_cut", "408", "409", "425", "429", "500", "502", "503", "504", "529"
+    "connect",
+    "first_token_timeout",
+    "upstream_cut",
+    "rejected_key",
+    "unknown_model",
+    "408",
+    "409",
+    "425",
+    "429",
+    "500",
+    "502",
+    "503",
+    "504",
+    "529",
 ]
 FallbackOn = Literal["error", "timeout", "rate_limit", "overload", "context_window", "content_policy"]
 CacheScope = Literal["user", "key", "tenant", "global"]
@@ -31,7 +44,12 @@ class TimeoutsPolicy(Config):
     """How long an answer may take."""
 
     connect: Duration = Field(5.0, gt=0, description="Waiting for a connection and opening it.")
-    first_token: Duration = Field(300.0, gt=0, description="A stream's first event, from the moment it was asked for.")
+    first_token: Duration | None = Field(
+        None,
+        gt=0,
+        description="A stream's first event, from the moment it was asked for. Without it 5m, and where the call can "
+        "go to another backend or route 10s to 60s: longer for long prompts, and for backends that often take longer.",
+    )
     stream_idle: Duration = Field(120.0, gt=0, description="Silence in the middle of a stream.")
     total: Duration = Field(600.0, gt=0, description="The whole call, every attempt included.")
 
@@ -48,9 +66,11 @@ class RetryPolicy(Config):
     """Another attempt, only while nothing of the answer has reached the client."""
 
     attempts: int = Field(2, ge=0, le=10, description="Attempts after the first; 0 turns retries off.")
-    on: tuple[RetryOn, ...] = Field(
-        ("connect", "429", "503"),
-        description="What is worth another attempt. The default lists only failures that no model has worked on.",
+    on: tuple[RetryOn, ...] | None = Field(
+        None,
+        description='What is worth another attempt. Without it `connect`, `"429"` and `"503"`, on which no model has '
+        "worked, and where the call can go to another backend or route all of them, within the bounds of "
+        "docs/resilience.md.",
     )
     backoff: BackoffPolicy = Field(default_factory=BackoffPolicy, description="The wait between attempts.")
     budget_percent: float = Field(
@@ -64,7 +84,9 @@ class RetryPolicy(Config):
 class FallbacksPolicy(Config):
     """Other routes to ask when this one cannot answer; only before the first byte of an answer."""
 
-    on: tuple[FallbackOn, ...] = Field(("error", "timeout"), min_length=1, description="What sends a call on.")
+    on: tuple[FallbackOn, ...] = Field(
+        ("error", "timeout", "rate_limit", "context_window"), min_length=1, description="What sends a call on."
+    )
     routes: tuple[Name, ...] = Field(min_length=1, description="Names of routes, tried in this order.")
 
 

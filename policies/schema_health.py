@@ -19,13 +19,13 @@ class CircuitBreakerPolicy(Config):
     min_calls: int = Field(20, ge=1, le=100_000, description="Calls below which `error_rate` says nothing.")
     window: Duration = Field(30.0, gt=0, le=3600, description="How far back `error_rate` looks, at most.")
     open_for: Duration = Field(
-        30.0,
+        10.0,
         gt=0,
         description="How long it stays open before one call may try again; twice that the second time in a row, and so "
         "on up to `max_open_for`.",
     )
     max_open_for: Duration = Field(
-        300.0, gt=0, description="The longest that it stays open, however often it has opened."
+        60.0, gt=0, description="The longest that it stays open, however often it has opened."
     )
     half_open_max: int = Field(1, ge=1, le=100, description="Calls let through at once while it is being tried again.")
     max_ejection_percent: int = Field(

@@ -15,7 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from backends.errors import GatewayError, RequestError, SlipstreamError
 from backends.headers import _DROPPED_FROM_ANSWERS, ENDS_HERE
 from backends.http.openai import _OF_CONTENT, OpenAIConfig
-from backends.protocol import CacheOutcome, Operation
+from backends.protocol import CacheOutcome, Operation, Timeouts
 from backends.stream import StreamEnd
 from gateway.access_log import Line
 from gateway.admission_metrics import AdmissionMetrics
@@ -31,6 +31,7 @@ from gateway.settings import Settings
 from gateway.telemetry import Metrics
 from policies.objects import COLLECTIONS
 from policies.passthrough import WITHOUT_STATE
+from policies.pool.patience import CEILING_S, FLOOR_S
 from policies.schema import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
 from policies.units import unit_of, with_unit
 from tests.support.docs import ROOT, blocks, names, page, table
@@ -177,8 +178,12 @@ def test_docs_resilience_defaults_are_those_of_the_schema() -> None:
     asked_for = {word.strip('"') for row in table("docs/resilience.md", "`retry.on`") for word in names(row[0])}
     sent_on = {row[0].strip("`") for row in table("docs/resilience.md", "`fallbacks.on`")}
 
-    assert limits == {name: with_unit(field.default, "duration") for name, field in TimeoutsPolicy.model_fields.items()}
-    assert asked_for | set(RetryPolicy().on) == set(words(RetryPolicy, "on"))
+    fields = {name: field.default for name, field in TimeoutsPolicy.model_fields.items()}
+    alone, elsewhere = Timeouts().first_token_s, f"{FLOOR_S:g}s to {CEILING_S:g}s where the call can go on"
+    stated = {name: with_unit(default, "duration") for name, default in fields.items() if default is not None}
+
+    assert limits == {**stated, "first_token": f"{with_unit(alone, 'duration')}; {elsewhere}"}
+    assert asked_for == set(words(RetryPolicy, "on"))
     assert sent_on == set(words(FallbacksPolicy, "on"))
 
 
@@ -204,4 +209,5 @@ def descendants(error: type[SlipstreamError]) -> set[type[SlipstreamError]]:
 
 def words(section: type, name: str) -> list[str]:
     """The closed vocabulary of a list in a section of the policy file."""
-    return section.model_json_schema()["properties"][name]["items"]["enum"]
+    field = section.model_json_schema()["properties"][name]
+    return field.get("anyOf", [field])[0]["items"]["enum"]

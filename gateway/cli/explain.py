@@ -13,7 +13,7 @@ import click
 from backends.config import format_duration
 from gateway.cli.loading import file_argument, format_option, no_env_option, read_policy_or_exit
 from policies.conditions import below_root
-from policies.forecast import as_call, reasons, rule
+from policies.forecast import as_call, reasons, retries, rule
 from policies.globs import allows
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher, Verdict
@@ -119,12 +119,11 @@ def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: Request) -> 
         stages.append(Stage("batching", _batching_detail(route.batching), len(stages)))
     if route.slo is not None:
         stages.append(Stage("admission", _admission_detail(route.slo, route.admission), len(stages)))
-    retry = f"retries: {route.retry.attempts} on {', '.join(route.retry.on)}" if route.retry.attempts else "no retries"
     opens = _breaker_detail(route.circuit_breaker)
     hedge = f"{_hedge_detail(route.hedge)}; " if route.hedge is not None else ""
     balance = f"{route.balance}: {rule(route)}; " if len(route.backends) > 1 else ""
     total = format_duration(route.timeouts.total)
-    stages.append(Stage("pool", f"{balance}{hedge}{retry}; {opens}; {total} in all", len(stages)))
+    stages.append(Stage("pool", f"{balance}{hedge}{retries(route)}; {opens}; {total} in all", len(stages)))
     depth = len(stages)
     call = as_call(below_root(asked.path), asked.body, asked.tenant)
     whys = {id(reason.part): reason.why for reason in reasons(route, call, loaded.policy.stores.state)}

@@ -19,6 +19,7 @@ from gateway.selftest import (
     time_passing,
 )
 from gateway.selftest.check import Check
+from gateway.selftest.failover import checks as failover
 
 _MODULES = (
     streams,
@@ -35,6 +36,7 @@ _MODULES = (
     time_passing,
     speculation,
     release,
+    failover,
 )
 
 

@@ -209,7 +209,7 @@ def _leave_semantic_out(data: dict[str, Any], notes: list[str]) -> None:
 
 
 def _shortened(timeouts: TimeoutsPolicy) -> dict[str, str]:
-    return {name: format_duration(min(getattr(timeouts, name), most)) for name, most in _LIMITS_S.items()}
+    return {name: format_duration(min(getattr(timeouts, name) or most, most)) for name, most in _LIMITS_S.items()}
 
 
 def _caches(route: RoutePolicy) -> bool:

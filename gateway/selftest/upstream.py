@@ -11,6 +11,7 @@ async with LyingUpstream() as upstream:
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 import time
@@ -35,7 +36,7 @@ class Lie:
     """How one request is answered; the default is an honest answer of the kind that was asked for.
 
     `delay_s` is before the head, `first_s` between head and body, `pause_s` between pieces. With `stop_after` so many
-    pieces are sent (-1: not even the head) and then the connection is closed, reset, or left silent.
+    pieces are sent (-1: not even the head) and then the connection is closed, reset, or left silent for `stall_s`.
     """
 
     status: int = 200
@@ -50,6 +51,7 @@ class Lie:
     pause_s: float = 0.0
     stop_after: int | None = None
     stop: Stop = "close"
+    stall_s: float = math.inf
     raw: bytes | None = None
     """Instead of all of the above: these bytes, then the connection is closed."""
 
@@ -198,7 +200,10 @@ async def _tell(lie: Lie, asked: Asked, connection: _Connection) -> None:
             asked.num_pieces += 1
     if lie.stop_after is not None:
         if lie.stop == "stall":
-            await connection.closed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if lie.stall_s == math.inf else lie.stall_s):
+                    await connection.closed.wait()
+            connection.close()
         elif lie.stop == "reset":
             connection.reset()
         else:

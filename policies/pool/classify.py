@@ -19,6 +19,7 @@ from backends.errors import (
     UpstreamCut,
     UpstreamError,
     UpstreamErrorEvent,
+    UpstreamRejectedKey,
     UpstreamTimeout,
 )
 from backends.json_errors import NOT_JSON
@@ -56,6 +57,8 @@ def failure_of(outcome: Reply | SlipstreamError) -> Failure:
 
 
 _STATUSES: dict[int, RetryOn] = {int(reason): reason for reason in get_args(RetryOn) if reason.isdigit()}
+
+_NO_MODEL = "model_not_found"
 
 _CONTENT_CODES: dict[str, FallbackOn] = {
     "context_length_exceeded": "context_window",
@@ -111,14 +114,16 @@ def _failure_of_reply(reply: Reply) -> Failure:
     if status == 429:
         return Failure("429", "rate_limit", Health.UNKNOWN)
     content = _content_kind_of(reply.body)
-    if content is not None:
+    if content is not None or status == 413:
         # The same request would fail in the same way, here and on every replica.
-        return Failure(None, content, Health.WORKING)
+        return Failure(None, content or "context_window", Health.WORKING)
     reason = _STATUSES.get(status)
     if status == 408:
         return Failure(reason, "timeout", Health.UNKNOWN)
     if status < 500:
-        return Failure(reason, None, Health.WORKING)
+        # In these the gateway's own account, or what it made of the model's name, is to blame; others may do better.
+        reason = "rejected_key" if status == 402 else "unknown_model" if _lacks_model(reply) else reason
+        return Failure(reason, "error" if reason is not None else None, Health.WORKING)
     return Failure(reason, "timeout" if status == 504 else "error", Health.BROKEN)
 
 
@@ -138,6 +143,8 @@ def _failure_of_error(error: SlipstreamError) -> Failure:
         reason = "first_token_timeout"
     elif isinstance(error, UpstreamCut):
         reason = "upstream_cut"
+    elif isinstance(error, UpstreamRejectedKey):
+        reason = "rejected_key"
     else:
         reason = _STATUSES.get(error.status)
     is_ours = isinstance(error, (PoolTimeout, NoBackendAvailable))
@@ -148,13 +155,33 @@ def _failure_of_error(error: SlipstreamError) -> Failure:
     )
 
 
-def _content_kind_of(body: bytes | None) -> FallbackOn | None:
-    """What an error body in OpenAI's shape says about the request's content, if that is what it is about."""
+def _error_of(body: bytes | None) -> _Error | None:
+    """The error of a body in OpenAI's shape."""
     if body is None:
         return None
     try:
-        error = _decode_error(body).error
+        return _decode_error(body).error
     except NOT_JSON:
+        return None
+
+
+def _lacks_model(reply: Reply) -> bool:
+    """Whether it says that the upstream has no such model."""
+    if reply.status not in (403, 404):
+        return False
+    error = _error_of(reply.body)
+    if error is None:
+        return False
+    # Servers without this code name the model in their words.
+    return error.code == _NO_MODEL or (
+        reply.status == 404 and isinstance(error.message, str) and "model" in error.message.lower()
+    )
+
+
+def _content_kind_of(body: bytes | None) -> FallbackOn | None:
+    """What an error body in OpenAI's shape says about the request's content, if that is what it is about."""
+    error = _error_of(body)
+    if error is None:
         return None
     for code in (error.code, error.type):
         kind = _CONTENT_CODES.get(code) if isinstance(code, str) else None

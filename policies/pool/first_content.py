@@ -1,52 +1,73 @@
 """Whether a stream of events in OpenAI's words has begun to say something, and waiting until it has.
 
 A head, a comment or an event that only names the role is no content: servers send these before they begin to work.
+A pool waits where a call that is not answered can still go to somebody else.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 
-from backends.errors import UpstreamError, UpstreamErrorEvent
+from backends.errors import FirstTokenTimeout, UpstreamCut, UpstreamError, UpstreamErrorEvent, UpstreamGarbage
 from backends.json_errors import NOT_JSON
 from backends.protocol import Call, Operation, Reply
 from backends.sse import DONE, event_data, split_events, whole_events_end
 from backends.stream import StreamEnd
-from policies.pool.classify import Outcome
 
 _MAX_WORDS_CHARS = 2000
 _MAX_WITHOUT_CONTENT_BYTES = 64 * 1024
 """What has sent so much is at work, whatever it says."""
+_BEGINNINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
+_WITH_CHOICES = frozenset({Operation.CHAT, Operation.COMPLETION})
 
 
-async def wait_content(outcome: Outcome, call: Call) -> Outcome:
-    """The outcome of an attempt at `call` once it is sure: a stream as it was, when its first content is there.
+class _Choices(msgspec.Struct):
+    choices: list[msgspec.Raw] | None = None
 
-    One that breaks off, or says that it failed, before any content is an error like any other, and closed.
+
+_decode_answer = msgspec.json.Decoder(_Choices).decode
+
+
+async def wait_content(reply: Reply, call: Call, timeout_s: float) -> None:
+    """Wait until the first content of a reply below 400 to `call` is there to be read, at most so long.
+
+    Raises: UpstreamError where it breaks off or says that it failed before any content, UpstreamGarbage where it is
+    whole and says nothing, FirstTokenTimeout. Then, and when cancelled, it is closed.
     """
-    if not isinstance(outcome, Reply) or outcome.status >= 400 or outcome.stream is None:
-        return outcome
+    stream = reply.stream
+    if stream is None:
+        if _is_empty(reply, call.operation):
+            raise UpstreamGarbage("the upstream's answer has no choices")
+        return
+    if not (reply.header(b"content-type") or b"").startswith(b"text/event-stream"):
+        return
     try:
-        known = 0
-        while True:
-            arrived = await outcome.stream.peek(known)
-            # Nothing more came: it has ended, and whoever reads it will see how.
-            if len(arrived) == known or has_content(arrived, call.operation):
-                return outcome
-            known = len(arrived)
+        arrived = await stream.peek()
+        if has_content(arrived, call.operation):
+            return
+        async with asyncio.timeout(timeout_s):
+            while len(longer := await stream.peek(len(arrived))) > len(arrived):
+                arrived = longer
+                if has_content(arrived, call.operation):
+                    return
+        raise UpstreamCut("the upstream ended its stream before it had said anything")
+    except TimeoutError:
+        await stream.aclose(StreamEnd.STALL)
+        raise FirstTokenTimeout("the upstream began a stream and said nothing within timeouts.first_token") from None
     except UpstreamErrorEvent as error:
-        await outcome.stream.aclose(StreamEnd.ERROR)
+        await stream.aclose(StreamEnd.ERROR)
         if call.facts.conceal is None:
-            return error
+            raise
         said = call.facts.conceal(error.message.encode("utf-8", "replace"))
-        return UpstreamErrorEvent(said.decode("utf-8", "replace"))
-    except UpstreamError as error:
-        await outcome.stream.aclose(StreamEnd.ERROR)
-        return error
+        raise UpstreamErrorEvent(said.decode("utf-8", "replace")) from None
+    except UpstreamError:
+        await stream.aclose(StreamEnd.ERROR)
+        raise
     except BaseException:
-        await outcome.aclose()
+        await reply.aclose()
         raise
 
 
@@ -69,13 +90,40 @@ def _says_something(data: bytes, operation: Operation) -> bool:
         return True
     if not isinstance(said, dict):
         return True
+    if operation is Operation.RESPONSES:
+        return _has_responded(said)
     if said.get("error"):
-        error = said["error"]
-        words = error.get("message") if isinstance(error, dict) else error
-        shown = words[:_MAX_WORDS_CHARS] if isinstance(words, str) else "it does not say which"
-        raise UpstreamErrorEvent(f"the upstream's stream began with an error: {shown}")
+        raise _failed(said["error"])
     choices = said.get("choices")
     return isinstance(choices, list) and any(_is_content(choice, operation) for choice in choices)
+
+
+def _has_responded(event: dict[str, Any]) -> bool:
+    """The same of an event of the Responses API, which all have a type."""
+    kind = event.get("type")
+    if kind == "error" or event.get("error"):
+        raise _failed(event.get("error") or event)
+    if kind == "response.failed":
+        response = event.get("response")
+        raise _failed(response.get("error") if isinstance(response, dict) else None)
+    return kind not in _BEGINNINGS
+
+
+def _failed(error: Any) -> UpstreamErrorEvent:
+    words = error.get("message") if isinstance(error, dict) else error
+    shown = words[:_MAX_WORDS_CHARS] if isinstance(words, str) else "it does not say which"
+    return UpstreamErrorEvent(f"the upstream's stream began with an error: {shown}")
+
+
+def _is_empty(reply: Reply, operation: Operation) -> bool:
+    """Whether a whole answer has no choice, or is none."""
+    if operation not in _WITH_CHOICES or reply.body is None:
+        return False
+    try:
+        return not _decode_answer(reply.body).choices
+    except NOT_JSON:
+        # Compressed, or in words of its own: not ours to judge.
+        return False
 
 
 def _is_content(choice: Any, operation: Operation) -> bool:

@@ -17,11 +17,10 @@ from backends.clock import Clock
 from backends.protocol import Call, Facts, Operation, Reply
 from backends.stream import StreamEnd
 from policies.pool.classify import Outcome
-from policies.pool.first_content import wait_content
 from policies.schema_health import HedgePolicy
 
 Attempt = Callable[[], Coroutine[Any, Any, Outcome]]
-"""Asks one member, once it is called."""
+"""Asks one member, once it is called; a stream is an outcome when its first content is there."""
 _Running = asyncio.Task[Outcome]
 
 _SAVED_HEDGES = 10.0
@@ -134,7 +133,7 @@ class Hedging:
         """
         lateness = self.lateness(call)
         assert lateness is not None, "only what may be sent twice comes here"
-        running = [_start(first, call)]
+        running = [_start(first)]
         hedge = call
         try:
             if not await self._is_in_time(running[0], expected_s * lateness.factor):
@@ -142,7 +141,7 @@ class Hedging:
                 hedge = msgspec.structs.replace(call, facts=Facts())
                 if (attempt := self._afford(second, hedge)) is not None:
                     call.facts.attempts += 1
-                    running.append(_start(attempt, hedge))
+                    running.append(_start(attempt))
             elif _is_answer(running[0]):
                 lateness.note(is_late=False)
             winner = await _first_answer(running)
@@ -198,11 +197,8 @@ class _Relay:
         self._into.stream_end = self._of.stream_end
 
 
-def _start(attempt: Attempt, call: Call) -> _Running:
-    async def run() -> Outcome:
-        return await wait_content(await attempt(), call)
-
-    return asyncio.get_running_loop().create_task(run())
+def _start(attempt: Attempt) -> _Running:
+    return asyncio.get_running_loop().create_task(attempt())
 
 
 async def _first_answer(running: Sequence[_Running]) -> _Running:

@@ -5,9 +5,8 @@ Built by assembly, around backends that it does not own; sits just above them in
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
@@ -18,21 +17,27 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import NoBackendAvailable, UpstreamError
 from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Statistics
-from backends.stream import StreamEnd
 from policies.pool.balance import Balancer, max_ejected
 from policies.pool.balancers import Balancers
+from policies.pool.blame import report_end, report_failure
 from policies.pool.breaker import CircuitBreaker
-from policies.pool.classify import Health, Outcome, failure_of
+from policies.pool.classify import Outcome
 from policies.pool.demand import Demand, prompt_cache_key
 from policies.pool.entrance import Entrance
+from policies.pool.first_content import wait_content
 from policies.pool.hedge import Attempt, HedgeStatistics, Hedging
 from policies.pool.in_flight import Trip
 from policies.pool.load_balance import LoadBalancer
-from policies.pool.retry import RetryBudget, backoff_s, retry_after_s
+from policies.pool.onward import Again, onward_of
+from policies.pool.patience import AttemptLimits
+from policies.pool.retry import RetryBudget
 from policies.pool.routing import Routing
 from policies.pool.tally import PoolTally, RetryStatistics
-from policies.schema import RetryPolicy
+from policies.schema import FallbackOn, RetryPolicy
 from policies.schema_health import CircuitBreakerPolicy
+
+_SAYS_SOMETHING = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
+"""What is answered in words, of which the first can be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,8 @@ class Member:
 class Pool:
     """Sends each call to one of its members, and to another (or the same again) where the policy allows a retry.
 
-    A reply below 400 is final as soon as its head is there; how its stream ends only informs the breaker.
+    A reply below 400 is final as soon as its head is there, and where a call can go on, its first content; how its
+    stream ends only informs the breaker.
     """
 
     def __init__(
@@ -66,11 +72,14 @@ class Pool:
         gate: Entrance | None = None,
         hedging: Hedging | None = None,
         provider_cache: bool = False,
+        falls_back_on: Collection[FallbackOn] = (),
+        limits_first_token: bool = True,
     ) -> None:
         """`routing` is for who balances by load, or shares backends with who does; without it members take turns.
 
         `gate` says when a call may go, and to whom first; it and `hedging` need `routing`.
-        With `provider_cache` members are told which prompts begin alike.
+        With `provider_cache` members are told which prompts begin alike. `falls_back_on`: what sends the route's calls
+        to other routes. With `limits_first_token` a call that can go on is not waited for as long as its timeouts say.
         """
         self._name = name
         self._gate = gate
@@ -80,11 +89,16 @@ class Pool:
         self._members = tuple(members)
         self._labels = _labels(members)
         self._policy = retry
-        self._retry_on = frozenset(retry.on) if retry.attempts else frozenset()
+        num_in_rotation = sum(member.weight > 0 for member in members)
+        self._onward = onward_of(retry, num_in_rotation, falls_back_on)
+        self._holds_back = self._onward.holds_back or hedging is not None
+        self._limits = AttemptLimits(len(members), clock, is_patient=not limits_first_token)
         self._clock = clock
         self._random = random
         self._budget = RetryBudget(retry.budget_percent, clock)
-        self._max_ejected = max_ejected(sum(member.weight > 0 for member in members), breaker.max_ejection_percent)
+        # With fallbacks somebody is left though all members are out.
+        most_percent = 100 if "error" in self._onward.falls_back_on else breaker.max_ejection_percent
+        self._max_ejected = max_ejected(num_in_rotation, most_percent)
         self._breakers = tuple(
             CircuitBreaker(breaker, clock, self._may_eject, is_new=member.is_new) for member in members
         )
@@ -188,16 +202,16 @@ class Pool:
             )
         tried = [index]
         if self._hedging is None or demand is None:
-            outcome = await self._attempt(index, call, demand, trip=trip)
+            outcome = await self._attempt(index, call, demand, trip=trip, may_go_on=self._may_go_on(call, tried))
         else:
             outcome = await self._attempt_hedged(tried, call, demand, trip)
         if isinstance(outcome, Reply) and outcome.status < 400:
             return outcome
         outcome = await self._retry(tried, call, demand, outcome)
-        if not _is_answer(outcome):
-            self._failed += 1
         if isinstance(outcome, Reply):
+            self._failed += outcome.status >= 400
             return outcome
+        self._failed += 1
         try:
             raise outcome
         finally:
@@ -226,10 +240,12 @@ class Pool:
         failed: Outcome | None = None,
         *,
         trip: Trip | None = None,
+        may_go_on: bool = False,
     ) -> Outcome:
         """Ask one member, once `failed` is closed, and tell its breaker. An upstream's error is returned.
 
-        `trip`: where the attempt has begun already.
+        `trip`: where the attempt has begun already. With `may_go_on` there is somebody else to ask: it gets no more
+        than its share of the time.
         """
         replica = self._routing.replicas[index] if self._routing is not None else None
         member = self._members[index]
@@ -237,9 +253,11 @@ class Pool:
         facts = call.facts
         facts.attempts += 1
         facts.backend = member.backend.name
-        model = member.model
-        if model is not None and model != call.model:
-            call = msgspec.structs.replace(call, model=model)
+        whole = call
+        if may_go_on:
+            call = self._limits.limited(call, index, member.model)
+        elif member.model is not None and member.model != call.model:
+            call = msgspec.structs.replace(call, model=member.model)
         facts.upstream_model = call.model
         ticket = breaker.begin()
         try:
@@ -247,11 +265,17 @@ class Pool:
                 await failed.aclose()
             if trip is None and replica is not None and demand is not None:
                 trip = replica.begin(demand, self._clock.now())
+            began_at = self._clock.now()
             reply = await member.backend.send(call)
+            if self._holds_back and reply.status < 400 and call.operation in _SAYS_SOMETHING:
+                left_s = began_at + call.timeouts.first_token_s - self._clock.now()
+                await wait_content(reply, call, left_s)
         except UpstreamError as error:
             if trip is not None:
                 trip.end()
-            _report_failure(breaker, ticket, error)
+            if may_go_on:
+                error = self._limits.given_up(call, whole, index, error)
+            report_failure(breaker, ticket, error)
             return error
         except BaseException:
             if trip is not None:
@@ -261,19 +285,36 @@ class Pool:
         if trip is not None and replica is not None and demand is not None:
             replica.answered(trip, reply, call, demand)
         if reply.status >= 400:
-            _report_failure(breaker, ticket, reply)
+            report_failure(breaker, ticket, reply)
         elif reply.stream is None:
             breaker.succeed(ticket)
         else:
-            reply.stream.on_end.append(partial(_report_end, breaker, breaker.answering(ticket)))
+            if may_go_on:
+                self._limits.was_in_time(index)
+            reply.stream.on_end.append(partial(report_end, breaker, breaker.answering(ticket)))
         return reply
+
+    def _may_go_on(self, call: Call, asked: Collection[int], *, has_more: bool = True) -> bool:
+        """Whether somebody else could take over from the last of `asked`, should that stay silent.
+
+        `has_more`: this pool may ask again.
+        """
+        if call.pinned:
+            return False
+        if "timeout" in self._onward.falls_back_on:
+            return True
+        return (has_more and self._onward.asks_others_on_silence) and any(
+            index not in asked and member.weight > 0 and self._breakers[index].is_available()
+            for index, member in enumerate(self._members)
+        )
 
     async def _attempt_hedged(self, tried: list[int], call: Call, demand: Demand, trip: Trip | None) -> Outcome:
         """Ask the member in `tried`, and where it is late another one, which is added there."""
         assert self._hedging is not None
         assert self._routing is not None
         index = tried[0]
-        first: Attempt = partial(self._attempt, index, call, demand, trip=trip)
+        may_go_on = self._may_go_on(call, tried)
+        first: Attempt = partial(self._attempt, index, call, demand, trip=trip, may_go_on=may_go_on)
         expected_s = self._routing.replicas[index].expected_s(demand, trip)
         if expected_s is None or self._hedging.lateness(call) is None:
             return await first()
@@ -290,40 +331,30 @@ class Pool:
 
     async def _retry(self, tried: list[int], call: Call, demand: Demand | None, outcome: Outcome) -> Outcome:
         """Further attempts after `outcome` of the first of `tried`, as far as policy, budget and deadline allow."""
-        if not self._is_worth_retrying(outcome):
-            return outcome
+        again = Again(self._onward, self._policy, call.operation)
         index = tried[0]
         ready_at = dict.fromkeys(tried[1:], self._clock.now())
-        for number in range(self._policy.attempts):
+        while (pause_s := again.pause_s(outcome, self._clock, self._random)) is not None:
             now = self._clock.now()
-            ready_at[index] = now + self._pause_s(number, outcome)
-            again = self._choose_again(call, demand, ready_at)
-            if again is None or (start_at := ready_at.get(again, now)) >= call.deadline:
+            ready_at[index] = now + pause_s
+            following = self._choose_again(call, demand, ready_at)
+            if following is None or (start_at := ready_at.get(following, now)) >= call.deadline:
+                return outcome
+            if not again.may_wait(start_at - now):
                 return outcome
             if not self._budget.spend_nowait():
                 self._over_budget += 1
                 return outcome
             if start_at > now:
                 await self._sleep(start_at - now, outcome)
-                if not self._breakers[again].is_available():
+                if not self._breakers[following].is_available():
                     return outcome
             self._retries += 1
-            index = again
-            outcome = await self._attempt(index, call, demand, outcome)
-            if not self._is_worth_retrying(outcome):
-                return outcome
-        self._exhausted += 1
+            index = following
+            may_go_on = self._may_go_on(call, (*ready_at, following), has_more=again.has_more)
+            outcome = await self._attempt(index, call, demand, outcome, may_go_on=may_go_on)
+        self._exhausted += again.is_exhausted
         return outcome
-
-    def _is_worth_retrying(self, outcome: Outcome) -> bool:
-        return not _is_answer(outcome) and failure_of(outcome).reason in self._retry_on
-
-    def _pause_s(self, number: int, outcome: Outcome) -> float:
-        """How long the member that failed is left alone by this call; inf if longer than the policy waits."""
-        asked_s = retry_after_s(outcome, self._clock) if self._policy.respect_retry_after else None
-        if asked_s is not None and asked_s > self._policy.backoff.max:
-            return math.inf
-        return max(backoff_s(self._policy.backoff, number, self._random), asked_s or 0.0)
 
     def _choose_again(self, call: Call, demand: Demand | None, ready_at: dict[int, float]) -> int | None:
         """A member that this call has not tried, else the one that is ready first.
@@ -349,33 +380,9 @@ class Pool:
         return sum(not breaker.is_closed for breaker in self._breakers) < self._max_ejected
 
 
-def _report_end(breaker: CircuitBreaker, ticket: int, how: StreamEnd) -> None:
-    """A clean end of a stream is a success, a client that left says nothing, all else is a failure."""
-    if how is StreamEnd.CLEAN:
-        breaker.succeed(ticket)
-    elif how is StreamEnd.CLIENT_GONE:
-        breaker.release(ticket)
-    else:
-        breaker.fail(ticket)
-
-
 def _labels(members: Sequence[Member]) -> list[str]:
     places = Counter(member.backend.name for member in members)
     return [
         member.backend.name if places[member.backend.name] == 1 else f"{member.backend.name}:{member.model}"
         for member in members
     ]
-
-
-def _is_answer(outcome: Outcome) -> bool:
-    return isinstance(outcome, Reply) and outcome.status < 400
-
-
-def _report_failure(breaker: CircuitBreaker, ticket: int, outcome: Outcome) -> None:
-    health = failure_of(outcome).health
-    if health is Health.BROKEN:
-        breaker.fail(ticket)
-    elif health is Health.WORKING:
-        breaker.succeed(ticket)
-    else:
-        breaker.release(ticket)

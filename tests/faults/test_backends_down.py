@@ -92,15 +92,16 @@ def _black_hole(port: int) -> list[socket.socket]:
 
 @pytest.mark.usefixtures("closed_breakers")
 async def test_breaker_leaves_a_broken_upstream_alone_then_tries_it_once(pair: Setting) -> None:
-    """Three failures in a row open it; after its time one call probes, and the upstream is back if that is well."""
+    """Three failures in a row open it, and the other one answers; after its time one call probes, and the upstream is
+    back if that is well."""
     async with CaseServer(pair.ports[0]) as broken, CaseServer(pair.ports[1]):
         broken.default = error(500)
         statuses = [(await ask(pair)).status for _ in range(30)]
         num_failed = sum(broken.num_asked.values())
         opened_at = time.monotonic()
 
-        assert num_failed == statuses.count(500) == 3
-        assert set(statuses[-10:]) == {200}
+        assert num_failed == 3
+        assert set(statuses) == {200}
 
         broken.default = Behaviour(delay_s=0.1)
         await asyncio.sleep(max(0.0, opened_at + _OPEN_FOR_S - time.monotonic()))

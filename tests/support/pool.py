@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from random import Random
 from typing import Any
 
@@ -14,7 +14,7 @@ from backends.errors import UpstreamError, error_body
 from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.stream import Stream
 from policies.pool.pool import Member, Pool
-from policies.schema import RetryPolicy
+from policies.schema import FallbackOn, RetryPolicy
 from policies.schema_health import CircuitBreakerPolicy
 from tests.support.clock import FakeClock, settle
 
@@ -115,6 +115,7 @@ def make_pool(
     *,
     retry: dict[str, Any] | None = None,
     breaker: dict[str, Any] | None = None,
+    falls_back_on: Collection[FallbackOn] = (),
 ) -> Pool:
     """A pool with a policy as in a file."""
     return Pool(
@@ -124,6 +125,7 @@ def make_pool(
         breaker=CircuitBreakerPolicy.model_validate(breaker or {}),
         clock=clock,
         random=Random(1),
+        falls_back_on=falls_back_on,
     )
 
 

@@ -17,7 +17,7 @@ def test_config_show_effective_has_every_default_with_units(run: Run, policy: Pa
     """Every section is written out, durations and sizes as a file would have them."""
     shown = yaml.safe_load(run("config", "show", "--effective", policy).output)
 
-    assert shown["routes"][0]["timeouts"]["first_token"] == "5m"
+    assert shown["routes"][0]["timeouts"]["stream_idle"] == "2m"
     assert shown["routes"][0]["cache"]["exact"]["ttl"] == "90s"
     assert shown["stores"]["memory"]["max_size"] == "256MiB"
     assert shown["backends"]["gpu"]["max_answer"] == "64MiB"

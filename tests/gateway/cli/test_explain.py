@@ -208,7 +208,7 @@ def test_explain_shows_hedges_and_probes_where_there_are_some(run: Run, tmp_path
     pool, (a, b) = _leaves(run, path)
 
     assert "a second backend for a call that is later than 90 % of its kind, for up to 10 % of the calls" in pool
-    assert "rests 30s after 5 failures in a row or over 20 % of 20 calls" in pool
+    assert "rests 10s after 5 failures in a row or over 20 % of 20 calls" in pool
     assert a.endswith("probed at /live every 3s")
     assert "probed" not in b
 

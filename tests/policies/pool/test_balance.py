@@ -64,11 +64,11 @@ def test_balancer_says_when_a_member_comes_back() -> None:
     clock = StoppedClock()
     balancer, breakers = _balancer((1, 0), (1, 0), clock=clock)
     _open(breakers[0])
-    clock.seconds += 10
+    clock.seconds += 4
     _open(breakers[1])
 
     assert balancer.choose() is None
-    assert balancer.retry_in_s() == 20.0
+    assert balancer.retry_in_s() == 6.0
     assert _balancer((0, 0))[0].retry_in_s() is None
 
 

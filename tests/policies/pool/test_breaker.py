@@ -95,7 +95,7 @@ def test_breaker_half_open_failure_opens_again_for_longer() -> None:
         breaker.fail(breaker.begin())
         rests.append(breaker.retry_in_s())
 
-    assert rests == [min(number * OPEN_FOR_S, 300.0) for number in range(1, 13)]
+    assert rests == [min(number * OPEN_FOR_S, 60.0) for number in range(1, 13)]
     assert breaker.snapshot().opened == 12
 
 
@@ -339,6 +339,7 @@ class BreakerMachine(RuleBasedStateMachine):
                 "error_rate": RATE,
                 "min_calls": MIN_CALLS,
                 "window": f"{WINDOW_S:g}s",
+                "open_for": f"{OPEN_FOR_S:g}s",
                 "max_open_for": "100s",
             }
         )

@@ -35,7 +35,7 @@ def _all_errors(root: type[SlipstreamError] = SlipstreamError) -> list[type[Slip
         (errors.UpstreamCut, Failure("upstream_cut", "error", BROKEN)),
         (errors.UpstreamGarbage, Failure("502", "error", BROKEN)),
         (errors.UpstreamErrorEvent, Failure("502", "error", BROKEN)),
-        (errors.UpstreamRejectedKey, Failure("502", "error", BROKEN)),
+        (errors.UpstreamRejectedKey, Failure("rejected_key", "error", BROKEN)),
         (errors.NoBackendAvailable, Failure("503", "error", UNKNOWN)),
         (errors.ClientGone, Failure(None, None, UNKNOWN)),
         (errors.InvalidRequest, Failure(None, None, UNKNOWN)),
@@ -55,9 +55,11 @@ def test_failure_of_error_names_reason_kind_and_blame(error: type[SlipstreamErro
         (401, Failure(None, None, WORKING)),
         (404, Failure(None, None, WORKING)),
         (408, Failure("408", "timeout", UNKNOWN)),
-        (409, Failure("409", None, WORKING)),
+        (402, Failure("rejected_key", "error", WORKING)),
+        (409, Failure("409", "error", WORKING)),
+        (413, Failure(None, "context_window", WORKING)),
         (422, Failure(None, None, WORKING)),
-        (425, Failure("425", None, WORKING)),
+        (425, Failure("425", "error", WORKING)),
         (429, Failure("429", "rate_limit", UNKNOWN)),
         (500, Failure("500", "error", BROKEN)),
         (501, Failure(None, "error", BROKEN)),
@@ -135,6 +137,27 @@ def test_failure_of_reply_reads_known_messages(message: str, kind: FallbackOn | 
     """Servers without a code of their own are understood by their words."""
     assert failure_of(error_reply(400, message, code=400)).kind == kind
     assert failure_of(errors.UpstreamErrorEvent(message)).kind == (kind or "error")
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code", "is_unknown"),
+    [
+        (404, "The model `llama` does not exist.", None, True),
+        (404, 'model "llama" not found, try pulling it first', "api_error", True),
+        (404, "no", "model_not_found", True),
+        (403, "Project `p` does not have access", "model_not_found", True),
+        (403, "the model may not be asked from there", None, False),
+        (404, "Not Found", None, False),
+        (400, "the model has no tools", None, False),
+    ],
+)
+def test_failure_of_reply_of_an_upstream_without_the_model_is_its_own(
+    status: int, message: str, code: str | None, is_unknown: bool
+) -> None:
+    """The route's name for the model is not the client's fault; another upstream may have it."""
+    expected = ("unknown_model", "error", WORKING) if is_unknown else (None, None, WORKING)
+
+    assert failure_of(error_reply(status, message, code=code)) == expected
 
 
 def test_failure_of_rate_limit_ignores_words_about_context() -> None:

@@ -136,7 +136,7 @@ def test_load_balancer_says_when_it_can_choose_again() -> None:
     for breaker in bench.breakers:
         breaker.fail(breaker.begin())
 
-    assert bench.balancer.retry_in_s() == 30.0
+    assert bench.balancer.retry_in_s() == 10.0
     assert Bench("least_request", [0, 0]).balancer.retry_in_s() is None
 
 

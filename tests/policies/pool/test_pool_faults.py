@@ -65,8 +65,9 @@ async def _load(pool: Pool, clock: FakeClock, calls: int, per_s: float) -> list[
     return ends
 
 
-async def test_pool_backend_killed_under_load_fails_only_what_it_had_begun(clock: FakeClock) -> None:
-    """Calls that the dead backend was working on fail; every later one is answered, with few extra attempts."""
+async def test_pool_backend_killed_under_load_fails_nothing(clock: FakeClock) -> None:
+    """Calls that the dead backend was working on go on to the other; every later one is answered, with few extra
+    attempts."""
     servers = [Server(clock), Server(clock)]
     pool = make_pool([Played("a", servers[0].answer), Played("b", servers[1].answer)], clock)
 
@@ -79,9 +80,9 @@ async def test_pool_backend_killed_under_load_fails_only_what_it_had_begun(clock
     await killer
     failed = [end for _, end in ends if end != "200"]
 
-    assert servers[0].died_in_flight == len(failed) > 0
-    assert set(failed) == {"UpstreamCut"}
-    assert pool.retry_statistics().retries <= 5
+    assert servers[0].died_in_flight > 0
+    assert failed == []
+    assert pool.retry_statistics().retries <= 5 + servers[0].died_in_flight
     assert pool.breaker_states() == {"a": "open", "b": "closed"}
 
 

@@ -1,0 +1,86 @@
+"""How long an attempt may take while somebody else could be asked: a share of the call's time, and for the first token
+what `Patience` says where no policy does.
+
+Short, so that silence is noticed; longer for long prompts; and learned, so that a model that thinks first is not given
+up each time.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from backends.clock import Clock
+from backends.errors import FirstTokenTimeout, TotalTimeout, UpstreamError
+from backends.protocol import Call, Operation
+
+FLOOR_S = 10.0
+"""Nobody is given up before."""
+CEILING_S = 60.0
+"""Nobody is waited for longer; who needs more says so in `timeouts.first_token`."""
+SHARE_OF_TOTAL = 0.5
+"""Of what is left of a call's time, for an attempt that is not the last: whoever is asked next has as much."""
+_PER_BYTE_S = 1 / 4096
+"""A second for about a thousand tokens of the prompt."""
+_LONGER = 1.5
+_SHORTER = _LONGER ** (-1 / 19)
+"""Nineteen in time undo one that was late: one call in twenty is given up at most, where a backend is slow by nature
+(stochastic approximation; Robbins, Monro, 1951)."""
+
+
+class Patience:
+    """The wait for one backend: half as much again after each call that was given up, back to the floor by answers."""
+
+    __slots__ = ("_wait_s",)
+
+    def __init__(self) -> None:
+        self._wait_s = FLOOR_S
+
+    def limit_s(self, num_bytes: int) -> float:
+        """Seconds for a call whose body has so many bytes."""
+        return min(self._wait_s + num_bytes * _PER_BYTE_S, CEILING_S)
+
+    def was_late(self, limit_s: float) -> None:
+        """A call was given up after that limit. Of calls that were given up together only the first one counts."""
+        if limit_s >= self._wait_s:
+            self._wait_s = min(self._wait_s * _LONGER, CEILING_S)
+
+    def was_in_time(self) -> None:
+        """A first token came."""
+        self._wait_s = max(self._wait_s * _SHORTER, FLOOR_S)
+
+
+class AttemptLimits:
+    """Of one pool's attempts that are not the last. Who `is_patient` keeps to the first token's limit of the call."""
+
+    __slots__ = ("_clock", "_patience")
+
+    def __init__(self, num_members: int, clock: Clock, *, is_patient: bool) -> None:
+        self._clock = clock
+        self._patience = None if is_patient else [Patience() for _ in range(num_members)]
+
+    def limited(self, call: Call, index: int, model: str | None) -> Call:
+        """The call for that member, under the name that it has for the model."""
+        model = model or call.model
+        if call.operation is Operation.PASSTHROUGH or (call.stream and self._patience is None):
+            return call if model == call.model else msgspec.structs.replace(call, model=model)
+        now = self._clock.now()
+        share_s = (call.deadline - now) * SHARE_OF_TOTAL
+        if not call.stream or self._patience is None:
+            return msgspec.structs.replace(call, model=model, deadline=now + share_s)
+        limit_s = min(self._patience[index].limit_s(len(call.raw)), share_s, call.timeouts.first_token_s)
+        timeouts = msgspec.structs.replace(call.timeouts, first_token_s=limit_s)
+        return msgspec.structs.replace(call, model=model, timeouts=timeouts)
+
+    def given_up(self, call: Call, whole: Call, index: int, error: UpstreamError) -> UpstreamError:
+        """How an attempt of `whole` has failed that was made with its limited `call`."""
+        if isinstance(error, TotalTimeout) and call.deadline < whole.deadline:
+            share = f"{SHARE_OF_TOTAL:.0%} of what was left of timeouts.total"
+            return FirstTokenTimeout(f"the upstream had not answered in {share}; others were left to ask")
+        if call.stream and self._patience is not None and isinstance(error, FirstTokenTimeout):
+            self._patience[index].was_late(call.timeouts.first_token_s)
+        return error
+
+    def was_in_time(self, index: int) -> None:
+        """A stream of that member has begun."""
+        if self._patience is not None:
+            self._patience[index].was_in_time()

@@ -1,0 +1,71 @@
+"""How long a silent backend is waited for while somebody else could be asked."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from policies.pool.patience import CEILING_S, FLOOR_S, Patience
+
+
+def test_patience_grows_with_the_prompt_up_to_its_ceiling() -> None:
+    """A second for each 4 KiB of the body."""
+    patience = Patience()
+
+    assert patience.limit_s(0) == FLOOR_S
+    assert patience.limit_s(40_960) == FLOOR_S + 10
+    assert patience.limit_s(10**9) == CEILING_S
+
+
+@pytest.mark.parametrize("thinks_s", [12.0, 40.0])
+def test_patience_model_that_thinks_is_given_up_a_few_times_and_no_more(thinks_s: float) -> None:
+    """Every call takes as long: four at most go on before it is waited for, then one in twenty."""
+    patience = Patience()
+    given_up = []
+    for number in range(400):
+        limit_s = patience.limit_s(100)
+        if thinks_s > limit_s:
+            given_up.append(number)
+            patience.was_late(limit_s)
+        else:
+            patience.was_in_time()
+
+    assert len([number for number in given_up if number < 10]) <= 4
+    assert len(given_up) <= 4 + 400 / 20
+
+
+def test_patience_one_slow_call_in_five_is_hardly_given_up() -> None:
+    """Where some calls think and others do not, about one in twenty is given up, as is stated."""
+    patience, random = Patience(), Random(1)
+    given_up = 0
+    for _ in range(4000):
+        first_s = 35.0 if random.random() < 0.2 else 0.5
+        limit_s = patience.limit_s(0)
+        if first_s > limit_s:
+            given_up += 1
+            patience.was_late(limit_s)
+        else:
+            patience.was_in_time()
+
+    assert given_up <= 4000 * 0.06
+
+
+def test_patience_calls_given_up_together_teach_once() -> None:
+    """A hundred that were sent with the same limit say no more than one."""
+    patience = Patience()
+    limits = [patience.limit_s(number * 10) for number in range(100)]
+    for limit_s in limits:
+        patience.was_late(limit_s)
+
+    assert patience.limit_s(0) <= 1.5 * FLOOR_S
+
+
+def test_patience_comes_back_to_the_floor() -> None:
+    """Answers in time undo what was learned."""
+    patience = Patience()
+    patience.was_late(FLOOR_S)
+    for _ in range(20):
+        patience.was_in_time()
+
+    assert patience.limit_s(0) == FLOOR_S
