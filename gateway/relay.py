@@ -89,7 +89,12 @@ async def _pump_events(
             write_chunk(out)
         return not flow.write_paused
 
-    while await stream.forward(receive):
-        await flow.drain()
+    try:
+        while await stream.forward(receive):
+            await flow.drain()
+    except SlipstreamError:
+        if whole := usage_filter.whole():
+            connection.write_chunk(whole)
+        raise
     if rest := usage_filter.rest():
         connection.write_chunk(rest if conceal is None else conceal(rest))

@@ -3,16 +3,26 @@
 The leaf asks the upstream for usage on every stream, so that streams are accounted like whole answers; what the
 client sees must not change for that. A stream that breaks inside of an event is shown up to the event before it, so
 that the error event behind it can be read.
+
+vLLM names its `system_fingerprint` in the event with the finish reason, but where usage is asked for in the usage chunk
+instead. There it is put back: the event that says why an answer is finished waits for the one behind it.
 """
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import jiter
+import msgspec
 
 from backends.sse import event_data, find_events, whole_events_end
 
 _MAX_HELD_BYTES = 64 * 1024
 _USAGE = b'"usage"'
+_FINGERPRINT = b'"system_fingerprint"'
+_FINISH = b'"finish_reason":"'
+_OBJECT = re.compile(rb"data: ?\{")
 
 
 class UsageChunkFilter:
@@ -21,12 +31,13 @@ class UsageChunkFilter:
     An unfinished event waits for its rest, at most 64 KiB of it: a usage chunk is never that long.
     """
 
-    __slots__ = ("_held", "_hides_usage", "_passing")
+    __slots__ = ("_finish", "_held", "_hides_usage", "_passing")
 
     def __init__(self, *, hides_usage: bool = True) -> None:
         self._hides_usage = hides_usage
         self._held = b""
         self._passing = False
+        self._finish = b""
 
     def feed(self, piece: bytes) -> bytes:
         """What may be sent on now; perhaps nothing yet."""
@@ -44,28 +55,61 @@ class UsageChunkFilter:
         else:
             self._passing = False
         at = piece.find(_USAGE) if self._hides_usage else -1
-        if at < 0:
-            return piece
-        kept = []
-        kept_until = 0
-        for begin, end in find_events(piece, _USAGE, at):
-            if _is_usage_chunk(piece[begin:end]):
-                kept.append(piece[kept_until:begin])
-                kept_until = end
-        return b"".join((*kept, piece[kept_until:]))
+        if self._hides_usage and (self._finish or _FINISH in piece):
+            return self._with_fingerprint(piece, at)
+        return self._without_usage(piece, at)[0] if at >= 0 else piece
+
+    def whole(self) -> bytes:
+        """The whole events that were held, for a stream that breaks."""
+        finish, self._finish = self._finish, b""
+        return finish
 
     def rest(self) -> bytes:
         """What was held when the stream ended."""
         held, self._held = self._held, b""
-        return held
+        return self.whole() + held
+
+    def _with_fingerprint(self, piece: bytes, at: int) -> bytes:
+        """The events; where the last of them finishes an answer, and names no fingerprint, it waits for the next."""
+        shown, fingerprint = self._without_usage(piece, at) if at >= 0 else (piece, None)
+        shown = self.whole() + shown
+        if at >= 0 or self._passing or _FINGERPRINT in shown:
+            return _stamped(shown, fingerprint) if fingerprint is not None and _FINGERPRINT not in shown else shown
+        begin = whole_events_end(shown[:-4])
+        if _FINISH in shown[begin:]:
+            shown, self._finish = shown[:begin], shown[begin:]
+        return shown
+
+    def _without_usage(self, piece: bytes, at: int) -> tuple[bytes, Any]:
+        """The events but for usage chunks, and the fingerprint that one of these named."""
+        kept = []
+        kept_until = 0
+        fingerprint = None
+        for begin, end in find_events(piece, _USAGE, at):
+            chunk = _usage_chunk(piece[begin:end])
+            if chunk is not None:
+                kept.append(piece[kept_until:begin])
+                kept_until = end
+                fingerprint = chunk.get("system_fingerprint")
+        return b"".join((*kept, piece[kept_until:])), fingerprint
 
 
-def _is_usage_chunk(event: bytes) -> bool:
+def _usage_chunk(event: bytes) -> dict[str, Any] | None:
     data = event_data(event)
     if data is None:
-        return False
+        return None
     try:
         chunk = jiter.from_json(data)
     except ValueError:
-        return False
-    return isinstance(chunk, dict) and chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+        return None
+    is_one = isinstance(chunk, dict) and chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+    return chunk if is_one else None
+
+
+def _stamped(events: bytes, fingerprint: object) -> bytes:
+    """The events, of which the last one that finishes an answer also names the fingerprint."""
+    finish = events.rfind(_FINISH)
+    begin = next((match.end() for match in reversed(list(_OBJECT.finditer(events, 0, max(finish, 0))))), 0)
+    if finish < 0 or not begin:
+        return events
+    return b'%b"system_fingerprint":%b,%b' % (events[:begin], msgspec.json.encode(fingerprint), events[begin:])

@@ -21,7 +21,7 @@ CONTENT_TYPES = {Form.JSON: b"application/json", Form.SSE: b"text/event-stream; 
 
 _TOKEN_CHARS = 4
 _SAID = re.compile(rb'"content"\s*:\s*"((?:[^"\\]|\\.)*)"')
-
+_FINGERPRINT = b'"system_fingerprint":"'
 _FIRST_SAID = ("id", "created", "model")
 """Top-level fields of which the first value that says something holds; of the others the last one does."""
 
@@ -55,7 +55,7 @@ def render(entry: Entry, call: Call, piece_chars: int | None = None) -> bytes | 
     if watch is not None:
         if entry.tempo is None or call.stream != (entry.form is Form.SSE):
             return None
-        has_usage_event = call.include_usage or entry.usage_event is None
+        has_usage_event = call.include_usage or _may_keep_usage(entry)
         watch.replays = entry.tempo if has_usage_event else entry.tempo.without(_num_before_usage(entry))
     if not call.stream:
         return whole_body(entry, call.operation)
@@ -148,10 +148,22 @@ def _num_before_usage(entry: Entry) -> int:
 def _with_asked_usage(entry: Entry, include_usage: bool) -> bytes | None:
     if include_usage:
         return entry.body if entry.shows_usage else None
-    if entry.usage_event is None:
+    if entry.usage_event is None or _may_keep_usage(entry):
         return entry.body
     start, end = entry.usage_event
     return entry.body[:start] + entry.body[end:]
+
+
+def _may_keep_usage(entry: Entry) -> bool:
+    """Whether the events may stay as they are for who asked for no usage.
+
+    Also where the usage chunk alone names the fingerprint: it is taken out at the edge, as that of a new answer is, and
+    what it names put where the server would have.
+    """
+    if entry.usage_event is None:
+        return True
+    start, end = entry.usage_event
+    return _FINGERPRINT in entry.body[start:end] and _FINGERPRINT not in entry.body[:start]
 
 
 def _to_events(shape: _Shape, body: bytes, include_usage: bool, piece_chars: int | None) -> bytes:

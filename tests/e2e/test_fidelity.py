@@ -281,3 +281,25 @@ async def test_status_other_than_200_comes_back(client: httpx.AsyncClient, upstr
     answer = await client.post("/v1/responses", json={"model": "plain", "input": "x", "background": True})
 
     assert (answer.status_code, answer.content) == (202, ANSWER)
+
+
+@pytest.mark.parametrize("model", ["plain", "cached"])
+async def test_fingerprint_that_only_the_usage_chunk_names_reaches_who_asked_for_no_usage(
+    client: httpx.AsyncClient, upstream: OpenAIServer, model: str
+) -> None:
+    """vLLM names it in the last event: without usage that is the one that finishes. New, and from the cache."""
+    begins = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
+    finishes = b'"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+    usage = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":1},"system_fingerprint":"fp-7"}\n\n'
+    done = b"data: [DONE]\n\n"
+    upstream.default = Behaviour(events=(begins, b"data: {" + finishes, usage, done))
+    messages = [{"role": "user", "content": f"fingerprint {model}"}]
+    expected = begins + b'data: {"system_fingerprint":"fp-7",' + finishes + done
+
+    answers = [
+        await client.post("/v1/chat/completions", json={"model": model, "messages": messages, "stream": True})
+        for _ in range(2)
+    ]
+
+    assert [answer.content for answer in answers] == [expected] * 2
+    assert len(upstream.requests) == (1 if model == "cached" else 2)

@@ -89,3 +89,51 @@ def test_filter_holds_back_an_unfinished_event_only() -> None:
     assert usage_filter.feed(b":2}\n") == b""
     assert usage_filter.feed(b"\n") == b'data: {"b":2}\n\n'
     assert usage_filter.rest() == b""
+
+
+def _vllm(fingerprint: str | None, num_choices: int = 1) -> list[bytes]:
+    """The events of a vLLM server that was asked for usage: its fingerprint is in the last of them only."""
+    head = {"id": "c", "object": "chat.completion.chunk"}
+    chunks: list[dict[str, object]] = [{**head, "choices": [{"index": 0, "delta": {"content": "hi"}}]}]
+    chunks += [
+        {**head, "choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]} for index in range(num_choices)
+    ]
+    last = {**head, "choices": [], "usage": USAGE}
+    chunks.append(last if fingerprint is None else {**last, "system_fingerprint": fingerprint})
+    return [f"data: {json.dumps(chunk, separators=(',', ':'))}\n\n".encode() for chunk in chunks] + [
+        b"data: [DONE]\n\n"
+    ]
+
+
+@given(places=st.lists(st.integers(0, 2000), max_size=12), num_choices=st.integers(1, 3))
+def test_fingerprint_of_a_hidden_usage_chunk_moves_to_the_event_that_finishes(
+    places: list[int], num_choices: int
+) -> None:
+    """As the server would have said it, had nobody asked for usage; every other byte stays, wherever it is cut."""
+    events = _vllm("fp-1", num_choices)
+    stamped = events[-3].replace(b"data: {", b'data: {"system_fingerprint":"fp-1",')
+
+    shown = _through(_cut(b"".join(events), places))
+
+    assert shown == b"".join((*events[:-3], stamped, events[-1]))
+
+
+@given(places=st.lists(st.integers(0, 2000), max_size=12))
+def test_usage_chunk_without_a_fingerprint_changes_no_other_event(places: list[int]) -> None:
+    """What was held comes as it was."""
+    events = _vllm(None)
+
+    assert _through(_cut(b"".join(events), places)) == b"".join((*events[:-2], events[-1]))
+
+
+def test_event_that_finishes_waits_for_the_next_one_only() -> None:
+    """It is sent on with whatever comes behind it, and where the stream breaks as well."""
+    begins, finishes, _, done = _vllm("fp-1")
+    usage_filter = UsageChunkFilter()
+
+    assert usage_filter.feed(begins) == begins
+    assert usage_filter.feed(finishes) == b""
+    assert usage_filter.whole() == finishes
+    assert usage_filter.feed(finishes) == b""
+    assert usage_filter.feed(done) == finishes + done
+    assert usage_filter.rest() == b""
