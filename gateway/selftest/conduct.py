@@ -14,7 +14,7 @@ from gateway.selftest.verdict import Outcome, failed, skipped
 Tell = Callable[[int, int, str], None]
 """Hears how many of how many checks are done, and the fault that is next."""
 
-_QUICK_LIMIT_S = 20.0
+_QUICK_LIMIT_S = 45.0
 _LIMIT_S = 180.0
 
 

@@ -32,7 +32,7 @@ async def full(bench: Bench) -> Outcome:
     way = bench.subject.way
     each = bench.count(8, 60)
     wrong: list[str] = []
-    async with bench.gateway(bench.policy(way, fallbacks=None)) as child:
+    async with bench.gateway(bench.policy(way, fallbacks=None, admission=None)) as child:
         began = time.monotonic()
         for header in _RETRY_AFTER:
             for upstream in bench.own.values():

@@ -57,6 +57,7 @@ async def elsewhere(bench: Bench) -> Outcome:
                     came_through.append(f"a {status} to {place} is passed on")
             for upstream in bench.own.values():
                 upstream.usual = Lie()
+        good = await ask_way(child, way, "not elsewhere")
         connections, asked = trap.num_connections, list(trap.asked)
     measured = f"{connections} of {tries} reached another host"
     if any(canary in str(request.headers) for request in asked for canary in bench.subject.canaries):
@@ -65,6 +66,8 @@ async def elsewhere(bench: Bench) -> Outcome:
         return failed(measured, "a request was sent where the policy does not say", _BUG)
     if came_through:
         return failed(measured, came_through[0], _BUG)
+    if not good.is_good:
+        return failed(measured, f"but nothing came to its own upstream either: status {good.status}")
     return passed(measured)
 
 
@@ -94,6 +97,7 @@ async def canaries(bench: Bench) -> Outcome:
             for stream in (False, True):
                 answer = await ask_way(child, way, f"{_PROMPT_CANARY} {name}", stream=stream)
                 said.append((name, f"{answer.headers} {answer.body.decode('utf-8', 'replace')}"))
+        num_asked = bench.num_asked()
         for upstream in bench.own.values():
             await upstream.kill()
         answer = await ask_way(child, way, f"{_PROMPT_CANARY} refused")
@@ -116,6 +120,10 @@ async def canaries(bench: Bench) -> Outcome:
             found.append(place)
     found += [f"{name}: the client gets it" for name, text in said if any(k in text for k in upstream_keys)]
     measured = f"{len(found)} of {len(said) + len(shown)} places"
+    if num_asked < len(lies):
+        return failed(
+            measured, f"its upstream was asked {num_asked} times for {len(lies)} lies: is this route in order?"
+        )
     return (
         failed(measured, f"a secret or a prompt in: {', '.join(dict.fromkeys(found))}", _BUG)
         if found

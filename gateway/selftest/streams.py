@@ -28,6 +28,7 @@ async def cut(bench: Bench) -> Outcome:
     count = bench.count(50, 3000)
     pieces = chat_pieces(_WORDS)
     silent: list[int] = []
+    begun: list[int] = []
     cached: list[int] = []
 
     def lie(asked: Asked) -> Lie:
@@ -44,6 +45,8 @@ async def cut(bench: Bench) -> Outcome:
             answer = await ask_way(child, way, f"cut {number}", stream=True)
             if not _is_told(answer):
                 silent.append(number)
+            if answer.is_stream:
+                begun.append(number)
 
         await at_once(10, [once(number) for number in range(count)])
         for number in range(0, count, 6):
@@ -54,6 +57,8 @@ async def cut(bench: Bench) -> Outcome:
     measured = f"{len(silent)} silent of {count}, {len(cached)} cached"
     if silent:
         return failed(measured, "a stream that was cut looked whole to its client", _BUG)
+    if len(begun) < count / 2:
+        return failed(measured, f"only {len(begun)} of {count} streams began at all: is this route in order?")
     if cached:
         return failed(measured, "half an answer was served from the cache", _BUG)
     return passed(measured)
