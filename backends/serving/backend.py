@@ -207,15 +207,20 @@ class EngineBackend:
         exchange = Exchange(call, job, self._clock, partial(self._over, engine))
         call.facts.sent_at = self._clock.now()
         reply = None
+        notes = (
+            [(b"x-slipstream-skipped-tools", ",".join(job.skipped_tools).encode("ascii"))] if job.skipped_tools else []
+        )
         self._submit(exchange, job, engine)
         try:
             if exchange.is_stream:
                 first = await exchange.next(call.timeouts.first_token_s, FirstTokenTimeout)
-                reply = Reply(200, [_EVENTS], stream=Stream(exchange, [FactsTap(call.facts, exchange)], first=first))
+                reply = Reply(
+                    200, [_EVENTS, *notes], stream=Stream(exchange, [FactsTap(call.facts, exchange)], first=first)
+                )
             else:
                 body = await exchange.whole()
                 call.facts.usage = exchange.usage()
-                reply = Reply(200, [_JSON], body=body)
+                reply = Reply(200, [_JSON, *notes], body=body)
         finally:
             if reply is None:
                 await exchange.aclose()

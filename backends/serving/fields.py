@@ -1,6 +1,7 @@
 """The fields of OpenAI's bodies that the engine acts on, and vLLM's additions to them; checked for type and range here.
 
-Ranges of sampling parameters are the engine's own matter. What would change the answer and cannot be done is refused.
+Ranges of sampling parameters are the engine's own matter, but for temperature's, which is OpenAI's. What would change
+the answer and cannot be done is refused.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ResponseFormat(msgspec.Struct):
 class SamplingFields(msgspec.Struct, kw_only=True):
     """What chat and completions share."""
 
-    temperature: float | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None

@@ -6,8 +6,10 @@ Runs in a worker thread: templates and tokenizers take milliseconds for long pro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+from msgspec import structs
 
 from backends.engine.errors import RequestRefused
 from backends.engine.request import Pooling, Request, SamplingParams
@@ -34,6 +36,7 @@ from backends.serving.messages import template_messages, text_of, tools_in_use
 from backends.serving.parts import Answer, Head, Vocabulary
 from backends.serving.response_fields import chat_tools, echoed, read_response
 from backends.serving.response_reply import ResponseAnswer, ResponseStream
+from backends.serving.skipped_tools import without_foreign_tools
 from backends.serving.tool_syntax import ForcedCall, ToolParser, ToolSyntax, forced_schema
 
 _DEFAULT_COMPLETION_TOKENS = 16
@@ -71,6 +74,8 @@ class Job:
 
     requests: Sequence[Request]
     answer: Answer
+    skipped_tools: Sequence[str] = ()
+    """Types of the tools that the model was not told of, because it cannot call such ones."""
 
 
 def plan(call: Call, model: Model, head: Head) -> Job:
@@ -87,7 +92,14 @@ def plan(call: Call, model: Model, head: Head) -> Job:
     build = builders.get(call.operation)
     if build is None:
         raise UnknownPath(f"a model that is served here does not answer {call.method} {call.path}")
-    return build(call, model, head)
+    if call.body is None:
+        return build(call, model, head)
+    if call.body.get("stream_options") is not None and not call.stream:
+        raise InvalidRequest("stream_options is for streams; set stream to true", param="stream_options")
+    body, skipped = without_foreign_tools(call.body)
+    if not skipped:
+        return build(call, model, head)
+    return replace(build(structs.replace(call, body=body), model, head), skipped_tools=skipped)
 
 
 def _chat(call: Call, model: Model, head: Head) -> Job:

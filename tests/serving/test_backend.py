@@ -114,6 +114,19 @@ async def test_request_that_fails_takes_no_other_with_it(one: Open) -> None:
     assert (one.backend.statistics().sent, one.backend.statistics().failed) == (2, 1)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_that_are_left_out_are_said_in_the_answers_head(one: Open, stream: bool) -> None:
+    """And nothing is said where none were."""
+    tools = [{"type": "web_search"}, {"type": "local_shell"}]
+    with_tools = await one.backend.send(make_call(stream=stream, extra={"tools": tools}))
+    without = await one.backend.send(make_call(stream=stream))
+
+    assert with_tools.header(b"x-slipstream-skipped-tools") == b"web_search,local_shell"
+    assert without.header(b"x-slipstream-skipped-tools") is None
+    for reply in (with_tools, without):
+        await read_all(reply)
+
+
 async def test_prompt_that_fails_gives_up_the_others_of_its_call(one: Open) -> None:
     """A completion of three prompts is one answer, so nothing goes on working for it."""
     one.engine.stall_after = 0

@@ -145,6 +145,18 @@ def test_response_tools_are_told_as_templates_know_them() -> None:
     assert request.params.grammar == 'schema:{"type":"object"}'
 
 
+def test_response_tools_that_are_no_functions_are_left_out_and_said() -> None:
+    """Coding agents send some of their own beside their functions: the call goes on without these."""
+    others = [{"type": kind} for kind in ("web_search", "local_shell", "web_search", "x\r\ny: z")]
+    job = job_of({"tools": [*others, TOOL, {"type": "custom", "name": "apply_patch"}]})
+    alone = job_of({"tools": others, "tool_choice": "auto"})
+
+    assert job.skipped_tools == ("web_search", "local_shell", "other", "custom")
+    assert rendered({"tools": [*others, TOOL]})["tools"] == rendered({"tools": [TOOL]})["tools"]
+    assert alone.skipped_tools == ("web_search", "local_shell", "other")
+    assert job_of({"tools": [TOOL]}).skipped_tools == ()
+
+
 @pytest.mark.parametrize(
     ("form", "grammar"),
     [
@@ -175,7 +187,9 @@ def test_response_format_holds_the_answer_to_it(form: dict[str, Any], grammar: s
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"temperature": 9}, "temperature"),
+        ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
