@@ -2,13 +2,13 @@
 
     fallback -> pacing -> exact cache -> semantic cache -> batching -> pool (balance, retry, breaker) -> leaf
 
-A stage that a route does not ask for is not in its stack.
+A stage that a route does not ask for is not in its stack. `stacks.py` makes the stacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from graphlib import TopologicalSorter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,28 +18,24 @@ from backends.config import Config
 from backends.errors import ConfigurationError
 from backends.health import Probed
 from backends.kv_events import KvPublisher
-from backends.protocol import Backend, Operation, Timeouts
+from backends.protocol import Backend, Operation
 from backends.registry import Registry
 from gateway.auth import Keyring
 from gateway.owners import Owners
-from gateway.runtime import Runtime, Stack
+from gateway.runtime import Runtime
+from gateway.stacks import Stacks, has_semantic
 from policies.admission.admission import Admission
 from policies.autoscale import Autoscale
-from policies.batching.embeddings import EmbeddingBatches
-from policies.cache.exact import ExactCache
-from policies.cache.pacing import Pacing
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
+from policies.globs import is_glob
 from policies.load import LoadedPolicy
 from policies.match import RouteMatcher
-from policies.passthrough import PassRules
 from policies.pool.engine_text import EngineText, Writing
-from policies.pool.fallback import Fallback, Target
 from policies.pool.fleet import Fleet, is_watched
-from policies.pool.hedge import Hedging
-from policies.pool.pool import Member, Pool
+from policies.pool.pool import Pool
 from policies.pool.prober import Patient, Prober
-from policies.schema import FallbackOn, RoutePolicy, StoresPolicy
+from policies.schema import StoresPolicy
 from policies.schema_routing import PricePolicy
 
 if TYPE_CHECKING:
@@ -47,9 +43,6 @@ if TYPE_CHECKING:
     from gateway.core import Core
     from policies.cache.semantic.build import Semantics
     from policies.pool.kv_feed import KvFeed
-
-
-_OVERLOAD: tuple[FallbackOn, ...] = ("overload",)
 
 
 def build_store(policy: StoresPolicy, clock: Clock) -> Store:
@@ -102,6 +95,23 @@ def check_batches(runtime: Runtime) -> None:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What follows from a policy alone."""
+
+    loaded: LoadedPolicy
+    keyring: Keyring
+    matcher: RouteMatcher
+    model_labels: frozenset[str]
+
+
+def prepare(loaded: LoadedPolicy) -> Prepared:
+    """The part of assembling that touches nothing that lives, and may be done in any thread."""
+    routes = loaded.policy.routes
+    labels = frozenset(name for route in routes for name in route.match.models if not is_glob(name))
+    return Prepared(loaded, Keyring(loaded.policy.keys), RouteMatcher(routes), labels)
+
+
 def assemble(
     loaded: LoadedPolicy,
     clock: Clock,
@@ -117,35 +127,60 @@ def assemble(
 
     Raises: ConfigurationError where a route has a semantic cache without the extra.
     """
-    leaves = {
-        name: _leaf(name, kind, settings, clock, registry, previous)
-        for name, (kind, settings) in loaded.backends.items()
-    }
-    routes = {route.name: route for route in loaded.policy.routes}
-    order = TopologicalSorter({name: _routes_below(route) for name, route in routes.items()}).static_order()
+    steps = assemble_in_steps(prepare(loaded), clock, store, registry, previous, seed=seed)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as over:
+            runtime: Runtime = over.value
+            return runtime
+
+
+def assemble_in_steps(
+    prepared: Prepared,
+    clock: Clock,
+    store: Store,
+    registry: Registry,
+    previous: Runtime | None = None,
+    *,
+    seed: int | None = None,
+) -> Generator[None, None, Runtime]:
+    """The same in short steps, between which calls may go on; the runtime is what it returns.
+
+    Raises: as `assemble`.
+    """
+    loaded = prepared.loaded
+    leaves: dict[str, Backend] = {}
+    for name, (kind, settings) in loaded.backends.items():
+        leaves[name] = _leaf(name, kind, settings, clock, registry, previous)
+        yield
     semantics = _semantics(loaded, clock, previous)
     texts = _engine_texts(leaves, previous)
     fleet = _fleet(loaded, leaves, clock, previous, seed, texts=texts)
+    yield
     feeds = _kv_feeds(leaves, fleet, texts, clock, previous)
     admission = Admission(loaded.policy.routes, fleet, clock) if fleet is not None else None
     autoscale = Autoscale(loaded.policy.routes, fleet, admission, clock) if fleet and admission else None
+    yield
     known = previous.leaves if previous is not None else leaves
     newcomers = frozenset(name for name, leaf in leaves.items() if known.get(name) is not leaf)
-    is_shared = len({key.tenant for key in loaded.policy.keys}) > 1
-    stacks: dict[str, Stack] = {}
-    for name in order:
-        pool = _pool(routes[name], leaves, newcomers, fleet, admission, clock=clock, seed=seed)
-        stacks[name] = _stack(
-            routes[name], pool, leaves, stacks, clock=clock, store=store, semantics=semantics, is_shared=is_shared
-        )
-    prober = _prober(leaves, [stack.pool for stack in stacks.values()], clock, seed)
+    stacks = Stacks(loaded, leaves, newcomers, fleet, admission, semantics, clock=clock, store=store, seed=seed)
+    probed = {name for name, leaf in leaves.items() if isinstance(leaf, Probed) and leaf.health is not None}
+    for stack in previous.stacks.built() if previous is not None else ():
+        stacks.keep(stack)
+        yield
+    for route in loaded.policy.routes:
+        if has_semantic(route) or (probed and not probed.isdisjoint(part.ref for part in route.backends)):
+            stacks[route.name]
+        yield
+    prober = _prober(leaves, [stack.pool for stack in stacks.built()], clock, seed)
     return Runtime(
         loaded=loaded,
-        keyring=Keyring(loaded.policy.keys),
-        matcher=RouteMatcher(loaded.policy.routes),
+        keyring=prepared.keyring,
+        matcher=prepared.matcher,
         stacks=stacks,
         leaves=leaves,
-        model_labels=_model_labels(loaded),
+        model_labels=prepared.model_labels,
         resources=(
             *((fleet,) if fleet is not None else ()),
             *{feed.text: None for feed in feeds.values()},
@@ -232,46 +267,6 @@ def _kv_feeds(
     return feeds
 
 
-def _pool(
-    route: RoutePolicy,
-    leaves: Mapping[str, Backend],
-    newcomers: Collection[str],
-    fleet: Fleet | None,
-    admission: Admission | None,
-    *,
-    clock: Clock,
-    seed: int | None,
-) -> Pool:
-    has_weights = route.balance != "round_robin"
-    gate = admission.gates.get(route.name) if admission is not None else None
-    hedging = None
-    if route.hedge is not None:
-        hedging = Hedging(route.hedge, clock, gate.is_calm) if gate is not None else Hedging(route.hedge, clock)
-    return Pool(
-        route.name,
-        [
-            Member(
-                leaves[part.ref],
-                part.model,
-                part.weight if has_weights else min(part.weight, 1),
-                part.priority,
-                is_new=part.ref in newcomers,
-            )
-            for part in route.backends
-        ],
-        retry=route.retry,
-        breaker=route.circuit_breaker,
-        clock=clock,
-        random=Random(seed),
-        routing=fleet.routing(route.name) if fleet is not None else None,
-        gate=gate,
-        hedging=hedging,
-        provider_cache=route.routing.provider_cache,
-        falls_back_on=route.fallbacks.on if route.fallbacks is not None else (),
-        limits_first_token=route.timeouts.first_token is None,
-    )
-
-
 def _prober(leaves: Mapping[str, Backend], pools: Sequence[Pool], clock: Clock, seed: int | None) -> Prober | None:
     patients = {
         name: Patient(leaf, leaf.health, [breaker for pool in pools for breaker in pool.breakers_of(leaf)])
@@ -282,7 +277,7 @@ def _prober(leaves: Mapping[str, Backend], pools: Sequence[Pool], clock: Clock, 
 
 
 def _semantics(loaded: LoadedPolicy, clock: Clock, previous: Runtime | None) -> Semantics | None:
-    if not any(_has_semantic(route) for route in loaded.policy.routes):
+    if not any(has_semantic(route) for route in loaded.policy.routes):
         return None
     try:
         from policies.cache.semantic.build import Semantics
@@ -293,80 +288,9 @@ def _semantics(loaded: LoadedPolicy, clock: Clock, previous: Runtime | None) -> 
     return Semantics(loaded.policy.stores, clock, Random(), previous.semantics if previous is not None else None)
 
 
-def _has_semantic(route: RoutePolicy) -> bool:
-    return route.cache is not None and route.cache.semantic is not None and route.cache.semantic.is_on
-
-
 def _leaf(
     name: str, kind: str, settings: Config, clock: Clock, registry: Registry, previous: Runtime | None
 ) -> Backend:
     if previous is not None and previous.loaded.backends.get(name) == (kind, settings):
         return previous.leaves[name]
     return registry.kind(kind).build(name, settings, clock)
-
-
-def _stack(
-    route: RoutePolicy,
-    pool: Pool,
-    leaves: Mapping[str, Backend],
-    stacks: Mapping[str, Stack],
-    *,
-    clock: Clock,
-    store: Store,
-    semantics: Semantics | None,
-    is_shared: bool,
-) -> Stack:
-    timeouts = Timeouts(
-        connect_s=route.timeouts.connect,
-        first_token_s=route.timeouts.first_token or Timeouts().first_token_s,
-        stream_idle_s=route.timeouts.stream_idle,
-        total_s=route.timeouts.total,
-    )
-    backend: Backend = pool
-    batches = None
-    if route.batching is not None:
-        num_backends = max(1, sum(part.weight > 0 for part in route.backends))
-        batches = backend = EmbeddingBatches(pool, route.batching, clock, max_in_flight=num_backends)
-    if semantics is not None and _has_semantic(route):
-        judges = [(stacks[name].backend, stacks[name].timeouts) for name in _judges(route)]
-        backend = semantics.stage(route, backend, leaves, judges[0] if judges else None)
-    if route.cache is not None and route.cache.exact.enabled:
-        backend = ExactCache(backend, route.cache, store, clock, route=route.name)
-    if route.cache is not None and route.cache.pacing != "off":
-        backend = Pacing(backend, clock, Random())
-    if route.admission is not None and route.admission.degrade_to is not None:
-        degraded = stacks[route.admission.degrade_to]
-        target = Target(route.admission.degrade_to, degraded.backend, degraded.timeouts)
-        backend = Fallback(backend, [target], _OVERLOAD, clock)
-    if route.fallbacks is not None:
-        targets = [Target(name, stacks[name].backend, stacks[name].timeouts) for name in route.fallbacks.routes]
-        backend = Fallback(backend, targets, route.fallbacks.on, clock)
-    return Stack(
-        policy=route,
-        backend=backend,
-        timeouts=timeouts,
-        lists_models_from=tuple({part.ref: leaves[part.ref] for part in route.backends}.values()),
-        pool=pool,
-        batches=batches,
-        operations=backend.capabilities.operations,
-        slo=route.slo.limits if route.slo is not None else None,
-        passes=PassRules(route.passthrough, is_shared=is_shared),
-    )
-
-
-def _routes_below(route: RoutePolicy) -> tuple[str, ...]:
-    """Routes whose stacks this one asks."""
-    fallbacks = route.fallbacks.routes if route.fallbacks is not None else ()
-    degraded = (route.admission.degrade_to,) if route.admission is not None and route.admission.degrade_to else ()
-    return (*fallbacks, *degraded, *_judges(route))
-
-
-def _judges(route: RoutePolicy) -> tuple[str, ...]:
-    semantic = route.cache.semantic if route.cache is not None else None
-    return (semantic.judge.route,) if semantic is not None and semantic.judge is not None else ()
-
-
-def _model_labels(loaded: LoadedPolicy) -> frozenset[str]:
-    return frozenset(
-        name for route in loaded.policy.routes for name in route.match.models if not any(sign in name for sign in "*?[")
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from io import FileIO
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
@@ -14,35 +15,58 @@ from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.access_log import AccessLog
 from gateway.app import Application
-from gateway.assemble import assemble, build_batches, build_owners, build_store, check_batches
+from gateway.aside import run_aside
+from gateway.assemble import (
+    Prepared,
+    assemble,
+    assemble_in_steps,
+    build_batches,
+    build_owners,
+    build_store,
+    check_batches,
+    prepare,
+)
 from gateway.core import Core
 from gateway.exchange import Observer
 from gateway.reload import Reloader
 from gateway.runtime import Runtime
 from gateway.settings import Settings, environment, shared_directory
+from gateway.slices import Slices
 from gateway.telemetry import Metrics
 from gateway.tracing import otlp_tracer
-from policies.load import LoadedPolicy, load_policy
+from policies.load import LoadedPolicy, check_source
+from policies.locate import Document
+from policies.sources import PolicyFiles
 
 
-def load(settings: Settings, registry: Registry) -> LoadedPolicy:
-    """The policy file that the settings name, read and checked.
+def load(settings: Settings, registry: Registry, files: PolicyFiles | None = None) -> LoadedPolicy:
+    """The policy file that the settings name, read and checked; `files` are those that it is made of.
 
     Raises: ConfigurationError.
     """
-    if settings.policy is None:
-        raise ConfigurationError("no policy file: name one, as in `slipstream serve policy.yaml`")
+    files = files or PolicyFiles(_policy_file(settings))
 
     def settings_of(kind: str) -> type[Config]:
         return registry.kind(kind).config
 
-    loaded = load_policy(settings.policy, environment(), settings_of)
+    loaded = check_source(files.read(), files.path, environment(), settings_of)
     stores = loaded.policy.stores
     if settings.workers > 1 and stores.semantic.folder is not None and stores.redis is None:
         raise ConfigurationError(
             f"stores.semantic.folder is for one worker, and there are {settings.workers}: use stores.redis instead"
         )
     return loaded if settings.kernels == "auto" else _with_reference_kernels(loaded)
+
+
+def _policy_file(settings: Settings) -> Path:
+    if settings.policy is None:
+        raise ConfigurationError("no policy file: name one, as in `slipstream serve policy.yaml`")
+    return settings.policy
+
+
+def _without_text(loaded: LoadedPolicy) -> LoadedPolicy:
+    """Without what the files say, of which a gateway that serves has no use: there may be millions of values."""
+    return replace(loaded, document=Document(None, {}, ()))
 
 
 def _with_reference_kernels(loaded: LoadedPolicy) -> LoadedPolicy:
@@ -63,7 +87,8 @@ def create_application() -> Application:
     settings = Settings()
     registry = Registry()
     clock = SystemClock()
-    loaded = load(settings, registry)
+    files = PolicyFiles(_policy_file(settings))
+    loaded = _without_text(load(settings, registry, files))
     store = build_store(loaded.policy.stores, clock)
     metrics = Metrics(CollectorRegistry())
     access_log = None
@@ -80,16 +105,27 @@ def create_application() -> Application:
         owners=build_owners(loaded.policy.stores, clock, shared_directory()),
     )
 
-    def build(previous: Runtime) -> Runtime:
-        changed = load(settings, registry)
+    def prepare_changed() -> Prepared:
+        return prepare(_without_text(load(settings, registry, files)))
+
+    async def build(previous: Runtime) -> Runtime:
+        prepared = await run_aside(prepare_changed)
+        changed = prepared.loaded
         if changed.policy.stores != previous.loaded.policy.stores:
             raise ConfigurationError("`stores` cannot change while the gateway runs; restart it for that")
         if settings.is_public and not changed.policy.keys:
             raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
-        runtime = assemble(changed, clock, store, registry, previous)
-        check_batches(runtime)
-        return runtime
+        steps = assemble_in_steps(prepared, clock, store, registry, previous)
+        slices = Slices(clock)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as over:
+                runtime: Runtime = over.value
+                check_batches(runtime)
+                return runtime
+            await slices.give_way()
 
     check_batches(core.runtime)
     batches = build_batches(loaded.policy.stores, core)
-    return Application(core, store, Reloader(core, loaded.path, build), batches)
+    return Application(core, store, Reloader(core, files, build), batches)

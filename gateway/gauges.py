@@ -60,8 +60,8 @@ def _steps(core: Core, runtime: Runtime, store: Store, batches: Batches | None) 
     yield lambda: metrics.body_bytes.set(core.bodies.num_bytes)
     for name, backend in runtime.leaves.items():
         yield partial(_refresh_backend, metrics, name, backend)
-    for route, stack in runtime.stacks.items():
-        yield partial(_refresh_stack, metrics, route, stack)
+    for stack in runtime.stacks.built():
+        yield partial(_refresh_stack, metrics, stack.policy.name, stack)
     if runtime.prober is not None:
         yield partial(metrics.pools.refresh_probes, runtime.prober)
     if runtime.semantic is not None:
@@ -150,8 +150,9 @@ def _retirements(metrics: Metrics, previous: Runtime, runtime: Runtime) -> Itera
         yield partial(metrics.pools.refresh_probes, previous.prober)
         kept_patients = runtime.prober.patients.keys() if runtime.prober is not None else frozenset()
         yield partial(_retire_gone, (metrics.pools.up,), previous.prober.patients.keys() - kept_patients)
-    for route, stack in previous.stacks.items():
-        yield partial(_retire_stack, metrics, route, stack, runtime.stacks.get(route))
+    for stack in previous.stacks.built():
+        name = stack.policy.name
+        yield partial(_retire_stack, metrics, name, stack, runtime.stacks.if_built(name))
 
 
 def _retire_backend(metrics: Metrics, name: str, *, is_gone: bool) -> None:

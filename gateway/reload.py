@@ -1,36 +1,38 @@
 """Hot reload: a changed policy file takes over whole, or not at all.
 
 Calls in flight finish on the policy they began with. A file that cannot be used changes nothing but a metric and
-a log line that says why.
+a log line that says why. However long a policy is, calls go on while it is read, checked and assembled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 from backends.errors import ConfigurationError
 from gateway.core import Core
 from gateway.gauges import retire_gauges
 from gateway.runtime import Resource, Runtime
+from gateway.slices import Slices
+from policies.sources import PolicyFiles
 
 _logger = logging.getLogger(__name__)
 
 
 class Reloader:
-    """Watches one policy file and swaps `core.runtime`.
+    """Watches the files of a policy and swaps `core.runtime`. One reload at a time: what changes or is asked for
+    meanwhile is one more, after it.
 
-    `build` loads the file and assembles a runtime next to the one given, raising ConfigurationError.
+    `build` reads the files and assembles a runtime next to the one given, raising ConfigurationError.
     """
 
-    def __init__(self, core: Core, path: Path, build: Callable[[Runtime], Runtime]) -> None:
+    def __init__(self, core: Core, files: PolicyFiles, build: Callable[[Runtime], Awaitable[Runtime]]) -> None:
         self._core = core
-        self._path = path
+        self._files = files
         self._build = build
         self._wanted = asyncio.Event()
-        self._seen = self._last_found = _fingerprint(path)
+        self._last_found = files.seen
         self._retired: set[Runtime] = set()
 
     def request(self) -> None:
@@ -41,10 +43,10 @@ class Reloader:
         """Watch until cancelled."""
         while True:
             asked = await self._wait_for_reason()
-            found = _fingerprint(self._path)
+            # In a thread, for there may be many, and a slow disk below them.
+            found = await asyncio.to_thread(self._files.fingerprint)
             # A file that is still being written is left alone until it has been the same twice.
-            if asked or (found != self._seen and found == self._last_found):
-                self._seen = found
+            if asked or (found != self._files.seen and found == self._last_found):
                 await self._reload()
             self._last_found = found
             await self._close_idle()
@@ -69,7 +71,7 @@ class Reloader:
         old = core.runtime
         new = None
         try:
-            new = self._build(old)
+            new = await self._build(old)
             await open_runtime(new, old)
         except ConfigurationError as error:
             core.metrics.policy_reloads.labels("refused").inc()
@@ -91,9 +93,11 @@ class Reloader:
         for runtime in [runtime for runtime in self._retired if runtime.in_flight == 0]:
             self._retired.discard(runtime)
             kept = {id(leaf) for other in (self._core.runtime, *self._retired) for leaf in _owned(other)}
+            slices = Slices(self._core.clock)
             for part in reversed(_owned(runtime)):
                 if id(part) not in kept:
                     await part.aclose()
+                    await slices.give_way()
 
 
 async def open_runtime(runtime: Runtime, previous: Runtime | None = None) -> None:
@@ -111,12 +115,4 @@ def show_revision(core: Core) -> None:
 
 def _owned(runtime: Runtime) -> list[Resource]:
     """In the order of opening: leaves, what stacks share, and the stacks (which own their tasks, never the others)."""
-    return [*runtime.leaves.values(), *runtime.resources, *(stack.backend for stack in runtime.stacks.values())]
-
-
-def _fingerprint(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return [*runtime.leaves.values(), *runtime.resources, *(stack.backend for stack in runtime.stacks.built())]

@@ -26,6 +26,22 @@ if TYPE_CHECKING:
     from policies.pool.prober import Prober
 
 
+class Stacks(Protocol):
+    """The stacks of a policy's routes, which come to be when they are asked for."""
+
+    def __getitem__(self, name: str) -> Stack:
+        """That of a route. Raises: KeyError."""
+
+    def get(self, name: str) -> Stack | None:
+        """That of a route, if there is such a route."""
+
+    def built(self) -> tuple[Stack, ...]:
+        """Those that there are by now, a stack behind those that it asks."""
+
+    def if_built(self, name: str) -> Stack | None:
+        """That of a route, if it has been asked for."""
+
+
 class Resource(Protocol):
     """Something that stacks share, opened before and closed after them."""
 
@@ -43,10 +59,12 @@ class Stack:
     policy: RoutePolicy
     backend: Backend
     timeouts: Timeouts
-    lists_models_from: tuple[Backend, ...]
-    """Its leaves: who to ask which models there are."""
+    leaves: tuple[Backend, ...]
+    """Who answers in the end."""
     pool: Pool
     """The innermost stage: what chooses among the leaves."""
+    below: tuple[Stack, ...]
+    """Those of other routes that it asks."""
     operations: frozenset[Operation]
     passes: PassRules
     """Which calls go on without being understood here."""
@@ -62,7 +80,7 @@ class Runtime:
     loaded: LoadedPolicy
     keyring: Keyring
     matcher: RouteMatcher
-    stacks: Mapping[str, Stack]
+    stacks: Stacks
     leaves: Mapping[str, Backend]
     model_labels: frozenset[str]
     """Models that the policy names: the only ones that become a metric label."""

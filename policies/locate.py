@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import yaml
 
@@ -36,6 +37,9 @@ _TAGS = frozenset(
 )
 
 
+_NO_STARTS: Mapping[str, int] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something wrong in a file: where it is, and what to do. Lines and columns count from 1; column 0 is unknown."""
@@ -44,31 +48,59 @@ class Problem:
     message: str
     line: int
     column: int = 0
+    source: str = ""
+    """The included file that it is in; "" for the file that was asked for."""
 
     def text(self, source: str) -> str:
-        """`file:line[:column]: path: message`, on one line."""
+        """`file:line[:column]: path: message`, on one line; `source` is the file that was asked for."""
         position = f"{self.line}:{self.column}" if self.column else str(self.line)
         path = f"{dotted(self.place)}: " if self.place else ""
         said = f"{path}{self.message}"
         # A key may hold line breaks and signs that steer a terminal.
         safe = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said)
-        return f"{source}:{position}: {safe}"
+        return f"{self.source or source}:{position}: {safe}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """From which included file an entry comes, and its position or key there."""
+
+    source: str
+    key: str | int
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file's data (None where it cannot be read at all), the line of each value, and what is wrong with its text."""
+    """A file's data (None where it cannot be read at all), the line of each value, and what is wrong with its text.
+
+    With what other files have added: `origins` has each of their entries, by the two parts of its place.
+    """
 
     data: object
     lines: Mapping[Place, int]
     problems: tuple[Problem, ...]
+    origins: Mapping[Place, Origin] = field(default_factory=dict)
+    num_values: int = 0
 
     def problem(self, place: Place, message: str) -> Problem:
         """A problem at that place, or on the line of the nearest place above it that the file has."""
         known = place
         while known and known not in self.lines:
             known = known[:-1]
-        return Problem(place, message, self.lines.get(known, 1))
+        line = self.lines.get(known, 1)
+        origin = self.origins.get(place[:2])
+        if origin is None:
+            return Problem(place, message, line)
+        return Problem((place[0], origin.key, *place[2:]), message, line, source=origin.source)
+
+    def source_of(self, place: Place) -> str:
+        """The included file that a place is in; "" for the file that was asked for."""
+        origin = self.origins.get(place[:2])
+        return origin.source if origin is not None else ""
+
+    def position(self, place: Place, source: str) -> str:
+        """`file:line` of a place that the document has; `source` is the file that was asked for."""
+        return f"{self.source_of(place) or source}:{self.lines[place]}"
 
     def value(self, place: Place) -> object:
         """What the file says there; None where it says nothing."""
@@ -88,10 +120,13 @@ def dotted(place: Place) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 
-def read_document(raw: bytes) -> Document:
-    """Parse one YAML file. Never raises: what is wrong is in `problems`."""
+def read_document(raw: bytes, starts: Mapping[str, int] = _NO_STARTS) -> Document:
+    """Parse one YAML file. Never raises: what is wrong is in `problems`.
+
+    `starts`: the position that the first item of a top-level list gets, if not 0.
+    """
     try:
-        return _read(raw)
+        return _read(raw, starts)
     except _UnreadableError as error:
         return Document(None, {}, (error.problem,))
 
@@ -102,7 +137,7 @@ class _UnreadableError(Exception):
         self.problem = Problem((), message, line, column)
 
 
-def _read(raw: bytes) -> Document:
+def _read(raw: bytes, starts: Mapping[str, int]) -> Document:
     if len(raw) > MAX_BYTES:
         raise _UnreadableError(f"the file is larger than {MAX_BYTES // 1024} KiB")
     text = _decode(raw)
@@ -116,11 +151,11 @@ def _read(raw: bytes) -> Document:
         raise _UnreadableError(f"this is not YAML: {what}", line, column) from error
     except yaml.YAMLError as error:
         raise _UnreadableError(f"this is not YAML: {' '.join(str(error).split())}") from error
-    builder = _Builder()
+    builder = _Builder(starts)
     data = builder.build(root, (), 0) if root is not None else None
     if data is None:
         raise _UnreadableError("the file is empty")
-    return Document(data, builder.lines, tuple(builder.problems.values()))
+    return Document(data, builder.lines, tuple(builder.problems.values()), num_values=builder.num_nodes)
 
 
 def _decode(raw: bytes) -> str:
@@ -157,10 +192,11 @@ def _check_depth(text: str) -> None:
 class _Builder:
     """Turns nodes into data. Aliases are written out, so the number of values made is what is bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, starts: Mapping[str, int]) -> None:
+        self._starts = starts
         self.lines: dict[Place, int] = {}
         self.problems: dict[tuple[int, str], Problem] = {}
-        self._num_nodes = 0
+        self.num_nodes = 0
 
     def build(self, node: yaml.Node, place: Place, depth: int) -> object:
         """The data of a node that stands at `place`."""
@@ -175,7 +211,8 @@ class _Builder:
             return mapping
         if isinstance(node, yaml.SequenceNode):
             items: list[object] = []
-            for index, item in enumerate(node.value):
+            start = self._starts.get(str(place[0]), 0) if len(place) == 1 else 0
+            for index, item in enumerate(node.value, start):
                 self.lines[(*place, index)] = item.start_mark.line + 1
                 items.append(self.build(item, (*place, index), depth + 1))
             return items
@@ -205,9 +242,9 @@ class _Builder:
         return pairs
 
     def _count(self, node: yaml.Node, depth: int) -> None:
-        self._num_nodes += 1
+        self.num_nodes += 1
         line = node.start_mark.line + 1
-        if self._num_nodes > MAX_NODES:
+        if self.num_nodes > MAX_NODES:
             raise _UnreadableError(f"more than {MAX_NODES} values, aliases written out", line)
         if depth > MAX_DEPTH:
             raise _UnreadableError(f"nested deeper than {MAX_DEPTH} levels, aliases written out", line)

@@ -46,6 +46,7 @@ class PassRules:
 
     def __init__(self, policy: PassthroughPolicy, *, is_shared: bool) -> None:
         """`is_shared`: the policy knows several tenants."""
+        self.is_shared = is_shared
         self.objects_are_owned = is_shared and policy.objects == "owned"
         patterns = [pattern for pattern in policy.allow if pattern != "defaults"]
         if len(patterns) < len(policy.allow):

@@ -23,8 +23,11 @@ class _Named:
     place: Place
 
 
-def check_references(document: Document) -> Iterator[Problem]:
-    """Names given twice, names that nothing bears, and fallbacks that lead back to themselves."""
+def check_references(document: Document, source: str) -> Iterator[Problem]:
+    """Names given twice, names that nothing bears, and fallbacks that lead back to themselves.
+
+    `source` is the file that was asked for.
+    """
     routes = _sections(document, ("routes",))
     keys = _sections(document, ("keys",))
     route_names = [named for place in routes for named in _texts(document, (*place, "name"))]
@@ -46,8 +49,8 @@ def check_references(document: Document) -> Iterator[Problem]:
     encoders += _texts(document, ("defaults", *_ENCODER_BACKEND))
     matched_keys = [named for place in routes for named in _texts(document, (*place, "match", "keys"))]
     matched_tenants = [named for place in routes for named in _texts(document, (*place, "match", "tenants"))]
-    yield from _twice("route", route_names, document)
-    yield from _twice("key", key_names, document)
+    yield from _twice("route", route_names, document, source)
+    yield from _twice("key", key_names, document, source)
     yield from _dangling("backend", [*refs, *encoders], known_backends, document)
     yield from _dangling("route", [*fallbacks, *degraded, *judges], [named.name for named in route_names], document)
     yield from _dangling("key", matched_keys, [named.name for named in key_names], document)
@@ -70,12 +73,14 @@ def _texts(document: Document, place: Place) -> list[_Named]:
     return [_Named(item, (*place, index)) for index, item in enumerate(items) if isinstance(item, str)]
 
 
-def _twice(what: str, names: Iterable[_Named], document: Document) -> Iterable[Problem]:
+def _twice(what: str, names: Iterable[_Named], document: Document, source: str) -> Iterable[Problem]:
     first: dict[str, Place] = {}
     for named in names:
         if named.name in first:
-            line = document.lines[first[named.name]]
-            yield document.problem(named.place, f"the {what} name {show(named.name)} is taken, see line {line}")
+            place = first[named.name]
+            is_here = document.source_of(place) == document.source_of(named.place)
+            at = f"line {document.lines[place]}" if is_here else document.position(place, source)
+            yield document.problem(named.place, f"the {what} name {show(named.name)} is taken, see {at}")
         else:
             first[named.name] = named.place
 

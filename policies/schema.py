@@ -325,6 +325,11 @@ class Policy(Config):
     """A whole policy file."""
 
     version: Literal[1] = Field(description="The version of this format.")
+    include: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
+        (),
+        description="Further files with `routes`, `keys` and `backends`, added behind this one's in this order: globs "
+        "over paths below this file's folder, `teams/*.yaml`; the files of one glob by name. Each has at least one.",
+    )
     backends: dict[Name, Annotated[BackendPolicy, BeforeValidator(_with_type)]] = Field(
         min_length=1, description="What answers, by name."
     )
@@ -336,8 +341,12 @@ class Policy(Config):
     routes: tuple[RoutePolicy, ...] = Field(min_length=1, description="Tried from top to bottom; the first match wins.")
 
     @model_validator(mode="after")
-    def _has_where_to_keep_batches(self) -> Self:
+    def _is_whole(self) -> Self:
+        self.check_whole()
+        return self
+
+    def check_whole(self) -> None:
+        """What its sections demand of each other. Raises: ValueError."""
         waiting = [route.name for route in self.routes if route.batch.mode == "provider"]
         if waiting and self.stores.ledger is None:
             raise ValueError(f'route "{waiting[0]}" has batch: provider, which needs `stores.ledger`')
-        return self

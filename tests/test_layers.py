@@ -144,7 +144,7 @@ def only_the_assembly_builds(module: Module) -> Iterator[str]:
 
     Commands about models serve nobody: they may call the engine, once they run.
     """
-    if module.layer == "gateway" and module.name != "gateway.assemble":
+    if module.layer == "gateway" and module.name not in ("gateway.assemble", "gateway.stacks"):
         for found in module.imports():
             is_called = found.kind == "function" and is_within(found.name, "backends.engine")
             if is_called and is_within(module.name, "gateway.cli"):

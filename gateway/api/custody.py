@@ -21,6 +21,7 @@ from gateway.runtime import Runtime, Stack
 from policies.objects import is_of_collection, object_in, objects_asked_for, objects_told
 from policies.owner import Owner
 from policies.passthrough import is_api_path
+from policies.schema import RoutePolicy
 
 _MAX_NAMED = 100
 """Different objects that one body may name."""
@@ -42,9 +43,10 @@ class Custody:
         owner = await self._owners.find(named) if named is not None else None
         if owner is None or owner.tenant != principal.tenant:
             return None
-        stacks = [runtime.stacks.get(owner.route), *runtime.stacks.values()]
-        holder = next((stack for stack in stacks if stack is not None and _has(stack, owner.backend)), None)
-        return (holder, owner.backend) if holder is not None else None
+        routes = [route.name for route in runtime.loaded.policy.routes if _has(route, owner.backend)]
+        if not routes:
+            return None
+        return runtime.stacks[owner.route if owner.route in routes else routes[0]], owner.backend
 
     def check_path(self, method: str, path: str, stack: Stack, pinned: str) -> None:
         """Raises: Forbidden or UnknownPath where nothing of the sort passes, UnknownObject where it is not known to be
@@ -73,7 +75,7 @@ class Custody:
                 if stack.passes.objects_are_owned:
                     raise _unknown(each, param)
                 continue
-            if (pinned and owner.backend != pinned) or not _has(stack, owner.backend):
+            if (pinned and owner.backend != pinned) or not _has(stack.policy, owner.backend):
                 raise InvalidRequest(
                     f'{param}: "{each}" is kept by another backend than this call goes to', param=param
                 )
@@ -116,8 +118,8 @@ async def _told(reply: Reply) -> object:
         return None
 
 
-def _has(stack: Stack, backend: str) -> bool:
-    return any(leaf.name == backend for leaf in stack.lists_models_from)
+def _has(route: RoutePolicy, backend: str) -> bool:
+    return any(part.ref == backend for part in route.backends)
 
 
 def _unknown(named: str, param: str | None = None) -> UnknownObject:

@@ -15,8 +15,9 @@ from gateway.api.respond import respond
 from gateway.auth import Principal
 from gateway.core import Core
 from gateway.incoming import Incoming
-from gateway.runtime import Runtime, Stack
+from gateway.runtime import Runtime
 from policies.globs import allows
+from policies.schema import RoutePolicy
 
 _GLOB_SIGNS = frozenset("*?[")
 _FRESH_S = 30.0
@@ -47,15 +48,15 @@ class Models:
         """Each model once, in the policy's order."""
         models: dict[str, dict[str, Any]] = {}
         asked = await self._listings_for(runtime)
-        for stack in runtime.stacks.values():
-            match = stack.policy.match
+        for route in runtime.loaded.policy.routes:
+            match = route.match
             if match.internal:
                 continue
             for name in match.models:
                 if _GLOB_SIGNS.isdisjoint(name):
                     models.setdefault(name, {"id": name, "object": "model", "created": 0, "owned_by": "slipstream"})
             globs = match.models or ("*",)
-            for backend in stack.lists_models_from:
+            for backend in _leaves_of(route, runtime):
                 for model in asked.get(id(backend), ()):
                     if len(models) < _MAX_MODELS and allows(globs, model["id"]):
                         models.setdefault(model["id"], model)
@@ -66,7 +67,9 @@ class Models:
         if self._listings_of != runtime.revision:
             self._listings.clear()
             self._listings_of = runtime.revision
-        backends = {id(backend): backend for stack in runtime.stacks.values() for backend in _behind_globs(stack)}
+        backends = {
+            id(backend): backend for route in runtime.loaded.policy.routes for backend in _behind_globs(route, runtime)
+        }
         now = self._core.clock.now()
         stale = [
             backend
@@ -105,12 +108,17 @@ class Models:
         return [model for model in data if _is_model(model)] if isinstance(data, list) else []
 
 
-def _behind_globs(stack: Stack) -> Iterable[Backend]:
-    match = stack.policy.match
-    has_glob = not match.models or any(not _GLOB_SIGNS.isdisjoint(name) for name in match.models)
-    if match.internal or not has_glob:
+def _leaves_of(route: RoutePolicy, runtime: Runtime) -> Iterable[Backend]:
+    return [runtime.leaves[name] for name in dict.fromkeys(part.ref for part in route.backends)]
+
+
+def _behind_globs(route: RoutePolicy, runtime: Runtime) -> Iterable[Backend]:
+    models = route.match.models
+    has_glob = not models or any(not _GLOB_SIGNS.isdisjoint(name) for name in models)
+    if route.match.internal or not has_glob:
         return ()
-    return [backend for backend in stack.lists_models_from if Operation.PASSTHROUGH in backend.capabilities.operations]
+    leaves = _leaves_of(route, runtime)
+    return [backend for backend in leaves if Operation.PASSTHROUGH in backend.capabilities.operations]
 
 
 def _is_model(model: object) -> bool:

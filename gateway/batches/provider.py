@@ -220,7 +220,7 @@ def _provider_lines(slices: Sequence[tuple[Path, LineRow]], endpoint: str, model
 
 def routes_with_provider(runtime: Runtime) -> list[str]:
     """Names of the routes whose lines are collected."""
-    return [name for name, stack in runtime.stacks.items() if stack.policy.batch.mode == "provider"]
+    return [route.name for route in runtime.loaded.policy.routes if route.batch.mode == "provider"]
 
 
 def _provider_of(stack: Stack) -> str:

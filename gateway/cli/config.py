@@ -37,7 +37,9 @@ def show(file: Path, effective: bool, no_env: bool) -> None:
       slipstream config show --effective policy.yaml
     """
     loaded = read_policy_or_exit(file, no_env=no_env)
-    written = effective_policy(loaded) if effective else _without_secrets(loaded.document.data)
+    written: dict[str, Any] = effective_policy(loaded) if effective else _without_secrets(loaded.document.data)
+    # All that was included is written out.
+    written = {name: section for name, section in written.items() if name != "include"}
     click.echo(yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120), nl=False)
 
 

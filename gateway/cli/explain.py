@@ -273,7 +273,7 @@ def _as_text(
     lines = [f"{asked.path}, {model}, {caller}", ""]
     if route is not None:
         index = loaded.policy.routes.index(route)
-        lines += [f"Route {route.name} ({loaded.path}:{loaded.document.lines['routes', index]})", ""]
+        lines += [f"Route {route.name} ({loaded.document.position(('routes', index), str(loaded.path))})", ""]
         lines += _tree(stages)
     elif asked.model and not _may_ask(loaded.policy, asked):
         lines.append(f'No route: key {asked.key} may not ask for "{asked.model}" (its `models`). Answer: 404.')

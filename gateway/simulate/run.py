@@ -172,14 +172,15 @@ class _Simulation:
     async def run(self, stretch: float) -> tuple[Outcome, ...]:
         """Every outcome, once all requests are over."""
         runtime = self._runtime
-        parts = [*runtime.leaves.values(), *runtime.resources, *(stack.backend for stack in runtime.stacks.values())]
+        shared = [*runtime.leaves.values(), *runtime.resources]
+        parts = [*shared, *(stack.backend for stack in runtime.stacks.built())]
         for part in parts:
             await part.open()
         try:
             async with asyncio.TaskGroup() as clients:
                 await self._send_all(clients, stretch)
         finally:
-            for part in reversed(parts):
+            for part in reversed([*shared, *(stack.backend for stack in runtime.stacks.built())]):
                 await part.aclose()
         self._progress(self._num_over, len(self._outcomes))
         return tuple(outcome for outcome in self._outcomes if outcome is not None)

@@ -116,6 +116,11 @@ class Pool:
         return self._name
 
     @property
+    def has_routing(self) -> bool:
+        """Whether its members are balanced by load, or counted for those that are."""
+        return self._routing is not None
+
+    @property
     def capabilities(self) -> Capabilities:
         """Every operation that some member answers, the smallest context where all are known, every header that some
         member reads.

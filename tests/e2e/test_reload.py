@@ -243,3 +243,74 @@ async def test_start_with_a_pipe_as_policy_ends_with_a_word() -> None:
 
             assert code == 1
             assert "it is a pipe with nothing in it" in gateway.stderr
+
+
+TEAM = "routes: [{{name: {name}, match: {{models: [{name}]}}, backends: [{{ref: own}}]}}]\n"
+
+
+async def test_included_file_that_changes_or_comes_is_taken_over(openai_server: OpenAIServer) -> None:
+    """Also where the one before it was refused: mending it is enough."""
+    own = OWN.replace('["*"]', "[main]")
+    async with start_gateway(own) as gateway, httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+
+        async def statuses() -> list[int]:
+            return [(await client.post(PATH, json=chat(model=name))).status_code for name in ("main", "blue", "red")]
+
+        assert await statuses() == [200, 404, 404]
+        blue, red = gateway.policy.with_name("blue.team"), gateway.policy.with_name("red.team")
+        blue.write_text(TEAM.format(name="blue"), encoding="utf-8")
+        assert await gateway.reload(own + "include: ['*.team']\n")
+        assert await statuses() == [200, 200, 404]
+
+        since = len(gateway.stderr)
+        red.write_text("routes: {}", encoding="utf-8")
+        await gateway.wait_stderr(r"red\.team:1: routes: \{\} - must be a list", since)
+        assert await statuses() == [200, 200, 404]
+        since = len(gateway.stderr)
+        red.write_text(TEAM.format(name="red"), encoding="utf-8")
+        await gateway.wait_stderr("is in force", since)
+        assert await statuses() == [200, 200, 200]
+        since = len(gateway.stderr)
+        blue.unlink()
+        await gateway.wait_stderr("is in force", since)
+        assert await statuses() == [200, 404, 200]
+
+
+async def test_route_that_has_not_changed_keeps_its_breaker(openai_server: OpenAIServer) -> None:
+    """A change elsewhere does not send calls to a backend that is known to be down."""
+    text = POLICY.format(url=openai_server.base_url, model="one")
+    breaker = "{consecutive_failures: 1, max_ejection_percent: 100}"
+    text = text.replace("model: one}]", f"model: one}}], retry: {{attempts: 0}}, circuit_breaker: {breaker}")
+    async with start_gateway(text) as gateway, httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+        openai_server.next(Behaviour(status=500))
+        assert (await client.post(PATH, json=chat())).status_code == 500
+        other = "  - {name: other, match: {models: [x]}, backends: [{ref: up}]}\n"
+
+        assert await gateway.reload(text + other)
+        assert (await client.post(PATH, json=chat())).status_code == 503
+        assert await gateway.reload((text + other).replace("model: one", "model: two"))
+        assert (await client.post(PATH, json=chat())).status_code == 200
+
+
+async def test_calls_go_on_beside_a_long_reload() -> None:
+    """Thousands of routes are read and checked while calls are answered: none waits for a good part of it."""
+    routes = "".join(
+        f"  - {{name: r{number}, match: {{models: [m{number}]}}, backends: [{{ref: own}}]}}\n" for number in range(2000)
+    )
+    own = "version: 1\nbackends: {own: {type: scripted}}\nroutes:\n"
+    own += "  - {name: all, match: {models: [m]}, backends: [{ref: own}]}\n"
+    async with start_gateway(own) as gateway, httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+        await client.post(PATH, json=chat())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        reloading = asyncio.create_task(gateway.reload(own + routes))
+        waits_s = []
+        while not reloading.done():
+            before = loop.time()
+            assert (await client.post(PATH, json=chat())).status_code == 200
+            waits_s.append(loop.time() - before)
+        assert await reloading
+        assert (await client.post(PATH, json=chat(model="m1999"))).status_code == 200
+
+        assert max(waits_s) < (loop.time() - began) / 3
+        assert len(waits_s) > 10

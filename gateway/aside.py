@@ -1,0 +1,30 @@
+"""Long work beside the event loop, in a thread that hardly delays it. For what is made anew as a whole: a policy."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_TURN_S = 0.0005
+"""How long the thread may compute before the event loop gets its turn. Python's own 5 ms would come several times in a
+request: each time that it has waited for a socket."""
+_NEVER = 1_000_000
+"""Collections of the younger generations before one of all: a pass over everything would stop the loop for as long as
+there are objects, and what is being made is no garbage."""
+
+
+async def run_aside(work: Callable[[], T]) -> T:
+    """The result of `work`, which runs in a thread of its own. One at a time, please."""
+    turn_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(_TURN_S)
+    gc.set_threshold(thresholds[0], thresholds[1], _NEVER)
+    try:
+        return await asyncio.to_thread(work)
+    finally:
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(turn_s)
