@@ -58,11 +58,17 @@ def objects_asked_for(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             waiting += [value for name, value in part.items() if name not in _NOT_OURS]
 
 
-def objects_told(answer: object, *, is_made: bool) -> list[str]:
+def may_name_objects(chat: Mapping[str, Any]) -> bool:
+    """Whether a chat's body may: it does so in parts of messages, and most messages are plain text."""
+    has_parts = any(type(message.get("content")) is list for message in chat["messages"])
+    return has_parts or not _OF_ANY_DEPTH.isdisjoint(chat)
+
+
+def objects_told(answer: Mapping[str, Any], *, is_made: bool) -> list[str]:
     """Ids of objects that an answer tells are the caller's: what came of its object, and where something `is_made`,
     that.
     """
-    if not isinstance(answer, dict) or answer.get("object") == "list":
+    if answer.get("object") == "list":
         return []
     found = [answer.get(name) for name in _CAME_OF]
     results = answer.get("result_files")

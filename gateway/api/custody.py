@@ -29,6 +29,19 @@ _MAX_ANSWER_BYTES = 256 * 1024
 """An answer that tells of a new object is not longer."""
 
 
+class _Answer(msgspec.Struct):
+    """The fields of an answer that may tell of an object; others are not looked at."""
+
+    object: Any = None
+    id: Any = None
+    thread_id: Any = None
+    output_file_id: Any = None
+    error_file_id: Any = None
+    result_files: Any = None
+    response: Any = None
+    file: Any = None
+
+
 class Custody:
     """One per process."""
 
@@ -92,16 +105,17 @@ class Custody:
             await self._owners.put(each, owner)
 
 
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
 def _may_tell(call: Call) -> bool:
     if call.operation is Operation.PASSTHROUGH:
         return call.method in ("GET", "POST") and is_of_collection(call.path)
-    assert call.body is not None, "an operation has a body"
-    store = call.body.get("store")
-    return bool(store) if call.operation is Operation.CHAT else store is not False
+    return call.body is not None and call.body.get("store") is not False
 
 
-async def _told(reply: Reply) -> object:
-    """What a whole answer says, or the first event of a stream; None where that is no JSON."""
+async def _told(reply: Reply) -> dict[str, Any]:
+    """What a whole answer says, or the first event of a stream; nothing where that is no JSON object."""
     body = reply.body
     if reply.stream is not None:
         content_type = reply.header(b"content-type") or b""
@@ -110,12 +124,10 @@ async def _told(reply: Reply) -> object:
             body = next((data for event in events if (data := event_data(event)) is not None), b"")
         elif b"json" in content_type:
             body = await reply.stream.peek(_MAX_ANSWER_BYTES)
-    if not body:
-        return None
     try:
-        return msgspec.json.decode(body)
+        return msgspec.structs.asdict(_decode_answer(body or b"{}"))
     except NOT_JSON:
-        return None
+        return {}
 
 
 def _has(route: RoutePolicy, backend: str) -> bool:

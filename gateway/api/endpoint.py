@@ -39,7 +39,7 @@ from gateway.multipart import find_model, is_form
 from gateway.relay import send_error, send_error_event, send_stream
 from gateway.runtime import Runtime, Stack
 from policies.admission.asked import ASKED_HEADERS, read_asked
-from policies.objects import is_of_collection
+from policies.objects import is_of_collection, may_name_objects
 from policies.passthrough import METHODS
 
 _logger = logging.getLogger(__name__)
@@ -135,8 +135,8 @@ class Endpoint:
         exchange.route = stack.policy.name
         if self._operation not in stack.operations:
             raise UnknownPath(f"the backends of this route do not answer {path}")
-        keeps = self._operation in _KEPT and Operation.PASSTHROUGH in stack.operations
-        if keeps:
+        names, keeps = self._concerns_objects(asked, stack)
+        if names:
             pinned = await self._check(method, plain_path, raw, asked, stack, principal, pinned)
         slo, priority = stack.slo, principal.priority
         if slo is not None:
@@ -187,6 +187,15 @@ class Endpoint:
             raise _unknown_model(asked.model) if asked.model else UnknownPath(f"no route takes {method} {path}")
         return runtime.stacks[route.name]
 
+    def _concerns_objects(self, asked: Asked, stack: Stack) -> tuple[bool, bool]:
+        """Whether the call may name what an upstream keeps, and whether it may have something kept."""
+        if self._operation not in _KEPT or Operation.PASSTHROUGH not in stack.operations:
+            return False, False
+        if self._operation is not Operation.CHAT or asked.body is None:
+            return True, True
+        # Most chats do neither.
+        return stack.passes.objects_are_owned and may_name_objects(asked.body), bool(asked.body.get("store"))
+
     async def _check(
         self, method: str, path: str, raw: bytes, asked: Asked, stack: Stack, principal: Principal, pinned: str
     ) -> str:
@@ -196,8 +205,6 @@ class Endpoint:
             self._custody.check_path(method, path, stack, pinned)
             if are_owned and raw and not asked.is_read and is_of_collection(path):
                 raise InvalidRequest(f"the body of {method} {path} cannot be read: send JSON, or a form")
-        elif self._operation is Operation.CHAT and not (are_owned and (b"file_id" in raw or b"\\u" in raw)):
-            return ""
         return await self._custody.check_body(asked.body, stack, principal, pinned) if asked.body else pinned
 
     async def _ask_and_relay(
