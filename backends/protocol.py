@@ -112,6 +112,7 @@ class Facts:
         "conceal",
         "fallback_route",
         "first_token_at",
+        "may_quote",
         "semantic",
         "sent_at",
         "stopwatch",
@@ -132,6 +133,8 @@ class Facts:
         self.cache_age_s: float | None = None
         # Takes out of an error what its client must not see; who shows words of an upstream's error asks it first.
         self.conceal: Callable[[bytes], bytes] | None = None
+        # A stream has said that it failed, or is not read: what passes from now on is to be concealed.
+        self.may_quote = False
         self.fallback_route: str | None = None
         self.semantic: SemanticFacts | None = None
         self.sent_at: float | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
 
 from starlette.types import Send
@@ -16,7 +15,6 @@ from gateway.connection import ClientConnection
 from gateway.usage_chunk import UsageChunkFilter
 
 JSON_HEADER = (b"content-type", b"application/json")
-_ERROR = b'"error"'
 _EVENT_STREAM = b"text/event-stream"
 
 
@@ -48,7 +46,7 @@ async def send_stream(
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     try:
         if is_sse:
-            await _pump_events(connection, stream, UsageChunkFilter(hides_usage=hides_usage), facts.conceal)
+            await _pump_events(connection, stream, UsageChunkFilter(hides_usage=hides_usage), facts)
         else:
             while piece := await stream.read():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -75,8 +73,9 @@ async def _pump_events(
     connection: ClientConnection,
     stream: Stream,
     usage_filter: UsageChunkFilter,
-    conceal: Callable[[bytes], bytes] | None,
+    facts: Facts,
 ) -> None:
+    conceal = facts.conceal
     flow, feed, write_chunk = connection.flow, usage_filter.feed, connection.write_chunk
 
     def receive(piece: bytes) -> bool:
@@ -84,9 +83,7 @@ async def _pump_events(
             # This task is on the way to being cancelled; what it would read until then is not to be paid for.
             return False
         if out := feed(piece):
-            if conceal is not None and _ERROR in out:
-                out = conceal(out)
-            write_chunk(out)
+            write_chunk(conceal(out) if facts.may_quote and conceal is not None else out)
         return not flow.write_paused
 
     try:

@@ -31,13 +31,15 @@ class UsageChunkFilter:
     An unfinished event waits for its rest, at most 64 KiB of it: a usage chunk is never that long.
     """
 
-    __slots__ = ("_finish", "_held", "_hides_usage", "_passing")
+    __slots__ = ("_finish", "_held", "_hides_usage", "_is_new", "_passing", "_seeks")
 
     def __init__(self, *, hides_usage: bool = True) -> None:
         self._hides_usage = hides_usage
         self._held = b""
         self._passing = False
         self._finish = b""
+        self._is_new = True
+        self._seeks = hides_usage
 
     def feed(self, piece: bytes) -> bytes:
         """What may be sent on now; perhaps nothing yet."""
@@ -55,8 +57,13 @@ class UsageChunkFilter:
         else:
             self._passing = False
         at = piece.find(_USAGE) if self._hides_usage else -1
-        if self._hides_usage and (self._finish or _FINISH in piece):
-            return self._with_fingerprint(piece, at)
+        if self._seeks:
+            if self._is_new and piece:
+                self._is_new = False
+                # Most servers name it in every event; then there is nothing to put back.
+                self._seeks = _FINGERPRINT not in piece
+            if self._finish or _FINISH in piece:
+                return self._with_fingerprint(piece, at)
         return self._without_usage(piece, at)[0] if at >= 0 else piece
 
     def whole(self) -> bytes:

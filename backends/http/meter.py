@@ -134,7 +134,7 @@ class StreamMeter:
 
     def _read_responses(self, block: bytes) -> None:
         if _RESPONSES_FAILS.search(block) is not None:
-            self.failed = True
+            self.failed = self._facts.may_quote = True
         self._read_usage(block)
         if _RESPONSES_ENDS.search(block) is not None:
             self._num_finished = 1
@@ -169,7 +169,7 @@ class StreamMeter:
     def _read_errors(self, block: bytes) -> None:
         for begin, end in find_events(block, _ERROR, block.find(_ERROR)):
             if error_of(block[begin:end]) is not None:
-                self.failed = True
+                self.failed = self._facts.may_quote = True
 
 
 def error_of(event: bytes) -> bytes | None:

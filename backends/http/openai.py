@@ -299,6 +299,7 @@ class OpenAIBackend:
         call.facts.first_token_at = self._clock.now()
         exchange.idle_s = call.timeouts.stream_idle_s
         if call.operation not in _COUNTED:
+            call.facts.may_quote = True
             return Reply(exchange.status, headers, stream=Stream(exchange, first=first, push=exchange.forward))
         responses = call.operation is Operation.RESPONSES
         meter = StreamMeter(call.facts, responses=responses, num_choices=_num_choices(call))

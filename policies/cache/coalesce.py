@@ -207,6 +207,7 @@ class Reader:
                 raise ClientGone("the client reads too slowly for an answer that it shares with others")
             piece, self.num_pieces = flight.pieces_from(self.num_pieces)
             if piece:
+                self._facts.may_quote = flight.call.facts.may_quote
                 self.num_read = flight.num_bytes
                 flight.make_room()
                 return piece

@@ -189,7 +189,8 @@ class _Relay:
         self._of = of
 
     def feed(self, piece: bytes) -> None:
-        """Nothing to learn from the words."""
+        """One piece; what they say is not looked at."""
+        self._into.may_quote = self._of.may_quote
 
     def end(self, how: StreamEnd) -> None:
         """The stream has ended."""
@@ -244,6 +245,7 @@ def _adopt(into: Facts, of: Facts, outcome: Outcome) -> None:
     into.upstream_request_id = of.upstream_request_id
     into.usage = of.usage
     into.conceal = of.conceal
+    into.may_quote = of.may_quote
     into.stream_end = of.stream_end
     if into.sent_at is None:
         into.sent_at = of.sent_at
