@@ -7,6 +7,7 @@ A pool waits where a call that is not answered can still go to somebody else.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -20,6 +21,8 @@ from backends.stream import StreamEnd
 _MAX_WORDS_CHARS = 2000
 _MAX_WITHOUT_CONTENT_BYTES = 64 * 1024
 """What has sent so much is at work, whatever it says."""
+_WORDS = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"[^"]|"tool_calls": ?\[\{')
+"""What nearly every first content has; where it is found, nothing has to be decoded."""
 _BEGINNINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
 _WITH_CHOICES = frozenset({Operation.CHAT, Operation.COMPLETION})
 
@@ -76,7 +79,10 @@ def has_content(arrived: bytes, operation: Operation) -> bool:
 
     Raises: UpstreamErrorEvent where one says that there will be no answer.
     """
-    for event in split_events(arrived[: whole_events_end(arrived)]):
+    end = whole_events_end(arrived)
+    if operation is not Operation.RESPONSES and b'"error"' not in arrived and _WORDS.search(arrived, 0, end):
+        return True
+    for event in split_events(arrived[:end]):
         data = event_data(event)
         if data is not None and (data == DONE or _says_something(data, operation)):
             return True

@@ -91,6 +91,7 @@ class Pool:
         self._policy = retry
         num_in_rotation = sum(member.weight > 0 for member in members)
         self._onward = onward_of(retry, num_in_rotation, falls_back_on)
+        self._leaves_the_silent = self._onward.leaves_the_silent
         self._holds_back = self._onward.holds_back or hedging is not None
         self._limits = AttemptLimits(len(members), clock, is_patient=not limits_first_token)
         self._clock = clock
@@ -207,7 +208,8 @@ class Pool:
             )
         tried = [index]
         if self._hedging is None or demand is None:
-            outcome = await self._attempt(index, call, demand, trip=trip, may_go_on=self._may_go_on(call, tried))
+            may_go_on = self._leaves_the_silent and self._may_go_on(call, tried)
+            outcome = await self._attempt(index, call, demand, trip=trip, may_go_on=may_go_on)
         else:
             outcome = await self._attempt_hedged(tried, call, demand, trip)
         if isinstance(outcome, Reply) and outcome.status < 400:
@@ -270,7 +272,7 @@ class Pool:
                 await failed.aclose()
             if trip is None and replica is not None and demand is not None:
                 trip = replica.begin(demand, self._clock.now())
-            began_at = self._clock.now()
+            began_at = self._clock.now() if self._holds_back else 0.0
             reply = await member.backend.send(call)
             if self._holds_back and reply.status < 400 and call.operation in _SAYS_SOMETHING:
                 left_s = began_at + call.timeouts.first_token_s - self._clock.now()
