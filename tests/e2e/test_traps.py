@@ -349,12 +349,14 @@ async def test_embeddings_come_in_the_form_that_was_asked(client: httpx.AsyncCli
 
 
 async def test_slow_first_token_is_waited_for(gateway: Gateway) -> None:
-    """Trap 17: the defaults leave a model minutes to begin, not five seconds."""
+    """Trap 17: the defaults leave a model with nobody else to ask minutes to begin, not five seconds."""
+    from backends.protocol import Timeouts
     from policies.schema import TimeoutsPolicy
 
     timeouts = TimeoutsPolicy()
 
-    assert timeouts.first_token >= 120
+    assert timeouts.first_token is None
+    assert Timeouts().first_token_s >= 120
     assert timeouts.total >= 600
 
 
