@@ -14,9 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
+import msgspec
+
 from backends.clock import Clock
 from backends.errors import ClientGone, SlipstreamError, TotalTimeout, Unauthorized, UnknownModel, UpstreamGarbage
 from backends.protocol import Call, Operation, Priority, Reply
+from gateway.api.custody import Custody
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.callers import caller_of, stack_for
 from gateway.batches.file_store import FileStore
@@ -59,6 +62,7 @@ class LineCalls:
         retry_after: RetryAfter,
     ) -> None:
         self._core = core
+        self._custody = Custody(core.owners)
         self._store = store
         self._files = files
         self._room = room
@@ -151,6 +155,9 @@ class LineCalls:
             exchange.model_label = line.model
         raw = await asyncio.to_thread(read_slice, self._files.input_path(batch.id), line.offset, line.num_bytes)
         call = self._call(batch, read_request(raw).raw, stack, exchange)
+        if call.body is not None and Operation.PASSTHROUGH in stack.operations:
+            pinned = await self._custody.check_body(call.body, stack, caller, "")
+            call = msgspec.structs.replace(call, pinned=pinned)
         try:
             # For backends that do not hold their deadline.
             async with asyncio.timeout(call.deadline - self._core.clock.now() + GRACE_S):

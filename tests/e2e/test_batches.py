@@ -293,6 +293,18 @@ async def test_batch_line_that_is_refused_is_in_the_error_file(red: AsyncOpenAI,
     assert (done.request_counts.completed, done.request_counts.failed) == (1, 2)
 
 
+async def test_batch_line_names_no_file_of_another_tenant(red: AsyncOpenAI, provider: BatchProvider) -> None:
+    """As in any other call: what it has not made is not there."""
+    messages = [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-of-nobody"}}]}]
+    asked = line("a", model="live")
+    asked["body"]["messages"] = messages
+    batch = await wait(red, await make(red, [asked]), "completed")
+    failed = await results(red, batch.error_file_id)
+
+    assert failed["a"]["response"]["status_code"] == 404
+    assert failed["a"]["response"]["body"]["error"]["code"] == "not_found"
+
+
 async def test_batch_calls_wait_out_429_and_have_few_at_once(
     red: AsyncOpenAI, provider: BatchProvider, gateway: Gateway
 ) -> None:
