@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,11 +21,21 @@ there are objects, and what is being made is no garbage."""
 
 async def run_aside(work: Callable[[], T]) -> T:
     """The result of `work`, which runs in a thread of its own. One at a time, please."""
-    turn_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    turn_s = sys.getswitchinterval()
     sys.setswitchinterval(_TURN_S)
+    try:
+        with without_full_collections():
+            return await asyncio.to_thread(work)
+    finally:
+        sys.setswitchinterval(turn_s)
+
+
+@contextmanager
+def without_full_collections() -> Iterator[None]:
+    """No pass over all objects meanwhile; what dies young is collected as ever."""
+    thresholds = gc.get_threshold()
     gc.set_threshold(thresholds[0], thresholds[1], _NEVER)
     try:
-        return await asyncio.to_thread(work)
+        yield
     finally:
         gc.set_threshold(*thresholds)
-        sys.setswitchinterval(turn_s)

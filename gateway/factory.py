@@ -15,7 +15,7 @@ from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.access_log import AccessLog
 from gateway.app import Application
-from gateway.aside import run_aside
+from gateway.aside import run_aside, without_full_collections
 from gateway.assemble import (
     Prepared,
     assemble,
@@ -49,7 +49,8 @@ def load(settings: Settings, registry: Registry, files: PolicyFiles | None = Non
     def settings_of(kind: str) -> type[Config]:
         return registry.kind(kind).config
 
-    loaded = check_source(files.read(), files.path, environment(), settings_of)
+    with without_full_collections():
+        loaded = check_source(files.read(), files.path, environment(), settings_of)
     stores = loaded.policy.stores
     if settings.workers > 1 and stores.semantic.folder is not None and stores.redis is None:
         raise ConfigurationError(
