@@ -22,7 +22,7 @@ class Vitals:
 
     def __init__(self, loops: Mapping[str, Callable[[], Awaitable[None]]], clock: Clock) -> None:
         self.failure: str | None = None
-        self._loops = [Loop(name, run, clock) for name, run in loops.items()]
+        self._loops = {Loop(name, clock): run for name, run in loops.items()}
         self._strays = Failures("event_loop", clock)
         self._is_closing = False
 
@@ -34,8 +34,8 @@ class Vitals:
     def start(self) -> None:
         """Begin, on the running event loop, whose own failures are counted from here on."""
         asyncio.get_running_loop().set_exception_handler(self._note_stray)
-        for loop in self._loops:
-            loop.start().add_done_callback(self._note_end)
+        for loop, run in self._loops.items():
+            loop.start(run).add_done_callback(self._note_end)
 
     async def aclose(self) -> None:
         """End every loop. Safe to call twice."""

@@ -42,12 +42,12 @@ class Autoscale:
             if routing is not None:
                 limit_s = (route.slo or SloPolicy()).ttft
                 self._pools[route.name] = _Pool(routing.replicas, admission.gates.get(route.name), limit_s)
-        self.loop = Loop("autoscale", self._run, clock)
+        self.loop = Loop("autoscale", clock)
         """What looks."""
 
     async def open(self) -> None:
         """Begin to look."""
-        self.loop.start()
+        self.loop.start(self._run)
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice."""

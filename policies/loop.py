@@ -12,14 +12,13 @@ _PAUSE_S = 1.0
 
 
 class Loop:
-    """Calls `run`, which goes on for ever, from `start` to `aclose`; a second after it has failed, it is called again.
+    """Calls what goes on for ever from `start` to `aclose`; a second after it has failed, it is called again.
 
     `name` is what log and metrics call it.
     """
 
-    def __init__(self, name: str, run: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock) -> None:
         self.failures = Failures(name, clock)
-        self._run = run
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
@@ -28,9 +27,12 @@ class Loop:
         """What it is called."""
         return self.failures.work
 
-    def start(self) -> asyncio.Task[None]:
-        """Begin. The task ends when it is closed, or else by what nothing can go on after."""
-        self._task = asyncio.get_running_loop().create_task(self._keep_running(), name=self.name)
+    def start(self, run: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Begin. The task ends when it is closed, or else by what nothing can go on after.
+
+        Only the task holds `run`, so an owner whose method it is goes without the garbage collector once it is closed.
+        """
+        self._task = asyncio.get_running_loop().create_task(self._keep_running(run), name=self.name)
         return self._task
 
     async def aclose(self) -> None:
@@ -40,16 +42,21 @@ class Loop:
             await asyncio.wait([self._task])
             self._task = None
 
-    async def _keep_running(self) -> None:
+    async def _keep_running(self, run: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await self._run()
+                await run()
             except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
+                if _is_being_ended():
                     raise
                 # What it waited for was cancelled, not the loop.
                 self.failures.note(error)
             except Exception as error:  # the border of background work: later turns are needed
                 self.failures.note(error)
             await self._clock.sleep(_PAUSE_S)
+
+
+def _is_being_ended() -> bool:
+    """Whether the running task is cancelled. No frame may hold it: its error holds the frame, and it holds the error."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

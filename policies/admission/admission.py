@@ -61,6 +61,9 @@ class Admission:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # They know this by its methods, and cycles would outlive the policy.
+        self._watchers.clear()
+        self._gates = {}
 
     def dispatch(self) -> None:
         """Let in all who can go now, in their order; a line whose first cannot go waits as a whole."""

@@ -58,7 +58,7 @@ class KvFeed:
         """Whether the engine's socket is there; an engine with nothing to say is silent."""
         self._counts: Counter[Happening] = Counter()
         self._mirror = KvMirror(index, slots, text, self._counts)
-        self.loop = Loop("kv_feed", self._run, clock)
+        self.loop = Loop("kv_feed", clock)
         """What follows."""
         self._context: zmq.asyncio.Context | None = None
         self._last: int | None = None
@@ -67,7 +67,7 @@ class KvFeed:
     async def open(self) -> None:
         """Begin to listen, whether anybody speaks or not."""
         self._context = zmq.asyncio.Context()
-        self.loop.start()
+        self.loop.start(self._run)
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice."""

@@ -75,17 +75,15 @@ class Prober:
 
     def __init__(self, patients: Mapping[str, Patient], clock: Clock, random: Random) -> None:
         self.patients = dict(patients)
-        self.loops = tuple(
-            Loop("prober", partial(self._look_after, patient), clock) for patient in self.patients.values()
-        )
+        self.loops = tuple(Loop("prober", clock) for _ in self.patients)
         """One for each, so that what one backend's check comes to is nothing to the others."""
         self._clock = clock
         self._random = random
 
     async def open(self) -> None:
         """Begin to ask."""
-        for loop in self.loops:
-            loop.start()
+        for loop, patient in zip(self.loops, self.patients.values(), strict=True):
+            loop.start(partial(self._look_after, patient))
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice."""

@@ -34,8 +34,8 @@ async def test_loop_begins_again_after_each_failure_until_it_is_closed(clock: Fa
                 return
         await clock.sleep(1e9)
 
-    loop = Loop("work", work, clock)
-    task = loop.start()
+    loop = Loop("work", clock)
+    task = loop.start(work)
     await clock.advance(10.0)
     is_alive = not task.done()
     await loop.aclose()
@@ -57,8 +57,8 @@ async def test_loop_ends_by_what_is_no_exception(clock: FakeClock) -> None:
     async def work() -> None:
         raise Poison
 
-    loop = Loop("work", work, clock)
-    task = loop.start()
+    loop = Loop("work", clock)
+    task = loop.start(work)
     await asyncio.wait([task])
 
     assert isinstance(task.exception(), Poison)

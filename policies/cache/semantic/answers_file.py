@@ -61,7 +61,7 @@ class FileAnswerStore:
         self._on_gone = on_gone
         self._memory = make(self._gone)
         self._changes: list[_Change] = []
-        self._loop = Loop("semantic_answers", self._write_until_cancelled, clock)
+        self._loop = Loop("semantic_answers", clock)
         self._is_open = False
         self._writing = asyncio.Lock()
         self._errors = 0
@@ -82,7 +82,7 @@ class FileAnswerStore:
                 answer = _DECODER.decode(packed)
                 self._memory.put(answer)
                 self._memory.record(answer.question.scope, answer.id, good=good, bad=bad, served=served)
-        self._loop.start()
+        self._loop.start(self._write_until_cancelled)
         self._is_open = True
 
     async def aclose(self) -> None:

@@ -158,7 +158,7 @@ class Semantics:
             before = self._previous.spaces.get(key) if self._previous is not None else None
             self.spaces[key] = before or VectorSpace(
                 BatchingEncoder(self._model(encoder, leaves), max_waiting=encoder.max_waiting),
-                self._index,
+                partial(_index, self._stores, self.shared, self._clock),
             )
         return self.spaces[key]
 
@@ -178,37 +178,6 @@ class Semantics:
         )
         return ProcessModel(load, self._clock)
 
-    def _index(self, encoder: Encoder) -> Index:
-        """The index of an encoder that is open."""
-        stores = self._stores
-        folder = stores.semantic.folder if stores.redis is None else None
-        name = hashlib.sha256(encoder.fingerprint.encode()).hexdigest()[:16]
-        memory = MemoryIndex(
-            encoder.dimension,
-            encoder.fingerprint,
-            self._clock,
-            snapshot=Path(folder) / f"vectors-{name}" if folder is not None else None,
-        )
-        if self.shared.link is None:
-            return memory
-        return RedisIndex(
-            self.shared.link,
-            memory,
-            self._clock,
-            origin=self.shared.origin,
-            fingerprint=encoder.fingerprint,
-            dimension=encoder.dimension,
-            ttl_s=self.shared.quotas.ttl_s,
-        )
-
-    def _decider(self, policy: SemanticPolicy) -> Decider:
-        if policy.mode == "static":
-            return Static(policy.threshold, self._random, guard=policy.guard)
-        rate = policy.max_wrong_hit_rate if policy.min_precision is None else None
-        bound = Bound(max_wrong_hit_rate=rate, min_precision=policy.min_precision)
-        mode: Literal["observe", "verified"] = "observe" if policy.mode == "observe" else "verified"
-        return Verified(bound, self._random, mode=mode, guard=policy.guard)
-
     def _book(self, route: str, policy: SemanticPolicy) -> Book:
         """The route's book: the one before where the decision stays what it is, else a new one with what it knew."""
         fields = {name: getattr(policy, name) for name in _DECISION_FIELDS}
@@ -217,6 +186,38 @@ class Semantics:
             self.books[route] = before
         else:
             dumps = before[1].dumps() if before is not None else None
-            fresh = partial(self._decider, policy)
+            fresh = partial(_decider, self._random, policy)
             self.books[route] = (fields, Book(fresh, self.shared.states, dumps))
         return self.books[route][1]
+
+
+def _index(stores: StoresPolicy, shared: Shared, clock: Clock, encoder: Encoder) -> Index:
+    """The index of an encoder that is open. No method: the next policy takes it over, and must not keep this one."""
+    folder = stores.semantic.folder if stores.redis is None else None
+    name = hashlib.sha256(encoder.fingerprint.encode()).hexdigest()[:16]
+    memory = MemoryIndex(
+        encoder.dimension,
+        encoder.fingerprint,
+        clock,
+        snapshot=Path(folder) / f"vectors-{name}" if folder is not None else None,
+    )
+    if shared.link is None:
+        return memory
+    return RedisIndex(
+        shared.link,
+        memory,
+        clock,
+        origin=shared.origin,
+        fingerprint=encoder.fingerprint,
+        dimension=encoder.dimension,
+        ttl_s=shared.quotas.ttl_s,
+    )
+
+
+def _decider(random: Random, policy: SemanticPolicy) -> Decider:
+    if policy.mode == "static":
+        return Static(policy.threshold, random, guard=policy.guard)
+    rate = policy.max_wrong_hit_rate if policy.min_precision is None else None
+    bound = Bound(max_wrong_hit_rate=rate, min_precision=policy.min_precision)
+    mode: Literal["observe", "verified"] = "observe" if policy.mode == "observe" else "verified"
+    return Verified(bound, random, mode=mode, guard=policy.guard)
