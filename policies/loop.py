@@ -57,6 +57,6 @@ class Loop:
 
 
 def _is_being_ended() -> bool:
-    """Whether the running task is cancelled. No frame may hold it: its error holds the frame, and it holds the error."""
+    """Whether the running task is cancelled. No frame may hold it: its error holds the frame, it the error."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -32,6 +32,8 @@ _MAX_WAITING = 1000
 _RECONNECT_MS, _RECONNECT_MAX_MS = 100, 5000
 _KEEPALIVE_S = 15
 _PAUSE_S = 5.0
+_ABSENT_S = 10.0
+"""How often is looked whether an engine is there at all."""
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class KvFeed:
         self._mirror = KvMirror(index, slots, text, self._counts)
         self.loop = Loop("kv_feed", clock)
         """What follows."""
+        self._watch = Loop("kv_feed", clock)
         self._context: zmq.asyncio.Context | None = None
         self._last: int | None = None
         self._replayed = -1
@@ -68,9 +71,11 @@ class KvFeed:
         """Begin to listen, whether anybody speaks or not."""
         self._context = zmq.asyncio.Context()
         self.loop.start(self._run)
+        self._watch.start(self._tell_absence)
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice."""
+        await self._watch.aclose()
         await self.loop.aclose()
         if self._context is not None:
             self._context.destroy(linger=0)
@@ -94,6 +99,19 @@ class KvFeed:
             except zmq.ZMQError as error:
                 _logger.warning("the KV events of backend %s cannot be followed: %s", self._name, error)
             await self._clock.sleep(_PAUSE_S)
+
+    async def _tell_absence(self) -> None:
+        """Say so once where nobody is there: it looks like an engine that has nothing to say."""
+        is_told = False
+        while True:
+            await self._clock.sleep(_ABSENT_S)
+            if not self.is_live and not is_told:
+                _logger.warning(
+                    "the KV events of backend %s: nobody is at %s; what it holds is guessed until somebody is",
+                    self._name,
+                    self._config.endpoint,
+                )
+            is_told = not self.is_live
 
     async def _follow(self, context: zmq.asyncio.Context) -> None:
         with context.socket(zmq.SUB) as socket:

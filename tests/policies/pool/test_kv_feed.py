@@ -18,6 +18,7 @@ from policies.pool.engine_text import EngineText
 from policies.pool.kv_feed import KvFeed
 from policies.pool.kv_mirror import Happening
 from policies.pool.prefix_index import PrefixIndex
+from tests.support.clock import FakeClock
 from tests.support.engine_words import Words, call_for, words
 from tests.support.kv_engine import PagedCache, Publisher, encode_batch, encode_event
 
@@ -218,6 +219,25 @@ async def test_feed_doubts_and_goes_on_after_nonsense() -> None:
 
         assert engine.count("nonsense") == 4
         assert (engine.depth(A), engine.feed.num_blocks) == (2, 2)
+
+
+async def test_feed_of_an_engine_that_is_not_there_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """After a while, with the address, and not again and again; an engine that is silent looks just the same."""
+    config = KvEventsConfig(endpoint="tcp://127.0.0.1:9", tokenizer="here")
+    index, clock = PrefixIndex(), FakeClock()
+    feed = KvFeed(
+        "gpu", config, [index.add(1000)], EngineText(config, lambda folder: Words()), index=index, clock=clock
+    )
+    await feed.open()
+    await clock.advance(5.0)
+    early = list(caplog.messages)
+    await clock.advance(120.0)
+    await feed.aclose()
+
+    assert early == []
+    assert caplog.messages == [
+        "the KV events of backend gpu: nobody is at tcp://127.0.0.1:9; what it holds is guessed until somebody is"
+    ]
 
 
 async def test_feed_of_an_engine_that_is_not_there_costs_nothing_and_closes() -> None:
