@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from weakref import WeakMethod
 
 import msgspec
 
@@ -233,3 +234,14 @@ class CircuitBreaker:
             return False
         self._share -= 1
         return True
+
+
+def weakly(may_open: Callable[[], bool]) -> Callable[[], bool]:
+    """A method to ask that is known weakly: a cycle of breakers and their pool would outlive its policy."""
+    method = WeakMethod(may_open)
+
+    def ask() -> bool:
+        found = method()
+        return found is None or found()
+
+    return ask

@@ -6,12 +6,11 @@ Built by assembly, around backends that it does not own; sits just above them in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
 from random import Random
-from weakref import WeakMethod
 
 import msgspec
 
@@ -21,7 +20,7 @@ from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Sta
 from policies.pool.balance import Balancer, max_ejected
 from policies.pool.balancers import Balancers
 from policies.pool.blame import report_end, report_failure
-from policies.pool.breaker import CircuitBreaker
+from policies.pool.breaker import CircuitBreaker, weakly
 from policies.pool.classify import Outcome
 from policies.pool.demand import Demand, prompt_cache_key
 from policies.pool.entrance import Entrance
@@ -101,8 +100,7 @@ class Pool:
         # With fallbacks somebody is left though all members are out.
         most_percent = 100 if "error" in self._onward.falls_back_on else breaker.max_ejection_percent
         self._max_ejected = max_ejected(num_in_rotation, most_percent)
-        # Known weakly: a cycle of a pool and its breakers would outlive its policy.
-        may_eject = partial(_unless_gone, WeakMethod(self._may_eject))
+        may_eject = weakly(self._may_eject)
         self._breakers = tuple(CircuitBreaker(breaker, clock, may_eject, is_new=member.is_new) for member in members)
         self._balancers = Balancers(self._members, self._breakers, routing)
         self._sent = 0
@@ -386,11 +384,6 @@ class Pool:
 
     def _may_eject(self) -> bool:
         return sum(not breaker.is_closed for breaker in self._breakers) < self._max_ejected
-
-
-def _unless_gone(method: WeakMethod[Callable[[], bool]]) -> bool:
-    found = method()
-    return found is None or found()
 
 
 def _labels(members: Sequence[Member]) -> list[str]:
