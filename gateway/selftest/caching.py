@@ -31,7 +31,7 @@ async def tenants(bench: Bench) -> Outcome:
     keys = way.tenants()
     if len(keys) < 2:
         return skipped("this policy has one tenant", "give keys a `tenant` where callers must not share")
-    count = bench.count(30, 2000)
+    count = bench.count(30, 1000)
     leaks: list[str] = []
     async with bench.gateway() as child:
 

@@ -25,7 +25,7 @@ _MAX_NEW_SERIES = 60
 async def labels(bench: Bench) -> Outcome:
     """Random models, keys, paths, users and headers: no series is made of what a client says."""
     way = bench.subject.way
-    count = bench.count(200, 20_000)
+    count = bench.count(200, 10_000)
     async with bench.gateway() as child:
 
         async def once(number: int) -> None:
