@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 
 from gateway.selftest.answers import error_body
 from gateway.selftest.bench import Bench, Target, ask_way, chat, target_of
 from gateway.selftest.check import Check
 from gateway.selftest.client import Client, request_bytes
 from gateway.selftest.run import CHAT
-from gateway.selftest.upstream import Lie
-from gateway.selftest.verdict import Outcome, failed, passed
+from gateway.selftest.upstream import Asked, Lie
+from gateway.selftest.verdict import Outcome, failed, partial, passed
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 _PROMPT_CANARY = "prompt-canary-5f1d"
+_GOOD_WITH_KEY = "header that quotes the key"
 _ANSWER_CANARY = "answer-canary-77ab"
 
 
@@ -77,15 +80,14 @@ async def canaries(bench: Bench) -> Outcome:
     found: list[str] = []
     async with bench.gateway(bench.policy(way, cache=None, fallbacks=None, retry={"attempts": 0})) as child:
         upstream_keys = [key for key in bench.subject.canaries if key not in {k.secret for k in bench.subject.keys}]
-        quoted = f"Incorrect API key provided: {upstream_keys[0] if upstream_keys else 'none'}"
         said: list[tuple[str, str]] = []
-        lies = {
+        lies: dict[str, Lie | Callable[[Asked], Lie]] = {
             "honest": Lie(),
-            "401 that quotes the key": Lie(status=401, pieces=(error_body(quoted),)),
-            "400 that quotes the key": Lie(status=400, pieces=(error_body(quoted),)),
-            "403 that quotes the key": Lie(status=403, pieces=(error_body(quoted),)),
-            "500 that quotes the key": Lie(status=500, pieces=(error_body(quoted),)),
-            "header that quotes the key": Lie(headers=(("x-debug", quoted),)),
+            "401 that quotes the key": partial(_quoting, 401),
+            "400 that quotes the key": partial(_quoting, 400),
+            "403 that quotes the key": partial(_quoting, 403),
+            "500 that quotes the key": partial(_quoting, 500),
+            _GOOD_WITH_KEY: lambda asked: Lie(headers=(("x-debug", _credentials(asked)),)),
             "cut": Lie(stop_after=0),
             "no HTTP": Lie(raw=b"nonsense\r\n\r\n"),
             "HTML": Lie(pieces=(_ANSWER_CANARY.encode(),), content_type="text/html"),
@@ -93,7 +95,7 @@ async def canaries(bench: Bench) -> Outcome:
         }
         for name, lie in lies.items():
             for upstream in bench.own.values():
-                upstream.usual = lie
+                upstream.plan = lie if callable(lie) else lambda asked, lie=lie: lie
             for stream in (False, True):
                 answer = await ask_way(child, way, f"{_PROMPT_CANARY} {name}", stream=stream)
                 said.append((name, f"{answer.headers} {answer.body.decode('utf-8', 'replace')}"))
@@ -118,17 +120,29 @@ async def canaries(bench: Bench) -> Outcome:
     for place, text in shown.items():
         if _PROMPT_CANARY in text or _ANSWER_CANARY in text or any(key in text for key in bench.subject.canaries):
             found.append(place)
-    found += [f"{name}: the client gets it" for name, text in said if any(k in text for k in upstream_keys)]
-    measured = f"{len(found)} of {len(said) + len(shown)} places"
+    told = dict.fromkeys(name for name, text in said if any(key in text for key in upstream_keys))
+    found += [f"{name}: the client gets it" for name in told if name != _GOOD_WITH_KEY]
+    measured = f"{len(found) + (_GOOD_WITH_KEY in told)} of {len(lies) + 2 + len(shown)} places"
     if num_asked < len(lies):
         return failed(
             measured, f"its upstream was asked {num_asked} times for {len(lies)} lies: is this route in order?"
         )
-    return (
-        failed(measured, f"a secret or a prompt in: {', '.join(dict.fromkeys(found))}", _BUG)
-        if found
-        else passed(measured)
-    )
+    if found:
+        return failed(measured, f"a secret or a prompt in: {', '.join(dict.fromkeys(found))}", _BUG)
+    if told:
+        reason = "headers of good answers are not searched: an upstream that quotes its key in one shows it to clients"
+        return partial(measured, reason, "use upstreams that do not, or take the key out at the proxy in front")
+    return passed(measured)
+
+
+def _credentials(asked: Asked) -> str:
+    """What the gateway has shown to the upstream."""
+    return asked.header("authorization") or asked.header("x-api-key") or asked.header("api-key") or "none"
+
+
+def _quoting(status: int, asked: Asked) -> Lie:
+    """An error that says which key it was asked with, as careless servers do."""
+    return Lie(status=status, pieces=(error_body(f"Incorrect API key provided: {_credentials(asked)}"),))
 
 
 async def administration_own(bench: Bench) -> Outcome:
