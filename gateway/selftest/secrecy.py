@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 
 from gateway.selftest.answers import error_body
 from gateway.selftest.bench import Bench, Target, ask_way, chat, target_of
@@ -83,10 +82,10 @@ async def canaries(bench: Bench) -> Outcome:
         said: list[tuple[str, str]] = []
         lies: dict[str, Lie | Callable[[Asked], Lie]] = {
             "honest": Lie(),
-            "401 that quotes the key": partial(_quoting, 401),
-            "400 that quotes the key": partial(_quoting, 400),
-            "403 that quotes the key": partial(_quoting, 403),
-            "500 that quotes the key": partial(_quoting, 500),
+            "401 that quotes the key": lambda asked: _quoting(401, asked),
+            "400 that quotes the key": lambda asked: _quoting(400, asked),
+            "403 that quotes the key": lambda asked: _quoting(403, asked),
+            "500 that quotes the key": lambda asked: _quoting(500, asked),
             _GOOD_WITH_KEY: lambda asked: Lie(headers=(("x-debug", _credentials(asked)),)),
             "cut": Lie(stop_after=0),
             "no HTTP": Lie(raw=b"nonsense\r\n\r\n"),
