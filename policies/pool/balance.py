@@ -60,7 +60,8 @@ class Balancer:
         earned = 0
         chosen = None
         for index, weight, breaker in group:
-            if index in tried or not is_candidate(breaker):
+            # Who is settled is a candidate in any sense: no call for each of a thousand members.
+            if not (breaker.is_settled or is_candidate(breaker)) or index in tried:
                 continue
             earned += weight
             credit[index] += weight
