@@ -61,7 +61,7 @@ class Balancer:
         chosen = None
         for index, weight, breaker in group:
             # Who is settled is a candidate in any sense: no call for each of a thousand members.
-            if not (breaker.is_settled or is_candidate(breaker)) or index in tried:
+            if index in tried or not (breaker.is_settled or is_candidate(breaker)):
                 continue
             earned += weight
             credit[index] += weight
