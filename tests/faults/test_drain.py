@@ -35,7 +35,7 @@ async def test_sigterm_cuts_no_stream_that_ends_within_the_limit() -> None:
             clients = await _start_streams(gateway)
             gateway.process.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.05)
-            ready = await gateway.raw(b"GET /ready HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n")
+            ready = await gateway.raw(b"GET /ready HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
             answers = [await client.answer() for client in clients]
             code = await gateway.wait_exit()
 
