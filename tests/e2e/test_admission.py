@@ -21,7 +21,11 @@ FIRST_LIMIT = 8
 POLICY = """
 version: 1
 backends:
-  shed: &up {{type: openai, base_url: "http://127.0.0.1:{port}/v1", api_key: "env:UPSTREAM_KEY"}}
+  shed: &up
+    type: openai
+    base_url: "http://127.0.0.1:{port}/v1"
+    api_key: "env:UPSTREAM_KEY"
+    forward_headers: [x-priority, "x-slo-*"]
   known: *up
   queued: *up
   cancelled: *up
@@ -177,7 +181,7 @@ async def test_admission_header_that_means_nothing_is_refused(
 
 
 async def test_admission_headers_end_where_they_are_acted_on(openai: AsyncOpenAI, upstream: OpenAIServer) -> None:
-    """Where a route has limits they are for it; elsewhere they are like any other header, whatever they say."""
+    """Where a route has limits they are for it; elsewhere they travel like any other that may, whatever they say."""
     asked = {"x-priority": "low", "x-slo-ttft-ms": "5000", "x-slo-tpot-ms": "5000"}
     await ask(openai, "queued", extra_headers=asked)
     await ask(openai, "plain", extra_headers={**asked, "x-priority": "ten"})
