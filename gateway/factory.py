@@ -1,4 +1,4 @@
-"""Builds one worker's application from the settings in its environment; the server calls it in every process."""
+"""Builds one worker's application: of a policy that was read already, or from the settings in its environment alone."""
 
 from __future__ import annotations
 
@@ -79,17 +79,25 @@ def _with_reference_kernels(loaded: LoadedPolicy) -> LoadedPolicy:
 
 
 def create_application() -> Application:
-    """The application of this process.
+    """The application of this process, from its environment alone.
+
+    Raises: ConfigurationError.
+    """
+    settings = Settings()
+    files = PolicyFiles(_policy_file(settings))
+    return application_of(settings, files, load(settings, Registry(), files))
+
+
+def application_of(settings: Settings, files: PolicyFiles, loaded: LoadedPolicy) -> Application:
+    """The application of a policy that `load` has read from these files, which it watches from now on.
 
     Raises: ConfigurationError.
     """
     # Nobody asks when a series began, and it would be another series for each.
     disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
-    settings = Settings()
     registry = Registry()
     clock = SystemClock()
-    files = PolicyFiles(_policy_file(settings))
-    loaded = _without_text(load(settings, registry, files))
+    loaded = _without_text(loaded)
     store = build_store(loaded.policy.stores, clock)
     metrics = Metrics(CollectorRegistry())
     access_log = None

@@ -22,6 +22,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from backends.errors import ConfigurationError
 from gateway.app import Application
 from gateway.connection import ClientConnection
+from gateway.factory import create_application
 from gateway.processors import available_processors, threads_for
 from gateway.settings import Settings, export_settings, share_metrics_directory, tame_threads
 from gateway.supervisor import SIGNALLED, STOPPED_BY_FORCE, DrainLimits, follow_supervisor, supervise
@@ -146,8 +147,10 @@ def _requests(number: int) -> str:
     return "1 request" if number == 1 else f"{number} requests"
 
 
-def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
+def serve(settings: Settings, on_started: Callable[[int], None], create: Callable[[], Application]) -> None:
     """Serve until told to stop. `on_started` gets the port once it answers.
+
+    `create` makes the application where this process serves itself; worker processes make their own.
 
     Raises: OSError where the address cannot be had, ConfigurationError where a backend cannot be opened.
     """
@@ -158,7 +161,7 @@ def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
     listener = _listen(settings)
     port: int = listener.getsockname()[1]
     if settings.workers == 1:
-        run_worker(settings, listener, lambda: on_started(port))
+        run_worker(settings, listener, lambda: on_started(port), create)
         return
     with tempfile.TemporaryDirectory(prefix="slipstream-metrics-") as directory:
         share_metrics_directory(directory)
@@ -173,12 +176,14 @@ def serve(settings: Settings, on_started: Callable[[int], None]) -> None:
         )
 
 
-def run_worker(settings: Settings, listener: socket, on_started: Callable[[], None]) -> None:
+def run_worker(
+    settings: Settings, listener: socket, on_started: Callable[[], None], create: Callable[[], Application]
+) -> None:
     """Serve in this process, on a socket that listens already.
 
     Raises: ConfigurationError where a backend cannot be opened; SystemExit after an end out of order.
     """
-    config = _config(settings)
+    config = _config(settings, create)
     config.load()
     _tune_garbage_collector()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -211,7 +216,7 @@ def _run_as_worker(settings: Settings, listener: socket, on_started: Callable[[]
     configure_logging(settings)
     follow_supervisor(_limits(settings))
     try:
-        run_worker(settings, listener, on_started)
+        run_worker(settings, listener, on_started, create_application)
     except ConfigurationError as error:
         _logger.error("%s", error.message)
         raise SystemExit(1) from error
@@ -246,9 +251,9 @@ def configure_logging(settings: Settings) -> None:
             _logger.warning("%s is not installed: every request costs about %s as much CPU", name, cost)
 
 
-def _config(settings: Settings) -> uvicorn.Config:
+def _config(settings: Settings, create: Callable[[], Application]) -> uvicorn.Config:
     return uvicorn.Config(
-        "gateway.factory:create_application",
+        create,
         factory=True,
         host=settings.host,
         port=settings.port,

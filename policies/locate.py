@@ -142,8 +142,7 @@ def _read(raw: bytes, starts: Mapping[str, int]) -> Document:
         raise _UnreadableError(f"the file is larger than {MAX_BYTES // 1024} KiB")
     text = _decode(raw)
     try:
-        _check_depth(text)
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        root = yaml.compose(text, Loader=_BoundedLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
@@ -176,17 +175,24 @@ def _position(before: str) -> tuple[int, int]:
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
-def _check_depth(text: str) -> None:
-    """Refuse deep nesting before the composer, which recurses in C, sees it."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise _UnreadableError(f"nested deeper than {MAX_DEPTH} levels", line)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+class _BoundedLoader(yaml.CSafeLoader):
+    """Refuses deep nesting while it composes, for that recurses in C."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def descend_resolver(self, parent: yaml.Node | None, index: object) -> None:
+        """Called by the composer in front of each node, with the one that it is in."""
+        # No path resolvers are known here, which is all that the overridden methods care for.
+        self._depth += 1
+        if self._depth > MAX_DEPTH + 1:
+            line = parent.start_mark.line + 1 if parent is not None else 1
+            raise _UnreadableError(f"nested deeper than {MAX_DEPTH} levels", line)
+
+    def ascend_resolver(self) -> None:
+        """Called behind each."""
+        self._depth -= 1
 
 
 class _Builder:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,11 +14,13 @@ from pydantic import ValidationError
 
 from backends.errors import ConfigurationError
 from backends.registry import Registry
+from gateway.app import Application
 from gateway.cli.greeting import EMBEDDED, TRIAL, ask_model, copies_of_models, greeting, some_model, unknown_variables
 from gateway.cli.ready_made import UPSTREAM_KEY, Origin, has_embedded_models, model_name, ready_made_policy
-from gateway.factory import load
+from gateway.factory import application_of, load
 from gateway.settings import LOOPBACK_HOSTS, Settings, environment
 from policies.load import LoadedPolicy
+from policies.sources import PolicyFiles
 
 _MADE_UP = {
     "backends.upstream.base_url: ": "--upstream",
@@ -79,13 +83,14 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
         # model_copy leaves the fields that were given marked as given, which export_settings goes by.
         settings = settings.model_copy(update={"policy": path})
         try:
-            loaded = load(settings, Registry())
+            files = PolicyFiles(path)
+            loaded = load(settings, Registry(), files)
             if upstream is not None and urlsplit(upstream).netloc in _own_addresses(settings):
                 problem = "the gateway itself would listen there; give it another --port"
                 raise click.BadParameter(problem, param_hint="--upstream")
             if settings.is_public and not loaded.policy.keys:
                 raise click.ClickException(_open_door(settings, source))
-            _run(settings, loaded, source, upstream)
+            _run(settings, loaded, partial(application_of, settings, files, loaded), source, upstream)
         except ConfigurationError as error:
             if origin != Origin():
                 _blame_option(error)
@@ -129,7 +134,9 @@ def _settings(given: dict[str, Any]) -> Settings:
         raise click.ClickException(problems) from error
 
 
-def _run(settings: Settings, loaded: LoadedPolicy, source: str, upstream: str | None) -> None:
+def _run(
+    settings: Settings, loaded: LoadedPolicy, create: Callable[[], Application], source: str, upstream: str | None
+) -> None:
     # Imported late: prometheus_client decides at import whether workers share their metrics.
     from gateway.server import serve as run_server
 
@@ -146,7 +153,7 @@ def _run(settings: Settings, loaded: LoadedPolicy, source: str, upstream: str | 
         click.echo(greeting(settings, loaded, source, port, model), err=True)
 
     try:
-        run_server(settings, greet)
+        run_server(settings, greet, create)
     except OSError as error:
         raise click.ClickException(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; try another --port or --host"

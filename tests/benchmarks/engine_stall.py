@@ -23,6 +23,7 @@ from pathlib import Path
 
 import uvloop
 
+from gateway.factory import create_application
 from gateway.server import _SWITCH_INTERVAL_S, GatewayServer, _config
 from gateway.settings import Settings
 from tests.support.faults import CHAT, at_most, percentile, report
@@ -77,7 +78,7 @@ async def _load(port: int, clients: int, seconds: float) -> None:
 
 async def _measure(settings: Settings, listener: socket.socket, given: argparse.Namespace) -> tuple[list[float], ...]:
     """Lags without load and with it, and the events that were streamed meanwhile."""
-    config = _config(settings)
+    config = _config(settings, create_application)
     config.load()
     server = GatewayServer(config, 0.0, lambda: None)
     port = listener.getsockname()[1]
