@@ -1,6 +1,7 @@
 """What many routes, globs, keys and backends cost: a request, a start, and live calls during a reload.
 
     python -m tests.benchmarks.policy_scale
+    python -m tests.benchmarks.policy_scale --only requests --case keys
 
 CPU of a request is that of two gateways in processes of their own, one with many and one with one of each, asked in
 turns, some hundred requests at a time; what is told is the ratio, the median over all rounds. Starts are seconds of a
@@ -16,6 +17,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.benchmarks.turns import AnsweringUpstream, Turn, connect, cpu_us, stay_awake
@@ -57,8 +59,8 @@ def _key(number: int, folder: Path) -> str:
     return f'  - {{name: k{number}, key: "file:{path}"}}\n'
 
 
-def _cases(port: int, folder: Path) -> dict[str, tuple[float, Case, Case]]:
-    """By name: what the ratio may be, the policy with many and that with one."""
+def _cases(port: int, folder: Path) -> dict[str, tuple[float, Callable[[], tuple[Case, Case]]]]:
+    """By name: what the ratio may be, and what makes the policy with many and that with one."""
 
     def named(count: int) -> Case:
         return Case(_files(port, [_route(at, f"model-{at}") for at in range(count)], []), f"model-{count - 1}")
@@ -76,11 +78,11 @@ def _cases(port: int, folder: Path) -> dict[str, tuple[float, Case, Case]]:
         return Case(_files(port, [line], [], count), "m")
 
     return {
-        "10,000 named routes": (1.1, named(10_000), named(1)),
-        "3,000 globs": (1.1, globs(3_000), globs(1)),
-        "100,000 keys": (1.05, keys(100_000), keys(1)),
-        "1,000 backends": (2.0, backends(1000), backends(1)),
-        "1,000 in turns": (2.0, backends(1000, ", routing: {policy: weighted}"), backends(1)),
+        "10,000 named routes": (1.1, lambda: (named(10_000), named(1))),
+        "3,000 globs": (1.1, lambda: (globs(3_000), globs(1))),
+        "100,000 keys": (1.05, lambda: (keys(100_000), keys(1))),
+        "1,000 backends": (2.0, lambda: (backends(1000), backends(1))),
+        "1,000 in turns": (2.0, lambda: (backends(1000, ", routing: {policy: weighted}"), backends(1))),
     }
 
 
@@ -150,7 +152,7 @@ async def _longest_wait_ms(gateway: Gateway, case: Case, until: float | None) ->
     return longest_ms
 
 
-async def _measure(rounds: int, size: int, only: str) -> None:
+async def _measure(rounds: int, size: int, only: str, case: str) -> None:
     loop = asyncio.get_running_loop()
     async with await loop.create_server(AnsweringUpstream, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
@@ -158,9 +160,9 @@ async def _measure(rounds: int, size: int, only: str) -> None:
             folder = Path(name)
             if "start" in only:
                 for count, limit_s in ((3_000, 2), (10_000, 6)):
-                    case = Case(_files(port, [_route(at, f"model-{at}") for at in range(count)], []), "model-0")
+                    start = Case(_files(port, [_route(at, f"model-{at}") for at in range(count)], []), "model-0")
                     print(
-                        f"start with {count} routes: {await _start_s(case, folder / f'start{count}'):.2f} s of CPU",
+                        f"start with {count} routes: {await _start_s(start, folder / f'start{count}'):.2f} s of CPU",
                         end="",
                     )
                     print(f" (limit {limit_s} s)", flush=True)
@@ -169,7 +171,10 @@ async def _measure(rounds: int, size: int, only: str) -> None:
                 print(f"longest wait of a live call: {quiet_ms:.0f} ms, during a reload {busy_ms:.0f} ms (limit 50 ms)")
             if "requests" in only:
                 stay_awake()
-                for title, (limit, many, one) in _cases(port, folder).items():
+                for title, (limit, make) in _cases(port, folder).items():
+                    if case not in title:
+                        continue
+                    many, one = make()
                     ratio = await _ratio(many, one, folder / title.replace(",", ""), rounds, size)
                     print(f"{title}: {ratio:.2f} times the CPU of a request (limit {limit})", flush=True)
 
@@ -180,8 +185,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--size", type=int, default=320, help="requests a turn")
     parser.add_argument("--only", default="start reload requests", help="some of these words")
+    parser.add_argument("--case", default="", help="of requests, only those with this in their name")
     options = parser.parse_args()
-    asyncio.run(_measure(options.rounds, options.size, options.only))
+    asyncio.run(_measure(options.rounds, options.size, options.only, options.case))
 
 
 if __name__ == "__main__":
