@@ -27,6 +27,8 @@ from tests.support.tiny_models import random_tokens, save_tiny_model, tiny_confi
 OPS = select_ops("cpu")
 GROUP_SIZE = 16
 TOKENS = random_tokens(40, 97, seed=1)
+EIGHT_BITS = 1 if torch.cpu._is_vnni_supported() else 2
+"""How many times the rounding of eight bits is felt: activations have seven where a processor lacks VNNI."""
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
 """With SHAPE of the tiny models: every layer's inputs and outputs are multiples of 32, as three bits want it."""
 FORMATS: dict[str, tuple[dict[str, Any], Packer, int, bool]] = {
@@ -128,7 +130,8 @@ def test_foreign_checkpoint_gives_the_logits_of_its_numbers(folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("method", "worst"), [("int8", 0.06), ("w8a8", 0.06), ("int4", 0.03), ("nf4", 0.03), ("fp8", 1e-3)]
+    ("method", "worst"),
+    [("int8", EIGHT_BITS * 0.06), ("w8a8", EIGHT_BITS * 0.06), ("int4", 0.03), ("nf4", 0.03), ("fp8", 1e-3)],
 )
 def test_our_checkpoint_gives_the_logits_of_its_numbers(
     folder: Path, tmp_path: Path, method: str, worst: float
@@ -168,7 +171,7 @@ def test_calibrated_checkpoint_undoes_an_outlier(folder: Path, tmp_path: Path) -
         errors[name] = float((logits(tmp_path / name) - expected).norm() / expected.norm())
 
     assert errors["calibrated"] < errors["plain"] / 3
-    assert errors["calibrated"] < 0.05
+    assert errors["calibrated"] < EIGHT_BITS * 0.05
 
 
 def test_input_peaks_are_those_of_every_layer(folder: Path) -> None:

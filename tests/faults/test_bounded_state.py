@@ -19,7 +19,7 @@ _CALLS = 3000
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Setting]:
     """A gateway whose policy names one model."""
-    with setting(routes={"named": {}, "*": {}}) as made:
+    with setting(routes={"named": {}, "*": {"passthrough": {"allow": ["*"], "objects": "shared"}}}) as made:
         yield made
 
 

@@ -45,7 +45,7 @@ class _Caller:
 
     async def is_ready(self, gateway: Gateway) -> bool:
         """What /ready says."""
-        return (await gateway.raw(b"GET /ready HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n")).startswith(
+        return (await gateway.raw(b"GET /ready HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")).startswith(
             b"HTTP/1.1 200"
         )
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from backends.engine.demo_models.muon import Muon
+from backends.engine.demo_models.muon import Muon, has_bfloat16
 from backends.engine.demo_models.networks import DRAFT_SHAPE, TARGET_SHAPE, make_network, quicken
 from backends.engine.demo_models.stream import Batch, TrainingStream, held_out_batches
 from backends.engine.demo_models.tokenizer import load_tokenizer, train_tokenizer
@@ -50,7 +50,8 @@ class Learner:
 
     def logits(self, batch: Batch) -> Tensor:
         """[N, V] float32 at the answers' positions."""
-        with torch.autocast(batch.tokens.device.type, dtype=torch.bfloat16):
+        device = batch.tokens.device
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=has_bfloat16(device)):
             hidden = self.network.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
             chosen = hidden.flatten(0, 1).index_select(0, batch.rows)
             logits: Tensor = self.network.lm_head(chosen)
