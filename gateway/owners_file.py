@@ -51,7 +51,7 @@ class OwnersInFile:
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM objects WHERE made <= ?", (now - TTL_S,))
-            connection.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?)", (id, pack_owner(owner), now))
+            connection.execute("INSERT OR IGNORE INTO objects VALUES (?, ?, ?)", (id, pack_owner(owner), now))
 
         try:
             await self._database.write(change)

@@ -17,6 +17,7 @@ COLLECTIONS = (
 _NO_IDS = frozenset({"/responses/compact", "/responses/input_tokens", "/threads/runs"})
 """Paths below a collection that name no object."""
 
+_JOBS = frozenset({"/batches", "/fine_tuning/jobs"})
 _OF_TOP = frozenset({"previous_response_id", "conversation", "thread_id", "assistant_id"})
 _OF_ANY_DEPTH = frozenset(
     {"file_id", "file_ids", "input_file_id", "training_file", "validation_file", "vector_store_id", "vector_store_ids"}
@@ -31,6 +32,15 @@ _MADE = ("id", "thread_id")
 def is_of_collection(path: str) -> bool:
     """Whether a path is a collection, or below one."""
     return _collection_of(path) is not None
+
+
+def is_of_job(path: str) -> bool:
+    """Whether a path is that of one batch or fine-tuning job itself: its answer tells what came of it."""
+    collection = _collection_of(path)
+    if collection not in _JOBS:
+        return False
+    named = path.lower().partition(f"{collection}/")[2]
+    return named != "" and "/" not in named
 
 
 def object_in(path: str) -> str | None:

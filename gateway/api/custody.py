@@ -18,7 +18,7 @@ from backends.sse import event_data, split_events
 from gateway.auth import Principal
 from gateway.owners import Owners
 from gateway.runtime import Runtime, Stack
-from policies.objects import is_of_collection, object_in, objects_asked_for, objects_told
+from policies.objects import is_of_collection, is_of_job, object_in, objects_asked_for, objects_told
 from policies.owner import Owner
 from policies.passthrough import is_api_path
 from policies.schema import RoutePolicy
@@ -110,7 +110,9 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 def _may_tell(call: Call) -> bool:
     if call.operation is Operation.PASSTHROUGH:
-        return call.method in ("GET", "POST") and is_of_collection(call.path)
+        if call.method == "GET":
+            return is_of_job(call.path)
+        return call.method == "POST" and is_of_collection(call.path)
     return call.body is not None and call.body.get("store") is not False
 
 

@@ -271,6 +271,19 @@ async def test_what_came_of_a_batch_is_the_callers_too(
     assert (await client.get("/v1/files/file-x/content", headers=RED)).status_code == 404
 
 
+async def test_what_a_file_says_makes_nothing_the_callers(
+    client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer]
+) -> None:
+    """Its content is its maker's to write, not the upstream's word."""
+    _answers(upstreams, {"id": "file-forging"})
+    await client.post("/v1/files", headers=RED, json={})
+    _answers(upstreams, {"output_file_id": "file-unknown", "result_files": ["file-unknown-too"]})
+
+    assert (await client.get("/v1/files/file-forging/content", headers=RED)).status_code == 200
+    assert (await client.get("/v1/files/file-unknown", headers=RED)).status_code == 404
+    assert (await client.get("/v1/files/file-unknown-too", headers=RED)).status_code == 404
+
+
 async def test_what_is_somebodys_stays_so(
     client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer]
 ) -> None:

@@ -66,6 +66,22 @@ async def test_file_is_shared_and_outlives_the_process(tmp_path: Path) -> None:
     assert (found, late, await second.find("a")) == (RED, None, None)
 
 
+async def test_file_keeps_the_first_owner(tmp_path: Path) -> None:
+    """Also where whoever puts did not find it; until its time is over."""
+    clock = FakeClock()
+    kept = OwnersInFile(tmp_path / "objects.sqlite3", clock)
+    await kept.open()
+    await kept.put("a", RED)
+    await kept.put("a", BLUE)
+    found = await kept.find("a")
+    await clock.advance(TTL_S)
+    await kept.put("a", BLUE)
+    late = await kept.find("a")
+    await kept.aclose()
+
+    assert (found, late) == (RED, BLUE)
+
+
 async def test_replicas_share_a_redis_and_bear_its_end() -> None:
     """What a process has seen itself it knows without."""
     clock = FakeClock()
