@@ -64,6 +64,8 @@ class Incoming:
                 self.asked.append(field)
         if self.connection:
             self.forwarded = without_named(self.forwarded, self.connection)
+            if self.content_encoding and all(name != b"content-encoding" for name, _ in self.forwarded):
+                self.content_encoding = b""
 
     def _take(self, name: bytes, value: bytes) -> None:
         if name == b"authorization":

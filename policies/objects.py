@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from backends.errors import InvalidRequest
+
 COLLECTIONS = (
     *("/responses", "/conversations", "/chat/completions", "/files", "/uploads", "/batches", "/vector_stores"),
     *("/fine_tuning/jobs", "/assistants", "/threads", "/videos", "/containers"),
@@ -20,8 +22,14 @@ _NO_IDS = frozenset({"/responses/compact", "/responses/input_tokens", "/threads/
 _JOBS = frozenset({"/batches", "/fine_tuning/jobs"})
 _OF_TOP = frozenset({"previous_response_id", "conversation", "thread_id", "assistant_id"})
 _OF_ANY_DEPTH = frozenset(
-    {"file_id", "file_ids", "input_file_id", "training_file", "validation_file", "vector_store_id", "vector_store_ids"}
+    {
+        *("file_id", "file_ids", "input_file_id", "training_file", "validation_file"),
+        *("vector_store_id", "vector_store_ids", "container", "container_id"),
+    }
 )
+_NAMES = tuple(f'"{name}"'.encode() for name in sorted(_OF_TOP | _OF_ANY_DEPTH))
+_MAX_PARTS = 50_000
+"""Objects and lists of a body that are looked through: some 50 ms."""
 _NOT_OURS = frozenset({"metadata", "parameters", "schema", "input_schema"})
 """Fields of the caller's own making, in which a name means what the caller wants."""
 
@@ -52,20 +60,31 @@ def object_in(path: str) -> str | None:
     return named if named and f"{collection}/{named.lower()}" not in _NO_IDS else None
 
 
+def can_name_objects(raw: bytes) -> bool:
+    """Whether JSON may have a field that names an object: it has such a name, or a character that is escaped."""
+    return b"\\u" in raw or any(name in raw for name in _NAMES)
+
+
 def objects_asked_for(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each field of a body that names an object, and the object's id."""
+    """Each field of a body that names an object, and the object's id. Raises: InvalidRequest for too large a body."""
     for name in _OF_TOP & body.keys():
         value = body[name]
         yield from _ids(name, value.get("id") if isinstance(value, dict) else value)
     waiting: list[Any] = [body]
+    num_parts = 0
     while waiting:
         part = waiting.pop()
+        num_parts += 1
         if isinstance(part, list):
-            waiting += part
-        elif isinstance(part, dict):
+            waiting += [value for value in part if isinstance(value, dict | list)]
+        else:
             for name in _OF_ANY_DEPTH & part.keys():
                 yield from _ids(name, part[name])
-            waiting += [value for name, value in part.items() if name not in _NOT_OURS]
+            waiting += [
+                value for name, value in part.items() if isinstance(value, dict | list) and name not in _NOT_OURS
+            ]
+        if num_parts + len(waiting) > _MAX_PARTS:
+            raise InvalidRequest(f"the body has more than {_MAX_PARTS} objects and lists, too many to look through")
 
 
 def may_name_objects(chat: Mapping[str, Any]) -> bool:

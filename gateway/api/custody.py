@@ -18,7 +18,7 @@ from backends.sse import event_data, split_events
 from gateway.auth import Principal
 from gateway.owners import Owners
 from gateway.runtime import Runtime, Stack
-from policies.objects import is_of_collection, is_of_job, object_in, objects_asked_for, objects_told
+from policies.objects import can_name_objects, is_of_collection, is_of_job, object_in, objects_asked_for, objects_told
 from policies.owner import Owner
 from policies.passthrough import is_api_path
 from policies.schema import RoutePolicy
@@ -74,11 +74,15 @@ class Custody:
         if not pinned and stack.passes.objects_are_owned and (named := object_in(path)) is not None:
             raise _unknown(named)
 
-    async def check_body(self, body: Mapping[str, Any], stack: Stack, principal: Principal, pinned: str) -> str:
-        """The backend that keeps what the body names; `pinned`, or empty, where it names nothing.
+    async def check_body(
+        self, raw: bytes, body: Mapping[str, Any], stack: Stack, principal: Principal, pinned: str
+    ) -> str:
+        """The backend that keeps what the body names; `pinned`, or empty, where it names nothing. `raw`: its JSON.
 
         Raises: UnknownObject for another tenant's, InvalidRequest where no backend of the route has all of them.
         """
+        if not can_name_objects(raw):
+            return pinned
         named = dict.fromkeys(objects_asked_for(body))
         if len(named) > _MAX_NAMED:
             raise InvalidRequest(f"the body names {len(named)} objects; at most {_MAX_NAMED} are looked up")

@@ -129,8 +129,9 @@ class Endpoint:
             if method not in METHODS:
                 raise MethodNotAllowed(f"{path} does not take {method}")
             placed = await self._custody.place(plain_path, runtime, principal)
-            if placed is not None and asked.model and not principal.may_use(asked.model):
-                raise _unknown_model(asked.model)
+            is_for_a_model = asked.model or (raw and not asked.is_read)
+            if placed is not None and is_for_a_model and not principal.may_use(asked.model):
+                raise _not_for_this_key(asked.model, path)
         stack, pinned = placed or (self._stack_for(method, path, asked, incoming, principal, runtime), "")
         exchange.route = stack.policy.name
         if self._operation not in stack.operations:
@@ -203,9 +204,9 @@ class Endpoint:
         are_owned = stack.passes.objects_are_owned
         if self._operation is Operation.PASSTHROUGH:
             self._custody.check_path(method, path, stack, pinned)
-            if are_owned and raw and not asked.is_read and is_of_collection(path):
+            if are_owned and raw and not asked.is_read:
                 raise InvalidRequest(f"the body of {method} {path} cannot be read: send JSON, or a form")
-        return await self._custody.check_body(asked.body, stack, principal, pinned) if asked.body else pinned
+        return await self._custody.check_body(raw, asked.body, stack, principal, pinned) if asked.body else pinned
 
     async def _ask_and_relay(
         self,
@@ -303,14 +304,14 @@ async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
     elif incoming.accept_encoding:
         incoming.forwarded.append((b"accept-encoding", incoming.accept_encoding))
     unread = Asked(None, "", is_read=False)
-    if not raw or incoming.content_encoding:
+    if not raw or incoming.content_encoding not in (b"", b"identity"):
         return unread
     if sum(name == b"content-type" for name, _ in incoming.forwarded) > 1:
         raise InvalidRequest("the request has two content types")
     if is_form(incoming.content_type):
         found = await find_model(raw, incoming.content_type)
         return Asked(None, found.name, model_at=(found.begin, found.end)) if found is not None else Asked(None, "")
-    if b"json" not in incoming.content_type:
+    if b"json" not in incoming.content_type.lower():
         return unread
     try:
         body = decode_json(raw)

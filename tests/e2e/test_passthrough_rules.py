@@ -395,3 +395,58 @@ async def _statuses(url: str) -> set[tuple[str, int]]:
             for name, headers in (("red", RED), ("blue", BLUE)):
                 found.add((name, (await client.get("/v1/vector_stores/vs-1", headers=headers)).status_code))
     return found
+
+
+_NAMES_A_FILE = b'{"model": "m", "messages": [{"role": "user", "content": [{"source": {"file_id": "file-red"}}]}]}'
+
+
+@pytest.mark.parametrize(
+    ("raw", "headers", "status"),
+    [
+        (_NAMES_A_FILE, {"content-type": "application/json"}, 404),
+        (_NAMES_A_FILE, {"content-type": "application/JSON"}, 404),
+        (_NAMES_A_FILE, {"content-type": "application/json", "content-encoding": "identity"}, 404),
+        (
+            _NAMES_A_FILE,
+            {
+                "content-type": "application/json",
+                "content-encoding": "gzip",
+                "connection": "content-encoding, keep-alive",
+            },
+            404,
+        ),
+        (_NAMES_A_FILE.replace(b"file_id", b"f\\u0069le_id"), {"content-type": "application/json"}, 404),
+        (_NAMES_A_FILE.replace(b'"model"', b'"model": "x", "model"'), {"content-type": "application/json"}, 400),
+        (_NAMES_A_FILE.decode().encode("utf-16"), {"content-type": "application/json"}, 400),
+        (_NAMES_A_FILE, {"content-type": "text/plain"}, 400),
+        (_NAMES_A_FILE.replace(b"file_id", b"container_id"), {"content-type": "application/json"}, 404),
+    ],
+)
+async def test_file_cannot_be_named_in_a_body_that_is_not_read(
+    client: httpx.AsyncClient,
+    upstreams: tuple[OpenAIServer, OpenAIServer],
+    raw: bytes,
+    headers: dict[str, str],
+    status: int,
+) -> None:
+    """However the body is called or written: what one of the two readers would not see does not pass."""
+    answer = await client.post("/v1/messages", content=raw, headers={**BLUE, **headers})
+
+    assert answer.status_code == status
+    assert _asked(upstreams) == []
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/JSON", "text/plain"])
+async def test_key_for_some_models_asks_for_no_other_of_an_object(
+    client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer], kind: str
+) -> None:
+    """A body that is not read may name any model."""
+    _answers(upstreams, {"id": "thread_1", "object": "thread"})
+    await client.post("/v1/threads", json={}, headers=RED)
+    num_asked = len(_asked(upstreams))
+    answer = await client.post(
+        "/v1/threads/thread_1/runs", content=b'{"model": "dear"}', headers={**NARROW, "content-type": kind}
+    )
+
+    assert answer.status_code in (400, 404)
+    assert len(_asked(upstreams)) == num_asked
