@@ -27,7 +27,16 @@ class BodyBudget:
         return HeldBody(self, key)
 
     def take(self, key: str, num_bytes: int) -> None:
-        """Raises: BodyTooLarge, KeyHoldsTooMuch, TooMuchHeld."""
+        """Raises: as `check`."""
+        self.check(key, num_bytes)
+        self.num_bytes += num_bytes
+        self._of_keys[key] = self._of_keys.get(key, 0) + num_bytes
+
+    def check(self, key: str, num_bytes: int) -> None:
+        """Whether there is room now; nothing is taken.
+
+        Raises: BodyTooLarge, KeyHoldsTooMuch, TooMuchHeld.
+        """
         limit = min(self._max_bytes_of_key, self._max_bytes) if key else self._max_bytes
         if num_bytes > limit:
             raise BodyTooLarge(f"the body has {num_bytes} bytes; one key may have {limit} held at once")
@@ -42,8 +51,6 @@ class BodyBudget:
                 f"the bodies of this key's requests in flight come to more than {limit} bytes; wait for their answers",
                 retry_after_s=_RETRY_AFTER_S,
             )
-        self.num_bytes += num_bytes
-        self._of_keys[key] = of_key
 
     def give(self, key: str, num_bytes: int) -> None:
         """What was taken is free again."""
@@ -62,6 +69,11 @@ class HeldBody:
         self.num_bytes = 0
         self._budget = budget
         self._key = key
+
+    def announce(self, num_bytes: int) -> None:
+        """So many are to come: nothing is held for what was only announced. Raises: as `BodyBudget.check`."""
+        if num_bytes > UNCOUNTED_BYTES:
+            self._budget.check(self._key, num_bytes)
 
     def grow(self, num_bytes: int) -> None:
         """Hold that many bytes in all, if it holds fewer. Raises: as `BodyBudget.take`."""

@@ -92,14 +92,14 @@ class Incoming:
 
 
 async def read_body(receive: Receive, incoming: Incoming, max_bytes: int, held: HeldBody | None = None) -> bytes:
-    """The whole body. `held` grows with it, at once where its length is announced.
+    """The whole body. `held` grows with what has arrived; a length that is announced must fit.
 
     Raises: BodyTooLarge as soon as that is known, ClientGone, and what `HeldBody.grow` raises.
     """
     if incoming.content_length > max_bytes:
         raise BodyTooLarge(f"the body has {incoming.content_length} bytes; at most {max_bytes} are taken")
     if held is not None:
-        held.grow(incoming.content_length)
+        held.announce(incoming.content_length)
     # Unlike pieces that are joined, this is never there twice.
     body = BytesIO()
     num_bytes = 0

@@ -226,3 +226,29 @@ async def test_client_that_stops_reading_is_gone_after_ten_minutes(
     loop.advance(1)
 
     assert transport.is_aborted
+
+
+async def test_head_that_stops_behind_a_long_answer_is_late_after_it(
+    connection: ClientConnection, loop: _Loop, transport: _Transport
+) -> None:
+    """Its time passes while the answer is written: it is not forgotten."""
+    connection.data_received(_REQUEST)
+    answering = asyncio.get_running_loop().create_future()
+    connection.answering.add(answering)  # type: ignore[arg-type]  # only counted
+    connection.data_received(b"POST /v1/chat/comp")
+    loop.advance(100)
+    assert not transport.is_closing()
+    connection.answering.clear()
+    loop.advance(31)
+
+    assert transport.is_closing()
+
+
+async def test_flood_of_requests_sent_ahead_ends_the_connection(
+    connection: ClientConnection, transport: _Transport
+) -> None:
+    """What comes in one read is bounded like what comes in many."""
+    connection.data_received(_REQUEST + b"GET / HTTP/1.1\r\n\r\n" * 10_000)
+
+    assert len(connection.pipeline) <= 256
+    assert transport.is_closing()

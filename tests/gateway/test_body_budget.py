@@ -77,3 +77,17 @@ def test_nothing_is_left_behind() -> None:
 
     assert budget.num_bytes == 0
     budget.hold("a").grow(400 * _KIB)
+
+
+def test_what_is_only_announced_takes_nothing() -> None:
+    """It must fit, by itself and at present; others are not locked out by it."""
+    budget = BodyBudget(100 * _KIB, 40 * _KIB)
+    for _ in range(10):
+        budget.hold("a").announce(40 * _KIB)
+    with pytest.raises(BodyTooLarge):
+        budget.hold("a").announce(41 * _KIB)
+    budget.hold("a").grow(30 * _KIB)
+    with pytest.raises(KeyHoldsTooMuch):
+        budget.hold("a").announce(20 * _KIB)
+
+    assert budget.num_bytes == 30 * _KIB
