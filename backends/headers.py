@@ -72,6 +72,11 @@ _DROPPED_FROM_ANSWERS = HOP_BY_HOP | {
 }
 
 
+def is_field_value(text: str) -> bool:
+    """Whether a header can carry it: Latin-1, and on one line."""
+    return all(ord(character) < 256 for character in text) and not any(end in text for end in "\r\n\0")
+
+
 def end_to_end(headers: Headers) -> Headers:
     """An upstream's fields that may reach the client; its request id comes back as `x-upstream-request-id`."""
     kept: Headers = []

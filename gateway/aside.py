@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
 
-_TURN_S = 0.0005
-"""How long the thread may compute before the event loop gets its turn. Python's own 5 ms would come several times in a
-request: each time that it has waited for a socket."""
+TURN_S = 0.0005
+"""How long a thread may compute before the event loop gets its turn: the switch interval of a process that serves.
+Python's own 5 ms would come several times in a request: each time that it has waited for a socket."""
 _NEVER = 1_000_000
 """Collections of the younger generations before one of all: a pass over everything would stop the loop for as long as
 there are objects, and what is being made is no garbage."""
@@ -21,13 +20,8 @@ there are objects, and what is being made is no garbage."""
 
 async def run_aside(work: Callable[[], T]) -> T:
     """The result of `work`, which runs in a thread of its own. One at a time, please."""
-    turn_s = sys.getswitchinterval()
-    sys.setswitchinterval(_TURN_S)
-    try:
-        with without_full_collections():
-            return await asyncio.to_thread(work)
-    finally:
-        sys.setswitchinterval(turn_s)
+    with without_full_collections():
+        return await asyncio.to_thread(work)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ A stage that a route does not ask for is not in its stack. `stacks.py` makes the
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -85,11 +85,11 @@ def build_batches(policy: StoresPolicy, core: Core) -> Batches | None:
     return Batches(core, policy.ledger, amount=amount, retry_after=retry_after_s)
 
 
-def check_batches(runtime: Runtime) -> None:
+def check_batches(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
     """Whether backends that are to take batches may have an API for them. Raises: ConfigurationError."""
-    for route in runtime.loaded.policy.routes:
+    for route in loaded.policy.routes:
         for part in route.backends if route.batch.mode == "provider" else ():
-            if Operation.PASSTHROUGH not in runtime.leaves[part.ref].capabilities.operations:
+            if Operation.PASSTHROUGH not in leaves[part.ref].capabilities.operations:
                 raise ConfigurationError(
                     f'route "{route.name}": batch: provider needs backends of type openai, which "{part.ref}" is not'
                 )
@@ -144,16 +144,21 @@ def assemble_in_steps(
     previous: Runtime | None = None,
     *,
     seed: int | None = None,
+    check: Callable[[LoadedPolicy, Mapping[str, Backend]], None] | None = None,
 ) -> Generator[None, None, Runtime]:
     """The same in short steps, between which calls may go on; the runtime is what it returns.
 
-    Raises: as `assemble`.
+    `check` looks at the leaves before anything is taken over from `previous`, where there is still nothing to undo.
+
+    Raises: as `assemble`, and as `check`.
     """
     loaded = prepared.loaded
     leaves: dict[str, Backend] = {}
     for name, (kind, settings) in loaded.backends.items():
         leaves[name] = _leaf(name, kind, settings, clock, registry, previous)
         yield
+    if check is not None:
+        check(loaded, leaves)
     semantics = _semantics(loaded, clock, previous)
     texts = _engine_texts(leaves, previous)
     fleet = _fleet(loaded, leaves, clock, previous, seed, texts=texts)

@@ -124,17 +124,16 @@ def application_of(settings: Settings, files: PolicyFiles, loaded: LoadedPolicy)
             raise ConfigurationError("`stores` cannot change while the gateway runs; restart it for that")
         if settings.is_public and not changed.policy.keys:
             raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
-        steps = assemble_in_steps(prepared, clock, store, registry, previous)
+        steps = assemble_in_steps(prepared, clock, store, registry, previous, check=check_batches)
         slices = Slices(clock)
         while True:
             try:
                 next(steps)
             except StopIteration as over:
                 runtime: Runtime = over.value
-                check_batches(runtime)
                 return runtime
             await slices.give_way()
 
-    check_batches(core.runtime)
+    check_batches(loaded, core.runtime.leaves)
     batches = build_batches(loaded.policy.stores, core)
     return Application(core, store, Reloader(core, files, build), batches)

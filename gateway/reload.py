@@ -56,7 +56,7 @@ class Reloader:
         runtimes = {*self._retired, self._core.runtime}
         owned = {id(part): part for runtime in runtimes for part in _owned(runtime)}
         for part in reversed(owned.values()):
-            await part.aclose()
+            await _close(part)
 
     async def _wait_for_reason(self) -> bool:
         try:
@@ -73,14 +73,14 @@ class Reloader:
         try:
             new = await self._build(old)
             await open_runtime(new, old)
-        except ConfigurationError as error:
-            core.metrics.policy_reloads.labels("refused").inc()
-            _logger.error(
-                "the changed policy file is not taken over; revision %s stays\n%s", old.revision, error.message
-            )
+        except BaseException as error:
             if new is not None:
                 # What it had opened already is closed like that of a policy that was in force.
                 self._retired.add(new)
+            if not isinstance(error, Exception):
+                raise
+            core.metrics.policy_reloads.labels("refused").inc()
+            _log_refusal(old, error)
             return
         core.runtime = new
         self._retired.add(old)
@@ -91,13 +91,15 @@ class Reloader:
 
     async def _close_idle(self) -> None:
         for runtime in [runtime for runtime in self._retired if runtime.in_flight == 0]:
-            self._retired.discard(runtime)
-            kept = {id(leaf) for other in (self._core.runtime, *self._retired) for leaf in _owned(other)}
+            others = {self._core.runtime, *self._retired} - {runtime}
+            kept = {id(part) for other in others for part in _owned(other)}
             slices = Slices(self._core.clock)
             for part in reversed(_owned(runtime)):
                 if id(part) not in kept:
-                    await part.aclose()
+                    await _close(part)
                     await slices.give_way()
+            # Only now: what is cut short is done at the end.
+            self._retired.discard(runtime)
 
 
 async def open_runtime(runtime: Runtime, previous: Runtime | None = None) -> None:
@@ -111,6 +113,24 @@ async def open_runtime(runtime: Runtime, previous: Runtime | None = None) -> Non
 def show_revision(core: Core) -> None:
     """Say in the metrics which revision is in force."""
     core.metrics.policy_info.labels(core.runtime.revision).set(1)
+
+
+def _log_refusal(kept: Runtime, error: Exception) -> None:
+    """Say why `kept` stays, with the place in the code where it is none of the reasons that are foreseen."""
+    foreseen = isinstance(error, ConfigurationError)
+    _logger.error(
+        "the changed policy file is not taken over; revision %s stays\n%s",
+        kept.revision,
+        error.message if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}",
+        exc_info=None if foreseen else error,
+    )
+
+
+async def _close(part: Resource) -> None:
+    try:
+        await part.aclose()
+    except Exception:  # a named border: what does not close must not keep the others open
+        _logger.exception("a part of a policy could not be closed: %s", type(part).__name__)
 
 
 def _owned(runtime: Runtime) -> list[Resource]:

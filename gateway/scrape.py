@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from prometheus_client import CollectorRegistry, generate_latest
 
 from backends.clock import Clock
+from gateway.aside import TURN_S
 from gateway.exposition import exposition
 from gateway.settings import shares_metrics
 from gateway.slices import Slices
@@ -67,7 +68,6 @@ def _render_shared() -> Sequence[bytes]:
 
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
-    usual_s = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # Nothing here is a cycle, and the collector would stop everybody to find that out.
     gc.disable()
@@ -75,7 +75,7 @@ def _render_shared() -> Sequence[bytes]:
         text = generate_latest(registry)
     finally:
         gc.enable()
-        sys.setswitchinterval(usual_s)
+        sys.setswitchinterval(TURN_S)
     return [text[start : start + _PIECE_BYTES] for start in range(0, len(text), _PIECE_BYTES)]
 
 

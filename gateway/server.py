@@ -21,6 +21,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from backends.errors import ConfigurationError
 from gateway.app import Application
+from gateway.aside import TURN_S
 from gateway.connection import ClientConnection
 from gateway.factory import create_application
 from gateway.processors import available_processors, threads_for
@@ -28,8 +29,6 @@ from gateway.settings import Settings, export_settings, share_metrics_directory,
 from gateway.supervisor import SIGNALLED, STOPPED_BY_FORCE, DrainLimits, follow_supervisor, supervise
 
 _logger = logging.getLogger(__name__)
-_SWITCH_INTERVAL_S = 0.0005
-"""How soon the event loop gets the interpreter back from the thread of an engine; Python's own 5 ms are felt."""
 _BACKLOG = 2048
 _TICK_S = 0.05
 _TELL_EVERY_S = 2.0
@@ -68,6 +67,8 @@ class GatewayServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self._loop.add_signal_handler(signal.SIGHUP, self._application().request_reload)
+        # One that came since the start of the process is delivered now.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         self._loop.add_signal_handler(signal.SIGQUIT, self._stop_at_once)
         self._on_started()
 
@@ -186,7 +187,7 @@ def run_worker(
     config = _config(settings, create)
     config.load()
     _tune_garbage_collector()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(TURN_S)
     server = GatewayServer(config, _limits(settings), on_started)
     try:
         server.run(sockets=[listener])

@@ -66,6 +66,8 @@ def supervise(
     fleet = _Fleet([_Slot() for _ in range(num_workers)], run, listener, limits, on_died)
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(sig, fleet.take_signal)
+    # Blocked since the process began; nobody has been started who has to hear of one that came so early.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
     try:
         if fleet.start():
             on_started()
@@ -157,7 +159,7 @@ class _Fleet:
 
     def start(self) -> bool:
         """Start every worker and wait until all serve; False if one died first, or they are to stop."""
-        with _without_ctrl_c():
+        with _signals_held():
             for slot in self._slots:
                 slot.start(self._run)
         while not all(slot.has_started for slot in self._slots):
@@ -180,7 +182,7 @@ class _Fleet:
                 if slot.process is not None and not slot.process.is_alive():
                     self._replace(slot)
                 elif slot.process is None and time.monotonic() >= slot.start_at:
-                    with _without_ctrl_c():
+                    with _signals_held():
                         slot.start(self._run)
 
     def take_signal(self, sig: int, frame: FrameType | None) -> None:
@@ -238,13 +240,15 @@ class _Fleet:
 
 
 @contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Children that begin here never hear of Ctrl-C, which the terminal sends to all; for the supervisor it waits."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+def _signals_held() -> Iterator[None]:
+    """Children that begin here never hear of Ctrl-C, which the terminal sends to all, and of SIGHUP once they take it;
+    for the supervisor both wait.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP])
 
 
 def _worker(run: Worker, started: Event) -> None:

@@ -64,6 +64,8 @@ class PolicyFiles:
         Raises: ConfigurationError where the first file cannot be read; all other problems are in the document.
         """
         self._seen = {self.path: _state(self.path)}
+        # Of a file that cannot be read nothing is known, nor of what it included.
+        self._patterns = ()
         try:
             raw = read_plain_file(self.path, MAX_BYTES)
         except OSError as error:

@@ -21,7 +21,7 @@ from backends.errors import (
     UpstreamGarbage,
 )
 from backends.header_names import HeaderNames
-from backends.headers import ForwardedHeader
+from backends.headers import ForwardedHeader, is_field_value
 from backends.health import HealthConfig
 from backends.http.anthropic_events import EventTranslator, TranslatedSource
 from backends.http.anthropic_reply import (
@@ -106,6 +106,13 @@ class AnthropicConfig(Config):
         except ConfigurationError as error:
             raise ValueError(error.message) from error
         return value.rstrip("/")
+
+    @field_validator("api_key")
+    @classmethod
+    def _key_is_sendable(cls, value: Secret | None) -> Secret | None:
+        if value is not None and not is_field_value(value.get_secret_value()):
+            raise ValueError("the key has a character that no header can carry")
+        return value
 
 
 class AnthropicBackend:

@@ -18,7 +18,7 @@ from backends.clock import Clock
 from backends.config import ByteSize, Config, Duration, Secret
 from backends.errors import ConfigurationError, FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
 from backends.header_names import HeaderNames
-from backends.headers import ForwardedHeader, end_to_end, with_defaults
+from backends.headers import ForwardedHeader, end_to_end, is_field_value, with_defaults
 from backends.health import HealthConfig
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.foreign import HttpxWire
@@ -134,8 +134,12 @@ class OpenAIConfig(Config):
     @model_validator(mode="after")
     def _headers_are_sendable(self) -> Self:
         for name, value in self.headers.items():
-            if not name.isascii() or any(character in name + value for character in "\r\n\0"):
+            if not name.isascii() or not is_field_value(name) or not is_field_value(value):
                 raise ValueError(f"the header {name!r} cannot be sent")
+        if not is_field_value(self.auth_scheme):
+            raise ValueError("auth_scheme has a character that no header can carry")
+        if self.api_key is not None and not is_field_value(self.api_key.get_secret_value()):
+            raise ValueError("the key of api_key has a character that no header can carry")
         return self
 
 
@@ -360,8 +364,18 @@ def _build(name: str, config: OpenAIConfig, clock: Clock) -> OpenAIBackend:
         transport = Transport(clock, max_connections=config.max_connections, idle_expiry_s=config.keep_idle)
         wire = transport.wire(config.base_url, name)
     else:
-        wire = HttpxWire(_factory(name, config.transport)(), config.base_url, clock)
+        wire = HttpxWire(_made_by(name, config.transport), config.base_url, clock)
     return OpenAIBackend(name, config, clock, wire)
+
+
+def _made_by(name: str, target: str) -> Any:
+    """What `module:factory` makes. Raises: ConfigurationError."""
+    factory = _factory(name, target)
+    try:
+        return factory()
+    except Exception as error:  # a named border: the code is the operator's
+        problem = f'backends.{name}.transport: "{target}" fails: {type(error).__name__}: {error}'
+        raise ConfigurationError(problem) from error
 
 
 def _factory(name: str, target: str) -> Any:
@@ -371,7 +385,7 @@ def _factory(name: str, target: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a named border, as above
         raise ConfigurationError(f'backends.{name}.transport: "{target}" cannot be imported: {error}') from error
     return found
 

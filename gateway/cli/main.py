@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import version as installed_version
@@ -19,6 +20,8 @@ class Deferred:
     """Where it is: `module:attribute`."""
     purpose: str
     example: str
+    holds_sighup: bool = False
+    """Whether SIGHUP waits until the command takes it, and would end it before. Its children inherit that."""
 
 
 class LazyGroup(click.Group):
@@ -45,6 +48,10 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As in click, with a hint where a name is nearly right."""
+        found = self._deferred.get(args[0])
+        if found is not None and found.holds_sighup:
+            # Before the import, which takes its time.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -83,6 +90,7 @@ class LazyGroup(click.Group):
             "gateway.cli.serve:serve",
             "Start the gateway.",
             "slipstream serve policy.yaml --port 8080",
+            holds_sighup=True,
         ),
         "simulate": Deferred(
             "gateway.cli.simulate:simulate",

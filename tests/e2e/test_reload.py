@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.gateway import Gateway, gateway_process, running_gateway, start_gateway
 from tests.support.openai_server import Behaviour, OpenAIServer
+from tests.support.plugin import plugin
 
 PATH = "/v1/chat/completions"
 POLICY = """
@@ -87,6 +88,11 @@ BAD = {
     "dangling": (OWN.replace("ref: own", "ref: owm"), "owm"),
     "no_variable": (OWN + "keys: [{name: k, key: 'env:NOT_SET'}]", "NOT_SET"),
     "transport": (OWN.replace("scripted", 'openai, base_url: "http://x", transport: "no_such:thing"'), "no_such"),
+    "transport_fails": (OWN.replace("scripted", 'openai, base_url: "http://x", transport: "math:sqrt"'), "math:sqrt"),
+    "header": (OWN.replace("scripted", 'openai, base_url: "http://x", headers: {x-team: "a\u2026"}'), "x-team"),
+    "scheme": (OWN.replace("scripted", 'openai, base_url: "http://x", auth_scheme: "\u201c"'), "auth_scheme"),
+    "key": (OWN.replace("scripted", 'openai, base_url: "http://x", api_key: "env:CURLY"'), "no header can carry"),
+    "anthropic_key": (OWN.replace("scripted", 'anthropic, api_key: "env:CURLY"'), "no header can carry"),
     "store": (OWN + "stores: {memory: {max_size: 2MiB}}", "stores"),
 }
 
@@ -94,7 +100,7 @@ BAD = {
 @pytest.fixture(scope="module")
 def steady() -> Iterator[Gateway]:
     """A gateway that answers by itself."""
-    with running_gateway(OWN) as gateway:
+    with running_gateway(OWN, environ={"CURLY": "\u201csk-curly-quotes\u201d"}) as gateway:
         yield gateway
 
 
@@ -114,7 +120,58 @@ async def test_file_that_cannot_be_used_changes_nothing(steady: Gateway, text: s
     assert after.value(name, outcome="refused") >= before.value(name, outcome="refused") + 1
     assert after.value(name, outcome="applied") == before.value(name, outcome="applied")
     assert "Traceback" not in steady.stderr
+    assert "curly" not in steady.stderr
     assert await steady.reload(OWN)
+
+
+BROKEN_WHERE_ASKED = """
+from backends.registry import Kind
+from backends.scripted import Scripted, ScriptedConfig
+
+class BrokenConfig(ScriptedConfig):
+    breaks: str = ""
+
+class Broken(Scripted):
+    def __init__(self, name, config, clock):
+        if config.breaks == "made":
+            raise ZeroDivisionError("made")
+        super().__init__(name, ScriptedConfig(), clock)
+        self.breaks = config.breaks
+
+    async def open(self):
+        if self.breaks == "opened":
+            raise ZeroDivisionError("opened")
+
+    async def aclose(self):
+        print(self.name, "is closed", file=__import__("sys").stderr, flush=True)
+        if self.breaks == "closed":
+            raise ZeroDivisionError("closed")
+
+KIND = Kind(config=BrokenConfig, build=Broken)
+"""
+
+
+async def test_backend_that_breaks_stops_neither_reloads_nor_what_is_closed_with_it() -> None:
+    """Made or opened: refused, counted, and said with the place. Closed: the others are closed all the same."""
+    leaf = "{name}: {{type: mine, breaks: {breaks!r}}}"
+
+    def text(first: str, second: str) -> str:
+        leaves = ", ".join([leaf.format(name=f"a{first}", breaks=first), leaf.format(name=f"b{second}", breaks=second)])
+        return OWN.replace("own: {type: scripted}", f"own: {{type: scripted}}, {leaves}")
+
+    with plugin(BROKEN_WHERE_ASKED) as environ:
+        async with start_gateway(text("closed", "closed"), environ=environ) as gateway:
+            assert not await gateway.reload(text("", "made"))
+            assert not await gateway.reload(text("", "opened"))
+            metrics = await gateway.metrics()
+            assert metrics.value("slipstream_policy_reloads_total", outcome="refused") >= 2
+            assert metrics.value("slipstream_background_failures_total") == 0
+            assert gateway.stderr.count("ZeroDivisionError: opened") >= 2
+            await gateway.wait_stderr("bopened is closed")
+            assert await gateway.reload(OWN)
+            await gateway.wait_stderr("bclosed is closed")
+            await gateway.wait_stderr("aclosed is closed")
+            assert await gateway.terminate() == 0
 
 
 async def test_file_that_is_gone_changes_nothing(gateway: Gateway, client: httpx.AsyncClient) -> None:

@@ -27,7 +27,7 @@ SCRIPTED = Path(__file__).parents[2] / "policies" / "presets" / "scripted.yaml"
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}\n\n'
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 SLOW_TO_OPEN = """
-import asyncio, time
+import asyncio, os, time
 from backends.registry import Kind
 from backends.scripted import Scripted, ScriptedConfig
 
@@ -36,6 +36,11 @@ class Slow(Scripted):
         await asyncio.to_thread(time.sleep, 60)
 
 KIND = Kind(config=ScriptedConfig, build=Slow)
+"""
+WAIT_FOR = """
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.02)
 """
 MINE = """
 version: 1
@@ -273,6 +278,55 @@ async def test_signal_during_the_start_ends_it_at_once(args: tuple[str, ...], si
         assert code == 128 + sig
         assert "Traceback" not in gateway.stderr
         assert not any(map(is_there, pids))
+
+
+@pytest.mark.parametrize("args", [(), TWO], ids=["one", "workers"])
+async def test_sighup_during_the_start_is_a_reload_afterwards(args: tuple[str, ...], tmp_path: Path) -> None:
+    """Whoever is told, and however early: nobody ends of it."""
+    go = tmp_path / "go"
+    slow = SLOW_TO_OPEN.replace("time.sleep, 60", f"wait_for, {str(go)!r}") + WAIT_FOR
+    with plugin(slow) as environ, gateway_process(MINE, args=args, environ=environ) as gateway:
+        num_processes = len(args) + 1
+        async with asyncio.timeout(30):
+            while not _holds_sighup(gateway.process.pid):
+                await asyncio.sleep(0.005)
+        gateway.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(30):
+            while not _is_loading(gateway, num_processes):
+                await asyncio.sleep(0.05)
+                gateway.process.send_signal(signal.SIGHUP)
+        gateway.process.send_signal(signal.SIGHUP)
+        go.touch()
+        async with asyncio.timeout(30):
+            while not gateway.has_started():
+                await asyncio.sleep(0.05)
+        await gateway.wait_stderr("is in force")
+
+        assert await gateway.terminate() == 0
+        assert "could not start" not in gateway.stderr
+
+
+async def test_sighup_while_a_worker_is_replaced_ends_nobody() -> None:
+    """It comes again and again, from before the new process is there until it serves."""
+    text = SCRIPTED.read_text(encoding="utf-8")
+    async with start_gateway(text, args=TWO) as gateway:
+        before = workers_of(gateway)
+        os.kill(before[0], signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while not (new := set(workers_of(gateway)) - set(before)) or _holds_sighup(new.pop()):
+                gateway.process.send_signal(signal.SIGHUP)
+                await asyncio.sleep(0.02)
+        code = await gateway.terminate()
+
+        assert code == 0
+        assert "could not start" not in gateway.stderr
+
+
+def _holds_sighup(pid: int) -> bool:
+    """Whether SIGHUP waits there."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    return bool(blocked >> (signal.SIGHUP - 1) & 1)
 
 
 def _is_loading(gateway: Gateway, num_processes: int) -> bool:

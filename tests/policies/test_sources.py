@@ -167,6 +167,20 @@ def test_fingerprint_and_revision_follow_every_file(folder: Path) -> None:
     assert len(revisions) == 3
 
 
+def test_first_file_that_is_gone_is_refused_once(folder: Path) -> None:
+    """What it included is not looked for any more, until it is back."""
+    files = PolicyFiles(folder / "policy.yaml")
+    files.read()
+    (folder / "policy.yaml").unlink()
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        files.read()
+    assert files.fingerprint() == files.seen
+
+    (folder / "policy.yaml").write_text(MAIN, encoding="utf-8")
+
+    assert files.fingerprint() != files.seen
+
+
 def test_files_of_a_policy_that_was_refused_are_watched(folder: Path) -> None:
     """So that mending the included file is noticed."""
     (folder / "teams/blue.yaml").write_text("routes: [", encoding="utf-8")
