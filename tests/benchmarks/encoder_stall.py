@@ -23,7 +23,7 @@ import uvloop
 from numpy.typing import NDArray
 
 from backends.clock import SystemClock
-from gateway.server import _SWITCH_INTERVAL_S
+from gateway.aside import TURN_S
 from policies.cache.semantic.encoder import BatchingEncoder, ModelIdentity, TextModel
 from policies.cache.semantic.encoder_child import Load, _load
 from policies.cache.semantic.encoder_process import ProcessModel
@@ -99,7 +99,7 @@ def main() -> int:
     options.add_argument("--in-thread", action="store_true", help="compute in a thread of this process")
     given = options.parse_args()
     load = Load(given.model, given.kind, given.threads, given.cache and str(Path(given.cache)))
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(TURN_S)
     model: TextModel = _ThreadModel(load) if given.in_thread else ProcessModel(load, SystemClock())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         idle, busy, rate, share = runner.run(_measure(model, given.seconds))

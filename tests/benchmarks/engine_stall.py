@@ -23,8 +23,9 @@ from pathlib import Path
 
 import uvloop
 
+from gateway.aside import TURN_S
 from gateway.factory import create_application
-from gateway.server import _SWITCH_INTERVAL_S, GatewayServer, _config
+from gateway.server import GatewayServer, _config
 from gateway.settings import Settings
 from tests.support.faults import CHAT, at_most, percentile, report
 from tests.support.http_client import HttpClient, chat_body, request_bytes
@@ -125,7 +126,7 @@ def main() -> int:
     if given.load is not None:
         asyncio.run(_load(given.load, given.clients, given.seconds))
         return 0
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(TURN_S)
     with _model(given.model) as model, tempfile.TemporaryDirectory() as folder, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
