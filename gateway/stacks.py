@@ -180,6 +180,7 @@ class Stacks(Mapping[str, Stack]):
             hedging=hedging,
             provider_cache=route.routing.provider_cache,
             falls_back_on=route.fallbacks.on if route.fallbacks is not None else (),
+            falls_back_to=route.fallbacks.routes if route.fallbacks is not None else (),
             limits_first_token=route.timeouts.first_token is None,
         )
 

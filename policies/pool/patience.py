@@ -1,11 +1,13 @@
-"""How long an attempt may take while somebody else could be asked: a share of the call's time, and for the first token
-what `Patience` says where no policy does.
+"""How long an attempt may take while somebody else could be asked: for the first token what `Patience` says where no
+policy does, and at most a share of the call's time.
 
 Short, so that silence is noticed; longer for long prompts; and learned, so that a model that thinks first is not given
 up each time.
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 
@@ -30,19 +32,23 @@ _SHORTER = _LONGER ** (-1 / 19)
 class Patience:
     """The wait for one backend: half as much again after each call that was given up, back to the floor by answers."""
 
-    __slots__ = ("_wait_s",)
+    __slots__ = ("_late_at", "_wait_s")
 
     def __init__(self) -> None:
         self._wait_s = FLOOR_S
+        self._late_at = -math.inf
 
     def limit_s(self, num_bytes: int) -> float:
         """Seconds for a call whose body has so many bytes."""
         return min(self._wait_s + num_bytes * _PER_BYTE_S, CEILING_S)
 
-    def was_late(self, limit_s: float) -> None:
-        """A call was given up after that limit. Of calls that were given up together only the first one counts."""
-        if limit_s >= self._wait_s:
-            self._wait_s = min(self._wait_s * _LONGER, CEILING_S)
+    def was_late(self, began_at: float, now: float) -> bool:
+        """A call that began then is given up; whether it counts: of calls in flight together only the first does."""
+        if began_at < self._late_at:
+            return False
+        self._late_at = now
+        self._wait_s = min(self._wait_s * _LONGER, CEILING_S)
+        return True
 
     def was_in_time(self) -> None:
         """A first token came."""
@@ -50,18 +56,21 @@ class Patience:
 
 
 class AttemptLimits:
-    """Of one pool's attempts that are not the last. Who `is_patient` keeps to the first token's limit of the call."""
+    """Of one pool's attempts that are not the last. Who `is_patient` keeps to the first token's limit of the call;
+    whole answers get a share of the time only where a policy `shares_whole`."""
 
-    __slots__ = ("_clock", "_patience")
+    __slots__ = ("_clock", "_patience", "_shares_whole")
 
-    def __init__(self, num_members: int, clock: Clock, *, is_patient: bool) -> None:
+    def __init__(self, num_members: int, clock: Clock, *, is_patient: bool, shares_whole: bool) -> None:
         self._clock = clock
+        self._shares_whole = shares_whole
         self._patience = None if is_patient else [Patience() for _ in range(num_members)]
 
     def limited(self, call: Call, index: int, model: str | None) -> Call:
         """The call for that member, under the name that it has for the model."""
         model = model or call.model
-        if call.operation is Operation.PASSTHROUGH or (call.stream and self._patience is None):
+        is_limited = self._patience is not None if call.stream else self._shares_whole
+        if call.operation is Operation.PASSTHROUGH or not is_limited:
             return call if model == call.model else msgspec.structs.replace(call, model=model)
         now = self._clock.now()
         share_s = (call.deadline - now) * SHARE_OF_TOTAL
@@ -71,14 +80,17 @@ class AttemptLimits:
         timeouts = msgspec.structs.replace(call.timeouts, first_token_s=limit_s)
         return msgspec.structs.replace(call, model=model, timeouts=timeouts)
 
-    def given_up(self, call: Call, whole: Call, index: int, error: UpstreamError) -> UpstreamError:
-        """How an attempt of `whole` has failed that was made with its limited `call`."""
+    def given_up(
+        self, call: Call, whole: Call, index: int, error: UpstreamError, began_at: float
+    ) -> tuple[UpstreamError, bool]:
+        """How an attempt of `whole` has failed that was made with its limited `call`, and whether that says something
+        about the member: it may be no more than slower than was guessed."""
         if isinstance(error, TotalTimeout) and call.deadline < whole.deadline:
             share = f"{SHARE_OF_TOTAL:.0%} of what was left of timeouts.total"
-            return FirstTokenTimeout(f"the upstream had not answered in {share}; others were left to ask")
+            return FirstTokenTimeout(f"the upstream had not answered in {share}; others were left to ask"), True
         if call.stream and self._patience is not None and isinstance(error, FirstTokenTimeout):
-            self._patience[index].was_late(call.timeouts.first_token_s)
-        return error
+            return error, self._patience[index].was_late(began_at, self._clock.now())
+        return error, True
 
     def was_in_time(self, index: int) -> None:
         """A stream of that member has begun."""

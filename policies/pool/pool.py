@@ -73,13 +73,15 @@ class Pool:
         hedging: Hedging | None = None,
         provider_cache: bool = False,
         falls_back_on: Collection[FallbackOn] = (),
+        falls_back_to: Collection[str] = (),
         limits_first_token: bool = True,
     ) -> None:
         """`routing` is for who balances by load, or shares backends with who does; without it members take turns.
 
         `gate` says when a call may go, and to whom first; it and `hedging` need `routing`.
         With `provider_cache` members are told which prompts begin alike. `falls_back_on`: what sends the route's calls
-        to other routes. With `limits_first_token` a call that can go on is not waited for as long as its timeouts say.
+        to the routes `falls_back_to`. With `limits_first_token` a call that can go on is not waited for as
+        long as its timeouts say.
         """
         self._name = name
         self._gate = gate
@@ -93,7 +95,13 @@ class Pool:
         self._onward = onward_of(retry, num_in_rotation, falls_back_on)
         self._leaves_the_silent = self._onward.leaves_the_silent
         self._holds_back = self._onward.holds_back or hedging is not None
-        self._limits = AttemptLimits(len(members), clock, is_patient=not limits_first_token)
+        self._falls_back_to = frozenset(falls_back_to)
+        self._limits = AttemptLimits(
+            len(members),
+            clock,
+            is_patient=not limits_first_token,
+            shares_whole=retry.on is not None and "first_token_timeout" in retry.on,
+        )
         self._clock = clock
         self._random = random
         self._budget = RetryBudget(retry.budget_percent, clock)
@@ -265,13 +273,13 @@ class Pool:
         elif member.model is not None and member.model != call.model:
             call = msgspec.structs.replace(call, model=member.model)
         facts.upstream_model = call.model
+        began_at = self._clock.now() if self._holds_back or may_go_on else 0.0
         ticket = breaker.begin()
         try:
             if isinstance(failed, Reply):
                 await failed.aclose()
             if trip is None and replica is not None and demand is not None:
                 trip = replica.begin(demand, self._clock.now())
-            began_at = self._clock.now() if self._holds_back else 0.0
             reply = await member.backend.send(call)
             if self._holds_back and reply.status < 400 and call.operation in _SAYS_SOMETHING:
                 left_s = began_at + call.timeouts.first_token_s - self._clock.now()
@@ -280,7 +288,10 @@ class Pool:
             if trip is not None:
                 trip.end()
             if may_go_on:
-                error = self._limits.given_up(call, whole, index, error)
+                error, says_something = self._limits.given_up(call, whole, index, error, began_at)
+                if not says_something:
+                    breaker.release(ticket)
+                    return error
             report_failure(breaker, ticket, error)
             return error
         except BaseException:
@@ -307,7 +318,7 @@ class Pool:
         """
         if call.pinned:
             return False
-        if "timeout" in self._onward.falls_back_on:
+        if "timeout" in self._onward.falls_back_on and not self._falls_back_to <= (call.facts.asked_routes or set()):
             return True
         return (has_more and self._onward.asks_others_on_silence) and any(
             index not in asked and member.weight > 0 and self._breakers[index].is_available()

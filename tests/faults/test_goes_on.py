@@ -201,12 +201,24 @@ def _two(first: str, second: str) -> dict[str, Any]:
     return {name: {"type": "openai", "base_url": url} for name, url in (("a", first), ("b", second))}
 
 
-async def test_whole_answer_that_never_comes_leaves_the_other_half_of_the_time() -> None:
+async def test_whole_answer_may_take_the_whole_time() -> None:
+    """Nobody knows whether it comes: it is not given up, nor paid twice."""
+    route = {"backends": [{"ref": "a"}, {"ref": "b", "priority": 1}], "timeouts": {"total": "2s"}}
+    async with CaseServer() as slow, CaseServer() as other:
+        slow.default = Behaviour(delay_s=1.3)
+        with setting(0, backends=_two(slow.base_url, other.base_url), routes={"*": route}) as made:
+            answer = await ask(made, "m", stream=False)
+
+        assert (answer.status, sum(slow.num_asked.values()), other.num_asked) == (200, 1, {})
+
+
+async def test_whole_answer_that_never_comes_leaves_the_other_half_of_the_time_where_it_is_listed() -> None:
     """Silence of an answer that is not streamed ends after half of `total`, and the other one has as much."""
     hole = socket.socket()
     hole.bind(("127.0.0.1", 0))
     hole.listen(8)
-    route = {"backends": [{"ref": "a"}, {"ref": "b", "priority": 1}], "timeouts": {"total": "2s"}}
+    retry = {"on": ["first_token_timeout"]}
+    route = {"backends": [{"ref": "a"}, {"ref": "b", "priority": 1}], "timeouts": {"total": "2s"}, "retry": retry}
     async with CaseServer() as other:
         url = f"http://127.0.0.1:{hole.getsockname()[1]}/v1"
         with setting(0, backends=_two(url, other.base_url), routes={"*": route}) as made:

@@ -116,6 +116,7 @@ def make_pool(
     retry: dict[str, Any] | None = None,
     breaker: dict[str, Any] | None = None,
     falls_back_on: Collection[FallbackOn] = (),
+    falls_back_to: Collection[str] = ("other",),
 ) -> Pool:
     """A pool with a policy as in a file."""
     return Pool(
@@ -126,6 +127,7 @@ def make_pool(
         clock=clock,
         random=Random(1),
         falls_back_on=falls_back_on,
+        falls_back_to=falls_back_to,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -15,11 +17,12 @@ from policies.pool.patience import FLOOR_S
 from policies.pool.pool import Member, Pool
 from policies.schema import FallbacksPolicy, RetryPolicy
 from tests.support.calls import make_call, read_all
-from tests.support.clock import FakeClock
+from tests.support.clock import FakeClock, settle
 from tests.support.pool import Outcome, Pieces, Played, error_reply, finish, make_pool
 
 DEADLINE = 10_000.0
 ON = FallbacksPolicy(routes=("other",)).on
+SILENCE = {"on": ["first_token_timeout"]}
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 SAID = b'data: {"choices":[{"index":0,"delta":{"content":"one"}}]}\n\n'
 
@@ -141,15 +144,19 @@ async def test_pool_silence_is_limited_only_while_somebody_else_is_there(clock: 
 
 
 async def test_pool_attempt_that_is_not_the_last_gets_half_of_the_time(clock: FakeClock) -> None:
-    """A whole answer, of the call's time; a stream's first content, where that is less than its own limit."""
+    """A stream's first content, where that is less than its own limit; a whole answer only where the policy says so."""
     deadline = clock.now() + 8
-    whole, begun = Played("a"), Played("a")
+    whole, begun, listed = Played("a"), Played("a"), Played("a")
     await make_pool([Member(whole), Member(Played("b"), priority=1)], clock).send(make_call(deadline=deadline))
+    await make_pool([Member(listed), Member(Played("b"), priority=1)], clock, retry=SILENCE).send(
+        make_call(deadline=deadline)
+    )
     await make_pool([Member(begun), Member(Played("b"), priority=1)], clock).send(
         make_call(stream=True, deadline=deadline)
     )
 
-    assert whole.calls[0].deadline == clock.now() + 4
+    assert whole.calls[0].deadline == deadline
+    assert listed.calls[0].deadline == clock.now() + 4
     assert begun.calls[0].deadline == deadline
     assert begun.calls[0].timeouts.first_token_s == 4
 
@@ -160,12 +167,52 @@ async def test_pool_answer_that_takes_more_than_its_half_is_silence(clock: FakeC
     async def late(_: Call) -> Reply:
         raise TotalTimeout("time is up")
 
-    pool = make_pool([Member(Played("a", late)), Member(Played("b"), priority=1)], clock)
+    pool = make_pool([Member(Played("a", late)), Member(Played("b"), priority=1)], clock, retry=SILENCE)
     alone = make_pool([Played("a", late)], clock)
 
     assert (await pool.send(make_call(deadline=clock.now() + 8))).body == b"b"
     with pytest.raises(TotalTimeout):
         await alone.send(make_call(deadline=clock.now() + 8))
+
+
+async def _silent(clock: FakeClock, call: Call) -> Reply:
+    await clock.sleep(call.timeouts.first_token_s)
+    raise FirstTokenTimeout("x")
+
+
+async def test_pool_slow_backend_is_not_taken_out_by_calls_given_up_together(clock: FakeClock) -> None:
+    """The limit was a guess, and all of them met the same one."""
+    slow = Played("slow", partial(_silent, clock))
+    pool = make_pool([Member(slow), Member(Played("b"), priority=1)], clock, breaker={"consecutive_failures": 5})
+    calls = [asyncio.ensure_future(pool.send(make_call(stream=True, deadline=DEADLINE))) for _ in range(6)]
+    await settle()
+    await clock.advance(FLOOR_S + 0.1)
+
+    assert [(await call).body for call in calls] == [b"b"] * 6
+    assert pool.breaker_states()["slow"] == "closed"
+
+
+async def test_pool_silent_backend_is_taken_out_by_calls_one_after_the_other(clock: FakeClock) -> None:
+    """Five in a row have met five limits, each longer than the last."""
+    silent = Played("silent", partial(_silent, clock))
+    pool = make_pool([Member(silent), Member(Played("b"), priority=1)], clock, breaker={"consecutive_failures": 5})
+    for _ in range(5):
+        await finish(clock, pool.send(make_call(stream=True, deadline=DEADLINE)), limit_s=70)
+
+    assert pool.breaker_states()["silent"] == "open"
+
+
+async def test_pool_last_one_is_waited_for_though_its_fallbacks_were_asked(clock: FakeClock) -> None:
+    """A fallback that has been asked is nobody to go on to; one that has not is."""
+    limits = []
+    for falls_back_to in (("other",), ("other", "third")):
+        backend = Played("only")
+        call = make_call(stream=True, deadline=DEADLINE)
+        call.facts.asked_routes = {"first", "other"}
+        await make_pool([backend], clock, falls_back_on=ON, falls_back_to=falls_back_to).send(call)
+        limits.append(backend.calls[0].timeouts.first_token_s)
+
+    assert limits == [make_call().timeouts.first_token_s, pytest.approx(FLOOR_S, abs=0.1)]
 
 
 async def test_pool_lone_backend_with_a_fallback_may_be_out(clock: FakeClock) -> None:

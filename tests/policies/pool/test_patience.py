@@ -24,10 +24,11 @@ def test_patience_model_that_thinks_is_given_up_a_few_times_and_no_more(thinks_s
     patience = Patience()
     given_up = []
     for number in range(400):
+        now = number * 100.0
         limit_s = patience.limit_s(100)
         if thinks_s > limit_s:
             given_up.append(number)
-            patience.was_late(limit_s)
+            assert patience.was_late(now, now + limit_s)
         else:
             patience.was_in_time()
 
@@ -39,32 +40,41 @@ def test_patience_one_slow_call_in_five_is_hardly_given_up() -> None:
     """Where some calls think and others do not, about one in twenty is given up, as is stated."""
     patience, random = Patience(), Random(1)
     given_up = 0
-    for _ in range(4000):
+    for number in range(4000):
         first_s = 35.0 if random.random() < 0.2 else 0.5
         limit_s = patience.limit_s(0)
         if first_s > limit_s:
             given_up += 1
-            patience.was_late(limit_s)
+            patience.was_late(number * 100.0, number * 100.0 + limit_s)
         else:
             patience.was_in_time()
 
     assert given_up <= 4000 * 0.06
 
 
-def test_patience_calls_given_up_together_teach_once() -> None:
-    """A hundred that were sent with the same limit say no more than one."""
+@pytest.mark.parametrize("num_bytes", [0, 100, 120 * 1024])
+def test_patience_calls_given_up_together_teach_once(num_bytes: int) -> None:
+    """A hundred that were in flight together say no more than one, however long their prompts."""
     patience = Patience()
-    limits = [patience.limit_s(number * 10) for number in range(100)]
-    for limit_s in limits:
-        patience.was_late(limit_s)
+    limit_s = patience.limit_s(num_bytes)
+    counted = [patience.was_late(number * 0.01, number * 0.01 + limit_s) for number in range(100)]
 
-    assert patience.limit_s(0) <= 1.5 * FLOOR_S
+    assert counted == [True] + [False] * 99
+    assert patience.limit_s(0) == 1.5 * FLOOR_S
+
+
+def test_patience_every_call_after_the_last_late_one_counts() -> None:
+    """Also at the ceiling: whoever is silent for good is taken out."""
+    patience = Patience()
+
+    assert all(patience.was_late(number * CEILING_S, (number + 1) * CEILING_S) for number in range(20))
+    assert patience.limit_s(10**9) == CEILING_S
 
 
 def test_patience_comes_back_to_the_floor() -> None:
     """Answers in time undo what was learned."""
     patience = Patience()
-    patience.was_late(FLOOR_S)
+    patience.was_late(0.0, FLOOR_S)
     for _ in range(20):
         patience.was_in_time()
 
