@@ -5,7 +5,8 @@ client sees must not change for that. A stream that breaks inside of an event is
 that the error event behind it can be read.
 
 vLLM names its `system_fingerprint` in the event with the finish reason, but where usage is asked for in the usage chunk
-instead. There it is put back: the event that says why an answer is finished waits for the one behind it.
+instead. There it is put back: the event that says why an answer is finished waits for the one behind it, unless it
+brings words of its own: these wait for nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Any
 import jiter
 import msgspec
 
-from backends.sse import event_data, find_events, whole_events_end
+from backends.sse import event_data, find_events, split_events, whole_events_end
 
 _MAX_HELD_BYTES = 64 * 1024
 _USAGE = b'"usage"'
 _FINGERPRINT = b'"system_fingerprint"'
 _FINISH = b'"finish_reason":"'
-_OBJECT = re.compile(rb"data: ?\{")
+_OBJECT = re.compile(rb"(?:^|[\r\n])data: ?\{")
+"""At the beginning of a line: a text may hold the same, but no line end."""
 
 
 class UsageChunkFilter:
@@ -77,13 +79,13 @@ class UsageChunkFilter:
         return self.whole() + held
 
     def _with_fingerprint(self, piece: bytes, at: int) -> bytes:
-        """The events; where the last of them finishes an answer, and names no fingerprint, it waits for the next."""
+        """The events; a last one that only finishes an answer, and names no fingerprint, waits for the next."""
         shown, fingerprint = self._without_usage(piece, at) if at >= 0 else (piece, None)
         shown = self.whole() + shown
         if at >= 0 or self._passing or _FINGERPRINT in shown:
             return _stamped(shown, fingerprint) if fingerprint is not None and _FINGERPRINT not in shown else shown
         begin = whole_events_end(shown[:-4])
-        if _FINISH in shown[begin:]:
+        if _FINISH in shown[begin:] and not _has_words(shown[begin:]):
             shown, self._finish = shown[:begin], shown[begin:]
         return shown
 
@@ -102,6 +104,12 @@ class UsageChunkFilter:
 
 
 def _usage_chunk(event: bytes) -> dict[str, Any] | None:
+    chunk = _decoded(event)
+    is_one = chunk is not None and chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+    return chunk if is_one else None
+
+
+def _decoded(event: bytes) -> dict[str, Any] | None:
     data = event_data(event)
     if data is None:
         return None
@@ -109,14 +117,36 @@ def _usage_chunk(event: bytes) -> dict[str, Any] | None:
         chunk = jiter.from_json(data)
     except ValueError:
         return None
-    is_one = isinstance(chunk, dict) and chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
-    return chunk if is_one else None
+    return chunk if isinstance(chunk, dict) else None
+
+
+def _has_words(event: bytes) -> bool:
+    """Whether a choice of it brings anything that a client could show; also where that cannot be read."""
+    chunk = _decoded(event)
+    choices = chunk.get("choices") if chunk is not None else None
+    return not isinstance(choices, list) or any(map(_brings_words, choices))
+
+
+def _brings_words(choice: Any) -> bool:
+    if not isinstance(choice, dict) or choice.get("text"):
+        return True
+    delta = choice.get("delta") or {}
+    return not isinstance(delta, dict) or any(value for name, value in delta.items() if name != "role")
 
 
 def _stamped(events: bytes, fingerprint: object) -> bytes:
-    """The events, of which the last one that finishes an answer also names the fingerprint."""
+    """The events, of which the last one that finishes an answer also names the fingerprint, if it can be read then."""
     finish = events.rfind(_FINISH)
-    begin = next((match.end() for match in reversed(list(_OBJECT.finditer(events, 0, max(finish, 0))))), 0)
-    if finish < 0 or not begin:
+    if finish <= 0:
         return events
-    return b'%b"system_fingerprint":%b,%b' % (events[:begin], msgspec.json.encode(fingerprint), events[begin:])
+    *_, head = split_events(events[:finish])
+    begin = finish - len(head)
+    event = next(split_events(events[begin:]))
+    found = _OBJECT.search(event)
+    if found is None:
+        return events
+    at = found.end()
+    stamped = b'%b"system_fingerprint":%b,%b' % (event[:at], msgspec.json.encode(fingerprint), event[at:])
+    if _decoded(stamped) is None:
+        return events
+    return events[:begin] + stamped + events[begin + len(event) :]

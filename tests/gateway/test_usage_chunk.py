@@ -137,3 +137,60 @@ def test_event_that_finishes_waits_for_the_next_one_only() -> None:
     assert usage_filter.feed(finishes) == b""
     assert usage_filter.feed(done) == finishes + done
     assert usage_filter.rest() == b""
+
+
+def _finishing(choice: dict[str, object]) -> bytes:
+    chunk = {"id": "c", "choices": [{"index": 0, **choice, "finish_reason": "stop"}]}
+    return f"data: {json.dumps(chunk, separators=(',', ':'))}\n\n".encode()
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("text", ["data: {", "SSE lines look like data: {", "\ndata: {", "data:{"])
+def test_fingerprint_is_put_in_front_of_the_event_and_never_into_its_text(text: str, end: str) -> None:
+    """A text may hold what an event begins with."""
+    begins, _, usage, done = (event.replace(b"\n", end.encode()) for event in _vllm("fp-1"))
+    finishes = _finishing({"delta": {"content": text}}).replace(b"\n", end.encode())
+
+    shown = _through([begins, finishes + usage, done])
+
+    assert shown == begins + finishes.replace(b"data: {", b'data: {"system_fingerprint":"fp-1",', 1) + done
+
+
+@pytest.mark.parametrize("odd", [b": {}\n\n", b"x", b"data: {}\n\r\n", b'data: [{"a":0},\n'])
+def test_fingerprint_is_left_out_where_the_event_could_not_be_read_with_it(odd: bytes) -> None:
+    """Every event stays as it was, or is JSON with the fingerprint."""
+    _, finishes, usage, done = _vllm("fp-1")
+    stamped = finishes.replace(b"data: {", b'data: {"system_fingerprint":"fp-1",')
+
+    assert _through([odd + finishes + usage, done]) in (odd + finishes + done, odd + stamped + done)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"delta": {"content": " end"}},
+        {"delta": {"role": "assistant", "reasoning_content": "so"}},
+        {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}},
+        {"text": " end"},
+        {"delta": "odd"},
+    ],
+)
+def test_event_that_finishes_with_words_waits_for_nothing(choice: dict[str, object]) -> None:
+    """What a client shows comes when it is said, also where the usage chunk comes late."""
+    usage_filter = UsageChunkFilter()
+
+    assert usage_filter.feed(_finishing(choice)) == _finishing(choice)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"delta": {"content": ""}},
+        {"delta": {"role": "assistant", "content": None, "tool_calls": []}},
+        {"delta": None},
+        {"text": ""},
+    ],
+)
+def test_event_that_only_finishes_is_held(choice: dict[str, object]) -> None:
+    """However a server says that there are no more words."""
+    assert UsageChunkFilter().feed(_finishing(choice)) == b""
