@@ -86,12 +86,14 @@ async def _pump_events(
             write_chunk(conceal(out) if facts.may_quote and conceal is not None else out)
         return not flow.write_paused
 
+    def send_held(held: bytes) -> None:
+        if held:
+            write_chunk(held if conceal is None else conceal(held))
+
     try:
         while await stream.forward(receive):
             await flow.drain()
     except SlipstreamError:
-        if whole := usage_filter.whole():
-            connection.write_chunk(whole)
+        send_held(usage_filter.whole())
         raise
-    if rest := usage_filter.rest():
-        connection.write_chunk(rest if conceal is None else conceal(rest))
+    send_held(usage_filter.rest())

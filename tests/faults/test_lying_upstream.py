@@ -251,6 +251,26 @@ async def test_error_in_a_stream_shows_no_key(gateway: Gateway, upstream: OpenAI
     assert KEY.encode() not in answer.body
 
 
+async def test_error_in_the_event_that_finishes_shows_no_key_where_the_stream_then_breaks(
+    gateway: Gateway, upstream: OpenAIServer
+) -> None:
+    """The last event of a stream without its `[DONE]`, which may be held until the end is known."""
+    content = encode_event(msgspec.json.encode({"choices": [{"index": 0, "delta": {"content": "hi"}}]}))
+    failed = {
+        "error": {"message": f"Sorry: {KEY} is wrong", "type": "x"},
+        "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}],
+    }
+    upstream.next(Behaviour(events=(content, encode_event(msgspec.json.encode(failed)))))
+
+    asking = await HttpClient.open(gateway.port)
+    answer = await asking.post(CHAT, msgspec.json.encode(question(stream=True)))
+    asking.close()
+
+    assert not answer.is_whole
+    assert b"Sorry: [redacted] is wrong" in answer.body
+    assert KEY.encode() not in answer.body
+
+
 async def test_upstream_that_cannot_be_reached_is_called_by_its_name(
     client: httpx.AsyncClient, gateway: Gateway, port: int
 ) -> None:
