@@ -48,13 +48,14 @@ async def wait_content(reply: Reply, call: Call, timeout_s: float) -> None:
     if not (reply.header(b"content-type") or b"").startswith(b"text/event-stream"):
         return
     try:
+        judged = JudgedEvents(call.operation)
         arrived = await stream.peek()
-        if has_content(arrived, call.operation):
+        if judged.has_content(arrived):
             return
         async with asyncio.timeout(timeout_s):
             while len(longer := await stream.peek(len(arrived))) > len(arrived):
                 arrived = longer
-                if has_content(arrived, call.operation):
+                if judged.has_content(arrived):
                     return
         raise UpstreamCut("the upstream ended its stream before it had said anything")
     except TimeoutError:
@@ -74,19 +75,36 @@ async def wait_content(reply: Reply, call: Call, timeout_s: float) -> None:
         raise
 
 
-def has_content(arrived: bytes, operation: Operation) -> bool:
-    """Whether some whole event of these says something.
+class JudgedEvents:
+    """The events of one stream, each of which is looked at once, however small the pieces are that it comes in."""
 
-    Raises: UpstreamErrorEvent where one says that there will be no answer.
-    """
-    end = whole_events_end(arrived)
-    if operation is not Operation.RESPONSES and b'"error"' not in arrived and _WORDS.search(arrived, 0, end):
-        return True
-    for event in split_events(arrived[:end]):
-        data = event_data(event)
-        if data is not None and (data == DONE or _says_something(data, operation)):
-            return True
-    return len(arrived) > _MAX_WITHOUT_CONTENT_BYTES
+    __slots__ = ("_end", "_num_seen", "_operation")
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+        self._end = 0
+        self._num_seen = 0
+
+    def has_content(self, arrived: bytes) -> bool:
+        """Whether some whole event says something, of all that has arrived: what it was the last time, and more.
+
+        Raises: UpstreamErrorEvent where one says that there will be no answer.
+        """
+        begin = self._end
+        # A blank line that was not whole the last time began in the last three bytes of that.
+        unseen = max(begin, self._num_seen - 3)
+        self._num_seen = len(arrived)
+        num_whole = whole_events_end(arrived[unseen:])
+        if num_whole:
+            self._end = end = unseen + num_whole
+            is_plain = self._operation is not Operation.RESPONSES and arrived.find(b'"error"', begin) < 0
+            if is_plain and _WORDS.search(arrived, begin, end):
+                return True
+            for event in split_events(arrived[begin:end]):
+                data = event_data(event)
+                if data is not None and (data == DONE or _says_something(data, self._operation)):
+                    return True
+        return len(arrived) > _MAX_WITHOUT_CONTENT_BYTES
 
 
 def _says_something(data: bytes, operation: Operation) -> bool:
