@@ -27,7 +27,7 @@ _MAX_HEAD_BYTES = 64 * 1024
 _MAX_SENT_AHEAD = 16
 """How many requests may wait for the answers to those before them; further ones are left unread."""
 _MAX_KEPT_AHEAD = 256
-"""How many may wait that came together, before reading stopped: with more, the connection is closed."""
+"""How many may wait that came in one read: with more, the connection is closed."""
 _MAX_HEAD_S = 30.0
 _MAX_BODY_PAUSE_S = 60.0
 _MAX_WRITE_PAUSE_S = 600.0
@@ -172,7 +172,6 @@ class ClientConnection(HttpToolsProtocol):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
             if self._read_limit is not None:
-                # A body behind it may not have been read meanwhile: it has its time from now on.
                 self._set_read_limit(_MAX_BODY_PAUSE_S)
         else:
             self._idle_since = self.loop.time()
@@ -296,11 +295,9 @@ class ClientConnection(HttpToolsProtocol):
         self._read_limit = self.loop.call_later(seconds, self._request_is_late) if seconds is not None else None
 
     def _request_is_late(self) -> None:
-        self._read_limit = None
-        if self.answering:
-            # What came behind a whole request waits for that one's answer, and is late after it.
-            self._set_read_limit(_MAX_HEAD_S)
-        else:
+        # What came behind a whole request waits for that one's answer, and is late after it.
+        self._set_read_limit(_MAX_HEAD_S if self.answering else None)
+        if not self.answering:
             self._refuse(b"408 Request Timeout", "the request did not arrive in time", "request_timeout")
 
     def _refuse(self, status: bytes, message: str, code: str) -> None:
@@ -335,10 +332,10 @@ class _Flow(FlowControl):
 
     def pause_reading(self) -> None:
         """Another request is sent ahead, or a body is long: stop reading if that is much."""
-        connection = self._connection
-        if len(connection.pipeline) >= _MAX_KEPT_AHEAD:
+        num_ahead = len(self._connection.pipeline)
+        if num_ahead >= _MAX_KEPT_AHEAD:
             raise httptools.HttpParserError("too many requests were sent ahead")
-        if len(connection.pipeline) >= _MAX_SENT_AHEAD or len(connection.cycle.body) > HIGH_WATER_LIMIT:
+        if num_ahead >= _MAX_SENT_AHEAD or len(self._connection.cycle.body) > HIGH_WATER_LIMIT:
             super().pause_reading()
 
     def resume_reading(self) -> None:
