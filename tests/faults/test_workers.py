@@ -313,20 +313,29 @@ async def test_sighup_while_a_worker_is_replaced_ends_nobody() -> None:
         before = workers_of(gateway)
         os.kill(before[0], signal.SIGKILL)
         async with asyncio.timeout(30):
-            while not (new := set(workers_of(gateway)) - set(before)) or _holds_sighup(new.pop()):
+            while not (new := set(workers_of(gateway)) - set(before)) or not _takes_sighup(new.pop()):
                 gateway.process.send_signal(signal.SIGHUP)
                 await asyncio.sleep(0.02)
         code = await gateway.terminate()
 
         assert code == 0
         assert "could not start" not in gateway.stderr
+        assert gateway.stderr.count("ended with") == 1
 
 
 def _holds_sighup(pid: int) -> bool:
     """Whether SIGHUP waits there."""
+    return _has_sighup(pid, "SigBlk:")
+
+
+def _takes_sighup(pid: int) -> bool:
+    """Whether it comes to a handler there."""
+    return _has_sighup(pid, "SigCgt:") and not _holds_sighup(pid)
+
+
+def _has_sighup(pid: int, signals: str) -> bool:
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
-    return bool(blocked >> (signal.SIGHUP - 1) & 1)
+    return bool(int(status.partition(signals)[2].split()[0], 16) >> (signal.SIGHUP - 1) & 1)
 
 
 def _is_loading(gateway: Gateway, num_processes: int) -> bool:
