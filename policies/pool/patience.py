@@ -14,6 +14,7 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import FirstTokenTimeout, TotalTimeout, UpstreamError
 from backends.protocol import Call, Operation
+from policies.schema import RetryPolicy
 
 FLOOR_S = 10.0
 """Nobody is given up before."""
@@ -57,13 +58,13 @@ class Patience:
 
 class AttemptLimits:
     """Of one pool's attempts that are not the last. Who `is_patient` keeps to the first token's limit of the call;
-    whole answers get a share of the time only where a policy `shares_whole`."""
+    whole answers get a share of the time only where `retry.on` lists their silence."""
 
     __slots__ = ("_clock", "_patience", "_shares_whole")
 
-    def __init__(self, num_members: int, clock: Clock, *, is_patient: bool, shares_whole: bool) -> None:
+    def __init__(self, num_members: int, clock: Clock, retry: RetryPolicy, *, is_patient: bool) -> None:
         self._clock = clock
-        self._shares_whole = shares_whole
+        self._shares_whole = retry.on is not None and "first_token_timeout" in retry.on
         self._patience = None if is_patient else [Patience() for _ in range(num_members)]
 
     def limited(self, call: Call, index: int, model: str | None) -> Call:

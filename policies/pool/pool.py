@@ -96,12 +96,7 @@ class Pool:
         self._leaves_the_silent = self._onward.leaves_the_silent
         self._holds_back = self._onward.holds_back or hedging is not None
         self._falls_back_to = frozenset(falls_back_to)
-        self._limits = AttemptLimits(
-            len(members),
-            clock,
-            is_patient=not limits_first_token,
-            shares_whole=retry.on is not None and "first_token_timeout" in retry.on,
-        )
+        self._limits = AttemptLimits(len(members), clock, retry, is_patient=not limits_first_token)
         self._clock = clock
         self._random = random
         self._budget = RetryBudget(retry.budget_percent, clock)
