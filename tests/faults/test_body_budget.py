@@ -33,14 +33,15 @@ async def upstream(narrow: Setting) -> AsyncIterator[CaseServer]:
 
 
 async def _begin(setting: Setting, name: str, num_bytes: int, *, is_chunked: bool = False) -> HttpClient:
-    """A request whose body is announced (or comes in one chunk) and stays unfinished."""
+    """A request of whose body so many bytes come, announced or in one chunk, and which stays unfinished."""
     client = await HttpClient.open(setting.gateway.port)
     head = request_bytes(CHAT, b"", [("authorization", f"Bearer {_KEYS[name]}")])
     if is_chunked:
         client.send(head.replace(b"content-length: 0", b"transfer-encoding: chunked"))
         client.send(b"%x\r\n%b\r\n" % (num_bytes, b" " * num_bytes))
     else:
-        client.send(head.replace(b"content-length: 0", b"content-length: %d" % num_bytes))
+        client.send(head.replace(b"content-length: 0", b"content-length: %d" % (num_bytes + 1)))
+        client.send(b" " * num_bytes)
     return client
 
 
@@ -85,6 +86,21 @@ async def test_bodies_of_one_key_and_of_all_are_bounded(narrow: Setting, *, is_c
     errors = await narrow.gateway.metrics()
     assert errors.value("slipstream_errors_total", code="request_bytes_exceeded") >= 1
     assert errors.value("slipstream_errors_total", code="request_bytes_exhausted") >= 1
+
+
+@pytest.mark.usefixtures("upstream")
+async def test_bodies_that_are_only_announced_hold_nothing(narrow: Setting) -> None:
+    """Lengths cost nobody anything: other callers have all the room."""
+    clients = []
+    for name in ("ann", "bob"):
+        head = request_bytes(CHAT, b"", [("authorization", f"Bearer {_KEYS[name]}")])
+        clients.append(await HttpClient.open(narrow.gateway.port))
+        clients[-1].send(head.replace(b"content-length: 0", b"content-length: %d" % (4 * _MIB)))
+    others = await _post(narrow, "eve", 4 * _MIB)
+    for client in clients:
+        client.close()
+
+    assert others.status == 200
 
 
 @pytest.mark.usefixtures("upstream")
