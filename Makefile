@@ -21,6 +21,8 @@ test: $(VENV)/.dev ## Install what the tests need, then run all of them
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+# Commands and gateways are started by the hundred: where Python is told to keep no bytecode, each would compile it anew.
+	@$(BIN)/python -m compileall -q backends gateway kernels policies
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/.dev ## Measure what the gateway costs (HARNESS=folder of gateway_bench, PEERS=folder of installed peers)

@@ -85,17 +85,17 @@ def create_application() -> Application:
     """
     settings = Settings()
     files = PolicyFiles(_policy_file(settings))
-    return application_of(settings, files, load(settings, Registry(), files))
+    registry = Registry()
+    return application_of(settings, registry, files, load(settings, registry, files))
 
 
-def application_of(settings: Settings, files: PolicyFiles, loaded: LoadedPolicy) -> Application:
+def application_of(settings: Settings, registry: Registry, files: PolicyFiles, loaded: LoadedPolicy) -> Application:
     """The application of a policy that `load` has read from these files, which it watches from now on.
 
     Raises: ConfigurationError.
     """
     # Nobody asks when a series began, and it would be another series for each.
     disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
-    registry = Registry()
     clock = SystemClock()
     loaded = _without_text(loaded)
     store = build_store(loaded.policy.stores, clock)

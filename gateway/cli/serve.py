@@ -84,13 +84,14 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
         settings = settings.model_copy(update={"policy": path})
         try:
             files = PolicyFiles(path)
-            loaded = load(settings, Registry(), files)
+            registry = Registry()
+            loaded = load(settings, registry, files)
             if upstream is not None and urlsplit(upstream).netloc in _own_addresses(settings):
                 problem = "the gateway itself would listen there; give it another --port"
                 raise click.BadParameter(problem, param_hint="--upstream")
             if settings.is_public and not loaded.policy.keys:
                 raise click.ClickException(_open_door(settings, source))
-            _run(settings, loaded, partial(application_of, settings, files, loaded), source, upstream)
+            _run(settings, loaded, partial(application_of, settings, registry, files, loaded), source, upstream)
         except ConfigurationError as error:
             if origin != Origin():
                 _blame_option(error)

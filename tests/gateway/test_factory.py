@@ -22,10 +22,11 @@ def test_application_of_takes_the_policy_that_was_read(tmp_path: Path) -> None:
     path.write_text(_POLICY, encoding="utf-8")
     settings = Settings(policy=path, access_log="off")
     files = PolicyFiles(path)
-    loaded = load(settings, Registry(), files)
+    registry = Registry()
+    loaded = load(settings, registry, files)
     path.unlink()
 
-    application = application_of(settings, files, loaded)
+    application = application_of(settings, registry, files, loaded)
 
     assert application.failure is None
     assert files.fingerprint() != files.seen

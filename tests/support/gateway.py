@@ -260,4 +260,6 @@ def reserved_port() -> Iterator[int]:
 def _clean_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLIPSTREAM_", "OTEL_"))}
     kept.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    # Hundreds of gateways are started, and without its bytecode each would compile what it imports.
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
     return kept
