@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from backends.header_names import EVERY_HEADER, HeaderNames
+from backends.resume import Broken, Continues
 from backends.stream import Stream, StreamEnd
 from backends.tempo import Stopwatch
 
@@ -159,7 +160,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     it to a model, nobody may answer otherwise for it. `slo` is None where nobody has said when an answer is in time.
     `prompt_cache_key` is what calls that begin alike have in common, for a provider that keeps prompts; empty where
     nobody asks it to. `pinned` names the only backend that may answer: the one that keeps what the call is about.
-    `model_at` is where `raw` names the model, if it is a form.
+    `model_at` is where `raw` names the model, if it is a form. `resume` is there where a stream that breaks off is to
+    go on: then it is marked, if the backend knows how, and what has come of it is in there.
     """
 
     operation: Operation
@@ -187,6 +189,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     model_at: tuple[int, int] | None = None
     slo: Slo | None = None
     priority: Priority = Priority.NORMAL
+    resume: Broken | None = None
 
 
 class Reply:
@@ -223,11 +226,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can answer. `max_context_tokens` is None where it is not known.
 
     `headers`: the client's fields that it reads or sends on. Callers who differ in one of these share no answer.
+    `continues`: what of an answer that broke off elsewhere it can go on behind.
     """
 
     operations: frozenset[Operation]
     max_context_tokens: int | None = None
     headers: HeaderNames = EVERY_HEADER
+    continues: frozenset[Continues] = frozenset()
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):

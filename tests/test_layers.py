@@ -31,6 +31,7 @@ SHARED_BACKENDS = {
         "json_errors",
         "kv_events",
         "plain_file",
+        "resume",
         "sse",
         "tempo",
         "waits",

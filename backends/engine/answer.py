@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from backends.engine.detokenizer import Detokenizer
@@ -48,6 +49,13 @@ class Answer:
         self._stop_ids = frozenset(params.stop_token_ids)
         self._detokenizer = Detokenizer(tokenizer, continues=sequence.request.continues_text)
         self._stops = StopChecker(params.stop, include_stop=params.include_stop) if params.stop else None
+
+    def replay(self) -> Iterator[tuple[int, str]]:
+        """Goes on by the tokens that were told elsewhere; each with the text that it completed there."""
+        for token in self.sequence.request.emitted:
+            self.num_tokens += 1
+            can_stop = self.num_tokens >= self._params.min_tokens
+            yield token, self._checked(self._detokenizer.push([token]), can_stop)[0]
 
     def take(self, choice: Choice) -> Progress:
         """Goes on by the chosen tokens, up to the end of the answer if they reach it."""

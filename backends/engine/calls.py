@@ -63,13 +63,18 @@ class Calls:
         self._on_over = on_over
 
     def add(self, call: Call, answers: Iterable[Answer]) -> None:
-        """Takes a request in, with an answer for each of its sequences."""
+        """Takes a request in, with an answer for each of its sequences; what is known of it is told at once."""
         request = call.request
         call.answers = {answer.sequence: answer for answer in answers}
         call.held = [] if len(call.answers) > request.n else None
         self._calls[request.id] = call
-        for sequence in call.answers:
+        for sequence, answer in call.answers.items():
             self._call_of[sequence] = call
+            for token, text in answer.replay():
+                replayed = Event(
+                    request_id=request.id, index=sequence.index, text=text, tokens=(token,), is_replayed=True
+                )
+                self._emit(call, replayed)
 
     def get(self, request_id: str) -> Call | None:
         """The request, unless it is over."""

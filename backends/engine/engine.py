@@ -34,6 +34,7 @@ from backends.engine.options import EngineOptions
 from backends.engine.plan import Transfers
 from backends.engine.request import Request
 from backends.engine.sampling import Choice, check_params
+from backends.engine.sampling_params import check_emitted
 from backends.engine.sequence import Sequence, Slice, State
 from backends.engine.statistics import EngineStatistics, StepCounts
 from backends.engine.tokenizer import Tokenizer
@@ -179,6 +180,7 @@ class Engine:
         if request.params.grammar is not None:
             parts.grammars.check(request.params.grammar)
         check_params(request.params, vocab_size=vocab_size, max_context=parts.max_context, num_prompt=num_prompt)
+        check_emitted(request, vocab_size=vocab_size, max_context=parts.max_context)
 
     # From here on everything runs in the engine's thread.
 
@@ -350,7 +352,7 @@ class Engine:
             # The answers are ranked by what their tokens' log-probabilities come to.
             request = replace(request, params=replace(params, logprobs=0))
         seed = self._rng.getrandbits(_SEED_BITS) if params.seed is None else params.seed + index
-        sequence = Sequence(request, index, self._next_order, list(request.prompt), seed)
+        sequence = Sequence(request, index, self._next_order, [*request.prompt, *request.emitted], seed)
         self._next_order += 1
         return Answer(
             sequence,

@@ -46,6 +46,7 @@ class Request:
     `pooling` asks for an embedding of the prompt instead of an answer. `salt` separates prefix caches (tenants),
     `adapter` names a LoRA. Lower `priority` goes first. `prediction`: tokens the answer will probably repeat.
     `continues_text`: the answer goes on where the prompt's text ends, so a space that begins it belongs to it.
+    `emitted`: tokens of an answer that broke off elsewhere; it goes on behind them as if it never had (see `Event`).
     """
 
     id: str
@@ -61,6 +62,7 @@ class Request:
     priority: int = 0
     prediction: tuple[int, ...] = ()
     continues_text: bool = False
+    emitted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class Event:
 
     `text` is whole characters only, and nothing that might still become a stop string. The last event of an answer
     carries `finish_reason` (and `stop_reason`, the stop string or token that ended it); the last event of a request
-    has `is_last`. With `finish_reason` "error", `error` says why.
+    has `is_last`. With `finish_reason` "error", `error` says why. What a request brings as `emitted` comes first, a
+    token an event, in events that are `is_replayed`: these tell again what was told before, and no log-probabilities.
     """
 
     request_id: str
@@ -106,3 +109,4 @@ class Event:
     usage: Usage | None = None
     error: Exception | None = None
     is_last: bool = False
+    is_replayed: bool = False

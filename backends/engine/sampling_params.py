@@ -6,11 +6,13 @@ from math import isfinite
 from typing import NoReturn
 
 from backends.engine.errors import RequestRefused
-from backends.engine.request import SamplingParams
+from backends.engine.request import Request, SamplingParams
 
 MAX_LOGPROBS = 20
 """OpenAI's and vLLM's limit of `top_logprobs`."""
 _SEED_BITS = 64
+_RESUME = "slipstream_resume"
+"""How clients of the served model know it."""
 
 
 def check_params(params: SamplingParams, *, vocab_size: int, max_context: int, num_prompt: int) -> None:
@@ -27,6 +29,21 @@ def check_params(params: SamplingParams, *, vocab_size: int, max_context: int, n
         _refuse("logprobs", params.logprobs, f"0..{MAX_LOGPROBS}")
     if params.seed is not None and not -(1 << _SEED_BITS - 1) <= params.seed < 1 << _SEED_BITS:
         _refuse("seed", params.seed, f"an integer of at most {_SEED_BITS} bits")
+
+
+def check_emitted(request: Request, *, vocab_size: int, max_context: int) -> None:
+    """Refuses an answer that is to go on behind `emitted` and cannot. Raises: RequestRefused."""
+    emitted = request.emitted
+    if not emitted:
+        return
+    if min(emitted) < 0 or max(emitted) >= vocab_size:
+        raise RequestRefused(f"the answer so far holds a token outside of 0..{vocab_size - 1}", param=_RESUME)
+    if (request.best_of or request.n) != 1 or request.pooling is not None:
+        raise RequestRefused("only a single answer can go on where it broke off", param=_RESUME)
+    room = max_context - len(request.prompt)
+    most = room if request.params.max_tokens is None else min(request.params.max_tokens, room)
+    if len(emitted) >= most:
+        raise RequestRefused(f"the answer so far has {len(emitted)} tokens of {most}: nothing is left", param=_RESUME)
 
 
 def _check_numbers(params: SamplingParams) -> None:

@@ -220,7 +220,8 @@ class Scheduler:
         if sequence in self._preempted:
             self._preempted.remove(sequence)
         else:
-            sequence.num_cached = sequence.num_computed
+            # Of an answer that goes on, its own tokens may be cached too.
+            sequence.num_cached = min(sequence.num_computed, sequence.num_prompt)
             self._queried_tokens += sequence.num_prompt
             self._hit_tokens += sequence.num_cached
 

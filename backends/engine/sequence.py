@@ -53,7 +53,7 @@ class Sequence:
 
     @property
     def num_output(self) -> int:
-        """Tokens sampled so far."""
+        """Tokens of the answer so far, those that were sampled elsewhere included."""
         return len(self.tokens) - len(self.request.prompt)
 
 

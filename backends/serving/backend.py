@@ -28,6 +28,7 @@ from backends.errors import (
 )
 from backends.header_names import NO_HEADERS
 from backends.protocol import AnswerTimes, Call, Capabilities, Facts, ModelStatistics, Operation, Reply, Statistics
+from backends.resume import Continues
 from backends.serving.exchange import Exchange, FactsTap, translated
 from backends.serving.meter import Meter
 from backends.serving.parts import Head
@@ -45,6 +46,7 @@ _ID_PREFIX = {
     Operation.RESPONSES: "resp_",
 }
 _OPERATIONS = frozenset(_ID_PREFIX)
+_CONTINUES = frozenset[Continues]({"tokens"})
 _TICK_S = 0.02
 """How often time limits are looked at while calls are in flight."""
 _NUM_PREPARERS = 2
@@ -117,7 +119,9 @@ class EngineBackend:
     def capabilities(self) -> Capabilities:
         """Chat, completions, embeddings and responses; the context is known once the model is loaded."""
         max_context = self._served.model.max_context if self._served is not None else None
-        return Capabilities(operations=_OPERATIONS, max_context_tokens=max_context, headers=NO_HEADERS)
+        return Capabilities(
+            operations=_OPERATIONS, max_context_tokens=max_context, headers=NO_HEADERS, continues=_CONTINUES
+        )
 
     async def open(self) -> None:
         """Load the model. Raises: ConfigurationError where it cannot be served."""
@@ -270,7 +274,7 @@ class EngineBackend:
         for request_id in exchange.unfinished:
             engine.abort(request_id)
         if exchange.error is None:
-            self._meter.answered(exchange.usage(), exchange.facts, self._clock.now())
+            self._meter.answered(exchange.own_usage(), exchange.facts, self._clock.now())
         elif isinstance(exchange.error, UpstreamError) and not exchange.is_closed:
             self._num_failed += 1
 

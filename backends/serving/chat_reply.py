@@ -164,6 +164,11 @@ class ChatStream:
         self._tally.take(event)
         self._taken.append(event)
 
+    def replay(self, event: Event) -> None:
+        """Goes on by what was told elsewhere, and writes nothing of it."""
+        self._begun.add(event.index)
+        self._choices[event.index].deltas(event)
+
     def drain(self) -> bytes:
         """The chunks of what was taken since the last call."""
         taken, self._taken = self._taken, []

@@ -82,6 +82,10 @@ class _Choices:
         if shape.has_output and event.logprobs is not None:
             tokens += [each.token for each in event.logprobs]
             logprobs += event.logprobs
+        elif event.is_replayed:
+            # Where the texts of the tokens behind them begin is counted from here.
+            tokens += event.tokens
+            logprobs += [None] * len(event.tokens)
         if event.finish_reason is not None:
             choice.finish_reason = event.finish_reason if shape.has_output else "length"
         if shape.logprobs is None:
@@ -194,6 +198,10 @@ class CompletionStream:
         """Note what a step brought; it is written when somebody reads."""
         self._tally.take(event)
         self._taken.append(event)
+
+    def replay(self, event: Event) -> None:
+        """Goes on by what was told elsewhere, and writes nothing of it."""
+        self._choices.add(event)
 
     def drain(self) -> bytes:
         """The chunks of what was taken since the last call."""

@@ -10,6 +10,8 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from msgspec import structs
+
 from backends.clock import Clock
 from backends.engine.errors import EngineStopped, RequestRefused
 from backends.engine.request import Event
@@ -47,6 +49,7 @@ class Exchange:
         self.requests = [request.id for request in job.requests]
         self.unfinished = set(self.requests)
         self.num_answers = sum(request.best_of or request.n for request in job.requests)
+        self._num_emitted = sum(len(request.emitted) for request in job.requests)
         self.is_stream = call.stream and call.operation is not Operation.EMBEDDING
         self.is_closed = False
         self.error: SlipstreamError | None = None
@@ -67,7 +70,7 @@ class Exchange:
         if event.finish_reason in ("error", "abort"):
             self.fail(translated(event.error or EngineStopped("the request was aborted")))
             return
-        if not self._has_begun:
+        if not self._has_begun and not event.is_replayed:
             self._has_begun = True
             self.facts.first_token_at = self._clock.now()
         self._answer.take(event)
@@ -120,6 +123,11 @@ class Exchange:
     def usage(self) -> Usage:
         """Tokens of the whole call."""
         return self._answer.usage()
+
+    def own_usage(self) -> Usage:
+        """The same without the tokens of an answer that were chosen elsewhere."""
+        usage = self._answer.usage()
+        return structs.replace(usage, completion_tokens=usage.completion_tokens - self._num_emitted)
 
     async def read(self) -> bytes:
         """As the source of a stream."""

@@ -35,12 +35,21 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every piece of an answer begins with. `created` is in Unix seconds."""
+    """What every piece of an answer begins with. `created` is in Unix seconds.
+
+    `requests` is what the ids of the engine's requests begin with where that is not the answer's own.
+    """
 
     id: str
     created: int
     model: str
     fingerprint: str
+    requests: str | None = None
+
+    @property
+    def request_id(self) -> str:
+        """What the ids of the engine's requests begin with."""
+        return self.requests or self.id
 
     def fields(self, kind: str) -> dict[str, Any]:
         """The head of an object of that kind."""

@@ -15,6 +15,7 @@ from backends.engine.errors import RequestRefused
 from backends.engine.request import Pooling, Request, SamplingParams
 from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
 from backends.protocol import Call, Operation
+from backends.resume import RESUME_FIELD, Resume
 from backends.serving.chat_reply import ChatAnswer, ChatShape, ChatStream, Parser
 from backends.serving.completion_reply import CompletionAnswer, CompletionShape, CompletionStream
 from backends.serving.embedding_reply import EmbeddingAnswer
@@ -36,6 +37,7 @@ from backends.serving.messages import template_messages, text_of, tools_in_use
 from backends.serving.parts import Answer, Head, Vocabulary
 from backends.serving.response_fields import chat_tools, echoed, read_response
 from backends.serving.response_reply import ResponseAnswer, ResponseStream
+from backends.serving.resumed import MarkedStream, asked_resume, resumed_head
 from backends.serving.skipped_tools import without_foreign_tools
 from backends.serving.tool_syntax import ForcedCall, ToolParser, ToolSyntax, forced_schema
 
@@ -79,7 +81,7 @@ class Job:
 
 
 def plan(call: Call, model: Model, head: Head) -> Job:
-    """The job that answers a call; `head.id` becomes the beginning of its requests' ids.
+    """The job that answers a call; `head` says what its requests' ids begin with.
 
     Raises: InvalidRequest, naming the field; UnknownPath for an operation that no model has.
     """
@@ -97,9 +99,31 @@ def plan(call: Call, model: Model, head: Head) -> Job:
     if call.body.get("stream_options") is not None and not call.stream:
         raise InvalidRequest("stream_options is for streams; set stream to true", param="stream_options")
     body, skipped = without_foreign_tools(call.body)
-    if not skipped:
-        return build(call, model, head)
-    return replace(build(structs.replace(call, body=body), model, head), skipped_tools=skipped)
+    if skipped:
+        call = structs.replace(call, body=body)
+    begun = asked_resume(call)
+    if begun is not None and begun.tokens:
+        head = resumed_head(head, begun)
+    job = build(call, model, head)
+    if begun is not None:
+        job = _resumable(job, begun, head)
+    return replace(job, skipped_tools=skipped) if skipped else job
+
+
+def _resumable(job: Job, begun: Resume, head: Head) -> Job:
+    """The job as one that can go on elsewhere, from where it has begun; the job itself where it is of another form.
+
+    Raises: InvalidRequest where it is, and has begun.
+    """
+    stream = job.answer
+    is_single = len(job.requests) == 1 and (job.requests[0].best_of or job.requests[0].n) == 1
+    if is_single and isinstance(stream, ChatStream | CompletionStream):
+        return replace(
+            job, requests=[replace(job.requests[0], emitted=begun.tokens)], answer=MarkedStream(stream, head)
+        )
+    if begun.tokens:
+        raise InvalidRequest("only a single streamed answer of chat or completions can go on", param=RESUME_FIELD)
+    return job
 
 
 def _chat(call: Call, model: Model, head: Head) -> Job:
@@ -149,7 +173,7 @@ def _turn(
     predicted = fields.prediction
     likely = text_of(predicted.content, "prediction.content") if predicted is not None else call.predicted
     request = Request(
-        id=head.id,
+        id=head.request_id,
         prompt=tuple(prompt),
         params=params,
         n=fields.n or 1,
@@ -225,7 +249,7 @@ def _completion(call: Call, model: Model, head: Head) -> Job:
         raise InvalidRequest(problem, param="prompt_logprobs" if fields.prompt_logprobs is not None else "logprobs")
     requests = [
         Request(
-            id=f"{head.id}-{number}",
+            id=f"{head.request_id}-{number}",
             prompt=prompt,
             params=params,
             n=n,
@@ -259,7 +283,7 @@ def _embedding(call: Call, model: Model, head: Head) -> Job:
         _check_length(len(prompt), 0, model, "input")
     requests = [
         Request(
-            id=f"{head.id}-{number}",
+            id=f"{head.request_id}-{number}",
             prompt=prompt,
             params=SamplingParams(max_tokens=1),
             pooling=model.pooling,

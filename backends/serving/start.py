@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
+import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from backends.engine.errors import EngineError, RequestRefused
 from backends.errors import ConfigurationError
 from backends.serving.backend import Served
 from backends.serving.fields import MAX_INPUTS
+from backends.serving.fingerprint import fingerprint
 from backends.serving.requests import Model
 from backends.serving.settings import EngineConfig
 from backends.serving.tool_syntax import SAMPLE_CHAT, SAMPLE_TOOLS, ToolSyntax, syntax_of
@@ -54,8 +56,16 @@ def start_engine(name: str, config: EngineConfig, *, model: Path, draft: Path | 
         pooling=config.pooling,
         num_dimensions=engine.config.hidden_size,
     )
+    name_of_all = fingerprint(
+        config,
+        model=model,
+        adapter=adapter,
+        device=_device(config),
+        max_context=engine.max_context,
+        version=version("slipstream-gateway"),
+    )
     _logger.info("backend %s is ready", name)
-    return Served(engine, known, _fingerprint(config))
+    return Served(engine, known, name_of_all)
 
 
 def _options(config: EngineConfig, model: Path, draft: Path | None, adapter: Path | None) -> EngineOptions:
@@ -123,6 +133,10 @@ def _hidden_token(tokenizer: Tokenizer, text: str) -> int | None:
     return tokens[0] if len(tokens) == 1 and not tokenizer.token_bytes(tokens[0]) else None
 
 
-def _fingerprint(config: EngineConfig) -> str:
-    """OpenAI's `system_fingerprint`: the same as long as model and settings are."""
-    return f"fp_{hashlib.blake2b(config.model_dump_json().encode(), digest_size=5).hexdigest()}"
+def _device(config: EngineConfig) -> str:
+    """What computes: the same numbers are to be had where it is the same."""
+    import torch
+
+    if config.device != "cpu" and torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
