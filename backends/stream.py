@@ -115,7 +115,8 @@ class Stream:
 
         It stays to be read, and taps have not seen it. Not after the first `read`. Raises: as `read`.
         """
-        while len(self._first) <= num_bytes:
+        pieces, arrived = [self._first], len(self._first)
+        while arrived <= num_bytes:
             try:
                 piece = await self._source.read()
             except SlipstreamError as error:
@@ -123,7 +124,9 @@ class Stream:
                 raise
             if not piece:
                 break
-            self._first += piece
+            pieces.append(piece)
+            arrived += len(piece)
+        self._first = b"".join(pieces)
         return self._first
 
     async def forward(self, receive: Receive) -> bool:

@@ -1,4 +1,5 @@
-"""The `model` of a form (multipart/form-data): what it is, and where it stands. Of the form nothing is copied.
+"""What a form (multipart/form-data) says that is acted on: its model, and the objects that it names. Else nothing is
+copied of it.
 
 Strict, since the upstream reads the form again with a reader of its own: what two readers could take for different
 forms is refused, whatever it is that is in doubt.
@@ -12,13 +13,16 @@ import re
 import msgspec
 
 from backends.errors import InvalidRequest
-from gateway.decode import is_model_name
+from gateway.decode import decode_json, is_model_name
+from policies.objects import is_name_of_object, objects_asked_for
 
 _STEP_BYTES = 1024**2
 """Looked through at a time: less than half a millisecond."""
 _MAX_PARTS = 1000
 _MAX_HEAD_BYTES = 8192
 _MAX_MODEL_BYTES = 1024
+_MAX_ID_BYTES = 1024
+_MAX_JSON_BYTES = 1024**2
 
 _PARAMETERS = rb'(?:\s*;\s*[!#$&+.^_`|~0-9A-Za-z*-]+=(?:"[^"\\\r\n]*"|[^\s";,]+))*\s*'
 _PARAMETER = re.compile(rb';\s*([!#$&+.^_`|~0-9A-Za-z*-]+)=("[^"]*"|[^\s";,]+)')
@@ -39,18 +43,31 @@ class FormModel(msgspec.Struct, frozen=True):
     end: int
 
 
+class Form(msgspec.Struct, frozen=True):
+    """What was found in one."""
+
+    model: FormModel | None
+    named: tuple[tuple[str, str], ...]
+    """Fields that name an object, and its id."""
+    lines: tuple[int, int] | None
+    """Where the requests of a batch stand in it that is to be made of its file."""
+
+
 def is_form(content_type: bytes) -> bool:
     """Whether a body of that type is a form."""
     return content_type.lstrip()[:19].lower() == b"multipart/form-data"
 
 
-async def find_model(raw: bytes, content_type: bytes) -> FormModel | None:
-    """The form's model; None where it names none.
+async def read_form(raw: bytes, content_type: bytes) -> Form:
+    """What the form says.
 
     Raises: InvalidRequest for a form that cannot be read in one way only, with two models, or a model that is no name.
     """
     delimiter = b"--" + _boundary(content_type)
     found: FormModel | None = None
+    named: list[tuple[str, str]] = []
+    file: tuple[int, int] | None = None
+    is_batch = False
     num_parts = 0
     at = await _find(raw, delimiter, 0)
     if at not in (0, 2) or raw[:at] not in (b"", b"\r\n"):
@@ -60,7 +77,7 @@ async def find_model(raw: bytes, content_type: bytes) -> FormModel | None:
         if raw[after : after + 2] == b"--":
             if raw[after + 2 :] not in (b"", b"\r\n"):
                 raise _refused("something stands behind its end")
-            return found
+            return Form(found, tuple(named), file if is_batch else None)
         if raw[after : after + 2] != b"\r\n":
             raise _refused("its boundary stands within a line")
         next_at = await _find(raw, delimiter, after)
@@ -77,6 +94,12 @@ async def find_model(raw: bytes, content_type: bytes) -> FormModel | None:
             if found is not None or name != b"model" or not is_field:
                 raise InvalidRequest("the form's model is in doubt: give one text field `model`", param="model")
             found = _model(raw, head_end + 4, next_at - 2)
+        elif name == b"file":
+            file = head_end + 4, next_at - 2
+        elif name == b"purpose":
+            is_batch = is_batch or raw[head_end + 4 : next_at - 2].strip() == b"batch"
+        else:
+            named += _objects(name, raw, head_end + 4, next_at - 2)
         at = next_at
 
 
@@ -132,6 +155,20 @@ def _model(raw: bytes, begin: int, end: int) -> FormModel:
     if end - begin > _MAX_MODEL_BYTES or not is_model_name(name):
         raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
     return FormModel(name, begin, end)
+
+
+def _objects(name: bytes, raw: bytes, begin: int, end: int) -> list[tuple[str, str]]:
+    """Those that one field names: by its own name, or in JSON that stands in it."""
+    field = name.decode("ascii")
+    if is_name_of_object(field):
+        return [(field, raw[begin : min(end, begin + _MAX_ID_BYTES)].decode("utf-8", "replace").strip())]
+    if end - begin > _MAX_JSON_BYTES or raw[begin : begin + 64].lstrip()[:1] not in (b"{", b"["):
+        return []
+    try:
+        value = decode_json(raw[begin:end])
+    except InvalidRequest:
+        return []
+    return list(objects_asked_for({field: value}))
 
 
 def _refused(why: str) -> InvalidRequest:

@@ -23,6 +23,7 @@ class Owners:
         self._shared = shared
         self._made: dict[str, tuple[Owner, float]] = {}
         self._by_tenant: dict[str, OrderedDict[str, None]] = {}
+        self._sizes = _Sizes()
 
     async def open(self) -> None:
         """Open what is shared. Raises: ConfigurationError."""
@@ -43,23 +44,65 @@ class Owners:
             return known[0]
         return await self._shared.find(id) if self._shared is not None else None
 
-    async def put(self, id: str, owner: Owner) -> None:
-        """Remember an object that was made. What is somebody's already stays so."""
-        if len(id) > _MAX_ID_CHARS or await self.find(id) is not None:
-            return
+    def note_nowait(self, id: str, owner: Owner) -> bool:
+        """Remember an object that was made, in this process; False where it is somebody's here already."""
+        known = self._made.get(id)
+        if len(id) > _MAX_ID_CHARS or (known is not None and self._clock.now() < known[1]):
+            return False
         self._forget(id)
         while len(self._made) >= MAX_OBJECTS:
-            largest = max(self._by_tenant.values(), key=len)
-            self._forget(next(iter(largest)))
+            self._forget(next(iter(self._by_tenant[self._sizes.largest])))
+        self._remember(id, owner)
+        return True
+
+    async def put(self, id: str, owner: Owner) -> None:
+        """Remember an object that was made. What is somebody's already stays so."""
+        if self.note_nowait(id, owner):
+            await self.share(id, owner)
+
+    async def share(self, id: str, owner: Owner) -> None:
+        """Let the others know of an object that was noted here. Where it was somebody's there, it is here too."""
+        if self._shared is not None and (first := await self._shared.put(id, owner)) != owner:
+            self._forget(id)
+            self._remember(id, first)
+
+    def _remember(self, id: str, owner: Owner) -> None:
         self._made[id] = owner, self._clock.now() + TTL_S
-        self._by_tenant.setdefault(owner.tenant, OrderedDict())[id] = None
-        if self._shared is not None:
-            await self._shared.put(id, owner)
+        made = self._by_tenant.setdefault(owner.tenant, OrderedDict())
+        made[id] = None
+        self._sizes.change(owner.tenant, len(made) - 1, len(made))
 
     def _forget(self, id: str) -> None:
         known = self._made.pop(id, None)
         if known is not None:
             tenant = known[0].tenant
-            del self._by_tenant[tenant][id]
-            if not self._by_tenant[tenant]:
+            made = self._by_tenant[tenant]
+            del made[id]
+            self._sizes.change(tenant, len(made) + 1, len(made))
+            if not made:
                 del self._by_tenant[tenant]
+
+
+class _Sizes:
+    """Tenants by how many objects are theirs: who has the most is found at once, however many there are."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[int, dict[str, None]] = {}
+        self._most = 0
+
+    @property
+    def largest(self) -> str:
+        """Who has the most; there is somebody."""
+        return next(iter(self._tenants[self._most]))
+
+    def change(self, tenant: str, before: int, after: int) -> None:
+        """A tenant has one more or one less."""
+        if before:
+            of_size = self._tenants[before]
+            del of_size[tenant]
+            if not of_size:
+                del self._tenants[before]
+        if after:
+            self._tenants.setdefault(after, {})[tenant] = None
+        # Whoever had the most has at least one less now, and others have no more than that.
+        self._most = max(self._most, after) if after > before else self._most - (self._most not in self._tenants)

@@ -45,15 +45,17 @@ class OwnersInFile:
             return None
         return unpack_owner(found) if found is not None else None
 
-    async def put(self, id: str, owner: Owner) -> None:
+    async def put(self, id: str, owner: Owner) -> Owner:
         """As `SharedOwners.put`."""
         now = self._clock.wall()
 
-        def change(connection: sqlite3.Connection) -> None:
+        def change(connection: sqlite3.Connection) -> bytes:
             connection.execute("DELETE FROM objects WHERE made <= ?", (now - TTL_S,))
             connection.execute("INSERT OR IGNORE INTO objects VALUES (?, ?, ?)", (id, pack_owner(owner), now))
+            kept: bytes = connection.execute("SELECT owner FROM objects WHERE id = ?", (id,)).fetchone()[0]
+            return kept
 
         try:
-            await self._database.write(change)
+            return unpack_owner(await self._database.write(change)) or owner
         except StoreUnavailable:
-            return
+            return owner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Protocol
 
 from starlette.types import Send
 
@@ -32,8 +33,22 @@ async def send_error(connection: ClientConnection, error: SlipstreamError, heade
     await connection.answer(error.status, headers, error.body())
 
 
+class Late(Protocol):
+    """What a stream tells on its way that others have to know before its end."""
+
+    async def share(self) -> None:
+        """Let them know."""
+
+
 async def send_stream(
-    send: Send, connection: ClientConnection, reply: Reply, headers: Headers, *, hides_usage: bool, facts: Facts
+    send: Send,
+    connection: ClientConnection,
+    reply: Reply,
+    headers: Headers,
+    *,
+    hides_usage: bool,
+    facts: Facts,
+    late: Late | None = None,
 ) -> SlipstreamError | None:
     """A streamed answer, to its end. `facts`: its call's.
 
@@ -53,6 +68,8 @@ async def send_stream(
     except SlipstreamError as error:
         send_error_event(connection, reply, error)
         return error
+    if late is not None:
+        await late.share()
     await send({"type": "http.response.body", "body": b""})
     return None
 

@@ -30,8 +30,8 @@ class SharedOwners(Protocol):
     async def find(self, id: str) -> Owner | None:
         """Whose it is; None where that is not known, or cannot be told now."""
 
-    async def put(self, id: str, owner: Owner) -> None:
-        """Remember it, before others are asked for it."""
+    async def put(self, id: str, owner: Owner) -> Owner:
+        """Remember it, before others are asked for it, unless it is somebody's: whose it is now."""
 
 
 def pack_owner(owner: Owner) -> bytes:

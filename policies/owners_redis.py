@@ -33,17 +33,18 @@ class OwnersInRedis:
         entry = await self._store.get(_key(id))
         return unpack_owner(entry.body) if entry is not None else None
 
-    async def put(self, id: str, owner: Owner) -> None:
+    async def put(self, id: str, owner: Owner) -> Owner:
         """As `SharedOwners.put`: waits a moment for the store to have it."""
         body = pack_owner(owner)
         self._store.put(_key(id), Entry(Form.JSON, body, b"", self._clock.wall()), TTL_S)
         await self._store.flush(_FLUSH_S)
+        return await self.find(id) or owner
 
 
 def build_owners_redis(policy: RedisStore, clock: Clock) -> OwnersInRedis:
     """For the Redis of a policy file. Raises: ConfigurationError as `build_redis_store` does."""
     prefixed = policy.model_copy(update={"prefix": f"{policy.prefix}:objects"})
-    return OwnersInRedis(build_redis_store(prefixed, clock), clock)
+    return OwnersInRedis(build_redis_store(prefixed, clock, keeps_first=True), clock)
 
 
 def _key(id: str) -> bytes:

@@ -6,47 +6,39 @@ client has it, so that its next call finds it known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
-
+from backends.clock import Clock
 from backends.errors import Forbidden, InvalidRequest, UnknownObject, UnknownPath
-from backends.json_errors import NOT_JSON
 from backends.protocol import Call, Operation, Reply
 from backends.sse import event_data, split_events
 from gateway.auth import Principal
+from gateway.decode import decode_json
 from gateway.owners import Owners
 from gateway.runtime import Runtime, Stack
-from policies.objects import can_name_objects, is_of_collection, is_of_job, object_in, objects_asked_for, objects_told
+from gateway.slices import Slices
+from policies.objects import can_name_objects, is_of_collection, is_of_job, object_in, objects_asked_for
 from policies.owner import Owner
 from policies.passthrough import is_api_path
 from policies.schema import RoutePolicy
+from policies.told import ToldTap, objects_told, parts_told
 
 _MAX_NAMED = 100
 """Different objects that one body may name."""
-_MAX_ANSWER_BYTES = 256 * 1024
-"""An answer that tells of a new object is not longer."""
-
-
-class _Answer(msgspec.Struct):
-    """The fields of an answer that may tell of an object; others are not looked at."""
-
-    object: Any = None
-    id: Any = None
-    thread_id: Any = None
-    output_file_id: Any = None
-    error_file_id: Any = None
-    result_files: Any = None
-    response: Any = None
-    file: Any = None
+_MAX_ANSWER_BYTES = 4 * 1024**2
+"""An answer that only passes and tells of a new object is not longer."""
+_STEP_BYTES = 1024**2
+"""Searched at a time."""
 
 
 class Custody:
     """One per process."""
 
-    def __init__(self, owners: Owners) -> None:
+    def __init__(self, owners: Owners, clock: Clock) -> None:
         self._owners = owners
+        self._clock = clock
 
     async def place(self, path: str, runtime: Runtime, principal: Principal) -> tuple[Stack, str] | None:
         """Where the caller's object is that a path is about: a route and the backend; None where it is about none, or
@@ -74,21 +66,40 @@ class Custody:
         if not pinned and stack.passes.objects_are_owned and (named := object_in(path)) is not None:
             raise _unknown(named)
 
-    async def check_body(
-        self, raw: bytes, body: Mapping[str, Any], stack: Stack, principal: Principal, pinned: str
-    ) -> str:
+    async def check_body(self, raw: bytes, body: Mapping[str, Any], stack: Stack, tenant: str, pinned: str) -> str:
         """The backend that keeps what the body names; `pinned`, or empty, where it names nothing. `raw`: its JSON.
+
+        Raises: as `check_named`, and InvalidRequest for a body that is too large to be looked through.
+        """
+        try:
+            named = list(objects_asked_for(body))
+        except InvalidRequest:
+            if await _can_name_objects(raw):
+                raise
+            return pinned
+        return await self.check_named(named, stack, tenant, pinned) if named else pinned
+
+    async def check_lines(self, lines: bytes, stack: Stack, tenant: str, pinned: str) -> str:
+        """As `check_body`, for the requests of a batch, one a line."""
+        slices = Slices(self._clock)
+        named: dict[tuple[str, str], None] = {}
+        for line in lines.splitlines():
+            if can_name_objects(line):
+                named.update(dict.fromkeys(_named_in(line)))
+            await slices.give_way()
+        return await self.check_named(named, stack, tenant, pinned) if named else pinned
+
+    async def check_named(self, named: Iterable[tuple[str, str]], stack: Stack, tenant: str, pinned: str) -> str:
+        """The backend that keeps these objects, given with the fields that name them.
 
         Raises: UnknownObject for another tenant's, InvalidRequest where no backend of the route has all of them.
         """
-        if not can_name_objects(raw):
-            return pinned
-        named = dict.fromkeys(objects_asked_for(body))
+        named = dict.fromkeys(named)
         if len(named) > _MAX_NAMED:
             raise InvalidRequest(f"the body names {len(named)} objects; at most {_MAX_NAMED} are looked up")
         for param, each in named:
             owner = await self._owners.find(each)
-            if owner is None or owner.tenant != principal.tenant:
+            if owner is None or owner.tenant != tenant:
                 if stack.passes.objects_are_owned:
                     raise _unknown(each, param)
                 continue
@@ -99,41 +110,104 @@ class Custody:
             pinned = owner.backend
         return pinned
 
-    async def note(self, call: Call, reply: Reply, stack: Stack) -> None:
-        """Remember what the answer tells of as the caller's. Raises: as reading the answer does."""
+    async def note(self, call: Call, reply: Reply, stack: Stack) -> Late | None:
+        """Remember what the answer tells of as the caller's; what a stream only tells later is to be shared at its end.
+
+        Raises: as reading the answer does.
+        """
         backend = call.facts.backend
-        if not 200 <= reply.status < 300 or backend is None or not _may_tell(call):
-            return
+        if not 200 <= reply.status < 300 or backend is None:
+            return None
+        tells, is_made, with_parts = _may_tell(call, stack)
+        if not tells and not with_parts:
+            return None
         owner = Owner(call.tenant, call.facts.fallback_route or stack.policy.name, backend)
-        for each in objects_told(await _told(reply), is_made=call.method == "POST"):
-            await self._owners.put(each, owner)
+        said, is_whole = await _said(reply)
+        told = objects_told(said, is_made=is_made) if tells else []
+        if with_parts and is_whole:
+            told += parts_told(said)
+        await self._put(told, owner)
+        is_made = is_made and not told
+        if is_whole or reply.stream is None or not (is_made or with_parts):
+            return None
+        late = Late(self._owners, owner)
+        reply.stream.taps.append(ToldTap(late.note, is_made=is_made, with_parts=with_parts))
+        return late
+
+    async def _put(self, told: list[str], owner: Owner) -> None:
+        if len(told) <= 1:
+            for each in told:
+                await self._owners.put(each, owner)
+            return
+        async with asyncio.TaskGroup() as group:
+            for each in dict.fromkeys(told):
+                group.create_task(self._owners.put(each, owner))
 
 
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+class Late:
+    """What a stream told after its beginning: noted here at once, and shared with other processes before its end."""
+
+    def __init__(self, owners: Owners, owner: Owner) -> None:
+        self._owners = owners
+        self._owner = owner
+        self._new: list[str] = []
+
+    def note(self, told: list[str]) -> None:
+        """These are the caller's."""
+        self._new += [each for each in told if self._owners.note_nowait(each, self._owner)]
+
+    async def share(self) -> None:
+        """Let other processes know of them."""
+        new, self._new = self._new, []
+        async with asyncio.TaskGroup() as group:
+            for each in new:
+                group.create_task(self._owners.share(each, self._owner))
 
 
-def _may_tell(call: Call) -> bool:
+def _may_tell(call: Call, stack: Stack) -> tuple[bool, bool, bool]:
+    """Whether the answer tells of objects, whether one is made, and whether its parts can be named by themselves."""
     if call.operation is Operation.PASSTHROUGH:
         if call.method == "GET":
-            return is_of_job(call.path)
-        return call.method == "POST" and is_of_collection(call.path)
-    return call.body is not None and call.body.get("store") is not False
+            return is_of_job(call.path), False, False
+        is_told = call.method == "POST" and is_of_collection(call.path)
+        return is_told, is_told, False
+    body = call.body
+    if body is None:
+        return False, False, False
+    if call.operation is Operation.CHAT:
+        return bool(body.get("store")), bool(body.get("store")), bool(body.get("audio"))
+    is_kept = body.get("store") is not False
+    return is_kept, is_kept, is_kept and stack.passes.objects_are_owned
 
 
-async def _told(reply: Reply) -> dict[str, Any]:
-    """What a whole answer says, or the first event of a stream; nothing where that is no JSON object."""
-    body = reply.body
-    if reply.stream is not None:
-        content_type = reply.header(b"content-type") or b""
-        if content_type.startswith(b"text/event-stream"):
-            events = split_events(await reply.stream.peek())
-            body = next((data for event in events if (data := event_data(event)) is not None), b"")
-        elif b"json" in content_type:
-            body = await reply.stream.peek(_MAX_ANSWER_BYTES)
-    try:
-        return msgspec.structs.asdict(_decode_answer(body or b"{}"))
-    except NOT_JSON:
-        return {}
+async def _said(reply: Reply) -> tuple[bytes, bool]:
+    """A whole answer, or the first event of a stream; nothing where it is neither JSON nor events. And whether it is
+    all that is to be read.
+    """
+    if reply.stream is None:
+        return reply.body or b"", True
+    content_type = reply.header(b"content-type") or b""
+    if content_type.startswith(b"text/event-stream"):
+        events = split_events(await reply.stream.peek())
+        return next((data for event in events if (data := event_data(event)) is not None), b""), False
+    return await reply.stream.peek(_MAX_ANSWER_BYTES) if b"json" in content_type else b"", True
+
+
+async def _can_name_objects(raw: bytes) -> bool:
+    """As `can_name_objects`, with others in between."""
+    for begin in range(0, len(raw), _STEP_BYTES):
+        if can_name_objects(raw[begin : begin + _STEP_BYTES + 64]):
+            return True
+        await asyncio.sleep(0)
+    return False
+
+
+def _named_in(line: bytes) -> Iterable[tuple[str, str]]:
+    """What one request of a batch names. Raises: InvalidRequest where it cannot be told."""
+    request = decode_json(line)
+    return (
+        objects_asked_for(body) if isinstance(request, dict) and isinstance(body := request.get("body"), dict) else ()
+    )
 
 
 def _has(route: RoutePolicy, backend: str) -> bool:

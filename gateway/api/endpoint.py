@@ -35,7 +35,7 @@ from gateway.cors import cors_headers
 from gateway.decode import decode_body, decode_json, is_model_name
 from gateway.exchange import Exchange
 from gateway.incoming import Incoming, ascii_text, read_body
-from gateway.multipart import find_model, is_form
+from gateway.multipart import Form, is_form, read_form
 from gateway.relay import send_error, send_error_event, send_stream
 from gateway.runtime import Runtime, Stack
 from policies.admission.asked import ASKED_HEADERS, read_asked
@@ -60,8 +60,8 @@ class Asked(NamedTuple):
     user: str = ""
     is_read: bool = True
     """Whether nothing in the body may name an object unseen."""
-    model_at: tuple[int, int] | None = None
-    """Where a form names the model."""
+    form: Form | None = None
+    """What was found in it, where it is one."""
 
 
 class Endpoint:
@@ -71,7 +71,7 @@ class Endpoint:
         self._core = core
         self._operation = operation
         self._path = path
-        self._custody = Custody(core.owners)
+        self._custody = Custody(core.owners, core.clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; never raises but for cancellation from outside."""
@@ -163,7 +163,7 @@ class Endpoint:
             key_id=principal.key,
             route=stack.policy.name,
             pinned=pinned,
-            model_at=asked.model_at,
+            model_at=_model_at(asked.form),
             request_id=exchange.request_id,
             cache_control=incoming.cache_control,
             headers=incoming.forwarded,
@@ -195,7 +195,8 @@ class Endpoint:
         if self._operation is not Operation.CHAT or asked.body is None:
             return True, True
         # Most chats do neither.
-        return stack.passes.objects_are_owned and may_name_objects(asked.body), bool(asked.body.get("store"))
+        body, are_owned = asked.body, stack.passes.objects_are_owned
+        return are_owned and may_name_objects(body), bool(body.get("store") or (are_owned and body.get("audio")))
 
     async def _check(
         self, method: str, path: str, raw: bytes, asked: Asked, stack: Stack, principal: Principal, pinned: str
@@ -206,7 +207,13 @@ class Endpoint:
             self._custody.check_path(method, path, stack, pinned)
             if are_owned and raw and not asked.is_read:
                 raise InvalidRequest(f"the body of {method} {path} cannot be read: send JSON, or a form")
-        return await self._custody.check_body(raw, asked.body, stack, principal, pinned) if asked.body else pinned
+        tenant = principal.tenant
+        if (form := asked.form) is not None:
+            if form.lines is not None and are_owned:
+                begin, end = form.lines
+                pinned = await self._custody.check_lines(raw[begin:end], stack, tenant, pinned)
+            return await self._custody.check_named(form.named, stack, tenant, pinned)
+        return await self._custody.check_body(raw, asked.body, stack, tenant, pinned) if asked.body else pinned
 
     async def _ask_and_relay(
         self,
@@ -228,8 +235,7 @@ class Endpoint:
         reply: Reply | None = None
         try:
             reply = await stack.backend.send(call)
-            if keeps:
-                await self._custody.note(call, reply, stack)
+            late = await self._custody.note(call, reply, stack) if keeps else None
             exchange.status = reply.status
             headers = self._own_headers(exchange, incoming)
             headers += reply.headers
@@ -238,7 +244,7 @@ class Endpoint:
             else:
                 hides_usage = not call.include_usage and call.operation in _HIDES_USAGE
                 error = await send_stream(
-                    send, connection, reply, headers, hides_usage=hides_usage, facts=exchange.facts
+                    send, connection, reply, headers, hides_usage=hides_usage, facts=exchange.facts, late=late
                 )
                 if error is not None:
                     exchange.error_code = error.reason
@@ -309,8 +315,8 @@ async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
     if sum(name == b"content-type" for name, _ in incoming.forwarded) > 1:
         raise InvalidRequest("the request has two content types")
     if is_form(incoming.content_type):
-        found = await find_model(raw, incoming.content_type)
-        return Asked(None, found.name, model_at=(found.begin, found.end)) if found is not None else Asked(None, "")
+        form = await read_form(raw, incoming.content_type)
+        return Asked(None, form.model.name if form.model is not None else "", form=form)
     if b"json" not in incoming.content_type.lower():
         return unread
     try:
@@ -325,6 +331,11 @@ async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
     elif not isinstance(model, str) or not is_model_name(model):
         raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
     return Asked(body, model, body.get("stream") is True)
+
+
+def _model_at(form: Form | None) -> tuple[int, int] | None:
+    """Where a form names the model."""
+    return (form.model.begin, form.model.end) if form is not None and form.model is not None else None
 
 
 def _paths_below_root(scope: Scope) -> tuple[str, str]:

@@ -62,7 +62,7 @@ class LineCalls:
         retry_after: RetryAfter,
     ) -> None:
         self._core = core
-        self._custody = Custody(core.owners)
+        self._custody = Custody(core.owners, core.clock)
         self._store = store
         self._files = files
         self._room = room
@@ -156,7 +156,7 @@ class LineCalls:
         raw = await asyncio.to_thread(read_slice, self._files.input_path(batch.id), line.offset, line.num_bytes)
         call = self._call(batch, read_request(raw).raw, stack, exchange)
         if call.body is not None and Operation.PASSTHROUGH in stack.operations:
-            pinned = await self._custody.check_body(call.raw, call.body, stack, caller, "")
+            pinned = await self._custody.check_body(call.raw, call.body, stack, caller.tenant, "")
             call = msgspec.structs.replace(call, pinned=pinned)
         try:
             # For backends that do not hold their deadline.

@@ -96,6 +96,12 @@ class JobStore:
         rows = await self._database.read(lambda connection: connection.execute(statement, values).fetchall())
         return [(row[0], LineRow(*row[1:])) for row in rows]
 
+    async def tenants(self, job: JobRow) -> dict[str, str]:
+        """Whose the batches are that have lines in the job, by their ids."""
+        statement = "SELECT id, tenant FROM batches WHERE seq IN (SELECT batch FROM lines WHERE job = ?)"
+        rows = await self._database.read(lambda connection: connection.execute(statement, (job.seq,)).fetchall())
+        return dict(rows)
+
     async def note_upload(self, job: JobRow, input_file: str, num_lines: int) -> None:
         """The provider has its input: so many lines."""
         values = (input_file, num_lines, job.seq)

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from backends.errors import InvalidRequest, SlipstreamError, UnknownObject
+from gateway.api.custody import Custody
 from gateway.batches.calls import MAX_ATTEMPTS, RetryAfter, doubled_s, read_slice
 from gateway.batches.file_store import FileStore
 from gateway.batches.input_lines import encode_body, read_request
@@ -24,13 +26,18 @@ from gateway.batches.output_lines import LineSplitter, result_of_error, results_
 from gateway.batches.provider_api import ProviderApi, ProviderBatch, ProviderBusy, ProviderProblem, ProviderRefused
 from gateway.batches.records import JobRow, LineRow, Result
 from gateway.core import Core
+from gateway.decode import decode_json
 from gateway.runtime import Runtime, Stack
+from policies.objects import can_name_objects, objects_asked_for
 
 _logger = logging.getLogger(__name__)
 _CHUNK_LINES = 200
 _MAX_PAUSE_S = 300.0
 _MAX_ASKED_S = 3600.0
 _DONE = frozenset({"completed", "expired", "cancelled", "failed"})
+
+Named = tuple[tuple[str, str], ...]
+"""Fields of a request that name an object, and its id."""
 
 
 class Provider:
@@ -46,6 +53,7 @@ class Provider:
         retry_after: RetryAfter,
     ) -> None:
         self._core = core
+        self._custody = Custody(core.owners, core.clock)
         self._files = files
         self._jobs = jobs
         self._outcomes = outcomes
@@ -91,6 +99,9 @@ class Provider:
             await self._jobs.settle(job)
         elif job.state == "new":
             num_lines, content = await self._input(job, runtime)
+            if not num_lines:
+                await self._jobs.settle(job)
+                return
             input_file = await api.upload(job.token, content)
             await self._jobs.note_upload(job, input_file, num_lines)
             created = await api.create(input_file, job.endpoint, job.token)
@@ -117,13 +128,42 @@ class Provider:
         return stack.policy.batch.poll_every if stack is not None else _MAX_PAUSE_S
 
     async def _input(self, job: JobRow, runtime: Runtime) -> tuple[int, bytes]:
-        """What the provider gets, and how many lines: each under an id that says nothing of whose it is."""
+        """What the provider gets, and how many lines: each under an id that says nothing of whose it is.
+
+        A line that names what is kept for another tenant gets its error and does not travel.
+        """
         model = _model_at(job, runtime) or job.model
+        tenants = await self._jobs.tenants(job)
         parts: list[bytes] = []
         async for page in self._pages(job):
             slices = [(self._files.input_path(batch_id), line) for batch_id, line in page]
-            parts += await asyncio.to_thread(_provider_lines, slices, job.endpoint, model)
+            refused: list[Result] = []
+            lines = await asyncio.to_thread(_provider_lines, slices, job.endpoint, model)
+            for (batch_id, line), (written, named) in zip(page, lines, strict=True):
+                error = await self._objection(job, tenants[batch_id], named, runtime) if named else None
+                if error is None:
+                    parts.append(written)
+                else:
+                    code = error.code or error.reason
+                    refused.append(result_of_error(line.id, line.custom_id, code, error.message))
+            if refused:
+                await self._settle(job, refused)
         return len(parts), b"".join(parts)
+
+    async def _objection(
+        self, job: JobRow, tenant: str, named: Named | SlipstreamError, runtime: Runtime
+    ) -> SlipstreamError | None:
+        """Why a line that names objects is not sent."""
+        if isinstance(named, SlipstreamError):
+            return named
+        stack = runtime.stacks.get(job.route)
+        if stack is None:
+            return UnknownObject("the route of this request is gone, and with it who may name what")
+        try:
+            await self._custody.check_named(named, stack, tenant, job.backend)
+        except SlipstreamError as error:
+            return error
+        return None
 
     async def _take_apart(self, job: JobRow, api: ProviderApi, batch: ProviderBatch) -> None:
         """Give everybody what is theirs of a batch that is over; what has no answer waits again or fails."""
@@ -201,11 +241,14 @@ class Provider:
             yield rows
 
 
-def _provider_lines(slices: Sequence[tuple[Path, LineRow]], endpoint: str, model: str) -> list[bytes]:
-    """Lines as a provider wants them. Raises: OSError."""
-    lines = []
+def _provider_lines(
+    slices: Sequence[tuple[Path, LineRow]], endpoint: str, model: str
+) -> list[tuple[bytes, Named | SlipstreamError]]:
+    """Lines as a provider wants them, and the objects that each names, or why that cannot be told. Raises: OSError."""
+    lines: list[tuple[bytes, Named | SlipstreamError]] = []
     for path, line in slices:
-        body = read_request(read_slice(path, line.offset, line.num_bytes)).body
+        request = read_request(read_slice(path, line.offset, line.num_bytes))
+        body = request.body
         # It means nothing in a batch.
         body.pop("stream", None)
         wanted: dict[str, Any] = {
@@ -214,8 +257,18 @@ def _provider_lines(slices: Sequence[tuple[Path, LineRow]], endpoint: str, model
             "url": endpoint,
             "body": msgspec.Raw(encode_body(body, model)),
         }
-        lines.append(msgspec.json.encode(wanted) + b"\n")
+        lines.append((msgspec.json.encode(wanted) + b"\n", _named_in(request.raw)))
     return lines
+
+
+def _named_in(raw: bytes) -> Named | SlipstreamError:
+    if not can_name_objects(raw):
+        return ()
+    try:
+        body = decode_json(raw)
+        return tuple(objects_asked_for(body)) if isinstance(body, dict) else ()
+    except InvalidRequest as error:
+        return error
 
 
 def routes_with_provider(runtime: Runtime) -> list[str]:

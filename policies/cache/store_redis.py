@@ -33,11 +33,14 @@ class RedisEntryStore:
     """Keeps entries under `<prefix>:answer:<key in hex>`, each with its time to live.
 
     `client` is used by this store alone and closed with it. A look-up waits at most `timeout_s`. What is waiting to
-    be written is bounded; more than that is dropped and counted.
+    be written is bounded; more than that is dropped and counted. With `keeps_first`, what is there stays as it is.
     """
 
-    def __init__(self, client: Redis, clock: Clock, *, prefix: str, timeout_s: float) -> None:
+    def __init__(
+        self, client: Redis, clock: Clock, *, prefix: str, timeout_s: float, keeps_first: bool = False
+    ) -> None:
         self._client = client
+        self._keeps_first = keeps_first
         self._prefix = f"{prefix}:answer:"
         self._reads: ReadQueue[bytes, Entry] = ReadQueue(
             self._fetch, Breaker(clock, timeout_s, _NAME), timeout_s=timeout_s
@@ -118,19 +121,20 @@ class RedisEntryStore:
             if write.entry is None:
                 pipeline.delete(name)
             else:
-                pipeline.set(name, pack_entry(key, write.entry), px=max(1, int(1000 * write.ttl_s)))
+                ttl_ms = max(1, int(1000 * write.ttl_s))
+                pipeline.set(name, pack_entry(key, write.entry), px=ttl_ms, nx=self._keeps_first)
         results = await pipeline.execute(raise_on_error=False)
         return [result for result in results if isinstance(result, Exception)]
 
 
-def build_redis_store(policy: RedisStore, clock: Clock) -> RedisEntryStore:
-    """The store that a policy file asks for; nothing is sent before it is used.
+def build_redis_store(policy: RedisStore, clock: Clock, *, keeps_first: bool = False) -> RedisEntryStore:
+    """The store that a policy file asks for; nothing is sent before it is used. `keeps_first`: see there.
 
     Raises: ConfigurationError where the client library is missing or the URL is not one. The URL is not repeated.
     """
     # One connection for each task.
     client = connect(policy, max_connections=_NUM_READERS + 1)
-    return RedisEntryStore(client, clock, prefix=policy.prefix, timeout_s=policy.timeout)
+    return RedisEntryStore(client, clock, prefix=policy.prefix, timeout_s=policy.timeout, keeps_first=keeps_first)
 
 
 def connect(policy: RedisStore, *, max_connections: int) -> Redis:

@@ -201,6 +201,25 @@ async def test_batches_of_two_tenants_go_together_and_come_back_apart(
     assert list(of_red) == ["same", "more"]
 
 
+async def test_line_that_names_what_another_tenant_may_have_does_not_travel(
+    red: AsyncOpenAI, provider: BatchProvider
+) -> None:
+    """Nobody is known to have made the file at the provider; the other lines are answered."""
+    part = {"type": "file", "file": {"file_id": "file-of-blue"}}
+    naming = line("naming")
+    naming["body"]["messages"][0]["content"] = [part]
+    done = await wait(red, await make(red, [line("plain"), naming]))
+
+    assert [len(batch.lines) for batch in provider.batches] == [1]
+    assert "file-of-blue" not in json.dumps(provider.batches[0].lines)
+    assert list(await results(red, done.output_file_id)) == ["plain"]
+    failed = (await results(red, done.error_file_id))["naming"]
+    assert failed["error"]["code"] == "not_found"
+    only = await wait(red, await make(red, [naming]))
+    assert only.request_counts is not None
+    assert (only.request_counts.failed, len(provider.batches)) == (1, 1)
+
+
 async def test_batches_and_files_of_another_tenant_are_not_there(
     red: AsyncOpenAI, blue: AsyncOpenAI, provider: BatchProvider
 ) -> None:

@@ -450,3 +450,132 @@ async def test_key_for_some_models_asks_for_no_other_of_an_object(
 
     assert answer.status_code in (400, 404)
     assert len(_asked(upstreams)) == num_asked
+
+
+async def _made_by_red(
+    client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer], path: str, answer: dict[str, Any]
+) -> None:
+    _answers(upstreams, answer)
+    assert (await client.post(path, headers=RED, json={"model": "m", "input": "x"})).status_code == 200
+    _answers(upstreams, {"id": "something", "choices": []})
+
+
+@pytest.mark.parametrize("field", ["file_id", "file_ids[]", "input_reference[file_id]", "options"])
+async def test_form_names_nothing_of_another_tenant(
+    client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer], field: str
+) -> None:
+    """By a field of its own, or in JSON that stands in one; its own tenant's call goes where the object is."""
+    file = f"file-form-{field}"
+    await _made_by_red(client, upstreams, "/v1/files", {"id": file})
+    form = {"model": "m", field: json.dumps({"file_id": file}) if field == "options" else file}
+    files = {"image": ("a.png", b"\x89PNG")}
+
+    theirs = await client.post("/v1/images/edits", headers=BLUE, data=form, files=files)
+    assert len(_asked(upstreams)) == 1
+    mine = [await client.post("/v1/images/edits", headers=RED, data=form, files=files) for _ in range(3)]
+
+    assert openai_error(theirs, 404)["code"] == "not_found"
+    assert [each.status_code for each in mine] == [200] * 3
+    assert sorted(len(upstream.requests) for upstream in upstreams) == [0, 4]
+
+
+async def test_requests_of_a_batch_name_nothing_of_another_tenant(
+    client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer]
+) -> None:
+    """They travel as a file."""
+    await _made_by_red(client, upstreams, "/v1/files", {"id": "file-in-a-line"})
+    body = {"model": "m", "input": [{"content": [{"type": "input_file", "file_id": "file-in-a-line"}]}]}
+    lines = json.dumps({"custom_id": "a", "body": {"model": "m", "input": "x"}}) + "\n" + json.dumps({"body": body})
+    files = {"file": ("in.jsonl", lines.encode())}
+
+    theirs = await client.post("/v1/files", headers=BLUE, data={"purpose": "batch"}, files=files)
+    mine = await client.post("/v1/files", headers=RED, data={"purpose": "batch"}, files=files)
+
+    assert (theirs.status_code, mine.status_code) == (404, 200)
+    assert len(_asked(upstreams)) == 2
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"type": "item_reference", "id": "{id}"},
+        {"id": "{id}"},
+        {"type": "reasoning", "id": "{id}", "summary": [], "encrypted_content": None},
+        {"type": "image_generation_call", "id": "{id}"},
+    ],
+    ids=["reference", "untyped", "reasoning", "image"],
+)
+async def test_item_of_another_tenants_response_cannot_be_named(
+    client: httpx.AsyncClient,
+    upstreams: tuple[OpenAIServer, OpenAIServer],
+    named: dict[str, Any],
+    is_stream: bool,
+) -> None:
+    """Items are known from the answer that they are in; what brings its own content is nobody's."""
+    item_id = f"item-{named.get('type')}-{is_stream}"
+    made: dict[str, Any] = {
+        "id": f"resp-{item_id}",
+        "status": "completed",
+        "output": [{"type": "message", "id": item_id, "content": []}],
+    }
+    done = json.dumps({"type": "response.completed", "response": made}).encode()
+    events = (CREATED % made["id"].encode(), b"event: response.completed\ndata: " + done + b"\n\n")
+    _answers(upstreams, Behaviour(events=events) if is_stream else made)
+    first = await client.post("/v1/responses", headers=RED, json={"model": "m", "input": "x", "stream": is_stream})
+    assert first.status_code == 200
+    _answers(upstreams, {"id": "resp-else", "output": []})
+    item = json.loads(json.dumps(named).replace("{id}", item_id))
+    whole = {**item, "type": "reasoning", "encrypted_content": "gAAA"}
+
+    theirs = await client.post("/v1/responses", headers=BLUE, json={"model": "m", "input": [item]})
+    mine = await client.post("/v1/responses", headers=RED, json={"model": "m", "input": [item]})
+    brought = await client.post("/v1/responses", headers=BLUE, json={"model": "m", "input": [whole]})
+
+    assert openai_error(theirs, 404)["code"] == "not_found"
+    assert (mine.status_code, brought.status_code) == (200, 200)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_sound_of_another_tenants_answer_cannot_be_named(
+    client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer], is_stream: bool
+) -> None:
+    """A chat goes on with the sound of its last answer by an id."""
+    audio = {"id": f"audio-{is_stream}", "data": "aGk="}
+    choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
+    if is_stream:
+        chunks = [
+            {"choices": [{"index": 0, "delta": {"role": "assistant"}}]},
+            {"choices": [{**choice, "delta": {"audio": audio}}]},
+        ]
+        events = tuple(b"data: %b\n\n" % json.dumps({"id": "c", **chunk}).encode() for chunk in chunks)
+        _answers(upstreams, Behaviour(events=(*events, b"data: [DONE]\n\n")))
+    else:
+        _answers(upstreams, {"id": "c", "choices": [{**choice, "message": {"role": "assistant", "audio": audio}}]})
+    ask = {"model": "m", "modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}
+    user = {"role": "user", "content": "x"}
+    body = {**ask, "messages": [user], "stream": is_stream}
+    assert (await client.post("/v1/chat/completions", headers=RED, json=body)).status_code == 200
+    _answers(upstreams, {"id": "d", "choices": []})
+    body = {**ask, "messages": [user, {"role": "assistant", "audio": {"id": audio["id"]}}, user]}
+
+    theirs = await client.post("/v1/chat/completions", headers=BLUE, json=body)
+    mine = await client.post("/v1/chat/completions", headers=RED, json=body)
+
+    assert openai_error(theirs, 404)["code"] == "not_found"
+    assert mine.status_code == 200
+
+
+async def test_object_is_known_wherever_its_answer_tells_of_it(
+    client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer]
+) -> None:
+    """In a later event of a stream, and in JSON that is long."""
+    late = (b"data: {}\n\n", *(event % b"resp-late" for event in (CREATED, DONE)))
+    _answers(upstreams, Behaviour(events=late))
+    await client.post("/v1/responses", headers=RED, json={"model": "m", "input": "x", "stream": True})
+    _answers(upstreams, {"instructions": "x" * 300_000, "id": "asst-long"})
+    await client.post("/v1/assistants", headers=RED, json={"model": "m"})
+
+    for path in ("/v1/responses/resp-late", "/v1/assistants/asst-long"):
+        assert (await client.get(path, headers=RED)).status_code == 200
+        assert (await client.get(path, headers=BLUE)).status_code == 404

@@ -13,7 +13,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from backends.errors import InvalidRequest
-from gateway.multipart import FormModel, find_model
+from gateway.multipart import FormModel, read_form
 
 TYPE = b"multipart/form-data; boundary=XyZ"
 MODEL = b'--XyZ\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n'
@@ -25,7 +25,7 @@ END = b"--XyZ--\r\n"
 
 
 def _read(raw: bytes, content_type: bytes = TYPE) -> FormModel | None:
-    return asyncio.run(find_model(raw, content_type))
+    return asyncio.run(read_form(raw, content_type)).model
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_large_form_leaves_others_their_turn() -> None:
             turns += 1
 
     counting = asyncio.create_task(count())
-    found = await find_model(raw, TYPE)
+    found = (await read_form(raw, TYPE)).model
     counting.cancel()
 
     assert found is not None

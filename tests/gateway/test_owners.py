@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from gateway import owners as module
@@ -80,6 +81,50 @@ async def test_file_keeps_the_first_owner(tmp_path: Path) -> None:
     await kept.aclose()
 
     assert (found, late) == (RED, BLUE)
+
+
+async def test_two_who_put_at_once_agree_on_the_first(tmp_path: Path) -> None:
+    """In one process, and in two that share something."""
+    clock = FakeClock()
+    first, second = (Owners(clock, OwnersInFile(tmp_path / "objects.sqlite3", clock)) for _ in range(2))
+    await first.open()
+    await second.open()
+    await asyncio.gather(first.put("a", RED), first.put("a", BLUE), second.put("a", BLUE))
+    found = {await owners.find("a") for owners in (first, second)}
+    await first.aclose()
+    await second.aclose()
+
+    assert len(found) == 1
+
+
+async def test_whoever_has_most_gives_way_whoever_comes() -> None:
+    """With many tenants, sizes that go up and down, and objects that end."""
+    clock = FakeClock()
+    owners = Owners(clock)
+    most = module.MAX_OBJECTS // 2
+    for number in range(module.MAX_OBJECTS):
+        await owners.put(f"o{number}", RED if number < most else Owner(f"t{number}", "all", "one"))
+    await owners.put("more", BLUE)
+    await owners.put("and-more", BLUE)
+
+    assert [await owners.find(f"o{number}") for number in (0, 1, 2)] == [None, None, RED]
+    assert await owners.find(f"o{module.MAX_OBJECTS - 1}") is not None
+    assert await owners.find("more") == BLUE
+
+
+async def test_redis_keeps_the_first_owner() -> None:
+    """Also where the second one has not found it: another process may have been quicker by a moment."""
+    clock = FakeClock()
+    async with RedisServer() as server:
+        policy = redis_policy(server.url, "1s")
+        first, second = (build_owners_redis(policy, clock) for _ in range(2))
+        await first.open()
+        await second.open()
+        kept = [await first.put("a", RED), await second.put("a", BLUE)]
+        assert kept == [RED, RED]
+        assert await second.find("a") == RED
+        await first.aclose()
+        await second.aclose()
 
 
 async def test_replicas_share_a_redis_and_bear_its_end() -> None:
