@@ -24,7 +24,7 @@ Start = Callable[..., AbstractAsyncContextManager[Child]]
 
 
 class Bench:
-    """One run's. Entered before checks are run; one check at a time uses it. `start`: for other gateways than ours."""
+    """Entered before checks are run; one check at a time uses it. `start`: for other gateways than ours."""
 
     def __init__(
         self, subject: Subject, folder: Path, *, is_quick: bool, seed: int = 1, start: Start = child_gateway

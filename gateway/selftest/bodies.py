@@ -234,6 +234,6 @@ async def _idle(target: Target, count: int) -> float | None:
 
 
 CHECKS = (
-    Check("24", "hostile bodies: refused, bounded, nobody waits", bodies_own, bodies),
+    Check("24", "hostile bodies: refused, bounded, nobody waits", bodies_own, bodies, is_timed=True),
     Check("25", "smuggling, odd heads, idle sockets: refused", smuggling_own, smuggling),
 )

@@ -259,6 +259,6 @@ CHECKS = (
     Check("15", "other tenants, forged headers: never served", tenants),
     Check("16", "any field that changes the answer: another key", identity),
     Check("18", "errors, cut and filtered answers: never cached", never_kept),
-    Check("20", "identical calls at once: one upstream call", together),
-    Check("35", "timing probe from another tenant: no signal", timing),
+    Check("20", "identical calls at once: one upstream call", together, is_timed=True),
+    Check("35", "timing probe from another tenant: no signal", timing, is_timed=True),
 )

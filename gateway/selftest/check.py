@@ -33,3 +33,5 @@ class Check:
     run: Callable[[Bench], Awaitable[Outcome]]
     outside: Callable[[Target], Awaitable[Outcome]] | None = None
     """The same for a running gateway, where nothing but requests is needed."""
+    is_timed: bool = False
+    """Whether its verdict rests on how long things take: nothing else is tried beside it then."""

@@ -1,10 +1,10 @@
-"""Runs checks one after the other, each within its limit; a check that breaks is a failure and not the end."""
+"""Runs checks, some side by side, each within its limit; a check that breaks is a failure and not the end."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gateway.selftest.bench import Bench, Target
@@ -27,16 +27,27 @@ class Result:
     took_s: float
 
 
-async def conduct(checks: Sequence[Check], bench: Bench, tell: Tell) -> list[Result]:
-    """Try these against the copied policy; `bench` has been entered."""
-    limit_s = _QUICK_LIMIT_S if bench.is_quick else _LIMIT_S
-    results = []
-    for number, check in enumerate(checks):
-        tell(number, len(checks), check.fault)
-        await bench.clear()
-        results.append(await _result(check, check.run(bench), limit_s))
+async def conduct(checks: Sequence[Check], benches: Sequence[Bench], tell: Tell) -> list[Result]:
+    """Try these against the copied policy: as many at once as there are benches, then those that are timed, one by one.
+
+    The benches have been entered. Results come in the order of `checks`.
+    """
+    results: dict[str, Result] = {}
+
+    async def take(waiting: Iterator[Check], bench: Bench) -> None:
+        limit_s = _QUICK_LIMIT_S if bench.is_quick else _LIMIT_S
+        for check in waiting:
+            tell(len(results), len(checks), check.fault)
+            await bench.clear()
+            results[check.id] = await _result(check, check.run(bench), limit_s)
+
+    untimed = (check for check in checks if not check.is_timed)
+    async with asyncio.TaskGroup() as group:
+        for bench in benches:
+            group.create_task(take(untimed, bench))
+    await take((check for check in checks if check.is_timed), benches[0])
     tell(len(checks), len(checks), "")
-    return results
+    return [results[check.id] for check in checks]
 
 
 async def conduct_outside(checks: Sequence[Check], target: Target, tell: Tell) -> list[Result]:

@@ -169,7 +169,7 @@ def _share(calls: list[_Call], key: Key) -> float:
 
 
 CHECKS = (
-    Check("21", "3x overload: goodput holds", overload),
-    Check("22", "who is turned away is told at once, and until when", refusals),
-    Check("23", "one tenant floods: the others keep their share", flood),
+    Check("21", "3x overload: goodput holds", overload, is_timed=True),
+    Check("22", "who is turned away is told at once, and until when", refusals, is_timed=True),
+    Check("23", "one tenant floods: the others keep their share", flood, is_timed=True),
 )

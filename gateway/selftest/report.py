@@ -23,11 +23,11 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def summary(results: Sequence[Result]) -> str:
-    """How many of each verdict, in a line."""
+def summary(results: Sequence[Result], took_s: float) -> str:
+    """How many of each verdict, and how long the run took, in a line."""
     found = Counter(result.outcome.verdict for result in results)
     counts = ", ".join(f"{found[verdict]} {verdict.value}" for verdict in Verdict if found[verdict])
-    return f"{counts}; {sum(result.took_s for result in results):.0f} s"
+    return f"{counts}; {took_s:.0f} s"
 
 
 def has_failed(results: Sequence[Result]) -> bool:

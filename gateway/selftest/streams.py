@@ -261,6 +261,6 @@ CHECKS = (
     Check("1", "stream cut after k of n tokens: told, not cached", cut),
     Check("2", "12 ways to end a stream: nothing invented", shapes),
     Check("3", "a 200 that begins with an error: failed over", bad_beginnings),
-    Check("4", "stall at any token, or a drip: limits are kept", stalls),
+    Check("4", "stall at any token, or a drip: limits are kept", stalls, is_timed=True),
     Check("5", "odd lines, cuts at any byte: relayed as they are", pieces_of_any_size),
 )

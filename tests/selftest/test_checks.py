@@ -22,7 +22,7 @@ async def outcome(wanted: str, folder: Path, start: Start) -> Outcome:
     with resources.as_file(resources.files("gateway.selftest").joinpath("everything.yaml")) as path:
         subject = copy_of(read_policy(path, no_env=True), folder)
     async with Bench(subject, folder, is_quick=True, start=start) as bench:
-        results = await conduct([check for check in CHECKS if check.id == wanted], bench, lambda *_: None)
+        results = await conduct([check for check in CHECKS if check.id == wanted], [bench], lambda *_: None)
     return results[0].outcome
 
 

@@ -20,7 +20,7 @@ async def test_failover_simplest_policy_holds_thirteen_and_fails_none(tmp_path: 
     with resources.as_file(resources.files("gateway.selftest").joinpath("everything.yaml")) as path:
         subject = copy_of(read_policy(path, no_env=True), tmp_path)
     async with Bench(subject, tmp_path, is_quick=True) as bench:
-        results = await conduct(CHECKS, bench, lambda *_: None)
+        results = await conduct(CHECKS, [bench], lambda *_: None)
     verdicts = {result.check.id: result.outcome.verdict for result in results}
 
     assert Counter(verdicts.values()) == {Verdict.PASS: 13, Verdict.SAFE: 3}, results
