@@ -170,8 +170,15 @@ class BodyTooLarge(RequestError):
     code = "request_too_large"
 
 
+class BodyTooSlow(RequestError):
+    """The body comes more slowly than a client that means it sends one."""
+
+    status = 408
+    code = "request_timeout"
+
+
 class KeyHoldsTooMuch(RequestError):
-    """The requests of this key that are in flight have as many bytes as one key's may."""
+    """The requests of this key, or its tenant, that are in flight have as many bytes as those of one may."""
 
     status = 429
     type = "rate_limit_error"
@@ -225,6 +232,14 @@ class TooMuchHeld(GatewayError):
 
     status = 503
     code = "request_bytes_exhausted"
+    log_level = logging.WARNING
+
+
+class TooManyAnswersHeld(GatewayError):
+    """The answers that are read whole have as many bytes as the gateway may hold."""
+
+    status = 503
+    code = "answer_bytes_exhausted"
     log_level = logging.WARNING
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from backends.answer_budget import AnswerBudget
 from backends.header_names import EVERY_HEADER, HeaderNames
 from backends.resume import Broken, Continues
 from backends.stream import Stream, StreamEnd
@@ -161,7 +162,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     `prompt_cache_key` is what calls that begin alike have in common, for a provider that keeps prompts; empty where
     nobody asks it to. `pinned` names the only backend that may answer: the one that keeps what the call is about.
     `model_at` is where `raw` names the model, if it is a form. `resume` is there where a stream that breaks off is to
-    go on: then it is marked, if the backend knows how, and what has come of it is in there.
+    go on: then it is marked, if the backend knows how, and what has come of it is in there. `answers` bounds what is
+    held of answers that are read whole; None where nobody counts.
     """
 
     operation: Operation
@@ -190,6 +192,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     slo: Slo | None = None
     priority: Priority = Priority.NORMAL
     resume: Broken | None = None
+    answers: AnswerBudget | None = None
 
 
 class Reply:
@@ -198,7 +201,7 @@ class Reply:
     `headers` are end-to-end fields only, without content-length.
     """
 
-    __slots__ = ("body", "headers", "status", "stream")
+    __slots__ = ("__weakref__", "body", "headers", "status", "stream")
 
     def __init__(
         self, status: int, headers: Headers, *, body: bytes | None = None, stream: Stream | None = None

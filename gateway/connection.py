@@ -13,21 +13,22 @@ from typing import Any
 
 import httptools
 from starlette.types import Scope
+from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from backends.errors import error_body
 from backends.protocol import Headers
+from gateway.corked import CorkedTransport
+from gateway.crowd import Crowd
 from gateway.upgrade import asks_for_websocket, head_without_upgrade
 
-_HEAD = b"HTTP/1.1 "
 _STATE_KEY = "slipstream.connection"
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_SENT_AHEAD = 16
 """How many requests may wait for the answers to those before them; further ones are left unread."""
-_MAX_KEPT_AHEAD = 256
-"""How many may wait that came in one read: with more, the connection is closed."""
 _MAX_HEAD_S = 30.0
 _MAX_BODY_PAUSE_S = 60.0
 _MAX_WRITE_PAUSE_S = 600.0
@@ -36,6 +37,19 @@ _MAX_WRITE_PAUSE_S = 600.0
 
 class ClientConnection(HttpToolsProtocol):
     """One connection. Endpoints find it in their scope with `connection_of`."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        crowd: Crowd,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.crowd = crowd
+        self._num_ahead = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -49,11 +63,14 @@ class ClientConnection(HttpToolsProtocol):
         self._write_limit: asyncio.TimerHandle | None = None
         self._cycle: RequestResponseCycle = None  # type: ignore[assignment]  # until the first request
         self.app_state = {**self.app_state, _STATE_KEY: self}
-        self._corked = _CorkedTransport(transport, self.loop)
+        self._corked = CorkedTransport(transport, self.loop)
         super().connection_made(self._corked)  # type: ignore[arg-type]  # by its methods
         self.flow = _Flow(self)
         self._idle_since: float | None = self.loop.time()
         self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+        if not self.crowd.has_room_for(len(self.connections)):
+            full = "there are as many connections as may be; try again in a moment"
+            self._refuse(b"503 Service Unavailable", full, "too_many_connections", type="server_error")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left: whatever is being answered is cancelled."""
@@ -63,6 +80,7 @@ class ClientConnection(HttpToolsProtocol):
         for cycle, _ in self.pipeline:
             cycle.disconnected = True
         self.pipeline.clear()
+        self._count_ahead()
         if self._cycle is not None:
             self._cycle.disconnected = True
             self._cycle.message_event.set()
@@ -171,6 +189,7 @@ class ClientConnection(HttpToolsProtocol):
             return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+            self._count_ahead()
             if self._read_limit is not None:
                 self._set_read_limit(_MAX_BODY_PAUSE_S)
         else:
@@ -209,6 +228,8 @@ class ClientConnection(HttpToolsProtocol):
             self._leave_upgrades_aside(data, upgrade)
         except httptools.HttpParserError:
             self.send_400_response("")
+        if len(self.pipeline) != self._num_ahead:
+            self._count_ahead()
         if self.scope is None or "method" not in self.scope:
             is_begun = self._head_seen is not self.scope
             if is_begun:
@@ -223,6 +244,10 @@ class ClientConnection(HttpToolsProtocol):
             self._num_head_bytes = 0
             self._body_seen = None
             self._set_read_limit(None)
+
+    def _count_ahead(self) -> None:
+        self.crowd.num_ahead += len(self.pipeline) - self._num_ahead
+        self._num_ahead = len(self.pipeline)
 
     def _count_head_bytes(self, num_bytes: int) -> bool:
         """Count what is no body. False where that was too much."""
@@ -300,13 +325,13 @@ class ClientConnection(HttpToolsProtocol):
         if not self.answering:
             self._refuse(b"408 Request Timeout", "the request did not arrive in time", "request_timeout")
 
-    def _refuse(self, status: bytes, message: str, code: str) -> None:
+    def _refuse(self, status: bytes, message: str, code: str, *, type: str = "invalid_request_error") -> None:
         """Answer what never became a request, and close; nothing is added to an answer that has begun."""
         if self.transport.is_closing():
             return
         cycle = self.cycle
         if not self.pipeline and (cycle is None or _is_next_to_answer(cycle)):
-            body = error_body(message, type="invalid_request_error", code=code)
+            body = error_body(message, type=type, code=code)
             fields = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)
             self.transport.write(b"HTTP/1.1 %b\r\n%b\r\n\r\n%b" % (status, fields, body))
         self.transport.close()
@@ -333,7 +358,7 @@ class _Flow(FlowControl):
     def pause_reading(self) -> None:
         """Another request is sent ahead, or a body is long: stop reading if that is much."""
         num_ahead = len(self._connection.pipeline)
-        if num_ahead >= _MAX_KEPT_AHEAD:
+        if num_ahead >= self._connection.crowd.max_kept_ahead:
             raise httptools.HttpParserError("too many requests were sent ahead")
         if num_ahead >= _MAX_SENT_AHEAD or len(self._connection.cycle.body) > HIGH_WATER_LIMIT:
             super().pause_reading()
@@ -342,59 +367,3 @@ class _Flow(FlowControl):
         """Read on, if there is room."""
         if self.read_paused and len(self._connection.pipeline) < _MAX_SENT_AHEAD:
             super().resume_reading()
-
-
-class _CorkedTransport:
-    """A transport that holds a head until the next write, or until the loop's next turn if none comes."""
-
-    __slots__ = ("_held", "_loop", "_transport", "_write", "is_closing", "pause_reading", "resume_reading")
-
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._write = transport.write
-        self._loop = loop
-        self._held = b""
-        self.is_closing = transport.is_closing
-        self.pause_reading = transport.pause_reading
-        self.resume_reading = transport.resume_reading
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the transport's own."""
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Write, or hold a head."""
-        if self._held:
-            data = self._held + data
-            self._held = b""
-            self._write(data)
-        elif data.startswith(_HEAD):
-            self._held = data
-            self._loop.call_soon(self._flush)
-        else:
-            self._write(data)
-
-    def write_rest(self, data: bytes) -> None:
-        """Write what is no head."""
-        if self._held:
-            self.write(data)
-        else:
-            self._write(data)
-
-    def lose(self) -> None:
-        """There is nobody to write to: uvloop's transports raise from now on."""
-        self._write = _drop
-
-    def close(self) -> None:
-        """Close after what was held is on its way."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._held:
-            held, self._held = self._held, b""
-            self._write(held)
-
-
-def _drop(data: bytes) -> None:
-    """Nobody reads it."""

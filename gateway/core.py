@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import secrets
 
+from backends.answer_budget import AnswerBudget
 from backends.clock import Clock
 from gateway.body_budget import BodyBudget
 from gateway.exchange import Observer
-from gateway.incoming import Incoming
+from gateway.incoming import Incoming, Pace
 from gateway.overdue import Overdue
 from gateway.owners import Owners
 from gateway.runtime import Runtime
@@ -37,7 +38,8 @@ class Core:
         self.metrics = metrics
         self.observer = observer
         self.tracer = tracer
-        self.bodies = BodyBudget(settings.max_bodies, settings.max_bodies_per_key)
+        self.bodies = BodyBudget(settings.max_bodies, settings.max_bodies_per_key, settings.max_bodies_per_tenant)
+        self.answers = AnswerBudget(settings.max_answers, clock)
         self.owners = owners
         self.is_draining = False
         self.in_flight = 0
@@ -48,6 +50,10 @@ class Core:
     def request_id(self, incoming: Incoming) -> str:
         """The client's own, or a new one that is unique among all processes: a random prefix and a counter."""
         return incoming.request_id.decode("ascii") or f"req_{self._prefix}{next(self._numbers):08x}"
+
+    def pace(self) -> Pace:
+        """For one body that is waited for."""
+        return Pace(self.clock, self.settings.min_body_rate)
 
     def acquire(self) -> Runtime:
         """The policy in force, held until its `release`."""

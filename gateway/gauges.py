@@ -58,6 +58,7 @@ def _steps(core: Core, runtime: Runtime, store: Store, batches: Batches | None) 
     metrics = core.metrics
     yield lambda: metrics.in_flight.set(core.in_flight)
     yield lambda: metrics.body_bytes.set(core.bodies.num_bytes)
+    yield lambda: metrics.answer_bytes.set(core.answers.num_bytes)
     for name, backend in runtime.leaves.items():
         yield partial(_refresh_backend, metrics, name, backend)
     for stack in runtime.stacks.built():

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable
 from io import BytesIO
 
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
-from backends.errors import BodyTooLarge, ClientGone, InvalidRequest
+from backends.clock import Clock
+from backends.errors import BodyTooLarge, BodyTooSlow, ClientGone, InvalidRequest
 from backends.headers import ENDS_HERE, without_named
 from backends.protocol import Headers
 from gateway.body_budget import HeldBody
@@ -91,10 +92,35 @@ class Incoming:
             self.request_id = value
 
 
-async def read_body(receive: Receive, incoming: Incoming, max_bytes: int, held: HeldBody | None = None) -> bytes:
+class Pace:
+    """How fast a body comes: what a client takes ever longer for is not waited for."""
+
+    _GRACE_S = 30.0
+
+    def __init__(self, clock: Clock, min_bytes_per_s: int) -> None:
+        self._clock = clock
+        self._min_bytes_per_s = min_bytes_per_s
+        self._waited_s = 0.0
+
+    async def next(self, receive: Receive, num_bytes: int) -> Message:
+        """The next message, where so many bytes are there already. Raises: BodyTooSlow."""
+        late_s = self._waited_s - self._GRACE_S
+        if late_s > 0 and num_bytes < late_s * self._min_bytes_per_s:
+            raise BodyTooSlow(
+                f"the body has come with less than {self._min_bytes_per_s} bytes a second for {self._waited_s:.0f} s"
+            )
+        asked_at = self._clock.now()
+        message = await receive()
+        self._waited_s += self._clock.now() - asked_at
+        return message
+
+
+async def read_body(
+    receive: Receive, incoming: Incoming, max_bytes: int, pace: Pace, held: HeldBody | None = None
+) -> bytes:
     """The whole body. `held` grows with what has arrived; a length that is announced must fit.
 
-    Raises: BodyTooLarge as soon as that is known, ClientGone, and what `HeldBody.grow` raises.
+    Raises: BodyTooLarge as soon as that is known, ClientGone, and what `Pace.next` and `HeldBody.grow` raise.
     """
     if incoming.content_length > max_bytes:
         raise BodyTooLarge(f"the body has {incoming.content_length} bytes; at most {max_bytes} are taken")
@@ -105,7 +131,7 @@ async def read_body(receive: Receive, incoming: Incoming, max_bytes: int, held: 
     num_bytes = 0
     more_body = True
     while more_body:
-        message = await receive()
+        message = await pace.next(receive, num_bytes)
         if message["type"] == "http.disconnect":
             raise ClientGone("the client left before its request was whole")
         num_bytes += body.write(message.get("body", b""))

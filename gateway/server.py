@@ -23,6 +23,7 @@ from backends.errors import ConfigurationError
 from gateway.app import Application
 from gateway.aside import TURN_S
 from gateway.connection import ClientConnection
+from gateway.crowd import Crowd
 from gateway.factory import create_application
 from gateway.processors import available_processors, threads_for
 from gateway.settings import Settings, export_settings, share_metrics_directory, tame_threads
@@ -258,7 +259,7 @@ def _config(settings: Settings, create: Callable[[], Application]) -> uvicorn.Co
         factory=True,
         host=settings.host,
         port=settings.port,
-        http=ClientConnection,
+        http=partial(ClientConnection, crowd=Crowd(settings.max_connections)),  # type: ignore[arg-type]  # it is called
         ws="none",
         lifespan="on",
         interface="asgi3",

@@ -18,6 +18,11 @@ from backends.config import ByteSize, Duration
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
+_BYTES = frozenset(
+    {"max_body", "max_bodies", "max_bodies_per_key", "max_bodies_per_tenant", "min_body_rate", "max_answers"}
+)
+
+
 class Settings(BaseSettings):
     """Parsed once at start, then frozen. Every field is an environment variable with the prefix SLIPSTREAM_."""
 
@@ -40,6 +45,30 @@ class Settings(BaseSettings):
         256 * 1024**2,
         ge=1024,
         description="Of these, the bodies of one key; more are answered with 429. Without keys there is no such share.",
+    )
+    max_bodies_per_tenant: ByteSize = Field(
+        384 * 1024**2,
+        ge=1024,
+        description="Of these, the bodies of all keys of one tenant; more are answered with 429.",
+    )
+    max_connections: int = Field(
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Connections of clients open at once, of each worker; further ones get a 503 and are closed.",
+    )
+    min_body_rate: ByteSize = Field(
+        1024,
+        ge=0,
+        description="Bytes a second that a body has to come with on average, counted behind its first 30 seconds and"
+        " without the time that the gateway takes; slower ones are answered with 408. `0B`: no bound but 60 seconds"
+        " without a byte.",
+    )
+    max_answers: ByteSize = Field(
+        512 * 1024**2,
+        ge=1024,
+        description="Answers of upstreams held at once that are no streams, of each worker and those of less than"
+        " 64 KiB left out. Where it is spent, a call waits for two seconds and is then answered with 503.",
     )
     drain_delay: Duration = Field(
         0.0, ge=0, le=600, description="On SIGTERM: how long /ready says 503 before the port is closed."
@@ -94,7 +123,7 @@ def export_settings(settings: Settings) -> None:
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         if name in ("drain_delay", "drain_limit", "reload_interval"):
             text = f"{value}s"
-        elif name in ("max_body", "max_bodies", "max_bodies_per_key"):
+        elif name in _BYTES:
             text = f"{value}B"
         os.environ[f"SLIPSTREAM_{name.upper()}"] = text
 

@@ -58,6 +58,9 @@ class Metrics:
         self.tokens = counter("tokens", "Tokens as upstreams count them; `cached` is part of `prompt`.", *on, "kind")
         self.saved_tokens = counter("saved_tokens", "Tokens of answers that no upstream was asked for.", *on, "kind")
         self.in_flight = gauge("requests_in_flight", "Requests being answered.")
+        self.answer_bytes = gauge(
+            "answer_bytes", "Bytes of upstreams' whole answers held, those of less than 64 KiB left out."
+        )
         self.body_bytes = gauge("body_bytes", "Bytes of request bodies held, those of less than 16 KiB left out.")
         self.cache_lookups = counter("cache_lookups", "Calls that met a cache.", "route", "layer", "outcome")
         self.stream_ends = counter("stream_end", "Streamed answers by the way they ended.", "route", "how")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
 from backends.config import ByteSize, Config, Duration, Secret
 from backends.errors import (
@@ -172,12 +173,15 @@ class AnthropicBackend:
         )
         call.facts.sent_at = self._clock.now()
         exchange = await self._wire.send("POST", self._target, self._headers(call), body, limits)
+        held = HeldAnswer(call.answers)
         try:
-            reply = await self._reply(call, exchange)
+            reply = await self._reply(call, exchange, held)
         except BaseException:
+            held.release()
             await exchange.aclose()
             raise
         if reply.stream is None:
+            held.end_with(reply)
             await exchange.aclose()
         return reply
 
@@ -187,7 +191,7 @@ class AnthropicBackend:
             headers.append((b"x-request-id", call.request_id.encode("latin-1")))
         return headers
 
-    async def _reply(self, call: Call, exchange: Exchange) -> Reply:
+    async def _reply(self, call: Call, exchange: Exchange, held: HeldAnswer) -> Reply:
         content_type = b""
         for name, value in exchange.headers:
             if name == b"content-type":
@@ -195,16 +199,16 @@ class AnthropicBackend:
             elif name == b"request-id":
                 call.facts.upstream_request_id = value[:MAX_TEXT_CHARS].decode("latin-1")
         if exchange.status >= HTTPStatus.MULTIPLE_CHOICES:
-            body = self._redactor.data(await exchange.body(_MAX_ERROR_BYTES))
+            body = self._redactor.data(await exchange.body(_MAX_ERROR_BYTES, held))
             return error_reply(self.name, exchange.status, self._reply_headers(exchange, _JSON), body)
         if not call.stream:
-            return await self._whole_reply(call, exchange)
+            return await self._whole_reply(call, exchange, held)
         if not content_type.startswith(_EVENT_STREAM):
             raise UpstreamGarbage(f'the upstream "{self.name}" was asked for a stream and answered with none')
         return await self._stream_reply(call, exchange)
 
-    async def _whole_reply(self, call: Call, exchange: Exchange) -> Reply:
-        body = await exchange.body(self._config.max_answer)
+    async def _whole_reply(self, call: Call, exchange: Exchange, held: HeldAnswer) -> Reply:
+        body = await exchange.body(self._config.max_answer, held)
         facts = call.facts
         facts.first_token_at = self._clock.now()
         message = read_message(self.name, body)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import httptools
 
+from backends.answer_budget import UNCOUNTED_BYTES, HeldAnswer
 from backends.clock import Clock
 from backends.errors import (
     FirstTokenTimeout,
@@ -186,16 +187,15 @@ class HttpExchange:
         finally:
             self._receive = None
 
-    async def body(self, max_bytes: int) -> bytes:
-        """Everything to the end.
-
-        Raises: as `read`, and UpstreamGarbage where it is longer than `max_bytes`.
-        """
+    async def body(self, max_bytes: int, held: HeldAnswer | None = None) -> bytes:
+        """See `Exchange.body`."""
         parts: list[bytes] = []
         num_bytes = 0
         while not self.is_complete and num_bytes <= max_bytes:
             parts.append(await self.read())
             num_bytes += len(parts[-1])
+            if held is not None and num_bytes > UNCOUNTED_BYTES:
+                await held.grow(num_bytes)
         # The last pieces need no wait, and nothing is read after them.
         parts += self._pieces
         self._pieces.clear()

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import httpx
 
+from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
 from backends.errors import (
     ConnectFailed,
@@ -158,7 +159,7 @@ class HttpxExchange:
                 return True
         return False
 
-    async def body(self, max_bytes: int) -> bytes:
+    async def body(self, max_bytes: int, held: HeldAnswer | None = None) -> bytes:
         """See `Exchange.body`."""
         parts: list[bytes] = []
         num_bytes = 0
@@ -168,6 +169,8 @@ class HttpxExchange:
             if num_bytes > max_bytes:
                 self._failure = UpstreamGarbage(f"the upstream's answer is longer than the allowed {max_bytes} bytes")
                 raise self._failure
+            if held is not None:
+                await held.grow(num_bytes)
         return b"".join(parts)
 
     async def aclose(self) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
 from backends.config import ByteSize, Config, Duration, Secret
 from backends.errors import ConfigurationError, FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
@@ -214,12 +215,15 @@ class OpenAIBackend:
         if call.query:
             target += b"?" + call.query.encode("ascii")
         exchange = await self._wire.send(call.method, target, self._headers(call), self._body(call), limits)
+        held = HeldAnswer(call.answers)
         try:
-            reply = await self._reply(call, exchange)
+            reply = await self._reply(call, exchange, held)
         except BaseException:
+            held.release()
             await exchange.aclose()
             raise
         if reply.stream is None:
+            held.end_with(reply)
             await exchange.aclose()
         return reply
 
@@ -248,7 +252,7 @@ class OpenAIBackend:
                 raw = set_field(raw, body, SALT_FIELD, salt)
         return raw
 
-    async def _reply(self, call: Call, exchange: Exchange) -> Reply:
+    async def _reply(self, call: Call, exchange: Exchange, held: HeldAnswer) -> Reply:
         status = exchange.status
         upstream_headers = exchange.headers
         content_type = b""
@@ -262,7 +266,7 @@ class OpenAIBackend:
             # It has no body that could be put into a shape.
             return Reply(status, headers, body=b"")
         if status >= 300:
-            body = await exchange.body(_MAX_ERROR_BYTES)
+            body = await exchange.body(_MAX_ERROR_BYTES, held)
             return self._errors.of_answer(status, headers, body)
         if content_type.startswith(b"text/event-stream"):
             return await self._stream_reply(call, exchange, headers)
@@ -271,10 +275,10 @@ class OpenAIBackend:
             return Reply(status, headers, stream=Stream(exchange))
         if b"json" not in content_type:
             headers = called_json(headers)
-        return await self._whole_reply(call, exchange, headers)
+        return await self._whole_reply(call, exchange, headers, held)
 
-    async def _whole_reply(self, call: Call, exchange: Exchange, headers: Headers) -> Reply:
-        body = await exchange.body(self._config.max_answer)
+    async def _whole_reply(self, call: Call, exchange: Exchange, headers: Headers, held: HeldAnswer) -> Reply:
+        body = await exchange.body(self._config.max_answer, held)
         call.facts.first_token_at = self._clock.now()
         if any(name == b"content-encoding" for name, _ in headers):
             return Reply(exchange.status, headers, body=body)

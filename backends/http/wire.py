@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from backends.answer_budget import HeldAnswer
 from backends.protocol import Headers, Statistics
 from backends.stream import Receive
 
@@ -53,10 +54,10 @@ class Exchange(Protocol):
         Raises: as `read`.
         """
 
-    async def body(self, max_bytes: int) -> bytes:
-        """Everything to the end.
+    async def body(self, max_bytes: int, held: HeldAnswer | None = None) -> bytes:
+        """Everything to the end; `held` grows with it.
 
-        Raises: as `read`, and UpstreamGarbage where it is longer than `max_bytes`.
+        Raises: as `read` and `HeldAnswer.grow`, and UpstreamGarbage where it is longer than `max_bytes`.
         """
 
     async def aclose(self) -> None:

@@ -46,7 +46,7 @@ class BatchesApi:
             name, _, below = path_below(scope, "batches").partition("/")
             match scope["method"], bool(name), below:
                 case "POST", False, "":
-                    raw = await read_body(receive, incoming, _MAX_BODY_BYTES)
+                    raw = await read_body(receive, incoming, _MAX_BODY_BYTES, self._core.pace())
                     return await self._create(tenant, principal, decode_json(raw))
                 case "GET", False, "":
                     return await self._list(tenant, query_of(scope))

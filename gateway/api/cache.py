@@ -81,7 +81,7 @@ class CacheApi:
             if not principal.admin:
                 raise Forbidden("this key may not look into the cache; an operator's key has `admin: true`")
             answer, entry = self._find(scope)
-            raw = await read_body(receive, incoming, core.settings.max_body)
+            raw = await read_body(receive, incoming, core.settings.max_body, core.pace())
             asked = Asked(runtime, principal, incoming, entry, _query(scope), raw, core.clock.now())
             return await answer(_administration(runtime), asked)
 

@@ -109,9 +109,9 @@ class Endpoint:
         connection = connection_of(scope)
         raw = connection.take_body(max_bytes)
         if raw is None or len(raw) > UNCOUNTED_BYTES:
-            held = exchange.held_body = self._core.bodies.hold(principal.key)
+            held = exchange.held_body = self._core.bodies.hold(principal.key, principal.tenant)
             if raw is None:
-                raw = await read_body(receive, incoming, max_bytes, held)
+                raw = await read_body(receive, incoming, max_bytes, self._core.pace(), held)
             else:
                 held.grow(len(raw))
         method: str = scope["method"]
@@ -172,6 +172,7 @@ class Endpoint:
             slo=slo,
             priority=priority,
             facts=exchange.facts,
+            answers=self._core.answers,
         )
         await self._ask_and_relay(call, stack, connection, send, incoming=incoming, exchange=exchange, keeps=keeps)
 
@@ -268,6 +269,9 @@ class Endpoint:
             connection.answering.discard(task)
             if reply is not None:
                 await reply.aclose()
+        if reply.body is not None and connection.flow.write_paused:
+            # Its bytes count until the client has taken them.
+            await connection.flow.drain()
 
     async def _refuse(self, scope: Scope, error: SlipstreamError, exchange: Exchange, incoming: Incoming) -> None:
         """Answer with an error, unless an answer has begun: that one stays without its end."""

@@ -65,7 +65,7 @@ class FilesApi:
         await self._files.check_room(tenant, max(0, incoming.content_length - _FORM_BYTES))
         part = self._files.new_part()
         try:
-            upload = await receive_upload(receive, incoming, part, self._max_bytes)
+            upload = await receive_upload(receive, incoming, part, self._max_bytes, self._core.pace())
             if upload.fields.get("purpose") != "batch":
                 raise InvalidRequest('files are for batches here: purpose is "batch"', param="purpose")
             keep_s = _keep_of(upload)

@@ -192,6 +192,7 @@ class LineCalls:
             slo=stack.slo,
             priority=max(Priority),
             facts=exchange.facts,
+            answers=self._core.answers,
         )
 
     async def _settle(

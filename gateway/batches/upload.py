@@ -12,7 +12,7 @@ from starlette.types import Receive
 
 from backends.errors import BodyTooLarge, ClientGone, InvalidRequest
 from gateway.batches.file_store import append
-from gateway.incoming import Incoming
+from gateway.incoming import Incoming, Pace
 
 _WRITE_BYTES = 1024**2
 _MAX_FIELD_BYTES = 4096
@@ -80,10 +80,10 @@ class _Form:
         self.is_over = True
 
 
-async def receive_upload(receive: Receive, incoming: Incoming, part: Path, max_bytes: int) -> Upload:
+async def receive_upload(receive: Receive, incoming: Incoming, part: Path, max_bytes: int, pace: Pace) -> Upload:
     """Write the form's file to `part` and tell the rest. The part is the caller's, also where this fails.
 
-    Raises: InvalidRequest, BodyTooLarge, ClientGone.
+    Raises: InvalidRequest, BodyTooLarge, BodyTooSlow, ClientGone.
     """
     kind, options = parse_options_header(incoming.content_type)
     boundary = options.get(b"boundary", b"")
@@ -109,7 +109,7 @@ async def receive_upload(receive: Receive, incoming: Incoming, part: Path, max_b
     more = True
     try:
         while more:
-            message = await receive()
+            message = await pace.next(receive, num_bytes)
             if message["type"] == "http.disconnect":
                 raise ClientGone("the client left before its file was whole")
             piece = message.get("body", b"")

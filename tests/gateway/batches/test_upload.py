@@ -11,7 +11,8 @@ from starlette.types import Message
 
 from backends.errors import BodyTooLarge, ClientGone, InvalidRequest, SlipstreamError
 from gateway.batches.upload import Upload, receive_upload
-from gateway.incoming import Incoming
+from gateway.incoming import Incoming, Pace
+from tests.support.clock import FakeClock
 
 MAX_BYTES = 4 * 1024**2
 
@@ -33,7 +34,9 @@ async def upload(part: Path, *pieces: bytes, content_type: bytes = b"multipart/f
     async def receive() -> Message:
         return waiting.pop(0)
 
-    return await receive_upload(receive, Incoming([(b"content-type", content_type)]), part, MAX_BYTES)
+    return await receive_upload(
+        receive, Incoming([(b"content-type", content_type)]), part, MAX_BYTES, Pace(FakeClock(), 1024)
+    )
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -89,4 +92,4 @@ async def test_upload_of_a_client_that_leaves_ends(tmp_path: Path) -> None:
 
     incoming = Incoming([(b"content-type", b"multipart/form-data; boundary=x")])
     with pytest.raises(ClientGone):
-        await receive_upload(receive, incoming, tmp_path / "part", MAX_BYTES)
+        await receive_upload(receive, incoming, tmp_path / "part", MAX_BYTES, Pace(FakeClock(), 1024))
