@@ -284,6 +284,8 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes_per_s: float = 0.0
     finished: Mapping[str, int] = {}
     """Answers by the way they ended."""
+    kernel_fallbacks: Mapping[str, int] = {}
+    """Kernels that the machine cannot run, by operation."""
 
 
 class AnswerTimes(msgspec.Struct, frozen=True):

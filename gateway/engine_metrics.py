@@ -47,6 +47,9 @@ class EngineMetrics:
         )
         self.places = gauge("slipstream_engine_places", "Answers that one step can hold.")
         self.success = counter("vllm:request_success", "Answers by the way they ended.", "finished_reason")
+        self.kernel_fallbacks = counter(
+            "slipstream_engine_kernel_fallbacks", "Kernels that the machine cannot run, done without.", "operation"
+        )
         self.first_token = histogram(
             "vllm:time_to_first_token_seconds", "From a call's start to its first token.", _FIRST_TOKEN_BUCKETS
         )
@@ -96,6 +99,9 @@ class EngineMetrics:
             counter.labels(*labels).inc(max(0, getattr(now, field) - getattr(last, field)))
         for reason, number in now.finished.items():
             self.success.labels(*labels, reason).inc(max(0, number - last.finished.get(reason, 0)))
+        for operation, number in now.kernel_fallbacks.items():
+            known = last.kernel_fallbacks.get(operation, 0)
+            self.kernel_fallbacks.labels(*labels, operation).inc(max(0, number - known))
         for wait_s in _waits(now, last):
             self.queue.labels(*labels).observe(wait_s)
         if now.peak_operations_per_s:

@@ -23,14 +23,17 @@ from kernels.w8 import quantize_rows
 KINDS = ("silu", "gelu", "gelu_tanh")
 
 
-def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
-    """[tokens, 2 * width], gate first -> act(gate) * up, [tokens, width] in the same type, contiguous.
-
-    `kind`: "silu", "gelu" (exact) or "gelu_tanh". Raises KernelInputError.
-    """
+def prepare_gated(gate_up: Tensor, kind: str) -> tuple[Tensor, list[Launch]]:
+    """Where the result of `gated_activation` will be, and what has to run for it. Raises KernelInputError."""
     (out,), launches = prepare_gated_activation(gate_up, kind)
-    run(launches)
-    return out
+    return out, launches
+
+
+gated_activation = launched(prepare_gated)
+"""[tokens, 2 * width], gate first -> act(gate) * up, [tokens, width] in the same type, contiguous.
+
+`kind`: "silu", "gelu" (exact) or "gelu_tanh". Raises KernelInputError.
+"""
 
 
 def gated_activation_quantized(gate_up: Tensor, kind: str, *, quantized: torch.dtype) -> tuple[Tensor, Tensor]:

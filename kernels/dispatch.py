@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kernels.fallback import Fallbacks
 from kernels.paging import AttentionPlan, PagedKV, StorePlan
 from kernels.products import BuiltProduct
 from kernels.sample import SampleRows
@@ -141,8 +142,16 @@ class Ops:
     reject: Reject
 
 
-def select_ops(device_type: str, *, reference: bool = False) -> Ops:
-    """The operations for "cpu" or "cuda"; `reference` takes the torch twins on either."""
+def has_kernels(device_type: str, *, reference: bool = False) -> bool:
+    """Whether kernels do the work on "cpu" or "cuda". Where there is CUDA but no Triton (Windows), the twins do."""
+    return not reference and device_type == "cuda" and find_spec("triton") is not None
+
+
+def select_ops(device_type: str, *, reference: bool = False, fallbacks: Fallbacks | None = None) -> Ops:
+    """The operations for "cpu" or "cuda"; `reference` takes the torch twins on either.
+
+    `fallbacks` learns of kernels that cannot run here (None: nobody asks), whose work their twins do.
+    """
     from kernels import act, moe, norm, paged_attention, products, reject, rope_store, sample
 
     twins = Ops(
@@ -158,31 +167,30 @@ def select_ops(device_type: str, *, reference: bool = False) -> Ops:
         probabilities=sample.probabilities_reference,
         reject=reject.reject_reference,
     )
-    # Where there is CUDA but no Triton (Windows), the twins do its work.
-    if reference or device_type != "cuda" or find_spec("triton") is None:
+    if not has_kernels(device_type, reference=reference):
         return twins
-    from kernels import (
-        act_kernel,
-        moe_kernel,
-        norm_kernel,
-        paged_launch,
-        probabilities_kernel,
-        product_launch,
-        reject_kernel,
-        rope_store_kernel,
-        sample_kernel,
-    )
+    from kernels.act_kernel import prepare_gated
+    from kernels.moe_kernel import prepare_moe
+    from kernels.norm_kernel import prepare_norm
+    from kernels.paged_launch import prepare_paged_attention
+    from kernels.probabilities_kernel import prepare_probabilities
+    from kernels.product_launch import Products
+    from kernels.reject_kernel import prepare_reject
+    from kernels.rope_store_kernel import prepare_queries
+    from kernels.sample_kernel import prepare_sample, prepare_tokens, prepare_with_probs
 
+    fallbacks = Fallbacks() if fallbacks is None else fallbacks
+    guarded = fallbacks.guarded
     return Ops(
-        rms_norm=norm_kernel.rms_norm,
-        rope_store=rope_store_kernel.rope_store,
-        paged_attention=paged_launch.paged_attention,
-        gated_activation=act_kernel.gated_activation,
-        quantized_product=product_launch.quantized_product,
-        moe=moe_kernel.moe,
-        sample=sample_kernel.sample,
-        sample_with_logprobs=sample_kernel.sample_with_logprobs,
-        sample_with_probs=sample_kernel.sample_with_probs,
-        probabilities=probabilities_kernel.probabilities,
-        reject=reject_kernel.reject,
+        rms_norm=guarded("rms_norm", prepare_norm, twins.rms_norm),
+        rope_store=guarded("rope_store", prepare_queries, twins.rope_store),
+        paged_attention=guarded("paged_attention", prepare_paged_attention, twins.paged_attention),
+        gated_activation=guarded("gated_activation", prepare_gated, twins.gated_activation),
+        quantized_product=Products(fallbacks),
+        moe=guarded("moe", prepare_moe, twins.moe),
+        sample=guarded("sample", prepare_tokens, twins.sample),
+        sample_with_logprobs=guarded("sample_with_logprobs", prepare_sample, twins.sample_with_logprobs),
+        sample_with_probs=guarded("sample_with_probs", prepare_with_probs, twins.sample_with_probs),
+        probabilities=guarded("probabilities", prepare_probabilities, twins.probabilities),
+        reject=guarded("reject", prepare_reject, twins.reject),
     )

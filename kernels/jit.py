@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from torch import Tensor
 from triton import language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from kernels.tuning import Config
@@ -57,6 +58,17 @@ class Launch:
     grid: tuple[int, ...]
     arguments: Mapping[str, object]
     config: Config
+
+    @property
+    def variant(self) -> tuple[object, ...]:
+        """What says whether a GPU can run it: the kernel, what it is compiled for, and the types that it meets."""
+        met: list[object] = [self.kernel.__module__, self.kernel.__name__, self.config]
+        for name, value in self.arguments.items():
+            if isinstance(value, Tensor):
+                met.append(value.dtype)
+            elif value is None or name.isupper():
+                met.append(value)
+        return tuple(met)
 
     def __call__(self) -> None:
         """Puts the kernel on the current stream and does not wait for it."""

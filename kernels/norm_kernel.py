@@ -21,16 +21,19 @@ from kernels.tuning import row_config
 from kernels.w8 import quantize_rows
 
 
-def rms_norm(
+def prepare_norm(
     x: Tensor, weight: Tensor, eps: float, *, residual: Tensor | None = None, offset: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """(normed, x + residual), contiguous and typed as `x` [tokens, width]; without a residual the second is x itself.
-
-    As `kernels.dispatch.RMSNorm`. The norm is that of the sum before it is rounded. Raises KernelInputError.
-    """
+) -> tuple[tuple[Tensor, Tensor], list[Launch]]:
+    """Where the results of `rms_norm` will be, and what has to run for them. Raises KernelInputError."""
     (normed, total), launches = prepare_rms_norm(x, weight, eps, residual=residual, offset=offset)
-    run(launches)
-    return normed, total
+    return (normed, total), launches
+
+
+rms_norm = launched(prepare_norm)
+"""(normed, x + residual), contiguous and typed as `x` [tokens, width]; without a residual the second is x itself.
+
+As `kernels.dispatch.RMSNorm`. The norm is that of the sum before it is rounded. Raises KernelInputError.
+"""
 
 
 def rms_norm_quantized(

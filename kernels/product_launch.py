@@ -8,23 +8,32 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.fallback import Fallbacks
 from kernels.products import BuiltProduct
-from kernels.w4a16 import GroupWeight, is_tileable, tiled
-from kernels.w4a16_kernel import w4a16_linear
-from kernels.w8 import RowWeight
-from kernels.w8_kernel import w8_linear
-from kernels.w8a8_kernel import w8a8_linear
+from kernels.w4a16 import GroupWeight, is_tileable, tiled, w4a16_linear_reference
+from kernels.w4a16_kernel import prepare_w4a16
+from kernels.w8 import RowWeight, w8_linear_reference, w8a8_linear_reference
+from kernels.w8_kernel import prepare_w8
+from kernels.w8a8_kernel import prepare_w8a8
 
 
-def quantized_product(
-    weight: RowWeight | GroupWeight, bias: Tensor | None, *, dtype: torch.dtype, round_input: bool = False
-) -> BuiltProduct:
-    """As `kernels.dispatch.QuantizedProduct`. A weight of four bits that no kernel takes is unpacked, once."""
-    if isinstance(weight, RowWeight):
-        linear = w8a8_linear if round_input else w8_linear
-        return partial(linear, weight=weight, bias=bias), weight.num_bytes
-    if is_tileable(weight, dtype):
-        laid_out = tiled(weight, dtype)
-        return partial(w4a16_linear, weight=laid_out, bias=bias), laid_out.num_bytes
-    dense = weight.dequantized(dtype)
-    return partial(functional.linear, weight=dense, bias=bias), dense.nbytes
+class Products:
+    """As `kernels.dispatch.QuantizedProduct`. `fallbacks` takes care of what cannot run here."""
+
+    def __init__(self, fallbacks: Fallbacks) -> None:
+        self._w8 = fallbacks.guarded("w8", prepare_w8, w8_linear_reference)
+        self._w8a8 = fallbacks.guarded("w8a8", prepare_w8a8, w8a8_linear_reference)
+        self._w4a16 = fallbacks.guarded("w4a16", prepare_w4a16, w4a16_linear_reference)
+
+    def __call__(
+        self, weight: RowWeight | GroupWeight, bias: Tensor | None, *, dtype: torch.dtype, round_input: bool = False
+    ) -> BuiltProduct:
+        """A weight of four bits that no kernel takes is unpacked, once."""
+        if isinstance(weight, RowWeight):
+            linear = self._w8a8 if round_input else self._w8
+            return partial(linear, weight=weight, bias=bias), weight.num_bytes
+        if is_tileable(weight, dtype):
+            laid_out = tiled(weight, dtype)
+            return partial(self._w4a16, weight=laid_out, bias=bias), laid_out.num_bytes
+        dense = weight.dequantized(dtype)
+        return partial(functional.linear, weight=dense, bias=bias), dense.nbytes

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.checks import MAX_HEAD_DIM, MODEL_DTYPES, KernelInputError, check, check_pages, check_tensor
-from kernels.jit import Launch, jit, launched, run, tl
+from kernels.jit import Launch, jit, launched, tl
 from kernels.paging import PAGE_SIZE, PagedKV, StorePlan
 from kernels.registry import Op, Result
 from kernels.rope_cases import rope_store_cases, rope_store_cost
@@ -28,7 +28,7 @@ _HEADS = tl.constexpr(HEADS)
 _SMALLEST_SCALE = tl.constexpr(SMALLEST_SCALE)
 
 
-def rope_store(
+def prepare_queries(
     qkv: Tensor,
     kv: PagedKV,
     plan: StorePlan,
@@ -38,17 +38,19 @@ def rope_store(
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
     offset: float = 0.0,
-) -> Tensor:
-    """The queries [tokens, num_heads, head_dim], contiguous; keys and values are in their slots.
-
-    As `kernels.dispatch.RopeStore`. Between norm, rotation and rounding, numbers stay in float32. Raises
-    KernelInputError.
-    """
+) -> tuple[Tensor, list[Launch]]:
+    """Where the queries of `rope_store` will be, and what has to run for it. Raises KernelInputError."""
     (queries, *_), launches = prepare_rope_store(
         qkv, kv, plan, num_heads=num_heads, q_norm=q_norm, k_norm=k_norm, eps=eps, offset=offset
     )
-    run(launches)
-    return queries
+    return queries, launches
+
+
+rope_store = launched(prepare_queries)
+"""The queries [tokens, num_heads, head_dim], contiguous; keys and values are in their slots.
+
+As `kernels.dispatch.RopeStore`. Between norm, rotation and rounding, numbers stay in float32. Raises KernelInputError.
+"""
 
 
 def rope_store_pages_reference(qkv: Tensor, kv: PagedKV, plan: StorePlan, **more: object) -> Result:

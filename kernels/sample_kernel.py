@@ -21,7 +21,7 @@ from kernels.choice_exactness import sample_complaint
 from kernels.floor import LOG2_E, prepare_floors
 from kernels.jit import Launch, jit, launched, tl
 from kernels.penalties_kernel import prepare_penalised
-from kernels.probabilities_kernel import probabilities
+from kernels.probabilities_kernel import prepare_probabilities
 from kernels.random_kernel import rate, words
 from kernels.registry import Op
 from kernels.sample import SampleRows, sample_with_logprobs_reference
@@ -59,9 +59,15 @@ Raises KernelInputError.
 """
 
 
-def sample_with_probs(logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
-    """The tokens, and the distributions they were drawn from, [rows, vocab] float32. Raises KernelInputError."""
-    return sample(logits, rows, stream), probabilities(logits, rows)
+def prepare_with_probs(logits: Tensor, rows: SampleRows, stream: int) -> tuple[tuple[Tensor, Tensor], list[Launch]]:
+    """Where tokens and distributions will be, and what has to run for them. Raises KernelInputError."""
+    tokens, drawing = prepare_tokens(logits, rows, stream)
+    probs, writing = prepare_probabilities(logits, rows)
+    return (tokens, probs), drawing + writing
+
+
+sample_with_probs = launched(prepare_with_probs)
+"""The tokens, and the distributions they were drawn from, [rows, vocab] float32. Raises KernelInputError."""
 
 
 def _prepared(

@@ -155,6 +155,7 @@ class Engine:
             page_bytes=parts.page_bytes,
             work=replace(parts.work),
             peaks=parts.peaks,
+            kernel_fallbacks=parts.fallbacks.given_up,
         )
 
     @property

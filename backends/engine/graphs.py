@@ -10,6 +10,7 @@ from torch import Tensor
 from backends.engine.batch import Batch
 from backends.engine.decoder import Decoder
 from backends.engine.kv_cache import KVCache
+from kernels.fallback import Fallbacks
 from kernels.paging import PAGE_SIZE, AttentionPlan
 
 _NO_SLOT = -1
@@ -23,6 +24,10 @@ def graph_sizes(most: int) -> list[int]:
     return sizes
 
 
+class TwinsInStep(Exception):
+    """Torch twins work in decode steps, for kernels that cannot run here; they look at numbers, which no graph can."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Captured:
     graph: torch.cuda.CUDAGraph
@@ -32,10 +37,20 @@ class _Captured:
 class DecodeGraphs:
     """Captures on construction; `most` sequences of up to `max_pages` pages, on one set of buffers.
 
-    A padded row stores nothing and attends to nothing. Raises RuntimeError where an operation cannot be captured.
+    A padded row stores nothing and attends to nothing. `fallbacks` are those of the decoder's operations. Raises
+    TwinsInStep, and RuntimeError where an operation cannot be captured.
     """
 
-    def __init__(self, decoder: Decoder, cache: KVCache, *, most: int, max_pages: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        *,
+        most: int,
+        max_pages: int,
+        device: torch.device,
+        fallbacks: Fallbacks,
+    ) -> None:
         self._sizes = graph_sizes(most)
         largest = self._sizes[-1]
         longs = torch.zeros(3, largest, dtype=torch.int64, device=device)
@@ -54,12 +69,16 @@ class DecodeGraphs:
             ),
             rows=torch.arange(largest, device=device),
         )
+        num_before = fallbacks.num_twin_calls
+        for size in self._sizes:
+            decoder.logits(decoder.forward(self._first(size), cache.layers))
+            if fallbacks.num_twin_calls > num_before:
+                raise TwinsInStep
         self._captured: dict[int, _Captured] = {}
         pool = torch.cuda.graph_pool_handle()
+        torch.cuda.synchronize(device)
         # The largest first: the smaller ones then fit into its memory.
         for size in reversed(self._sizes):
-            decoder.logits(decoder.forward(self._first(size), cache.layers))
-            torch.cuda.synchronize(device)
             graph = torch.cuda.CUDAGraph()
             # A new plan, of which nothing has been worked out yet: all of that belongs into the graph.
             batch = self._first(size)

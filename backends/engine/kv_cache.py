@@ -9,9 +9,11 @@ from torch import Tensor
 
 from backends.engine.errors import OutOfMemory
 from backends.engine.plan import Transfers
+from kernels.fallback import Fallbacks
 from kernels.paging import PAGE_SIZE, PagedKV, allocate_kv
 
 _QUANTIZED = (torch.int8, torch.float8_e4m3fn)
+_FLOAT8_SINCE = (8, 9)
 
 
 class KVShape(Protocol):
@@ -28,6 +30,21 @@ class KVShape(Protocol):
     @property
     def head_dim(self) -> int:
         """Numbers in a key or value."""
+
+
+def page_dtype(wanted: torch.dtype, capability: tuple[int, int], fallbacks: Fallbacks) -> torch.dtype:
+    """What pages are kept in on a GPU of this compute capability: `wanted`, or int8 for a float8 that it does not have.
+
+    Both take the same bytes. `fallbacks` is told.
+    """
+    if wanted != torch.float8_e4m3fn or capability >= _FLOAT8_SINCE:
+        return wanted
+    fallbacks.note(
+        "kv_dtype",
+        "keys and values are kept in int8: kv_dtype is 'fp8', which GPUs have from compute capability 8.9 on, and this "
+        f"one's is {capability[0]}.{capability[1]}; int8 takes as much memory: say kv_dtype: int8",
+    )
+    return torch.int8
 
 
 def page_bytes(config: KVShape, dtype: torch.dtype) -> int:

@@ -16,8 +16,8 @@ from backends.engine.decoder import Decoder, load_decoder
 from backends.engine.draft_model import DraftModel
 from backends.engine.errors import ModelError, OutOfMemory, is_out_of_memory
 from backends.engine.grammar import GrammarFactory
-from backends.engine.graphs import DecodeGraphs
-from backends.engine.kv_cache import KVCache, page_bytes
+from backends.engine.graphs import DecodeGraphs, TwinsInStep
+from backends.engine.kv_cache import KVCache, page_bytes, page_dtype
 from backends.engine.options import EngineOptions
 from backends.engine.pages import PagePool, pages_for
 from backends.engine.parallel import Followers
@@ -29,7 +29,8 @@ from backends.engine.speculate import Speculator
 from backends.engine.tokenizer import Tokenizer
 from backends.engine.utilization import Peaks, Work, WorkCounter, measure_peaks
 from backends.engine.warm_up import warm_up_decoder, warm_up_sampler
-from kernels.dispatch import select_ops
+from kernels.dispatch import Ops, has_kernels, select_ops
+from kernels.fallback import Fallbacks
 from kernels.paging import PAGE_SIZE
 
 logger = logging.getLogger(__name__)
@@ -60,36 +61,46 @@ class Parts:
     page_bytes: int
     work: Work
     peaks: Peaks | None
+    fallbacks: Fallbacks
     close: Callable[[], None]
 
 
-def load_parts(options: EngineOptions, now: Callable[[], float]) -> Parts:
+def load_parts(options: EngineOptions, now: Callable[[], float], *, select: Callable[..., Ops] = select_ops) -> Parts:
     """Loads the models and makes room for their keys and values. `now` reads a clock in seconds.
 
-    Raises ModelError, OutOfMemory.
+    `select` hands out the operations of a device. Raises ModelError, OutOfMemory.
     """
     device = _device(options)
+    fallbacks = Fallbacks()
+    ops = select(device.type, reference=options.reference_kernels, fallbacks=fallbacks)
     if options.tensor_parallel == 1:
-        return _load_parts(options, now, device, None)
+        return _load_parts(options, now, device, None, ops, fallbacks)
     followers = Followers(options, _DTYPES.get(options.dtype), device)
     try:
-        return _load_parts(options, now, device, followers)
+        return _load_parts(options, now, device, followers, ops, fallbacks)
     except BaseException:
         followers.close()
         raise
 
 
 def _load_parts(
-    options: EngineOptions, now: Callable[[], float], device: torch.device, followers: Followers | None
+    options: EngineOptions,
+    now: Callable[[], float],
+    device: torch.device,
+    followers: Followers | None,
+    ops: Ops,
+    fallbacks: Fallbacks,
 ) -> Parts:
     _check_context(options)
     tokenizer = Tokenizer(options.model)
-    decoder = _decoder(options, options.model, device, is_draft=False, followers=followers)
+    decoder = _decoder(options, options.model, device, ops, is_draft=False, followers=followers)
     draft = None
     if options.draft is not None and options.speculate in ("auto", "draft"):
-        draft = _decoder(options, options.draft, device, is_draft=True)
+        draft = _decoder(options, options.draft, device, ops, is_draft=True)
     kv_dtypes = {"auto": decoder.dtype, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
     kv_dtype = kv_dtypes[options.kv_dtype]
+    if has_kernels(device.type, reference=options.reference_kernels):
+        kv_dtype = page_dtype(kv_dtype, torch.cuda.get_device_capability(device), fallbacks)
     draft_page_bytes = 0 if draft is None else page_bytes(draft.config, draft.dtype)
     shape = kv_shape(decoder.config, Shard() if followers is None else followers.shard)
     bytes_of_page = page_bytes(shape, kv_dtype) + draft_page_bytes
@@ -104,7 +115,7 @@ def _load_parts(
         device,
         grammars,
         eos_token_ids=decoder.config.eos_token_ids,
-        ops=select_ops(device.type, reference=options.reference_kernels),
+        ops=ops,
     )
     # Ranks would have to replay their graphs in step, and twins look at numbers.
     has_graphs = device.type == "cuda" and followers is None and not options.reference_kernels
@@ -121,7 +132,7 @@ def _load_parts(
             device=device,
             work=WorkCounter(draft.config, work, weight_bytes=draft.weight_bytes, kv_dtype=draft.dtype),
         )
-    graphs = _graphs(options, decoder, cache, pages_for(max_context)) if has_graphs else None
+    graphs = _graphs(options, decoder, cache, pages_for(max_context), fallbacks) if has_graphs else None
     if device.type == "cuda":
         _warm_up(options, caches, sampler, max_context)
     return Parts(
@@ -156,6 +167,7 @@ def _load_parts(
         page_bytes=bytes_of_page,
         work=work,
         peaks=measure_peaks(device, decoder.dtype) if options.measure_peaks else None,
+        fallbacks=fallbacks,
         close=_nothing if followers is None else followers.close,
     )
 
@@ -184,6 +196,7 @@ def _decoder(
     options: EngineOptions,
     folder: Path,
     device: torch.device,
+    ops: Ops,
     *,
     is_draft: bool,
     followers: Followers | None = None,
@@ -193,7 +206,7 @@ def _decoder(
             folder,
             dtype=_DTYPES.get(options.dtype),
             device=device,
-            ops=select_ops(device.type, reference=options.reference_kernels),
+            ops=ops,
             quantization=None if is_draft else options.quantization,
             adapter=None if is_draft else options.adapter,
             max_positions=options.max_context,
@@ -262,10 +275,15 @@ def _warm_up(options: EngineOptions, caches: Mapping[Decoder, KVCache], sampler:
     logger.info("kernels are compiled, after %.1f s", time.monotonic() - began)
 
 
-def _graphs(options: EngineOptions, decoder: Decoder, cache: KVCache, max_pages: int) -> DecodeGraphs | None:
+def _graphs(
+    options: EngineOptions, decoder: Decoder, cache: KVCache, max_pages: int, fallbacks: Fallbacks
+) -> DecodeGraphs | None:
     device = torch.device("cuda")
+    most = options.max_sequences
     try:
-        return DecodeGraphs(decoder, cache, most=options.max_sequences, max_pages=max_pages, device=device)
+        return DecodeGraphs(decoder, cache, most=most, max_pages=max_pages, device=device, fallbacks=fallbacks)
+    except TwinsInStep:
+        logger.warning("decode steps run without CUDA graphs, since some of their work is not done by kernels")
     except RuntimeError:
         logger.exception("decode steps could not be captured as CUDA graphs; they run without")
-        return None
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backends.engine.sampling import Choice
@@ -45,7 +46,7 @@ class StepCounts:
 class EngineStatistics:
     """An engine at this moment. `queue_s` is the summed wait of `num_started` requests for their first step, and
     `queue_times` are the waits of the latest of them, in order. `work` over `steps.run_s` and `peaks` is utilization;
-    peaks are None where they were not measured.
+    peaks are None where they were not measured. `kernel_fallbacks` as `kernels.fallback.Fallbacks.given_up`.
     """
 
     num_requests: int
@@ -59,6 +60,7 @@ class EngineStatistics:
     page_bytes: int
     work: Work
     peaks: Peaks | None
+    kernel_fallbacks: Mapping[str, int]
 
     @property
     def mfu(self) -> float | None:

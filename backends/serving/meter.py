@@ -75,4 +75,5 @@ class Meter:
             peak_operations_per_s=peaks.operations_per_s if peaks is not None else 0.0,
             peak_bytes_per_s=peaks.bytes_per_s if peaks is not None else 0.0,
             finished=dict(self._finished),
+            kernel_fallbacks=engine.kernel_fallbacks,
         )

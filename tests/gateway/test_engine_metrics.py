@@ -66,6 +66,18 @@ def test_times_become_histograms(registry: CollectorRegistry) -> None:
     assert registry.get_sample_value("vllm:request_queue_time_seconds_bucket", {**LABELS, "le": "0.3"}) == 1
 
 
+def test_kernels_that_cannot_run_are_counted_by_operation(registry: CollectorRegistry) -> None:
+    """Each once, also those that are found while the engine works."""
+    metrics = EngineMetrics(registry)
+    for fallbacks in ({"rope_store": 1}, {"rope_store": 1}, {"rope_store": 2, "w8": 1}):
+        metrics.refresh("local", Server(ModelStatistics(model="m", kernel_fallbacks=fallbacks)))
+
+    def value(operation: str) -> float | None:
+        return registry.get_sample_value("slipstream_engine_kernel_fallbacks_total", {**LABELS, "operation": operation})
+
+    assert (value("rope_store"), value("w8"), value("sample")) == (2, 1, None)
+
+
 def test_waits_that_are_no_longer_known_one_by_one_count_with_their_mean(registry: CollectorRegistry) -> None:
     """Number and sum stay right however rarely somebody looks; what was counted is not counted again."""
     metrics = EngineMetrics(registry)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from kernels.checks import KernelInputError
-from kernels.product_launch import quantized_product
+from kernels.fallback import Fallbacks
+from kernels.product_launch import Products
 from kernels.quantize_rows_kernel import prepare_quantize_rows
 from kernels.registry import Arguments
 from kernels.w4a16 import TiledWeight, quantize_int4, quantize_nf4, tiled, w4a16_linear_reference
@@ -99,14 +100,14 @@ def test_quantized_product_of_every_kind_equals_its_twin(kind: str, dtype: torch
     x64, bias64 = x.double(), bias.double()
     if kind in ("int4", "nf4", "pairs"):
         groups = quantize_nf4(dense, 32) if kind == "nf4" else quantize_int4(dense, 2 if kind == "pairs" else 32)
-        run, num_bytes = quantized_product(groups, bias, dtype=dtype)
+        run, num_bytes = Products(Fallbacks())(groups, bias, dtype=dtype)
         exact = w4a16_linear_reference(x64, groups, bias64)
         # Scales take 32 bits instead of 16, and 96 inputs are filled up to 128.
         most = 20 * 96 * dtype.itemsize if kind == "pairs" else 2 * groups.num_bytes
         assert num_bytes <= (20 * 96 * dtype.itemsize if kind == "nf4" else most)
     else:
         rows = quantize_rows(dense, FP8 if kind == "fp8" else INT8)
-        run, num_bytes = quantized_product(rows, bias, dtype=dtype, round_input=kind == "w8a8")
+        run, num_bytes = Products(Fallbacks())(rows, bias, dtype=dtype, round_input=kind == "w8a8")
         exact = (w8a8_linear_reference if kind == "w8a8" else w8_linear_reference)(x64, rows, bias64)
         assert num_bytes == rows.num_bytes
 

@@ -1,0 +1,36 @@
+"""A kernel that takes much shared memory, and some of float8, through the compiler for GPUs that have less.
+
+Run by `test_fits.py`. All kernels, on all GPUs, take minutes: `python -m tests.benchmarks.kernel_fit`.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.registry import load_ops
+from tests.support.other_gpus import distinct, fit, launches_of
+
+OPS = {op.name: op for op in load_ops()}
+
+
+def test_kernel_fits_a_gpu_of_little_shared_memory_with_fewer_stages() -> None:
+    """128 KiB on an H200, of which sm_86, sm_89 and sm_120 have 99."""
+    launch = distinct(launches_of(OPS["w8"], torch.device("meta")))["w8-int8-4096x4096-16-few_rows_kernel"]
+
+    found = fit(launch, 89)
+
+    assert (launch.config.num_stages, found.num_stages) == (3, 2)
+    assert found.reason == "131072 bytes of shared memory"
+
+
+@pytest.mark.parametrize("name", ["paged_decode", "norm", "w8"])
+def test_kernel_of_float8_is_left_to_its_twin_on_a_gpu_without(name: str) -> None:
+    """The compiler says so by an error that is known."""
+    launches = distinct(launches_of(OPS[name], torch.device("meta")))
+    name, launch = next((name, launch) for name, launch in launches.items() if "-fp8" in name)
+
+    found = fit(launch, 80)
+
+    assert found.num_stages == 0
+    assert "fp8e4nv not supported" in found.reason
