@@ -9,9 +9,11 @@ An entry point names a `Kind`. A package of yours adds one in its own pyproject.
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from backends.clock import Clock
@@ -55,8 +57,21 @@ class Registry:
             raise ConfigurationError(f'unknown backend type "{name}".{hint} Known types: {", ".join(self.names())}')
         try:
             kind = point.load()
-        except ImportError as error:
-            raise ConfigurationError(f'the backend type "{name}" cannot be loaded: {error}') from error
+        except Exception as error:  # a named border: the code may be anybody's
+            raise ConfigurationError(f'the backend type "{name}" cannot be loaded: {_said(error)}') from error
         if not isinstance(kind, Kind):
             raise ConfigurationError(f'the entry point {point.value} of backend type "{name}" is not a Kind')
         return kind
+
+
+def broken_backend(name: str, kind: str, what: str, error: Exception) -> ConfigurationError:
+    """What to say of a backend whose code fails where it should not: which one, at `what`, and where in the code."""
+    return ConfigurationError(f'backends.{name}: type "{kind}" cannot be {what}: {_said(error)}')
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"

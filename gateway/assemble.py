@@ -19,7 +19,7 @@ from backends.errors import ConfigurationError
 from backends.health import Probed
 from backends.kv_events import KvPublisher
 from backends.protocol import Backend, Operation
-from backends.registry import Registry
+from backends.registry import Registry, broken_backend
 from gateway.auth import Keyring
 from gateway.owners import Owners
 from gateway.runtime import Runtime
@@ -162,47 +162,53 @@ def assemble_in_steps(
     semantics = _semantics(loaded, clock, previous)
     texts = _engine_texts(leaves, previous)
     fleet = _fleet(loaded, leaves, clock, previous, seed, texts=texts)
-    yield
-    feeds = _kv_feeds(leaves, fleet, texts, clock, previous)
-    admission = Admission(loaded.policy.routes, fleet, clock) if fleet is not None else None
-    autoscale = Autoscale(loaded.policy.routes, fleet, admission, clock) if fleet and admission else None
-    yield
-    known = previous.leaves if previous is not None else leaves
-    newcomers = frozenset(name for name, leaf in leaves.items() if known.get(name) is not leaf)
-    stacks = Stacks(loaded, leaves, newcomers, fleet, admission, semantics, clock=clock, store=store, seed=seed)
-    probed = {name for name, leaf in leaves.items() if isinstance(leaf, Probed) and leaf.health is not None}
-    for stack in previous.stacks.built() if previous is not None else ():
-        stacks.keep(stack)
+    try:
         yield
-    for route in loaded.policy.routes:
-        if has_semantic(route) or (probed and not probed.isdisjoint(part.ref for part in route.backends)):
-            stacks[route.name]
+        feeds = _kv_feeds(leaves, fleet, texts, clock, previous)
+        admission = Admission(loaded.policy.routes, fleet, clock) if fleet is not None else None
+        autoscale = Autoscale(loaded.policy.routes, fleet, admission, clock) if fleet and admission else None
         yield
-    prober = _prober(leaves, [stack.pool for stack in stacks.built()], clock, seed)
-    return Runtime(
-        loaded=loaded,
-        keyring=prepared.keyring,
-        matcher=prepared.matcher,
-        stacks=stacks,
-        leaves=leaves,
-        model_labels=prepared.model_labels,
-        resources=(
-            *((fleet,) if fleet is not None else ()),
-            *{feed.text: None for feed in feeds.values()},
-            *feeds.values(),
-            *((admission,) if admission is not None else ()),
-            *((autoscale,) if autoscale is not None else ()),
-            *((prober,) if prober is not None else ()),
-            *(semantics.settled().resources if semantics is not None else ()),
-        ),
-        semantic=semantics.administration if semantics is not None else None,
-        semantics=semantics,
-        fleet=fleet,
-        kv_feeds=feeds,
-        admission=admission,
-        autoscale=autoscale,
-        prober=prober,
-    )
+        known = previous.leaves if previous is not None else leaves
+        newcomers = frozenset(name for name, leaf in leaves.items() if known.get(name) is not leaf)
+        stacks = Stacks(loaded, leaves, newcomers, fleet, admission, semantics, clock=clock, store=store, seed=seed)
+        probed = {name for name, leaf in leaves.items() if isinstance(leaf, Probed) and leaf.health is not None}
+        for stack in previous.stacks.built() if previous is not None else ():
+            stacks.keep(stack)
+            yield
+        for route in loaded.policy.routes:
+            if has_semantic(route) or (probed and not probed.isdisjoint(part.ref for part in route.backends)):
+                stacks[route.name]
+            yield
+        prober = _prober(leaves, [stack.pool for stack in stacks.built()], clock, seed)
+        return Runtime(
+            loaded=loaded,
+            keyring=prepared.keyring,
+            matcher=prepared.matcher,
+            stacks=stacks,
+            leaves=leaves,
+            model_labels=prepared.model_labels,
+            resources=(
+                *((fleet,) if fleet is not None else ()),
+                *{feed.text: None for feed in feeds.values()},
+                *feeds.values(),
+                *((admission,) if admission is not None else ()),
+                *((autoscale,) if autoscale is not None else ()),
+                *((prober,) if prober is not None else ()),
+                *(semantics.settled().resources if semantics is not None else ()),
+            ),
+            semantic=semantics.administration if semantics is not None else None,
+            semantics=semantics,
+            fleet=fleet,
+            kv_feeds=feeds,
+            admission=admission,
+            autoscale=autoscale,
+            prober=prober,
+        )
+    except BaseException:
+        # A policy that does not come into force holds nothing of the one that is.
+        if fleet is not None:
+            fleet.release()
+        raise
 
 
 def _fleet(
@@ -298,4 +304,9 @@ def _leaf(
 ) -> Backend:
     if previous is not None and previous.loaded.backends.get(name) == (kind, settings):
         return previous.leaves[name]
-    return registry.kind(kind).build(name, settings, clock)
+    try:
+        return registry.kind(kind).build(name, settings, clock)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # a named border: the code may be anybody's
+        raise broken_backend(name, kind, "made", error) from error

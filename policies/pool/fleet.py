@@ -89,9 +89,13 @@ class Fleet:
         balanced = [route for route in routes if is_watched(route)]
         watched = {part.ref for route in balanced for part in route.backends}
         self.wants_blocks = wants_blocks = any(_asks_what_is_kept(route) for route in balanced)
-        for route in routes:
-            if not watched.isdisjoint(part.ref for part in route.backends):
-                self._routings[route.name] = self._routing(route, wants_blocks=wants_blocks)
+        try:
+            for route in routes:
+                if not watched.isdisjoint(part.ref for part in route.backends):
+                    self._routings[route.name] = self._routing(route, wants_blocks=wants_blocks)
+        except BaseException:
+            self.release()
+            raise
         self._previous = None
 
     @property
@@ -141,8 +145,13 @@ class Fleet:
                 name: replica.model.dump() for name, replica in self._replicas.items() if replica.model.doubt is None
             }
             await asyncio.to_thread(_write_state, self._path, models)
-        for replica in self._replicas.values():
-            replica.release()
+        self._let_go()
+
+    def release(self) -> None:
+        """As `aclose`, of one that was never in force: nothing is written down."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._let_go()
 
     def statistics(self) -> list[ReplicaStatistics]:
         """A snapshot of every replica."""
@@ -155,6 +164,10 @@ class Fleet:
             for doubt, number in routing.counters.take().items():
                 decisions[route, doubt] = number
         return FleetTally(decisions, {name: replica.take_tokens() for name, replica in self._replicas.items()})
+
+    def _let_go(self) -> None:
+        for replica in self._replicas.values():
+            replica.release()
 
     def _routing(self, route: RoutePolicy, *, wants_blocks: bool) -> Routing:
         counters = PickerCounters()

@@ -158,3 +158,24 @@ async def test_stalled_backend_is_hedged_and_counted() -> None:
     assert grown["hedge_wasted_tokens"] > 0
     assert after.value("slipstream_backend_in_flight") == 0
     assert after.value("slipstream_breaker_open") == 0
+
+
+async def test_backend_that_a_reload_takes_out_is_asked_no_more() -> None:
+    """Also while an answer of the policy before it is on its way."""
+    async with Upstream("one") as one, Upstream("two") as two:
+        one.default = Behaviour(stall_after_events=1)
+        health = ", health: {path: /health, interval: 20ms}"
+        async with start_gateway(policy(one, health=health)) as gateway:
+            async with httpx.AsyncClient(base_url=gateway.url, verify=False, timeout=20) as client:
+                body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+                async with client.stream("POST", PATH, json=body) as answer:
+                    await anext(answer.aiter_raw())
+                    assert await gateway.reload(policy(two, health=health))
+                    num_asked = one.num_probes()
+                    async with asyncio.timeout(10):
+                        while two.num_probes() < 20:
+                            await asyncio.sleep(0.02)
+                    num_asked_since = one.num_probes() - num_asked
+
+    # One may have been on its way.
+    assert num_asked_since <= 1

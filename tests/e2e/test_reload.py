@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -166,12 +169,50 @@ async def test_backend_that_breaks_stops_neither_reloads_nor_what_is_closed_with
             metrics = await gateway.metrics()
             assert metrics.value("slipstream_policy_reloads_total", outcome="refused") >= 2
             assert metrics.value("slipstream_background_failures_total") == 0
-            assert gateway.stderr.count("ZeroDivisionError: opened") >= 2
+            assert 'backends.bmade: type "mine" cannot be made: ZeroDivisionError: made' in gateway.stderr
+            assert 'backends.bopened: type "mine" cannot be opened: ZeroDivisionError: opened' in gateway.stderr
             await gateway.wait_stderr("bopened is closed")
             assert await gateway.reload(OWN)
             await gateway.wait_stderr("bclosed is closed")
             await gateway.wait_stderr("aclosed is closed")
             assert await gateway.terminate() == 0
+
+
+def _serve_until_it_ends(policy: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("slipstream")), "serve", str(policy), "--port", "0"]
+    return subprocess.run(
+        command, env={**os.environ, **environ}, capture_output=True, text=True, check=False, timeout=30
+    )
+
+
+@pytest.mark.parametrize("breaks", ["made", "opened"])
+def test_start_names_the_backend_that_breaks(tmp_path: Path, breaks: str) -> None:
+    """In one line, with the place in its code, like any other fault of a policy."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(OWN.replace("{type: scripted}", f"{{type: mine, breaks: {breaks}}}"))
+    with plugin(BROKEN_WHERE_ASKED) as environ:
+        ended = _serve_until_it_ends(policy, environ)
+
+    assert ended.returncode == 1
+    assert (
+        f'backends.own: type "mine" cannot be {breaks}: ZeroDivisionError: {breaks} (my_backend.py, line'
+        in ended.stderr
+    )
+    assert "Traceback" not in ended.stderr
+
+
+def test_start_names_the_type_whose_code_cannot_be_read(tmp_path: Path) -> None:
+    """Whatever is raised where it is imported."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(OWN.replace("{type: scripted}", "{type: mine}"))
+    with plugin("KIND = 1 / 0") as environ:
+        ended = _serve_until_it_ends(policy, environ)
+
+    assert ended.returncode == 1
+    assert 'backend type "mine" cannot be loaded: ZeroDivisionError: division by zero (my_backend.py, line 1)' in (
+        ended.stderr
+    )
+    assert "Traceback" not in ended.stderr
 
 
 async def test_file_that_is_gone_changes_nothing(gateway: Gateway, client: httpx.AsyncClient) -> None:

@@ -13,10 +13,11 @@ import pytest
 from backends.clock import SystemClock
 from backends.config import Config
 from backends.registry import Registry
-from gateway.assemble import assemble, build_store
+from gateway.assemble import assemble, assemble_in_steps, build_store, prepare
 from gateway.reload import open_runtime
 from gateway.runtime import Runtime
 from policies.load import LoadedPolicy, parse_policy
+from policies.pool.demand import Demand
 from policies.schema import StoresPolicy
 from tests.support.clock import settle
 
@@ -102,3 +103,25 @@ async def test_replaced_policy_goes_without_the_collector(stage: str) -> None:
         await part.aclose()
 
     assert left == []
+
+
+async def test_policy_that_was_given_up_half_made_holds_nothing() -> None:
+    """Wherever that was: what the index knows of a replica goes with the last policy that was in force with it."""
+    clock, registry = SystemClock(), Registry()
+    store = build_store(StoresPolicy(), clock)
+    old = assemble(_load("load", 1, registry), clock, store, registry)
+    num_steps = len(list(assemble_in_steps(prepare(_load("load", 1, registry)), clock, store, registry)))
+    for number in range(num_steps + 1):
+        steps = assemble_in_steps(prepare(_load("load", 2, registry)), clock, store, registry, old)
+        for _ in range(number):
+            next(steps)
+        steps.close()
+    routing = old.fleet.routing("all") if old.fleet is not None else None
+    assert old.fleet is not None
+    assert routing is not None
+    routing.replicas[0].begin(Demand(64, is_stream=True, blocks=[5], ends=[64]), 0.0)
+    known = old.fleet.index.match([5])
+    await old.fleet.aclose()
+
+    assert known != {}
+    assert old.fleet.index.match([5]) == {}

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from backends.errors import ConfigurationError, ConnectFailed
+from backends.kv_events import KvEventsConfig
 from backends.protocol import Call, Reply, Usage
 from backends.stream import Stream, StreamEnd
 from policies.pool.demand import Demand
+from policies.pool.engine_text import EngineText, Writing
 from policies.pool.fleet import Fleet, is_balanced_by_load
 from policies.pool.pool import Member, Pool
 from policies.pool.replica import Replica
@@ -123,6 +125,26 @@ async def test_fleet_reload_takes_over_replicas_whose_backend_stays() -> None:
     assert new.index.match([5]) == {after.replicas[1].slot: 1}
     await new.aclose()
     assert new.index.match([5]) == {}
+
+
+def _no_writing(folder: str) -> Writing:
+    raise AssertionError("nobody asks")
+
+
+async def test_fleet_that_cannot_be_made_holds_nothing() -> None:
+    """Its first route is good, its second one is not."""
+    leaves = _leaves("a", "b", "c")
+    texts = {name: EngineText(KvEventsConfig(endpoint="tcp://h:1", tokenizer=name), _no_writing) for name in "ac"}
+    old = Fleet([_route("r", "a", "b")], leaves, StoppedClock(), random=Random(1))
+    routing = old.routing("r")
+    assert routing is not None
+    routes = [_route("r", "a", "b"), _route("s", "a", "c")]
+    with pytest.raises(ConfigurationError, match="one way only"):
+        Fleet(routes, leaves, StoppedClock(), random=Random(1), previous=old, texts=texts)
+    routing.replicas[0].begin(Demand(64, is_stream=True, blocks=[5], ends=[64]), 0.0)
+    await old.aclose()
+
+    assert old.index.match([5]) == {}
 
 
 async def test_fleet_learned_models_outlive_a_restart(tmp_path: Path) -> None:
