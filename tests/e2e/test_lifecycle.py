@@ -75,6 +75,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.alone
 async def test_start_is_quick_and_small() -> None:
     """It answers within a second of CPU, one worker stays under its limit, after requests too."""
     # As an installation leaves it: without its bytecode, every start would compile what it imports.

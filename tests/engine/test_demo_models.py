@@ -269,7 +269,6 @@ def test_orthogonalize_evens_the_singular_values(shape: tuple[int, int, int]) ->
     assert values.max() < 1.4
 
 
-@pytest.mark.long
 def test_training_resumes_exports_and_scores(tmp_path: Path) -> None:
     """A short run can be stopped, taken up again, exported and scored."""
     options = ["--out", str(tmp_path / "run"), "--threads", "1", "--batch-tokens", "512", "--held-out", "1"]

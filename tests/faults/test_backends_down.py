@@ -60,6 +60,7 @@ async def test_all_upstreams_refusing_is_an_error_in_time_then_no_backend(pair: 
     assert 1 <= int(answer.header(b"retry-after")) <= 2
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("closed_breakers")
 async def test_upstream_that_never_accepts_is_a_connect_timeout_within_the_whole_time(pair: Setting) -> None:
     """A black hole: the kernel takes no more connections, and does not say so."""

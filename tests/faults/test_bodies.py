@@ -107,6 +107,7 @@ async def longest_stall_s(port: int, body: bytes) -> float:
     return longest_s
 
 
+@pytest.mark.alone
 async def test_large_string_holds_other_calls_up_only_briefly(small: Setting, upstream: CaseServer) -> None:
     """An image of 7 MB in a call is read in less than 50 ms (the best of three: others use this machine too)."""
     upstream.default = Behaviour(body=b"{}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.benchmarks import client_gone, cut_streams, first_event_lag, fuzz_clients, fuzz_gateway, fuzz_upstream
 from tests.support.faults import percentile
 
@@ -16,6 +18,7 @@ async def test_cut_streams_never_reach_the_client_as_whole_nor_the_cache() -> No
     assert outcome.hits == outcome.asked_again > 0
 
 
+@pytest.mark.alone
 async def test_client_that_leaves_in_any_phase_ends_the_upstream_call() -> None:
     """The upstream is left within 100 ms, and a shared call only when the last client has left."""
     outcome = await client_gone.measure(63, seed=2)
@@ -51,6 +54,7 @@ async def test_fuzzed_clients_get_http_or_nothing_and_never_an_answer_without_a_
     assert min(outcome.kinds[kind] for kind in ("stranger", "garbage", "caller", "left")) > 20
 
 
+@pytest.mark.alone
 async def test_first_event_does_not_wait_for_an_acknowledgement() -> None:
     """Head and first event come as two small writes and are passed on at once; Nagle would hold them for 40 ms."""
     through, _ = await first_event_lag.measure(40, rate=80)

@@ -212,6 +212,7 @@ async def test_whole_answer_may_take_the_whole_time() -> None:
         assert (answer.status, sum(slow.num_asked.values()), other.num_asked) == (200, 1, {})
 
 
+@pytest.mark.alone
 async def test_whole_answer_that_never_comes_leaves_the_other_half_of_the_time_where_it_is_listed() -> None:
     """Silence of an answer that is not streamed ends after half of `total`, and the other one has as much."""
     hole = socket.socket()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from tests.support.faults import CHAT, CaseServer, percentile, policy
 from tests.support.gateway import start_gateway
 from tests.support.http_client import Connections, chat_body
@@ -22,6 +24,7 @@ async def _timed_ms(connections: Connections, body: bytes) -> float:
     return (time.monotonic() - started_at) * 1e3
 
 
+@pytest.mark.alone
 async def test_overload_is_survived_and_leaves_no_backlog() -> None:
     """Bursts of four hundred calls, plain and streamed, at once; the next calls are as fast as the first."""
     async with CaseServer() as server:

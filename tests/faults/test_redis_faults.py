@@ -92,6 +92,7 @@ async def _spoil(redis: RedisServer, how: str) -> None:
         await writer.wait_closed()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", ["dead", "silent", "read-only", "full"])
 async def test_redis_that_fails_costs_calls_next_to_nothing(
     redis: RedisServer, gateway: Gateway, caller: _Caller, how: str

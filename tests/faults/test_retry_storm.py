@@ -56,6 +56,7 @@ _NOT_WAITED_FOR = {
 """What an upstream asks for, and what of it is passed on."""
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("retry_after", "told"), _NOT_WAITED_FOR.items())
 async def test_retry_after_that_cannot_be_waited_for_goes_to_the_client_at_once(
     upstream: CaseServer, connections: Connections, retry_after: str, told: str | None
@@ -69,6 +70,7 @@ async def test_retry_after_that_cannot_be_waited_for_goes_to_the_client_at_once(
     assert took_s <= 0.5
 
 
+@pytest.mark.alone
 async def test_retry_after_that_can_be_waited_for_is(upstream: CaseServer, connections: Connections) -> None:
     """A short wait is kept to, and the second attempt succeeds."""
     upstream.next(error(429, retry_after="0.3"))

@@ -12,6 +12,7 @@ from tests.support.http_client import Answer, HttpClient, chat_body, request_byt
 from tests.support.openai_server import Behaviour
 
 _EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}\n\n'
+pytestmark = pytest.mark.alone
 _LATE_S = 0.1
 _BUSY_S = 0.15
 """What a machine that runs other things besides may add."""

@@ -112,6 +112,7 @@ def streams_for(seconds: float) -> Behaviour:
     return Behaviour(events=(*(EVENT,) * 20, END), event_delay_s=seconds / 20)
 
 
+@pytest.mark.alone
 async def test_sigterm_finishes_the_streams_of_all_workers_and_refuses_new_ones_at_once() -> None:
     """Nobody listens any more while the streams run on: neither a worker nor the supervisor."""
     async with CaseServer() as server:

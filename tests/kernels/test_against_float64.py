@@ -40,7 +40,11 @@ def test_twin_equals_attention_in_float64(case: Case) -> None:
 
 
 @needs_triton
-def test_kernels_equal_their_twins_in_float64(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "checks",
+    [("check_interpreter.py", "check_against_float64.py"), ("check_rows.py", "check_decoder.py")],
+    ids=["cases", "rows and decoder"],
+)
+def test_kernels_equal_their_twins_in_float64(checks: tuple[str, ...], tmp_path: Path) -> None:
     """Every kernel and case in Triton's interpreter, which itself rounds as a GPU does: see `apart/`."""
-    checks = ("check_interpreter.py", "check_against_float64.py", "check_rows.py", "check_decoder.py")
     run_apart(*checks, interpret=True, cache=tmp_path)
