@@ -23,8 +23,7 @@ test: $(VENV)/.dev ## Install what the tests need, then run all of them
 	$(BIN)/mypy
 # Commands and gateways are started by the hundred: where Python is told to keep no bytecode, each would compile it anew.
 	@$(BIN)/python -m compileall -q backends gateway kernels policies
-	$(BIN)/python -m pytest -m alone
-	$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 bench: $(VENV)/.dev ## Measure what the gateway costs (HARNESS=folder of gateway_bench, PEERS=folder of installed peers)
 	$(BIN)/python -m tests.benchmarks.gateway_cost $(if $(HARNESS),--harness $(HARNESS)) $(if $(PEERS),--peers $(PEERS))

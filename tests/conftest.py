@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import inspect
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,6 +18,14 @@ from tests.support.openai_server import OpenAIServer
 settings.register_profile("suite", max_examples=100, deadline=None)
 settings.register_profile("long", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that is marked `alone` waits for those of other processes to end, and they wait for it."""
+    with Path(__file__).open("rb") as shared:
+        fcntl.flock(shared, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        return (yield)
 
 
 @pytest.fixture

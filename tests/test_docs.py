@@ -74,6 +74,8 @@ def commands() -> list[Block]:
 
 def called(group: click.Group, words: Sequence[str]) -> tuple[click.Command, list[str]]:
     """The command that these words name, and the arguments left for it."""
+    if words[0].startswith("-"):
+        return group, list(words)
     context = click.Context(group)
     command = group.get_command(context, words[0])
     assert command is not None, f"there is no command {words[0]}"

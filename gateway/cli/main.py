@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+_PACKAGE = "slipstream-gateway"
+
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
@@ -136,6 +138,7 @@ class LazyGroup(click.Group):
     },
     epilog="Each command has its own --help. Exit codes: 0 all is well, 1 a problem with the file, 2 wrong usage.",
 )
+@click.version_option(package_name=_PACKAGE, prog_name="slipstream", message="%(prog)s %(version)s")
 def cli() -> None:
     """Slipstream, an OpenAI-compatible gateway that makes LLM traffic cheaper and faster without changing the answers.
 
@@ -147,4 +150,4 @@ def cli() -> None:
 @click.command()
 def version() -> None:
     """Print the version."""
-    click.echo(f"slipstream {installed_version('slipstream-gateway')}")
+    click.echo(f"slipstream {installed_version(_PACKAGE)}")

@@ -57,7 +57,9 @@ _NOT_WAITED_FOR = {
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("retry_after", "told"), _NOT_WAITED_FOR.items())
+@pytest.mark.parametrize(
+    ("retry_after", "told"), _NOT_WAITED_FOR.items(), ids=["years", "past", "word", "infinite", "seconds", "date"]
+)
 async def test_retry_after_that_cannot_be_waited_for_goes_to_the_client_at_once(
     upstream: CaseServer, connections: Connections, retry_after: str, told: str | None
 ) -> None:

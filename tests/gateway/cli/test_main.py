@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 from click import Context
 
 from gateway.cli.main import cli
@@ -53,9 +54,13 @@ def test_unknown_command_is_wrong_usage(run: Run) -> None:
     assert "No such command 'chekc'" in result.stderr
 
 
-def test_version_is_that_of_the_package(run: Run) -> None:
-    """The version printed is the installed one."""
-    assert run("version").output == f"slipstream {version('slipstream-gateway')}\n"
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_version_is_that_of_the_package(run: Run, asked: str) -> None:
+    """The version printed is the installed one, as a command and as an option."""
+    result = run(asked)
+
+    assert result.exit_code == 0
+    assert result.output == f"slipstream {version('slipstream-gateway')}\n"
 
 
 def test_installed_script_checks_a_file(tmp_path: Path) -> None:
