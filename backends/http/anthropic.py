@@ -193,7 +193,7 @@ class AnthropicBackend:
 
     async def _reply(self, call: Call, exchange: Exchange, held: HeldAnswer) -> Reply:
         content_type = b""
-        for name, value in exchange.headers:
+        for name, value in self._redactor.answer_fields(exchange.headers):
             if name == b"content-type":
                 content_type = value
             elif name == b"request-id":
@@ -247,7 +247,7 @@ class AnthropicBackend:
         )
 
     def _reply_headers(self, exchange: Exchange, content_type: bytes) -> Headers:
-        return translate_headers(exchange.headers, content_type, self._clock.wall())
+        return translate_headers(self._redactor.answer_fields(exchange.headers), content_type, self._clock.wall())
 
 
 class _RecordEnd:

@@ -164,9 +164,9 @@ class OpenAIBackend:
         base = config.base_url.split("/", 3)
         self._root_paths = frozenset(config.root_paths)
         self._base_path = f"/{base[3]}".encode("ascii") if len(base) > 3 else b""
-        redactor = Redactor(config.base_url, config.api_key, config.headers)
-        self._conceal = redactor.data
-        self._errors = ErrorReplies(name, redactor, clock)
+        self._redactor = Redactor(config.base_url, config.api_key, config.headers)
+        self._conceal = self._redactor.data
+        self._errors = ErrorReplies(name, self._redactor, clock)
 
     async def open(self) -> None:
         """Nothing is connected before the first call."""
@@ -254,7 +254,7 @@ class OpenAIBackend:
 
     async def _reply(self, call: Call, exchange: Exchange, held: HeldAnswer) -> Reply:
         status = exchange.status
-        upstream_headers = exchange.headers
+        upstream_headers = self._redactor.answer_fields(exchange.headers)
         content_type = b""
         for name, value in upstream_headers:
             if name == b"content-type":

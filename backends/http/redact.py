@@ -1,12 +1,14 @@
 """Takes out of what an upstream says what clients must not see: the key it was presented, and where it is.
 
-Only errors are searched: that is where servers and proxies quote what they were sent and whom they could not reach.
+Errors are searched, which is where servers and proxies quote what they were sent and whom they could not reach, and the
+header fields of every answer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
 
 from pydantic import SecretStr
 
@@ -23,7 +25,7 @@ _KEPT_ESCAPES = frozenset({0x22, 0x5C})
 class Redactor:
     """What one backend's clients must not see. Made once per backend."""
 
-    __slots__ = ("_hidden",)
+    __slots__ = ("_hidden", "_secret")
 
     def __init__(self, base_url: str, api_key: SecretStr | None, headers: Mapping[str, str]) -> None:
         secrets = [api_key.get_secret_value()] if api_key is not None else []
@@ -31,6 +33,7 @@ class Redactor:
             if name.lower() not in _PUBLIC_FIELDS:
                 # What follows the scheme of a credential is one by itself.
                 secrets += [value, value.rpartition(" ")[2]]
+        self._secret = _any_of(text for text in secrets if len(text) >= _MIN_CHARS)
         origin = base_url.split("/", 3)[2]
         places = [base_url, f"{base_url.split(':', 1)[0]}://{origin}", origin]
         # A host by itself may be a word ("vllm"); with a dot or colon in it, it is an address.
@@ -38,9 +41,7 @@ class Redactor:
         if "." in host or ":" in host:
             places.append(host)
         hidden = {text for text in (*secrets, *places) if len(text) >= _MIN_CHARS or text in (origin, host)}
-        # The longest first: one may be a part of another.
-        words = sorted((re.escape(text.encode("utf-8")) for text in hidden), key=len, reverse=True)
-        self._hidden = re.compile(b"|".join(words))
+        self._hidden = _any_of(hidden)
 
     def data(self, said: bytes) -> bytes:
         """The same JSON, events or plain text without it."""
@@ -59,6 +60,25 @@ class Redactor:
     def fields(self, headers: Headers) -> Headers:
         """The same header fields but for those that hold it."""
         return [field for field in headers if self._hidden.search(field[1]) is None]
+
+    def answer_fields(self, headers: Headers) -> Headers:
+        """Those of a good answer, with what is secret in their values taken out: some servers show what they were sent.
+
+        Places stay: fields may name them on purpose. Normal answers pay for one search.
+        """
+        if self._secret.search(b"\n".join(map(_value, headers))) is None:
+            return headers
+        return [(name, self._secret.sub(HIDDEN.encode("ascii"), value)) for name, value in headers]
+
+
+_value = itemgetter(1)
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[bytes]:
+    """Finds any of these; nothing where there are none."""
+    # The longest first: one may be a part of another.
+    words = sorted((re.escape(text.encode("utf-8")) for text in texts), key=len, reverse=True)
+    return re.compile(b"|".join(words) or rb"(?!)")
 
 
 def _unescaped(escape: re.Match[bytes]) -> bytes:

@@ -11,11 +11,10 @@ from gateway.selftest.check import Check
 from gateway.selftest.client import Client, request_bytes
 from gateway.selftest.run import CHAT
 from gateway.selftest.upstream import Asked, Lie
-from gateway.selftest.verdict import Outcome, failed, partial, passed
+from gateway.selftest.verdict import Outcome, failed, passed
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 _PROMPT_CANARY = "prompt-canary-5f1d"
-_GOOD_WITH_KEY = "header that quotes the key"
 _ANSWER_CANARY = "answer-canary-77ab"
 
 
@@ -86,7 +85,7 @@ async def canaries(bench: Bench) -> Outcome:
             "400 that quotes the key": lambda asked: _quoting(400, asked),
             "403 that quotes the key": lambda asked: _quoting(403, asked),
             "500 that quotes the key": lambda asked: _quoting(500, asked),
-            _GOOD_WITH_KEY: lambda asked: Lie(headers=(("x-debug", _credentials(asked)),)),
+            "header that quotes the key": lambda asked: Lie(headers=(("x-debug", _credentials(asked)),)),
             "cut": Lie(stop_after=0),
             "no HTTP": Lie(raw=b"nonsense\r\n\r\n"),
             "HTML": Lie(pieces=(_ANSWER_CANARY.encode(),), content_type="text/html"),
@@ -120,17 +119,14 @@ async def canaries(bench: Bench) -> Outcome:
         if _PROMPT_CANARY in text or _ANSWER_CANARY in text or any(key in text for key in bench.subject.canaries):
             found.append(place)
     told = dict.fromkeys(name for name, text in said if any(key in text for key in upstream_keys))
-    found += [f"{name}: the client gets it" for name in told if name != _GOOD_WITH_KEY]
-    measured = f"{len(found) + (_GOOD_WITH_KEY in told)} of {len(lies) + 2 + len(shown)} places"
+    found += [f"{name}: the client gets it" for name in told]
+    measured = f"{len(found)} of {len(lies) + 2 + len(shown)} places"
     if num_asked < len(lies):
         return failed(
             measured, f"its upstream was asked {num_asked} times for {len(lies)} lies: is this route in order?"
         )
     if found:
         return failed(measured, f"a secret or a prompt in: {', '.join(dict.fromkeys(found))}", _BUG)
-    if told:
-        reason = "headers of good answers are not searched: an upstream that quotes its key in one shows it to clients"
-        return partial(measured, reason, "use upstreams that do not, or take the key out at the proxy in front")
     return passed(measured)
 
 

@@ -56,7 +56,6 @@ class ExactCache(Stage):
         # Who joins a call in flight is answered sooner than who does not.
         self._coalesce = policy.exact.coalesce if policy.pacing == "off" else "off"
         self._store = store
-        self._clock = clock
         self._route = route
         self._coalescer = Coalescer(policy.exact.max_entry, clock)
 
@@ -102,7 +101,7 @@ class ExactCache(Stage):
 
     def _hit(self, entry: Entry, call: Call, control: Control) -> Reply | None:
         """The stored answer for this call, unless it is too old for it or has no faithful form for it."""
-        age_s = max(0.0, self._clock.wall() - entry.created)
+        age_s = max(0.0, self._store.wall() - entry.created)
         if control.max_age_s is not None and age_s >= control.max_age_s:
             return None
         reply = _reply_of(entry, call, CacheOutcome.HIT)
@@ -119,7 +118,7 @@ class ExactCache(Stage):
             return reply
         headers = reply.headers
         if reply.stream is None:
-            self._keep(call, key, headers, entry_of_body(call, reply, self._clock.wall()))
+            self._keep(call, key, headers, entry_of_body(call, reply, self._store.wall()))
         elif is_shareable(reply.status, headers, Form.SSE):
             keep = partial(self._keep_events, call, key, headers)
             reply.stream.taps.append(Recorder(self._max_entry_bytes, keep))
@@ -155,7 +154,7 @@ class ExactCache(Stage):
             flight.land(reply, None, is_stored_answer=True)
             return
         if reply.stream is None:
-            entry = entry_of_body(call, reply, self._clock.wall())
+            entry = entry_of_body(call, reply, self._store.wall())
             self._keep(call, key, reply.headers, entry)
             flight.land(reply, entry)
             return
@@ -230,7 +229,7 @@ class ExactCache(Stage):
             self._store.put(key, entry, self._ttl_s)
 
     def _keep_events(self, call: Call, key: bytes, headers: Headers, body: bytes) -> Entry | None:
-        entry = entry_of_events(call, headers, body, self._clock.wall())
+        entry = entry_of_events(call, headers, body, self._store.wall())
         self._keep(call, key, headers, entry)
         return entry
 

@@ -42,5 +42,8 @@ class Store(Protocol):
     def put(self, key: bytes, entry: Entry, ttl_s: float) -> None:
         """Keep an answer for `ttl_s` seconds. Never waits; `get` finds it from now on, unless it was not taken."""
 
+    def wall(self) -> float:
+        """Now, in seconds since the Unix epoch, as entries are dated; it does not jump while the process lives."""
+
     def statistics(self) -> StoreStatistics:
         """A snapshot of the counters."""

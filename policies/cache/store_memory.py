@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 from backends.clock import Clock
 from policies.cache.entry import Entry
+from policies.cache.steady_wall import SteadyWall
 from policies.cache.store import StoreStatistics
 
 _OVERHEAD_BYTES = 768
@@ -18,6 +19,7 @@ class MemoryEntryStore:
     def __init__(self, max_bytes: int, clock: Clock) -> None:
         self._max_bytes = max_bytes
         self._clock = clock
+        self._wall = SteadyWall(clock)
         self._entries: OrderedDict[bytes, tuple[Entry, float]] = OrderedDict()
         self._num_bytes = 0
         self._hits = 0
@@ -63,6 +65,10 @@ class MemoryEntryStore:
         while self._num_bytes > self._max_bytes:
             _, (oldest, _) = self._entries.popitem(last=False)
             self._num_bytes -= _size(oldest)
+
+    def wall(self) -> float:
+        """See `Store.wall`."""
+        return self._wall()
 
     def statistics(self) -> StoreStatistics:
         """A snapshot of the counters."""

@@ -10,6 +10,7 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError
 from policies.cache.entry import Entry, pack_entry, unpack_entry
 from policies.cache.redis_queues import Breaker, ReadQueue, WriteQueue
+from policies.cache.steady_wall import SteadyWall
 from policies.cache.store import StoreStatistics
 from policies.schema import RedisStore
 
@@ -41,6 +42,7 @@ class RedisEntryStore:
     ) -> None:
         self._client = client
         self._keeps_first = keeps_first
+        self._wall = SteadyWall(clock)
         self._prefix = f"{prefix}:answer:"
         self._reads: ReadQueue[bytes, Entry] = ReadQueue(
             self._fetch, Breaker(clock, timeout_s, _NAME), timeout_s=timeout_s
@@ -88,6 +90,10 @@ class RedisEntryStore:
     def put(self, key: bytes, entry: Entry, ttl_s: float) -> None:
         """Have an answer written soon; dropped if it is too large, too much is waiting, or Redis is out of order."""
         self._writes.put(key, _Write(entry, ttl_s), len(entry.body))
+
+    def wall(self) -> float:
+        """See `Store.wall`."""
+        return self._wall()
 
     def statistics(self) -> StoreStatistics:
         """A snapshot of the counters."""

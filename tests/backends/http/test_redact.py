@@ -55,3 +55,19 @@ def test_header_field_that_holds_a_secret_is_left_out() -> None:
     headers = [(b"www-authenticate", b'Basic realm="dXNlcjpwYXNz"'), (b"x-a", b"1")]
 
     assert redactor.fields(headers) == [(b"x-a", b"1")]
+
+
+def test_good_answers_fields_show_no_secret() -> None:
+    """What is around it stays, and so does every other field; places may be named on purpose."""
+    fields = [
+        (b"x-debug", b"Bearer sk-a/b+c-1234;"),
+        (b"x-echo", b"dXNlcjpwYXNz"),
+        (b"location", b"llm.inner.example:8443"),
+    ]
+
+    assert redactor.answer_fields(fields) == [
+        (b"x-debug", b"Bearer [redacted];"),
+        (b"x-echo", b"[redacted]"),
+        (b"location", b"llm.inner.example:8443"),
+    ]
+    assert redactor.answer_fields(fields[2:]) == fields[2:]

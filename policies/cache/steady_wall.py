@@ -1,0 +1,20 @@
+"""Dates that do not jump: the wall clock as it was when the process began, and monotonic time since."""
+
+from __future__ import annotations
+
+from backends.clock import Clock
+
+
+class SteadyWall:
+    """One for each store, so that all who date its entries mean the same time.
+
+    Where the wall clock is set anew, what is stored neither ages nor grows young.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.now
+        self._offset_s = clock.wall() - clock.now()
+
+    def __call__(self) -> float:
+        """Seconds since the Unix epoch."""
+        return self._now() + self._offset_s
