@@ -15,7 +15,7 @@ import msgspec
 
 from backends.answer_budget import AnswerBudget
 from backends.header_names import EVERY_HEADER, HeaderNames
-from backends.resume import Broken, Continues
+from backends.resume import Broken, Continues, Resumed
 from backends.stream import Stream, StreamEnd
 from backends.tempo import Stopwatch
 
@@ -115,6 +115,7 @@ class Facts:
         "fallback_route",
         "first_token_at",
         "may_quote",
+        "resumed",
         "semantic",
         "sent_at",
         "stopwatch",
@@ -137,6 +138,8 @@ class Facts:
         self.conceal: Callable[[bytes], bytes] | None = None
         # A stream has said that it failed, or is not read: what passes from now on is to be concealed.
         self.may_quote = False
+        # Where the stream broke off and what was done about it; a route that asks for that fills it.
+        self.resumed: list[Resumed] | None = None
         self.fallback_route: str | None = None
         self.semantic: SemanticFacts | None = None
         self.sent_at: float | None = None

@@ -19,6 +19,9 @@ MARK = b": slipstream-resume "
 Continues = Literal["text", "tokens"]
 """What of an answer a backend can go on behind: its text, as a last message of the assistant, or its very tokens."""
 
+ResumeKind = Literal["exact", "best_effort"]
+ResumeOutcome = Literal["resumed", "failed", "not_possible"]
+
 _Text = Annotated[str, Meta(max_length=256)]
 _Token = Annotated[int, Meta(ge=0, lt=2**31)]
 
@@ -36,26 +39,30 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that broke off: its beginning, for whoever takes it over.
+    """An answer that broke off, for whoever takes it over: one of `takers`, by their names as backends.
 
-    `text` is what was passed on of it in `num_pieces` events, or None where that cannot be told as one text. `asked`:
-    backends that have had it already.
+    Either `begun` has tokens, or `text` is what was passed on of it, in `num_pieces` events that said something.
+    Without either nothing is broken yet: that only asks for marks.
     """
 
     begun: Resume = Resume()
-    text: str | None = None
+    text: str = ""
     num_pieces: int = 0
-    asked: frozenset[str] = frozenset()
+    takers: frozenset[str] = frozenset()
 
-    @property
-    def continues(self) -> frozenset[Continues]:
-        """What a backend must be able to go on behind to take it over."""
-        found: set[Continues] = set()
-        if self.begun.tokens:
-            found.add("tokens")
-        if self.text:
-            found.add("text")
-        return frozenset(found)
+
+class Resumed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One break of a stream: where, after how much of the answer, and what was done about it.
+
+    `tokens` were told by then, or `pieces` of text where nobody counts tokens; `backend` was paid for these.
+    """
+
+    backend: str
+    kind: ResumeKind
+    outcome: ResumeOutcome
+    to: str | None = None
+    tokens: int = 0
+    pieces: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
@@ -73,3 +80,8 @@ def read_mark(event: bytes) -> Resume | None:
     Raises: msgspec.DecodeError where it is one and cannot be read.
     """
     return _decode(event[len(MARK) :]) if event.startswith(MARK) else None
+
+
+def beginning(begun: Resume) -> object:
+    """The value of `RESUME_FIELD`, as JSON can be made of it."""
+    return msgspec.to_builtins(begun)

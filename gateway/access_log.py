@@ -12,6 +12,7 @@ import msgspec
 from prometheus_client import Counter
 
 from backends.protocol import CacheOutcome, Operation, SemanticFacts, Usage
+from backends.resume import Resumed
 from backends.stream import StreamEnd
 from gateway.slo_outcome import SloOutcome
 
@@ -49,6 +50,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     semantic: SemanticFacts | None = None
     waited_ms: float | None = None
     slo: SloOutcome | None = None
+    resumed: list[Resumed] | None = None
 
 
 class AccessLog:

@@ -1,6 +1,6 @@
 """The one place that constructs: from a loaded policy to stacks of backends, in the order in which calls meet them.
 
-    fallback -> pacing -> exact cache -> semantic cache -> batching -> pool (balance, retry, breaker) -> leaf
+    fallback -> pacing -> exact cache -> semantic cache -> batching -> resume -> pool (balance, retry, breaker) -> leaf
 
 A stage that a route does not ask for is not in its stack. `stacks.py` makes the stacks.
 """
@@ -20,6 +20,7 @@ from backends.health import Probed
 from backends.kv_events import KvPublisher
 from backends.protocol import Backend, Operation
 from backends.registry import Registry, broken_backend
+from backends.resume import Continues
 from gateway.auth import Keyring
 from gateway.owners import Owners
 from gateway.runtime import Runtime
@@ -93,6 +94,19 @@ def check_batches(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
                 raise ConfigurationError(
                     f'route "{route.name}": batch: provider needs backends of type openai, which "{part.ref}" is not'
                 )
+
+
+def check_resume(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
+    """Whether streams that break off have where to go on. Raises: ConfigurationError."""
+    for route in loaded.policy.routes:
+        if route.resume is None:
+            continue
+        able = frozenset[Continues]().union(*(leaves[part.ref].capabilities.continues for part in route.backends))
+        if "tokens" not in able and (route.resume.mode == "exact" or not able):
+            raise ConfigurationError(
+                f'route "{route.name}": resume needs backends that go on with an answer: type engine, or type openai '
+                "with `continues: slipstream`" + (", final_message or prefill" if route.resume.mode != "exact" else "")
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,8 @@ class Observer:
             self._attempts[where] = self._attempts.get(where, 0) + facts.attempts
         if outcome is not None:
             self._slo[exchange.route, outcome] += 1
+        for each in facts.resumed or ():
+            self._metrics.resumes.labels(exchange.route, each.backend, each.kind, each.outcome).inc()
         if facts.fallback_route is not None:
             self._metrics.fallbacks.labels(exchange.route, facts.fallback_route).inc()
         if exchange.error_code is not None:
@@ -195,6 +197,7 @@ def _line(exchange: Exchange, wall_offset_s: float) -> Line:
         line.waited_ms = round(facts.waited_s * 1e3, 3)
     if exchange.stream:
         line.stream_end = facts.stream_end
+        line.resumed = facts.resumed
         if facts.first_token_at is not None:
             line.first_token_ms = round((facts.first_token_at - exchange.started_at) * 1e3, 3)
     return line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from backends.clock import SystemClock
 from backends.config import Config
 from backends.errors import ConfigurationError
+from backends.protocol import Backend
 from backends.registry import Registry
 from gateway.access_log import AccessLog
 from gateway.app import Application
@@ -24,6 +26,7 @@ from gateway.assemble import (
     build_owners,
     build_store,
     check_batches,
+    check_resume,
     prepare,
 )
 from gateway.core import Core
@@ -114,6 +117,10 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
         owners=build_owners(loaded.policy.stores, clock, shared_directory()),
     )
 
+    def check(changed: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
+        check_batches(changed, leaves)
+        check_resume(changed, leaves)
+
     def prepare_changed() -> Prepared:
         return prepare(_without_text(load(settings, registry, files)))
 
@@ -124,7 +131,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
             raise ConfigurationError("`stores` cannot change while the gateway runs; restart it for that")
         if settings.is_public and not changed.policy.keys:
             raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
-        steps = assemble_in_steps(prepared, clock, store, registry, previous, check=check_batches)
+        steps = assemble_in_steps(prepared, clock, store, registry, previous, check=check)
         slices = Slices(clock)
         while True:
             try:
@@ -134,6 +141,6 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
                 return runtime
             await slices.give_way()
 
-    check_batches(loaded, core.runtime.leaves)
+    check(loaded, core.runtime.leaves)
     batches = build_batches(loaded.policy.stores, core)
     return Application(core, store, Reloader(core, files, build), batches)

@@ -23,6 +23,8 @@ from policies.pool.fallback import Fallback, Target
 from policies.pool.fleet import Fleet
 from policies.pool.hedge import Hedging
 from policies.pool.pool import Member, Pool
+from policies.pool.retry import RetryBudget
+from policies.resume.stage import Resuming
 from policies.schema import FallbackOn, RoutePolicy
 
 if TYPE_CHECKING:
@@ -121,10 +123,14 @@ class Stacks(Mapping[str, Stack]):
             total_s=route.timeouts.total,
         )
         backend: Backend = pool
+        if route.resume is not None:
+            continues = {part.ref: self._leaves[part.ref].capabilities.continues for part in route.backends}
+            budget = RetryBudget(route.retry.budget_percent, clock)
+            backend = Resuming(pool, route.resume, continues, clock, budget)
         batches = None
         if route.batching is not None:
             num_backends = max(1, sum(part.weight > 0 for part in route.backends))
-            batches = backend = EmbeddingBatches(pool, route.batching, clock, max_in_flight=num_backends)
+            batches = backend = EmbeddingBatches(backend, route.batching, clock, max_in_flight=num_backends)
         if semantics is not None and has_semantic(route):
             judges = [(stacks[name].backend, stacks[name].timeouts) for name in _judges(route)]
             backend = semantics.stage(route, backend, self._leaves, judges[0] if judges else None)

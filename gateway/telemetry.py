@@ -66,6 +66,9 @@ class Metrics:
         self.stream_ends = counter("stream_end", "Streamed answers by the way they ended.", "route", "how")
         self.attempts = counter("upstream_attempts", "Attempts, the first of a request included.", "route", "backend")
         self.fallbacks = counter("fallbacks", "Requests that another route answered.", "route", "to")
+        self.resumes = counter(
+            "resumes", "Streams that broke off, and what became of them.", "route", "backend", "kind", "outcome"
+        )
         self.policy_info = gauge("policy_info", "1 for the revision in force.", "revision", workers="max")
         self.policy_reloads = counter("policy_reloads", "Changed policy files, taken over or refused.", "outcome")
         self.log_lines_dropped = counter("log_lines_dropped", "Log lines dropped for a reader that does not take them.")

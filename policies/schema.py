@@ -14,7 +14,7 @@ from backends.config import ByteSize, Config, Duration, Name, Secret
 from policies.schema_admission import AdmissionPolicy, PriorityName, SloPolicy
 from policies.schema_batch import BatchPolicy, LedgerStore
 from policies.schema_batching import BatchingPolicy
-from policies.schema_health import CircuitBreakerPolicy, HedgePolicy
+from policies.schema_health import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
 from policies.schema_passthrough import PassthroughPolicy
 from policies.schema_routing import Balance, PricePolicy, RoutingPolicy
 from policies.schema_semantic import SemanticPolicy
@@ -195,6 +195,9 @@ class RoutePolicy(Config):
         default_factory=CircuitBreakerPolicy, description="Taking failing backends out."
     )
     hedge: HedgePolicy | None = Field(None, description="Asking a second backend; without this section nobody does.")
+    resume: ResumePolicy | None = Field(
+        None, description="Going on with streams that break off; without this section they stay broken."
+    )
     fallbacks: FallbacksPolicy | None = Field(None, description="Other routes to ask.")
     cache: CachePolicy | None = Field(None, description="Caching; without this section nothing is cached.")
     passthrough: PassthroughPolicy = Field(

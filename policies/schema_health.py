@@ -1,8 +1,10 @@
-"""The part of the policy file that says which backends are left out for a while, and when two are asked at once."""
+"""The part of the policy file that says which backends are left out for a while, when two are asked at once, and when
+one goes on with what another began.
+"""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -40,6 +42,19 @@ class CircuitBreakerPolicy(Config):
         le=3600,
         description="A backend that comes back, or that a reload adds, takes a share of the calls that grows to its "
         "whole one in this time; `0s` gives it all at once.",
+    )
+
+
+class ResumePolicy(Config):
+    """Streams of chat and completions that break off in the middle go on at another backend of the route."""
+
+    mode: Literal["exact", "best_effort"] = Field(
+        "exact",
+        description="`exact` takes only engines of the same weights and settings, which go on behind the very tokens; "
+        "`best_effort` also takes servers that continue a last message of the assistant.",
+    )
+    attempts: int = Field(
+        2, ge=1, le=10, description="How often another backend is asked, for all breaks of one answer together."
     )
 
 

@@ -6,8 +6,9 @@ Called by a route's pool. The translation is in `anthropic_request`, `anthropic_
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Literal
 
+import msgspec
 from pydantic import Field, field_validator
 
 from backends.answer_budget import HeldAnswer
@@ -35,6 +36,7 @@ from backends.http.anthropic_reply import (
     translate_headers,
 )
 from backends.http.anthropic_request import build_request
+from backends.http.continuing import changes
 from backends.http.origin import parse_origin
 from backends.http.probe import ask_health
 from backends.http.redact import Redactor
@@ -42,6 +44,7 @@ from backends.http.transport import Transport
 from backends.http.wire import Exchange, Limits, Wire
 from backends.protocol import Call, Capabilities, Facts, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
+from backends.resume import Continues
 from backends.stream import Stream, StreamEnd
 from backends.untrusted import MAX_TEXT_CHARS
 
@@ -74,6 +77,11 @@ class AnthropicConfig(Config):
         (),
         description="Headers of clients that are sent on, by name or with `*`. Callers who differ in one of them share "
         "no cached answer. No others travel but those of traces.",
+    )
+    continues: Literal["prefill"] | None = Field(
+        None,
+        description="Whether its models go on with an answer that broke off elsewhere, on routes with `resume`: those "
+        "that take a last message of the assistant as a `prefill`. Newer ones refuse it.",
     )
     max_tokens: int = Field(
         4096, ge=1, description="The most tokens of an answer where the client sets no limit; the API demands one."
@@ -123,7 +131,8 @@ class AnthropicBackend:
         self.name = name
         self._fixed_headers = _fixed_headers(config)
         self._taken = HeaderNames(config.forward_headers, replaced=[name for name, _ in self._fixed_headers])
-        self.capabilities = Capabilities(operations=frozenset({Operation.CHAT}), headers=self._taken)
+        able = frozenset[Continues]({"text"} if config.continues else ())
+        self.capabilities = Capabilities(operations=frozenset({Operation.CHAT}), headers=self._taken, continues=able)
         self._config = config
         self._clock = clock
         self._wire = wire
@@ -163,6 +172,9 @@ class AnthropicBackend:
             raise UnknownPath(
                 f'the backend "{self.name}" (type anthropic) answers /chat/completions only, not {call.path}'
             )
+        if call.resume is not None and call.body is not None and self._config.continues is not None:
+            begun = changes(call.body, call.resume, self._config.continues)
+            call = msgspec.structs.replace(call, body={**call.body, **begun})
         body = build_request(call, self._config.max_tokens)
         timeouts = call.timeouts
         limits = Limits(

@@ -6,16 +6,19 @@ Slower than our own transport, which is why it is not the default. httpx's error
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 
 from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
 from backends.errors import (
+    ConfigurationError,
     ConnectFailed,
     ConnectTimeout,
     FirstTokenTimeout,
@@ -200,6 +203,28 @@ class HttpxExchange:
                 return b""
             if piece:
                 return piece
+
+
+def made_by(name: str, target: str) -> Any:
+    """What `module:factory` makes: the transport of the backend of that name. Raises: ConfigurationError."""
+    factory = _factory(name, target)
+    try:
+        return factory()
+    except Exception as error:  # a named border: the code is the operator's
+        problem = f'backends.{name}.transport: "{target}" fails: {type(error).__name__}: {error}'
+        raise ConfigurationError(problem) from error
+
+
+def _factory(name: str, target: str) -> Any:
+    """What `module:factory` names. Raises: ConfigurationError."""
+    module, _, path = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a named border, as above
+        raise ConfigurationError(f'backends.{name}.transport: "{target}" cannot be imported: {error}') from error
+    return found
 
 
 def _until(moment: float, clock: Clock) -> asyncio.Timeout:

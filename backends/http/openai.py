@@ -5,7 +5,6 @@ Called by a route's pool. What differs between servers is data, in `presets.yaml
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from importlib import resources
 from typing import Annotated, Any, Self
@@ -21,8 +20,9 @@ from backends.errors import ConfigurationError, FirstTokenTimeout, StreamStalled
 from backends.header_names import HeaderNames
 from backends.headers import ForwardedHeader, end_to_end, is_field_value, with_defaults
 from backends.health import HealthConfig
+from backends.http.continuing import BEHIND, ContinuesBy, with_beginning
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
-from backends.http.foreign import HttpxWire
+from backends.http.foreign import HttpxWire, made_by
 from backends.http.meter import Answer, StreamMeter, error_of, said
 from backends.http.origin import parse_origin
 from backends.http.probe import ask_health
@@ -33,6 +33,7 @@ from backends.http.wire import Exchange, Limits, Wire
 from backends.kv_events import SALT_FIELD, KvEventsConfig
 from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
+from backends.resume import Continues
 from backends.sse import event_data, split_events
 from backends.stream import Stream
 from backends.untrusted import MAX_TEXT_CHARS, FieldReader
@@ -102,6 +103,12 @@ class OpenAIConfig(Config):
     kv_events: KvEventsConfig | None = Field(
         None, description="What it tells of the prompts it keeps; without this section that is guessed."
     )
+    continues: ContinuesBy | None = Field(
+        None,
+        description="How it goes on with an answer that broke off elsewhere, on routes with `resume`: an engine behind "
+        "another `slipstream`, a server that reads `continue_final_message`, or one that takes a last message of the "
+        "assistant as a `prefill` unasked. Without this it does not.",
+    )
     transport: str | None = Field(
         None,
         pattern=r"^[\w.]+:[\w.]+$",
@@ -157,7 +164,8 @@ class OpenAIBackend:
         agent = [] if self._taken.taken(_AGENT) else _AGENT
         self._fixed_headers = with_defaults(own, agent)
         self._counted_headers = with_defaults(counted, agent)
-        self.capabilities = Capabilities(operations=frozenset(Operation), headers=self._taken)
+        able = frozenset[Continues]() if config.continues is None else frozenset({BEHIND[config.continues]})
+        self.capabilities = Capabilities(operations=frozenset(Operation), headers=self._taken, continues=able)
         self._config = config
         self._clock = clock
         self._wire = wire
@@ -240,6 +248,8 @@ class OpenAIBackend:
         raw, body = call.raw, call.body
         if body is None:
             return raw if call.model_at is None else with_model(raw, call.model_at, call.model)
+        if call.resume is not None and self._config.continues is not None:
+            raw = with_beginning(raw, body, call.resume, self._config.continues)
         if call.model and call.model != body.get("model"):
             raw = set_field(raw, body, "model", call.model)
         if call.stream and not call.include_usage and self._config.stream_usage and call.operation in _WITH_USAGE_CHUNK:
@@ -368,30 +378,8 @@ def _build(name: str, config: OpenAIConfig, clock: Clock) -> OpenAIBackend:
         transport = Transport(clock, max_connections=config.max_connections, idle_expiry_s=config.keep_idle)
         wire = transport.wire(config.base_url, name)
     else:
-        wire = HttpxWire(_made_by(name, config.transport), config.base_url, clock)
+        wire = HttpxWire(made_by(name, config.transport), config.base_url, clock)
     return OpenAIBackend(name, config, clock, wire)
-
-
-def _made_by(name: str, target: str) -> Any:
-    """What `module:factory` makes. Raises: ConfigurationError."""
-    factory = _factory(name, target)
-    try:
-        return factory()
-    except Exception as error:  # a named border: the code is the operator's
-        problem = f'backends.{name}.transport: "{target}" fails: {type(error).__name__}: {error}'
-        raise ConfigurationError(problem) from error
-
-
-def _factory(name: str, target: str) -> Any:
-    """What `module:factory` names. Raises: ConfigurationError."""
-    module, _, path = target.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # a named border, as above
-        raise ConfigurationError(f'backends.{name}.transport: "{target}" cannot be imported: {error}') from error
-    return found
 
 
 KIND = Kind(config=OpenAIConfig, build=_build)

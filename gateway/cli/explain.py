@@ -117,6 +117,9 @@ def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: Request) -> 
         stages.append(Stage("semantic cache", _semantic_detail(route.cache.semantic), len(stages)))
     if route.batching is not None and below_root(asked.path) == "/embeddings":
         stages.append(Stage("batching", _batching_detail(route.batching), len(stages)))
+    if route.resume is not None and asked.body.get("stream"):
+        goes_on = "an engine of the same model" if route.resume.mode == "exact" else "whoever can go on behind its text"
+        stages.append(Stage("resume", f"a stream that breaks off goes on at {goes_on}", len(stages)))
     if route.slo is not None:
         stages.append(Stage("admission", _admission_detail(route.slo, route.admission), len(stages)))
     opens = _breaker_detail(route.circuit_breaker)

@@ -84,7 +84,8 @@ def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -
 
 def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> bool:
     """Whether the entry may be kept for later calls: finished, not filtered, and not forbidden by the upstream."""
-    if len(entry.body) > max_bytes:
+    if len(entry.body) > max_bytes or call.facts.resumed is not None:
+        # A stream that broke off and went on tells of that, and is not known to be what anybody would have said whole.
         return False
     if any(name == b"cache-control" and b"no-store" in value.lower() for name, value in headers):
         return False

@@ -1,4 +1,6 @@
-"""A pool's balancers: one for each operation, and one for each backend that calls are pinned to."""
+"""A pool's balancers: one for each operation, one for each backend that calls are pinned to, and one for each answer
+that broke off and is taken over.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backends.protocol import Call, Operation
+from backends.resume import Broken
 from policies.pool.balance import Balancer, Share
 from policies.pool.breaker import CircuitBreaker
 from policies.pool.load_balance import LoadBalancer
@@ -27,6 +30,8 @@ class Balancers:
 
     def of(self, call: Call) -> Balancer | LoadBalancer:
         """The one that chooses for this call. One that is pinned to a backend which is no member has no choice."""
+        if call.resume is not None and call.resume.takers:
+            return self._balancer([share for share in self._shares(call.operation) if self._takes(share, call.resume)])
         if not call.pinned:
             return self._of_all[call.operation]
         known = self._of_pinned.get(call.pinned)
@@ -41,6 +46,9 @@ class Balancers:
             if shares:
                 self._of_pinned[call.pinned] = known
         return known
+
+    def _takes(self, share: Share, broken: Broken) -> bool:
+        return self._members[share.index].backend.name in broken.takers
 
     def _shares(self, operation: Operation) -> list[Share]:
         able = [operation in member.backend.capabilities.operations for member in self._members]

@@ -13,17 +13,23 @@ import pytest
 
 from backends.clock import SystemClock
 from backends.engine.request import Event, Usage
-from backends.errors import InvalidRequest
-from backends.protocol import Backend, Operation
+from backends.errors import InvalidRequest, UpstreamCut
+from backends.protocol import Backend, Call, Operation, Reply
 from backends.registry import Registry
 from backends.resume import RESUME_FIELD, Broken, Resume, read_mark
 from backends.serving.chat_reply import ChatShape, ChatStream
 from backends.serving.parts import Head
 from backends.serving.requests import plan
 from backends.serving.tool_syntax import HERMES, ToolParser
-from backends.sse import split_events
+from backends.sse import DONE_EVENT, split_events
+from backends.stream import Source, Stream
+from policies.pool.retry import RetryBudget
+from policies.resume.stage import Resuming
+from policies.schema_health import ResumePolicy
+from policies.stage import Stage
 from tests.support.calls import event_values, make_call, read_all
 from tests.support.fake_engine import Characters, make_model
+from tests.support.pool import Member, make_pool
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -40,11 +46,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return make_pair(tmp_path_factory.mktemp("pair"))
 
 
-async def opened(model: Path, **settings: Any) -> Backend:
+async def opened(model: Path, *, name: str = "local", **settings: Any) -> Backend:
     """A backend of `type: engine` at work."""
     kind = Registry().kind("engine")
     given = {"model": str(model), "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8, **settings}
-    backend = kind.build("local", kind.config.model_validate(given), SystemClock())
+    backend = kind.build(name, kind.config.model_validate(given), SystemClock())
     await backend.open()
     return backend
 
@@ -138,6 +144,70 @@ async def test_stream_resumed_behind_every_mark_is_the_unbroken_one(
         passed += b"".join(events)
         rest = await ask(second, begun)
         assert seen(passed + unmarked(rest)) == seen(unmarked(whole)), len(begun.tokens)
+
+
+class Breaking(Source):
+    """A stream that is cut behind so many pieces."""
+
+    def __init__(self, stream: Stream, num_pieces: int) -> None:
+        self._stream = stream
+        self._num_left = num_pieces
+
+    async def read(self) -> bytes:
+        """The next piece, or the cut."""
+        if not self._num_left:
+            raise UpstreamCut("the engine is gone")
+        piece = await self._stream.read()
+        # Behind the end nothing can break.
+        self._num_left -= DONE_EVENT not in piece
+        return piece
+
+    async def aclose(self) -> None:
+        """Stop the engine's work."""
+        await self._stream.aclose()
+
+
+class BreakingBackend(Stage):
+    """A backend whose next stream is cut behind so many pieces."""
+
+    num_pieces = 0
+
+    async def send(self, call: Call) -> Reply:
+        """Its answer, until it is cut."""
+        reply = await self._inner.send(call)
+        assert reply.stream is not None
+        return Reply(reply.status, reply.headers, stream=Stream(Breaking(reply.stream, self.num_pieces)))
+
+
+@pytest.mark.parametrize("extra", [{**SEEDED, "temperature": 0}, {**SEEDED, "stop": "never"}], ids=["greedy", "seeded"])
+async def test_route_of_two_engines_goes_on_wherever_one_breaks(pair: Any, extra: dict[str, Any]) -> None:
+    """In one process, behind every piece of a stream: what the client reads is the unbroken one, and a comment."""
+    engines = [await opened(pair.target, name=name, speculate="off") for name in ("one", "two")]
+    breaking = BreakingBackend(engines[0])
+    members = [Member(breaking), Member(engines[1], priority=1)]
+    pool = make_pool(members, SystemClock(), breaker={"consecutive_failures": 100, "error_rate": 1})
+    able = {engine.name: engine.capabilities.continues for engine in engines}
+    stage = Resuming(pool, ResumePolicy(), able, SystemClock(), RetryBudget(20, SystemClock()))
+    whole = seen(await read_all(await engines[1].send(make_call(extra=extra, stream=True))))
+    del whole["heads"]
+    num_resumed = 0
+    for num_pieces in range(1, 13):
+        breaking.num_pieces = num_pieces
+        call = make_call(extra=extra, stream=True)
+
+        stream = await read_all(await stage.send(call))
+
+        comments = [event for event in split_events(stream) if event.startswith(b":")]
+        found = seen(b"".join(event for event in split_events(stream) if not event.startswith(b":")))
+        assert len(found.pop("heads")) == 1
+        assert found == whole, num_pieces
+        if call.facts.resumed is not None:
+            num_resumed += 1
+            tokens = call.facts.resumed[0].tokens
+            assert comments == [b": slipstream resumed exact backend=two tokens=%d\n\n" % tokens]
+    assert num_resumed >= 3
+    for engine in engines:
+        await engine.aclose()
 
 
 async def test_stream_that_nobody_wants_marked_has_no_marks(backends: tuple[Backend, Backend]) -> None:

@@ -1,0 +1,1 @@
+"""Streams that break off in the middle go on elsewhere."""
