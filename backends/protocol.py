@@ -289,6 +289,8 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Answers by the way they ended."""
     kernel_fallbacks: Mapping[str, int] = {}
     """Kernels that the machine cannot run, by operation."""
+    failure: str | None = None
+    """Why it will not answer any more, where nothing short of a new process makes it."""
 
 
 class AnswerTimes(msgspec.Struct, frozen=True):

@@ -227,7 +227,9 @@ class Application:
 
     async def _refresh_gauges(self) -> None:
         failures, others = self._gauges_left, self._vitals.failures
-        await refresh_gauges(self._core, self._store, self._batches, failures=failures, others=others)
+        await refresh_gauges(
+            self._core, self._store, self._batches, failures=failures, others=others, fail=self._vitals.fail
+        )
 
     async def _close(self) -> None:
         await self._vitals.aclose()

@@ -81,11 +81,11 @@ class EngineMetrics:
         own = [value for value in vars(self).values() if isinstance(value, Gauge | Counter | Histogram)]
         return [*own, *self._totals.values()]
 
-    def refresh(self, name: str, server: ModelServer) -> None:
-        """Bring one backend's metrics up to date."""
+    def refresh(self, name: str, server: ModelServer) -> ModelStatistics | None:
+        """Bring one backend's metrics up to date; what they were taken from."""
         now = server.model_statistics()
         if now is None:
-            return
+            return None
         last = self._last.get(name)
         if last is None or last.model != now.model or last.steps > now.steps:
             # Another engine took the name over, and counts from nothing.
@@ -110,6 +110,7 @@ class EngineMetrics:
         for times in server.take_answer_times():
             self._observe(labels, times)
         self._last[name] = now
+        return now
 
     def retire(self, name: str) -> tuple[list[Gauge], tuple[str, ...]]:
         """The gauges that a backend leaves behind, none where it had none, and their labels."""

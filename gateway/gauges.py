@@ -24,11 +24,18 @@ if TYPE_CHECKING:
 
 
 async def refresh_gauges(
-    core: Core, store: Store, batches: Batches | None = None, *, failures: Failures, others: Sequence[Failures] = ()
+    core: Core,
+    store: Store,
+    batches: Batches | None = None,
+    *,
+    failures: Failures,
+    others: Sequence[Failures] = (),
+    fail: Callable[[str], None],
 ) -> None:
     """Bring counters and every gauge that mirrors a `statistics()` up to date, a slice at a time.
 
-    What fails is left as it was, and is one of the `failures`; `others` are counted with them.
+    What fails is left as it was, and is one of the `failures`; `others` are counted with them. `fail` is told why of a
+    model that will not answer any more.
     """
     slices = Slices(core.clock)
     for step in core.observer.flushes():
@@ -37,7 +44,7 @@ async def refresh_gauges(
     is_over = False
     while not is_over:
         runtime = core.runtime
-        for step in _steps(core, runtime, store, batches):
+        for step in _steps(core, runtime, store, batches, fail):
             try:
                 step()
             except Exception as error:  # the border of background work: the others are to be shown
@@ -53,14 +60,16 @@ async def refresh_gauges(
             core.metrics.background_failures.labels(each.work).inc(number)
 
 
-def _steps(core: Core, runtime: Runtime, store: Store, batches: Batches | None) -> Iterator[Callable[[], None]]:
+def _steps(
+    core: Core, runtime: Runtime, store: Store, batches: Batches | None, fail: Callable[[str], None]
+) -> Iterator[Callable[[], None]]:
     """Short pieces of work, one for each backend, route, and whatever else there is."""
     metrics = core.metrics
     yield lambda: metrics.in_flight.set(core.in_flight)
     yield lambda: metrics.body_bytes.set(core.bodies.num_bytes)
     yield lambda: metrics.answer_bytes.set(core.answers.num_bytes)
     for name, backend in runtime.leaves.items():
-        yield partial(_refresh_backend, metrics, name, backend)
+        yield partial(_refresh_backend, metrics, name, backend, fail)
     for stack in runtime.stacks.built():
         yield partial(_refresh_stack, metrics, stack.policy.name, stack)
     if runtime.prober is not None:
@@ -85,13 +94,15 @@ def _steps(core: Core, runtime: Runtime, store: Store, batches: Batches | None) 
     yield partial(_refresh_store, metrics, store)
 
 
-def _refresh_backend(metrics: Metrics, name: str, backend: Backend) -> None:
+def _refresh_backend(metrics: Metrics, name: str, backend: Backend, fail: Callable[[str], None]) -> None:
     counted = backend.statistics()
     metrics.backend_in_flight.labels(name).set(counted.in_flight)
     metrics.backend_connections.labels(name, "opened").set(counted.connections_opened)
     metrics.backend_connections.labels(name, "reused").set(counted.connections_reused)
     if isinstance(backend, ModelServer):
-        metrics.engines.refresh(name, backend)
+        now = metrics.engines.refresh(name, backend)
+        if now is not None and now.failure is not None:
+            fail(f"backend {name}: {now.failure}")
 
 
 def _refresh_stack(metrics: Metrics, route: str, stack: Stack) -> None:

@@ -156,6 +156,7 @@ class Engine:
             work=replace(parts.work),
             peaks=parts.peaks,
             kernel_fallbacks=parts.fallbacks.given_up,
+            failure=str(self._stopped) if self._stopped and self._stopped.__cause__ else None,
         )
 
     @property

@@ -47,6 +47,7 @@ class EngineStatistics:
     """An engine at this moment. `queue_s` is the summed wait of `num_started` requests for their first step, and
     `queue_times` are the waits of the latest of them, in order. `work` over `steps.run_s` and `peaks` is utilization;
     peaks are None where they were not measured. `kernel_fallbacks` as `kernels.fallback.Fallbacks.given_up`.
+    `failure` is why its thread has ended by itself.
     """
 
     num_requests: int
@@ -61,6 +62,7 @@ class EngineStatistics:
     work: Work
     peaks: Peaks | None
     kernel_fallbacks: Mapping[str, int]
+    failure: str | None
 
     @property
     def mfu(self) -> float | None:

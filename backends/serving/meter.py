@@ -76,4 +76,5 @@ class Meter:
             peak_bytes_per_s=peaks.bytes_per_s if peaks is not None else 0.0,
             finished=dict(self._finished),
             kernel_fallbacks=engine.kernel_fallbacks,
+            failure=engine.failure,
         )
