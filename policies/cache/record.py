@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from backends.json_errors import NOT_JSON
 from backends.protocol import Call, Headers, Operation, Reply
+from backends.resume import RESUME_FIELD
 from backends.sse import event_data
 from backends.stream import StreamEnd
 from policies.cache.entry import Entry, Form
@@ -84,8 +85,7 @@ def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -
 
 def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> bool:
     """Whether the entry may be kept for later calls: finished, not filtered, and not forbidden by the upstream."""
-    if len(entry.body) > max_bytes or call.facts.resumed is not None:
-        # A stream that broke off and went on tells of that, and is not known to be what anybody would have said whole.
+    if len(entry.body) > max_bytes or _is_patched(call):
         return False
     if any(name == b"cache-control" and b"no-store" in value.lower() for name, value in headers):
         return False
@@ -106,6 +106,16 @@ def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> boo
     return bool(answer.choices) and all(
         choice.finish_reason not in (None, "content_filter") for choice in answer.choices or ()
     )
+
+
+def _is_patched(call: Call) -> bool:
+    """Whether its answer has broken off and gone on: nobody has said it whole, and what somebody asks for who patches
+    one up is asked once.
+    """
+    if call.facts.resumed is not None:
+        return True
+    begun = call.body.get(RESUME_FIELD) if call.body is not None else None
+    return isinstance(begun, Mapping) and bool(begun.get("tokens"))
 
 
 class Recorder:

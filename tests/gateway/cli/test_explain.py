@@ -38,6 +38,20 @@ def test_explain_leaves_out_stages_that_the_route_does_not_ask_for(run: Run, pol
     assert answer["stack"][0]["detail"].startswith("no retries")
 
 
+def test_explain_shows_where_a_stream_that_breaks_goes_on(run: Run, tmp_path: Path) -> None:
+    """Only for a stream."""
+    policy = tmp_path / "resume.yaml"
+    policy.write_text(
+        "version: 1\nbackends: {a: {type: openai, preset: vllm}}\n"
+        'routes: [{name: all, match: {models: ["*"]}, backends: [{ref: a}], resume: {mode: best_effort}}]\n'
+    )
+
+    shown = run("explain", policy, "-", stdin='{"model": "m", "messages": [], "stream": true}').output
+
+    assert "a stream that breaks off goes on at whoever can go on behind its text" in shown
+    assert "breaks off" not in run("explain", policy, "-", stdin=CHAT).output
+
+
 def test_explain_says_why_no_route_takes_a_request(run: Run, policy: Path) -> None:
     """Without a route every route's reason is given, and the exit code is 1."""
     result = run("explain", policy, "-", stdin=CHAT)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from backends.protocol import Call, Headers, Operation, Reply
+from backends.resume import RESUME_FIELD, Resumed
 from backends.stream import StreamEnd
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, may_store
 from tests.support.cache import DONE_EVENT, JSON, SSE, USAGE, USAGE_EVENT, chat_answer, chat_chunk, chat_events, event
@@ -42,6 +43,16 @@ def test_good_answers_are_kept() -> None:
     assert are_kept(chat_events('{"error": {"x": 1}}', '"content_filter"', '"usage":{}'))
     assert is_kept(b'{"object":"list","data":[{"embedding":[0.5]}]}', make_call(operation=Operation.EMBEDDING))
     assert is_kept(b'{"status":"completed","error":null}', make_call(operation=Operation.RESPONSES))
+
+
+def test_answers_that_broke_off_and_went_on_are_not_kept() -> None:
+    """Neither where they were put together, nor where only their end was said; one that did not break is."""
+    resumed = make_call(stream=True)
+    resumed.facts.resumed = [Resumed(backend="a", kind="exact", outcome="resumed", to="b", tokens=3)]
+
+    assert not are_kept(chat_events("whole"), resumed)
+    assert not are_kept(chat_events("end"), make_call(stream=True, extra={RESUME_FIELD: {"id": "a", "tokens": [1]}}))
+    assert are_kept(chat_events("whole"), make_call(stream=True, extra={RESUME_FIELD: {}}))
 
 
 @pytest.mark.parametrize("status", [201, 204, 400, 429, 500, 503])

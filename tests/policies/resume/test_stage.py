@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pydantic import SecretStr
 
 from backends.clock import SystemClock
 from backends.errors import SlipstreamError, UpstreamCut
@@ -20,6 +21,7 @@ from backends.stream import StreamEnd
 from policies.pool.retry import RetryBudget
 from policies.resume.stage import Resuming
 from policies.schema_health import ResumePolicy
+from tests.support.anthropic_server import KEY, AnthropicServer, make_message, text_block
 from tests.support.calls import make_call
 from tests.support.openai_server import Behaviour, OpenAIServer, error
 from tests.support.pool import Member, make_pool
@@ -101,12 +103,16 @@ class Stage:
             await leaf.open()
             self._stack.push_async_callback(leaf.aclose)
             leaves.append(leaf)
+        self.put_before(leaves)
+        return self
+
+    def put_before(self, leaves: Sequence[Backend]) -> None:
+        """Make the stage, and the pool of these."""
         members = [Member(leaf, priority=number) for number, leaf in enumerate(leaves)]
         pool = make_pool(members, SystemClock(), retry={"attempts": 0})
         able = {leaf.name: leaf.capabilities.continues for leaf in leaves}
         budget = RetryBudget(self._budget_percent, SystemClock())
         self.resuming = Resuming(pool, self._policy, able, SystemClock(), budget)
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
@@ -171,6 +177,33 @@ async def test_prefill_and_prompts_go_on_in_their_own_way() -> None:
         await stage.hear(make_call("Count: ", operation=Operation.COMPLETION, stream=True))
 
         assert stage.servers[1].requests[1].json()["prompt"] == "Count: One "
+
+
+async def test_messages_api_goes_on_behind_a_prefill() -> None:
+    """Where the operator says that its models take one: in the API's words, with what is left of the limit."""
+    kind = Registry().kind("anthropic")
+    async with OpenAIServer() as first, AnthropicServer() as second:
+        second.message = make_message(text_block("three four"))
+        first.next(Behaviour(events=said(WORDS), cut_after_events=3))
+        settings = {"base_url": second.base_url, "api_key": SecretStr(KEY), "continues": "prefill"}
+        openai = Registry().kind("openai")
+        leaves: list[Backend] = [
+            openai.build("s0", openai.config.model_validate({"base_url": first.base_url}), SystemClock()),
+            kind.build("s1", kind.config.model_validate(settings), SystemClock()),
+        ]
+        stage = Stage()
+        stage.put_before(leaves)
+
+        heard = await stage.hear(ask())
+
+        assert (heard.text, heard.error) == ("One two three four", None)
+        body = second.requests[0].body
+        assert [turn["role"] for turn in body["messages"]] == ["user", "assistant"]
+        assert body["messages"][1]["content"][0]["text"] == "One two "
+        assert body["max_tokens"] == 18
+        assert {chunk["id"] for chunk in heard.chunks} == {"a"}
+        for leaf in leaves:
+            await leaf.aclose()
 
 
 ERROR = b'data: {"error":{"message":"gone","type":"server_error"}}\n\n'
