@@ -14,7 +14,7 @@ from gateway.selftest.bench import Bench, ask_way, at_once, chat
 from gateway.selftest.check import Check
 from gateway.selftest.client import Address, Answer, Client, request_bytes
 from gateway.selftest.run import CHAT
-from gateway.selftest.subject import Way
+from gateway.selftest.subject import Key, Way
 from gateway.selftest.upstream import Lie
 from gateway.selftest.verdict import Outcome, failed, partial, passed, skipped
 
@@ -25,12 +25,10 @@ _FORGED = (("x-tenant", "red"), ("x-cache-scope", "global"), ("openai-organizati
 
 async def tenants(bench: Bench) -> Outcome:
     """What one tenant has asked is never served to another, whatever headers it sends."""
-    way = bench.subject.caching_way()
-    if way is None:
-        return _NO_CACHE
-    keys = way.tenants()
-    if len(keys) < 2:
-        return skipped("this policy has one tenant", "give keys a `tenant` where callers must not share")
+    found = _two_tenants(bench)
+    if isinstance(found, Outcome):
+        return found
+    way, first, second = found
     count = bench.count(30, 1000)
     leaks: list[str] = []
     async with bench.gateway() as child:
@@ -38,13 +36,13 @@ async def tenants(bench: Bench) -> Outcome:
         async def once(number: int) -> None:
             text = f"between tenants {number}"
             headers = (_FORGED[number % len(_FORGED)],)
-            await ask_way(child, way, text, key=keys[0], temperature=0)
-            answer = await ask_way(child, way, text, key=keys[1], headers=headers, temperature=0)
+            await ask_way(child, way, text, key=first, temperature=0)
+            answer = await ask_way(child, way, text, key=second, headers=headers, temperature=0)
             if _is_hit(answer):
                 leaks.append(text)
 
         await at_once(8, [once(number) for number in range(count)])
-        own = await ask_way(child, way, "between tenants 0", key=keys[0], temperature=0)
+        own = await ask_way(child, way, "between tenants 0", key=first, temperature=0)
     measured = f"{len(leaks)} of {count} served"
     if leaks and way.route.cache is not None and way.route.cache.scope == "global":
         return partial(measured, "scope: global shares answers between tenants, as this policy asks", "scope: tenant")
@@ -223,23 +221,21 @@ async def _all_at_once(address: Address, way: Way, text: str, count: int, *, lea
 
 async def timing(bench: Bench) -> Outcome:
     """Another tenant cannot tell from times, dates or headers what was asked before."""
-    way = bench.subject.caching_way()
-    if way is None:
-        return _NO_CACHE
-    keys = way.tenants()
-    if len(keys) < 2:
-        return skipped("this policy has one tenant", "give keys a `tenant` where callers must not share")
+    found = _two_tenants(bench)
+    if isinstance(found, Outcome):
+        return found
+    way, first, second = found
     count = bench.count(40, 300)
     for upstream in bench.own.values():
         upstream.usual = Lie(first_s=0.004)
     async with bench.gateway() as child:
         url = f"http://{child.address.host}:{child.address.port}"
-        first, second = (AuditClient(url, key.secret, way.model, stream=True) for key in keys[:2])
+        asking, probing = (AuditClient(url, key.secret, way.model, stream=True) for key in (first, second))
         try:
-            signs = await asyncio.to_thread(look_for_signs, first, second, count, Random(1), lambda done, total: None)
+            signs = await asyncio.to_thread(look_for_signs, asking, probing, count, Random(1), lambda done, total: None)
         finally:
-            first.close()
-            second.close()
+            asking.close()
+            probing.close()
     worst = max(signs, key=lambda sign: abs(sign.auc.value - 0.5))
     measured = f"AUC {worst.auc.value:.2f}, {worst.auc.lower:.2f} to {worst.auc.upper:.2f}"
     telling = [sign.name for sign in signs if sign.auc.tells(0.05)]
@@ -249,6 +245,17 @@ async def timing(bench: Bench) -> Outcome:
     if way.route.cache is not None and way.route.cache.scope == "global" and way.route.cache.pacing == "off":
         return partial(measured, f"{reason}, as scope: global does", "cache.pacing: recorded, or scope: tenant")
     return failed(measured, reason, "slipstream audit timing shows more")
+
+
+def _two_tenants(bench: Bench) -> tuple[Way, Key, Key] | Outcome:
+    """The route with a cache and keys of two tenants that it takes; without these, why nothing is tried."""
+    way = bench.subject.caching_way()
+    if way is None:
+        return _NO_CACHE
+    keys = way.tenants()
+    if len(keys) < 2:
+        return skipped("this policy has one tenant", "give keys a `tenant` where callers must not share")
+    return way, keys[0], keys[1]
 
 
 def _is_hit(answer: Answer) -> bool:

@@ -58,8 +58,9 @@ class LyingRedis:
                     words = await _command(reader)
                     self.num_commands += 1
                     if self.mode == "silent":
-                        await asyncio.sleep(5)
-                    if self.mode == "cut":
+                        # Until the other side gives up.
+                        await reader.read()
+                    if self.mode in ("silent", "cut"):
                         break
                     writer.write(self._reply(words))
                     await writer.drain()

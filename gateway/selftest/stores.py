@@ -21,11 +21,9 @@ _STRANGE: tuple[Mode, ...] = ("damaged", "garbage", "honest")
 
 async def out_of_order(bench: Bench) -> Outcome:
     """Whatever is wrong with Redis: calls go on, nearly as fast, and the gateway stays ready."""
-    way = bench.subject.caching_way()
-    if way is None:
-        return skipped("no route of this policy has a cache")
-    if find_spec("redis") is None:
-        return skipped("the Redis client is not installed", "pip install 'slipstream-gateway[redis]'")
+    way = _way_to_redis(bench)
+    if isinstance(way, Outcome):
+        return way
     count = bench.count(8, 100)
     wrong: list[str] = []
     slow: list[float] = []
@@ -58,11 +56,9 @@ async def out_of_order(bench: Bench) -> Outcome:
 
 async def strange_entries(bench: Bench) -> Outcome:
     """Entries that were damaged, swapped, or are none: misses, and no error for the client."""
-    way = bench.subject.caching_way()
-    if way is None:
-        return skipped("no route of this policy has a cache")
-    if find_spec("redis") is None:
-        return skipped("the Redis client is not installed", "pip install 'slipstream-gateway[redis]'")
+    way = _way_to_redis(bench)
+    if isinstance(way, Outcome):
+        return way
     count = bench.count(5, 50)
     wrong: list[str] = []
     async with LyingRedis() as redis:
@@ -94,6 +90,16 @@ async def strange_entries(bench: Bench) -> Outcome:
     if not is_used:
         return partial(measured, "but good entries were not served either: the cache of this route does nothing here")
     return passed(measured)
+
+
+def _way_to_redis(bench: Bench) -> Way | Outcome:
+    """The route that could keep its answers in Redis; without one, why nothing is tried."""
+    way = bench.subject.caching_way()
+    if way is None:
+        return skipped("no route of this policy has a cache")
+    if find_spec("redis") is None:
+        return skipped("the Redis client is not installed", "pip install 'slipstream-gateway[redis]'")
+    return way
 
 
 def _with_redis(bench: Bench, redis: LyingRedis, way: Way) -> dict[str, object]:

@@ -14,7 +14,8 @@ from gateway.selftest.conduct import conduct
 from gateway.selftest.run import child_gateway
 from gateway.selftest.subject import copy_of
 from gateway.selftest.verdict import Outcome, Verdict
-from tests.support.naive_proxy import naive_proxy
+from tests.support.faulty_proxies import NeedsRedis, NeverGivesUp, RemembersByModel
+from tests.support.naive_proxy import NaiveProxy, naive_proxy, started
 
 
 async def outcome(wanted: str, folder: Path, start: Start) -> Outcome:
@@ -26,12 +27,25 @@ async def outcome(wanted: str, folder: Path, start: Start) -> Outcome:
     return results[0].outcome
 
 
-@pytest.mark.parametrize("wanted", ["1", "2", "4", "15", "18", "20", "24", "26", "27", "28", "29", "30"])
+_NAIVE = ("1", "2", "4", "5", "8", "9", "15", "18", "19", "20", "24", "25", "26", "27", "28", "29", "30", "35")
+_WITH_ONE_MORE_FAULT = {"7": NeverGivesUp, "10": NeedsRedis, "16": RemembersByModel, "17": RemembersByModel}
+
+
+@pytest.mark.parametrize("wanted", _NAIVE)
 async def test_check_of_a_naive_proxy_fails(wanted: str, tmp_path: Path) -> None:
     """A proxy that believes its upstream and remembers everything does not get through."""
     found = await outcome(wanted, tmp_path, naive_proxy)
 
     assert found.verdict is Verdict.FAIL
+    assert found.measured not in ("broke off", "no end"), found
+
+
+@pytest.mark.parametrize(("wanted", "kind"), _WITH_ONE_MORE_FAULT.items(), ids=_WITH_ONE_MORE_FAULT)
+async def test_check_of_a_proxy_with_its_fault_fails(wanted: str, kind: type[NaiveProxy], tmp_path: Path) -> None:
+    """A proxy with the very fault does not get through either."""
+    found = await outcome(wanted, tmp_path, started(kind))
+
+    assert found.verdict is Verdict.FAIL, found
     assert found.measured not in ("broke off", "no end"), found
 
 
