@@ -16,6 +16,10 @@ from backends.sse import EventBuffer, event_data, has_done
 from policies.resume.text import ToldText
 
 _ERROR = b'"error"'
+_MAX_HELD_BYTES = 1024**2
+_MAX_TOKENS = 1_000_000
+"""Beyond these somebody does not mean to be gone on with, or is no engine: the stream passes, and stays broken if it
+breaks."""
 
 
 class _Chunk(msgspec.Struct):
@@ -36,6 +40,7 @@ class Passed:
         self._text = ToldText(operation) if tells_text else None
         self._buffer = EventBuffer()
         self._held: list[bytes] = []
+        self._num_held = 0
         self._head = Resume()
         self._tokens: list[int] = []
         self._is_marked = False
@@ -57,7 +62,7 @@ class Passed:
     def broken(self, kind: Continues, takers: frozenset[str]) -> Broken | None:
         """The answer for somebody who goes on behind its tokens, or its text; None where it cannot be told so."""
         if kind == "tokens":
-            if not self._tokens or self._is_loose:
+            if not self._tokens or self._is_loose or len(self._tokens) > _MAX_TOKENS:
                 return None
             return Broken(begun=msgspec.structs.replace(self._head, tokens=tuple(self._tokens)), takers=takers)
         if self._text is None or not self._text.text:
@@ -68,6 +73,7 @@ class Passed:
         """What is fed from here on comes from whom `broken` was given to. What was held is told again by them."""
         self._buffer = EventBuffer()
         self._held.clear()
+        self._num_held = 0
         self.failure = None
         if kind == "tokens":
             # Who does not know how to go on would begin anew, under a head of its own.
@@ -82,7 +88,7 @@ class Passed:
         shown: list[bytes] = []
         for event in self._buffer.feed(piece):
             self._take(event, shown)
-        if not self._is_marked and self.failure is None:
+        if self.failure is None and (not self._is_marked or self._num_held > _MAX_HELD_BYTES):
             # Without tokens nothing can be told again, so nothing is gained by waiting.
             self._pass_on(shown)
         return b"".join(shown)
@@ -101,7 +107,8 @@ class Passed:
         if mark is not None:
             if not self._tokens:
                 self._head = msgspec.structs.replace(mark, tokens=())
-            self._tokens += mark.tokens
+            if len(self._tokens) <= _MAX_TOKENS:
+                self._tokens += mark.tokens
             self._is_marked = True
             self._pass_on(shown)
             self._is_loose = False
@@ -109,6 +116,7 @@ class Passed:
         if self._has_to_be_known or _ERROR in event:
             self._look_at(event)
         self._held.append(event)
+        self._num_held += len(event)
         if has_done(event):
             self._pass_on(shown)
 
@@ -138,3 +146,4 @@ class Passed:
             shown.append(event)
             self._is_loose = True
         self._held.clear()
+        self._num_held = 0

@@ -16,6 +16,8 @@ from backends.protocol import Call, Operation
 from backends.sse import DONE, encode_event, event_data
 
 _SILENT = frozenset({"role", "content"})
+_MAX_CHARS = 1024**2
+"""A longer answer is not kept for going on."""
 
 
 def can_be_text(call: Call) -> bool:
@@ -40,12 +42,13 @@ def _type_of(form: Any) -> Any:
 class ToldText:
     """What of an answer was passed on, as one text; `is_whole_story` until something was that is none."""
 
-    __slots__ = ("_head", "_operation", "_texts", "is_whole_story", "num_pieces")
+    __slots__ = ("_head", "_num_chars", "_operation", "_texts", "is_whole_story", "num_pieces")
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
         self._texts: list[str] = []
         self._head: dict[str, Any] = {}
+        self._num_chars = 0
         self.num_pieces = 0
         self.is_whole_story = True
 
@@ -56,6 +59,8 @@ class ToldText:
 
     def read(self, event: bytes) -> None:
         """An event that is passed on."""
+        if self._head and not self.is_whole_story:
+            return
         data = event_data(event)
         if data is None or data == DONE:
             return
@@ -87,7 +92,7 @@ class ToldText:
         delta = choice.get("delta") or {}
         if self._operation is Operation.COMPLETION:
             delta = {"content": choice.get("text")}
-        if not isinstance(delta, dict) or choice.get("finish_reason"):
+        if not self.is_whole_story or not isinstance(delta, dict) or choice.get("finish_reason"):
             self.is_whole_story = False
             return
         content = delta.get("content") or ""
@@ -96,6 +101,10 @@ class ToldText:
         elif content:
             self._texts.append(content)
             self.num_pieces += 1
+            self._num_chars += len(content)
+            self.is_whole_story &= self._num_chars <= _MAX_CHARS
+        if not self.is_whole_story:
+            self._texts.clear()
 
 
 def _says(choice: Mapping[str, Any], delta: Mapping[str, Any]) -> bool:
