@@ -29,6 +29,8 @@ class Fallbacks:
     def __init__(self) -> None:
         self._instead: dict[object, Config | None] = {}
         """By a launch's variant: the configuration that runs in place of its own, None where there is none."""
+        self._known: set[int] = set()
+        """Which kernels these are, by identity: the launches of others are not looked at."""
         self._given_up: Counter[str] = Counter()
         self._num_twin_calls = 0
 
@@ -58,7 +60,7 @@ class Fallbacks:
 
         def runs(launch: Launch) -> bool:
             config: Config | None = launch.config
-            if self._instead:
+            if id(launch.kernel) in self._known:
                 config = self._instead.get(launch.variant, config)
             while config is not None:
                 try:
@@ -71,6 +73,7 @@ class Fallbacks:
                     name, is_deep = launch.kernel.__name__, found.has_too_many_stages and config.num_stages > 1
                     config = replace(config, num_stages=config.num_stages - 1) if is_deep else None
                     self._instead[launch.variant] = config
+                    self._known.add(id(launch.kernel))
                     if config is None:
                         self.note(
                             operation,
