@@ -1,9 +1,11 @@
 """How fast a model decodes in int8 beside busy processes on the same processors, against alone, in turns.
 
-    python -m tests.benchmarks.busy_neighbour [--neighbours 2] [--rounds 5] [--spinning]
+    python -m tests.benchmarks.busy_neighbour [--neighbours 2] [--rounds 15] [--spinning]
 
 `slipstream serve` serves a model of 77 million random weights; each round streams an answer alone and one beside
-processes that do nothing but count. --spinning gives OpenMP's threads back the wait that they have by themselves.
+processes that do nothing but count. A fair scheduler leaves the model's threads a part of the processors, which is
+printed: what they reach beside neighbours that are no worse than busy. Whatever else runs meanwhile is a neighbour too,
+also when the model is said to be alone. --spinning gives OpenMP's threads back the wait that they have by themselves.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +24,7 @@ from pathlib import Path
 from statistics import median
 
 from backends.engine.benchmark.made_model import make_model
+from gateway.processors import available_processors, threads_for
 from tests.support.faults import Figure, report
 from tests.support.gateway import start_gateway
 from tests.support.http_client import HttpClient, request_bytes
@@ -58,6 +62,10 @@ def _neighbours(count: int) -> Iterator[None]:
 
 async def _measure(given: argparse.Namespace, folder: Path) -> float:
     """The median over the rounds of beside over alone."""
+    processors = available_processors()
+    num_threads = threads_for(1, processors)
+    fair = min(1.0, processors / (num_threads + given.neighbours))
+    print(f"{num_threads} of {processors} processors' threads; fair share {fair:.2f}; load {os.getloadavg()[0]:.1f}")
     args = ("--model", str(folder), "--quantization", "int8", "--device", "cpu")
     environ = _SPINNING if given.spinning else {}
     ratios = []
@@ -76,7 +84,7 @@ def main() -> int:
     """Measure and print."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--neighbours", type=int, default=2, help="busy processes (default 2)")
-    options.add_argument("--rounds", type=int, default=5, help="answers alone, and beside (default 5)")
+    options.add_argument("--rounds", type=int, default=15, help="answers alone, and beside (default 15)")
     options.add_argument("--tokens", type=int, default=96, help="tokens of each answer (default 96)")
     options.add_argument("--spinning", action="store_true", help="with OpenMP's own wait, to see what it costs")
     given = options.parse_args()
