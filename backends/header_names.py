@@ -32,7 +32,7 @@ _GUARDED = re.compile(
 class HeaderNames:
     """Names of fields, in any case. Immutable."""
 
-    __slots__ = ("_globs", "_is_every", "_match", "_names", "_replaced", "_travelling")
+    __slots__ = ("_globs", "_is_every", "_is_listed", "_match", "_names", "_replaced", "_travelling")
 
     def __init__(self, names: Iterable[str] = (), *, replaced: Iterable[bytes] = (), is_every: bool = False) -> None:
         """`replaced` are fields that the backend sets itself: a client's of that name is not taken, nor one whose name
@@ -43,16 +43,19 @@ class HeaderNames:
         self._replaced = frozenset(map(_twin, replaced))
         self._globs = frozenset(name for name in listed if "*" in name)
         self._match = re.compile("|".join(map(translate, sorted(self._globs)))).match if self._globs else None
+        self._is_listed = not is_every and not self._globs
         self._names = self._unreplaced(name.encode("latin-1") for name in listed - self._globs)
         self._travelling = self._names | self._unreplaced(TRACE_HEADERS)
 
     def taken(self, fields: Fields) -> list[tuple[bytes, bytes]]:
         """Those of a client's fields that can change an answer."""
-        return self._select(fields, self._names)
+        names = self._names
+        return [field for field in fields if field[0] in names] if self._is_listed else self._select(fields, names)
 
     def travelling(self, fields: Fields) -> list[tuple[bytes, bytes]]:
         """Those of a client's fields that go upstream: what is taken, and where the call belongs in a trace."""
-        return self._select(fields, self._travelling)
+        names = self._travelling
+        return [field for field in fields if field[0] in names] if self._is_listed else self._select(fields, names)
 
     def __or__(self, other: HeaderNames) -> HeaderNames:
         """What either takes."""
@@ -68,8 +71,6 @@ class HeaderNames:
     def _select(self, fields: Fields, names: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
         if self._is_every:
             return list(fields)
-        if self._match is None:
-            return [field for field in fields if field[0] in names]
         return [field for field in fields if field[0] in names or self._is_matched(field[0])]
 
     def _is_matched(self, name: bytes) -> bool:

@@ -98,59 +98,37 @@ class SemanticFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     similarity: float | None = None
 
 
-class Facts:
+class Facts(msgspec.Struct, eq=False):
     """What was learned on the way of one call; every stage writes its own fields, the edge reads them once.
 
     It travels with the call and not with the reply, so that a call that fails keeps them too.
     Times are seconds of the call's clock (monotonic).
     """
 
-    __slots__ = (
-        "asked_routes",
-        "attempts",
-        "backend",
-        "cache",
-        "cache_age_s",
-        "conceal",
-        "fallback_route",
-        "first_token_at",
-        "may_quote",
-        "resumed",
-        "semantic",
-        "sent_at",
-        "stopwatch",
-        "stream_end",
-        "upstream_model",
-        "upstream_request_id",
-        "usage",
-        "waited_s",
-    )
-
-    def __init__(self) -> None:
-        self.attempts = 0
-        # Routes a fallback has sent the call to: no route is asked twice, however stacks are nested.
-        self.asked_routes: set[str] | None = None
-        self.backend: str | None = None
-        self.upstream_model: str | None = None
-        self.cache: CacheOutcome | None = None
-        self.cache_age_s: float | None = None
-        # Takes out of an error what its client must not see; who shows words of an upstream's error asks it first.
-        self.conceal: Callable[[bytes], bytes] | None = None
-        # A stream has said that it failed, or is not read: what passes from now on is to be concealed.
-        self.may_quote = False
-        # Where the stream broke off and what was done about it; a route that asks for that fills it.
-        self.resumed: list[Resumed] | None = None
-        self.fallback_route: str | None = None
-        self.semantic: SemanticFacts | None = None
-        self.sent_at: float | None = None
-        self.first_token_at: float | None = None
-        # Only where a route hides from clients what was stored: its caches keep the time of answers with them.
-        self.stopwatch: Stopwatch | None = None
-        self.stream_end: StreamEnd | None = None
-        self.upstream_request_id: str | None = None
-        self.usage: Usage | None = None
-        # In front of backends that had no room; None where nobody lets calls wait.
-        self.waited_s: float | None = None
+    attempts: int = 0
+    asked_routes: set[str] | None = None
+    """Routes a fallback has sent the call to: no route is asked twice, however stacks are nested."""
+    backend: str | None = None
+    upstream_model: str | None = None
+    cache: CacheOutcome | None = None
+    cache_age_s: float | None = None
+    conceal: Callable[[bytes], bytes] | None = None
+    """Takes out of an error what its client must not see; who shows words of an upstream's error asks it first."""
+    may_quote: bool = False
+    """A stream has said that it failed, or is not read: what passes from now on is to be concealed."""
+    resumed: list[Resumed] | None = None
+    """Where the stream broke off and what was done about it; a route that asks for that fills it."""
+    fallback_route: str | None = None
+    semantic: SemanticFacts | None = None
+    sent_at: float | None = None
+    first_token_at: float | None = None
+    stopwatch: Stopwatch | None = None
+    """Only where a route hides from clients what was stored: its caches keep the time of answers with them."""
+    stream_end: StreamEnd | None = None
+    upstream_request_id: str | None = None
+    usage: Usage | None = None
+    waited_s: float | None = None
+    """In front of backends that had no room; None where nobody lets calls wait."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,11 +50,8 @@ class Keyring:
             principal = Principal(key.name, key.tenant, covered, key.admin, Priority[key.priority.upper()])
             self._principals[_digest(key.key.get_secret_value().encode("utf-8"))] = principal
             self._by_name.setdefault((key.name, key.tenant), principal)
-
-    @property
-    def is_open(self) -> bool:
+        self.is_open = not self._principals
         """Whether anybody may call."""
-        return not self._principals
 
     def authenticate(self, credentials: bytes | None) -> Principal:
         """The caller behind an `authorization` value or a bare key.

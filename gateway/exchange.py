@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import msgspec
+
 from backends.clock import Clock
 from backends.protocol import Facts, Operation, Slo
 from gateway.access_log import AccessLog, Line
@@ -22,46 +24,27 @@ _BYTES_PER_TOKEN = 4
 _MAX_SAID_CHARS = 256
 
 
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """The record of one request; the endpoint fills it in, the observer reads it once. Times are monotonic seconds.
 
     `error_code` says why the gateway itself refused or broke off; it stays None for an upstream's own error answers.
     """
 
-    __slots__ = (
-        "error_code",
-        "facts",
-        "finished_at",
-        "held_body",
-        "model",
-        "model_label",
-        "operation",
-        "principal",
-        "request_bytes",
-        "request_id",
-        "route",
-        "slo",
-        "started_at",
-        "status",
-        "stream",
-    )
-
-    def __init__(self, operation: Operation, started_at: float) -> None:
-        self.operation = operation
-        self.started_at = started_at
-        self.finished_at = started_at
-        self.request_id = ""
-        self.principal: Principal = ANONYMOUS
-        self.model = ""
-        self.model_label = OTHER
-        self.route = OTHER
-        self.slo: Slo | None = None
-        self.request_bytes = 0
-        self.held_body: HeldBody | None = None
-        self.stream = False
-        self.facts = Facts()
-        self.status = 0
-        self.error_code: str | None = None
+    operation: Operation
+    started_at: float
+    finished_at: float = 0.0
+    request_id: str = ""
+    principal: Principal = ANONYMOUS
+    model: str = ""
+    model_label: str = OTHER
+    route: str = OTHER
+    slo: Slo | None = None
+    request_bytes: int = 0
+    held_body: HeldBody | None = None
+    stream: bool = False
+    facts: Facts = msgspec.field(default_factory=Facts)
+    status: int = 0
+    error_code: str | None = None
 
 
 class Observer:
@@ -129,17 +112,7 @@ class Observer:
                 self.failures.note(error)
 
     def _tell(self, exchange: Exchange, wall_offset_s: float) -> None:
-        outcome = None
-        if exchange.slo is not None:
-            outcome = slo_outcome(
-                exchange.slo,
-                exchange.facts,
-                status=exchange.status,
-                error_code=exchange.error_code,
-                started_at=exchange.started_at,
-                finished_at=exchange.finished_at,
-                prompt_tokens=exchange.request_bytes // _BYTES_PER_TOKEN,
-            )
+        outcome = None if exchange.slo is None else _outcome(exchange, exchange.slo)
         self._count(exchange, outcome)
         if self._log is not None:
             line = _line(exchange, wall_offset_s)
@@ -164,6 +137,18 @@ class Observer:
             self._metrics.fallbacks.labels(exchange.route, facts.fallback_route).inc()
         if exchange.error_code is not None:
             self._metrics.errors.labels(exchange.route, exchange.error_code).inc()
+
+
+def _outcome(exchange: Exchange, slo: Slo) -> SloOutcome | None:
+    return slo_outcome(
+        slo,
+        exchange.facts,
+        status=exchange.status,
+        error_code=exchange.error_code,
+        started_at=exchange.started_at,
+        finished_at=exchange.finished_at,
+        prompt_tokens=exchange.request_bytes // _BYTES_PER_TOKEN,
+    )
 
 
 def bounded(text: str | None) -> str | None:
@@ -191,7 +176,8 @@ def _line(exchange: Exchange, wall_offset_s: float) -> Line:
         facts.usage,
     )
     line.error = exchange.error_code
-    line.upstream_request_id = bounded(facts.upstream_request_id)
+    if facts.upstream_request_id is not None:
+        line.upstream_request_id = bounded(facts.upstream_request_id)
     line.semantic = facts.semantic
     if facts.waited_s:
         line.waited_ms = round(facts.waited_s * 1e3, 3)

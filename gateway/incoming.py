@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from io import BytesIO
 
+import msgspec
 from starlette.types import Message, Receive
 
 from backends.clock import Clock
@@ -18,67 +19,65 @@ from policies.admission.asked import ASKED_HEADERS
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
-class Incoming:
+_TAKEN = frozenset(
+    {
+        *(b"authorization", b"x-api-key", b"api-key", b"content-length", b"cache-control", b"connection"),
+        *(b"accept-encoding", b"origin", b"x-request-id", b"content-type", b"content-encoding"),
+    }
+)
+"""Fields that are acted on here, whether they travel or not."""
+
+
+class Incoming(msgspec.Struct, eq=False):
     """The head of a request: what is acted on here, and the fields that may travel upstream."""
 
-    __slots__ = (
-        "_authorization",
-        "accept_encoding",
-        "asked",
-        "cache_control",
-        "connection",
-        "content_encoding",
-        "content_length",
-        "content_type",
-        "credentials",
-        "forwarded",
-        "origin",
-        "request_id",
-    )
+    headers: Iterable[tuple[bytes, bytes]]
+    """As they came, names in lower case."""
+    _authorization: bytes | None = None
+    credentials: bytes | None = None
+    """None where there are none, empty where there are several that differ."""
+    request_id: bytes = b""
+    content_length: int = 0
+    content_type: bytes = b""
+    content_encoding: bytes = b""
+    accept_encoding: bytes = b""
+    cache_control: str = ""
+    origin: bytes = b""
+    connection: bytes = b""
+    asked: Headers = []
+    """What the caller says of its own urgency; among `forwarded` too, for a route without limits passes it on."""
+    forwarded: Headers = []
 
-    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        self._authorization: bytes | None = None
-        self.credentials: bytes | None = None
-        """None where there are none, empty where there are several that differ."""
-        self.request_id = b""
-        self.content_length = 0
-        self.content_type = b""
-        self.content_encoding = b""
-        self.accept_encoding = b""
-        self.cache_control = ""
-        self.origin = b""
-        self.connection = b""
-        self.asked: Headers = []
-        """What the caller says of its own urgency; among `forwarded` too, for a route without limits passes it on."""
-        self.forwarded: Headers = []
-        for field in headers:
+    def __post_init__(self) -> None:
+        forwarded = self.forwarded
+        for field in self.headers:
             name = field[0]
-            if name in ENDS_HERE:
+            if name in _TAKEN:
                 self._take(name, field[1])
-                continue
-            self.forwarded.append(field)
-            if name == b"content-type":
-                self.content_type = field[1]
-            elif name == b"content-encoding":
-                self.content_encoding = field[1]
             elif name in ASKED_HEADERS:
                 self.asked.append(field)
+            if name not in ENDS_HERE:
+                forwarded.append(field)
         if self.connection:
-            self.forwarded = without_named(self.forwarded, self.connection)
+            self.forwarded = without_named(forwarded, self.connection)
             if self.content_encoding and all(name != b"content-encoding" for name, _ in self.forwarded):
                 self.content_encoding = b""
 
     def _take(self, name: bytes, value: bytes) -> None:
-        if name == b"authorization":
+        if name == b"content-type":
+            self.content_type = value
+        elif name == b"content-length":
+            # The server in front has checked that these are digits.
+            self.content_length = int(value)
+        elif name == b"authorization":
             # Of two different ones nobody knows which is meant: another reader on the way may have taken the first.
             self.credentials = value if self._authorization in (None, value) else b""
             self._authorization = value
         elif name in (b"x-api-key", b"api-key"):
             if self._authorization is None:
                 self.credentials = value if self.credentials in (None, value) else b""
-        elif name == b"content-length":
-            # The server in front has checked that these are digits.
-            self.content_length = int(value)
+        elif name == b"content-encoding":
+            self.content_encoding = value
         elif name == b"cache-control":
             text = value.decode("latin-1")
             self.cache_control = f"{self.cache_control},{text}" if self.cache_control else text

@@ -44,7 +44,8 @@ class Overdue:
     def release(self, task: Task) -> None:
         """The call is over. Safe to call twice."""
         self._watched.pop(task, None)
-        self._broken_off.discard(task)
+        if self._broken_off:
+            self._broken_off.discard(task)
 
     def error_for(self, task: Task) -> TotalTimeout | None:
         """Why that task was cancelled, if it was this; asked once, by who catches the cancellation."""

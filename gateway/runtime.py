@@ -66,6 +66,8 @@ class Stack:
     below: tuple[Stack, ...]
     """Those of other routes that it asks."""
     operations: frozenset[Operation]
+    passes_on: bool
+    """Whether one of them is that of calls that only pass through."""
     passes: PassRules
     """Which calls go on without being understood here."""
     batches: EmbeddingBatches | None = None

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from backends.clock import Clock
-from backends.protocol import Backend, Timeouts
+from backends.protocol import Backend, Operation, Timeouts
 from gateway.runtime import Stack
 from policies.admission.admission import Admission
 from policies.batching.embeddings import EmbeddingBatches
@@ -145,6 +145,7 @@ class Stacks(Mapping[str, Stack]):
         if route.fallbacks is not None:
             targets = [Target(name, stacks[name].backend, stacks[name].timeouts) for name in route.fallbacks.routes]
             backend = Fallback(backend, targets, route.fallbacks.on, clock)
+        operations = backend.capabilities.operations
         return Stack(
             policy=route,
             backend=backend,
@@ -153,7 +154,8 @@ class Stacks(Mapping[str, Stack]):
             pool=pool,
             below=tuple(stacks[name] for name in _routes_below(route)),
             batches=batches,
-            operations=backend.capabilities.operations,
+            operations=operations,
+            passes_on=Operation.PASSTHROUGH in operations,
             slo=route.slo.limits if route.slo is not None else None,
             passes=PassRules(route.passthrough, is_shared=self._is_shared),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from backends.protocol import CacheOutcome, Facts, Operation
 from backends.stream import StreamEnd
@@ -21,6 +21,7 @@ from gateway.pool_metrics import PoolMetrics
 from gateway.routing_metrics import RoutingMetrics
 from gateway.scaling_metrics import ScalingMetrics
 from gateway.semantic_metrics import SemanticMetrics
+from gateway.tallied_histogram import TalliedHistogram, Tally
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
@@ -41,8 +42,10 @@ class Metrics:
         def counter(name: str, meaning: str, *labels: str) -> Counter:
             return Counter(f"slipstream_{name}", meaning, labels, registry=registry)
 
-        def histogram(name: str, meaning: str, *labels: str, buckets: tuple[float, ...] = SECONDS_BUCKETS) -> Histogram:
-            return Histogram(f"slipstream_{name}", meaning, labels, buckets=buckets, registry=registry)
+        def histogram(
+            name: str, meaning: str, *labels: str, buckets: tuple[float, ...] = SECONDS_BUCKETS
+        ) -> TalliedHistogram:
+            return TalliedHistogram(f"slipstream_{name}", meaning, labels, buckets=buckets, registry=registry)
 
         def gauge(name: str, meaning: str, *labels: str, workers: _AcrossWorkers = "livesum") -> Gauge:
             return Gauge(f"slipstream_{name}", meaning, labels, registry=registry, multiprocess_mode=workers)
@@ -95,7 +98,7 @@ class RouteMetrics:
     """What one (route, operation, model) has done since the last `flush`, in plain numbers.
 
     A counter of prometheus_client takes a lock for every step, which would be a tenth of a request's whole cost;
-    here a request adds to integers, and the counters get the sums when somebody looks. Histograms are observed at once.
+    here a request adds to integers, and the counters and histograms get the sums when somebody looks.
     """
 
     __slots__ = (
@@ -109,16 +112,14 @@ class RouteMetrics:
         "_saved",
         "_statuses",
         "_used",
-        "_wait",
     )
 
     def __init__(self, metrics: Metrics, route: str, operation: Operation, model: str) -> None:
         self._metrics = metrics
         self._labels = labels = (route, operation.value, model)
-        self._duration = metrics.duration.labels(*labels)
-        self._first_token: Histogram | None = None
-        self._overhead: Histogram | None = None
-        self._wait: Histogram | None = None
+        self._duration = Tally(metrics.duration, labels, SECONDS_BUCKETS)
+        self._first_token = Tally(metrics.first_token, labels, SECONDS_BUCKETS)
+        self._overhead = Tally(metrics.overhead, (route,), OVERHEAD_BUCKETS)
         self._statuses: dict[int, int] = {}
         self._used = [0, 0, 0]
         self._saved = [0, 0, 0]
@@ -128,34 +129,25 @@ class RouteMetrics:
     def count(self, status: int, facts: Facts, started_at: float, now: float, *, stream: bool) -> None:
         """One finished request; times in seconds. Raises: ValueError, having counted nothing, where tokens are none."""
         usage = facts.usage
-        if usage is not None and not (
-            0 <= usage.prompt_tokens < _MAX_TOKENS
-            and 0 <= usage.completion_tokens < _MAX_TOKENS
-            and 0 <= usage.cached_tokens < _MAX_TOKENS
-        ):
-            raise ValueError("numbers of tokens that cannot be")
-        self._statuses[status] = self._statuses.get(status, 0) + 1
-        self._duration.observe(now - started_at)
-        if facts.sent_at is not None:
-            if self._overhead is None:
-                self._overhead = self._metrics.overhead.labels(self._labels[0])
-            self._overhead.observe(facts.sent_at - started_at)
-        if stream:
-            if facts.first_token_at is not None:
-                if self._first_token is None:
-                    self._first_token = self._metrics.first_token.labels(*self._labels)
-                self._first_token.observe(facts.first_token_at - started_at)
-            if facts.stream_end is not None:
-                self._ends[facts.stream_end] = self._ends.get(facts.stream_end, 0) + 1
         if usage is not None:
+            # All three at once: the bits of one that is negative, or too large, are in this too.
+            if not 0 <= (usage.prompt_tokens | usage.completion_tokens | usage.cached_tokens) < _MAX_TOKENS:
+                raise ValueError("numbers of tokens that cannot be")
             counted = self._saved if facts.cache in _SAVED else self._used
             counted[0] += usage.prompt_tokens
             counted[1] += usage.completion_tokens
             counted[2] += usage.cached_tokens
+        self._statuses[status] = self._statuses.get(status, 0) + 1
+        self._duration.observe(now - started_at)
+        if facts.sent_at is not None:
+            self._overhead.observe(facts.sent_at - started_at)
+        if stream:
+            if facts.first_token_at is not None:
+                self._first_token.observe(facts.first_token_at - started_at)
+            if facts.stream_end is not None:
+                self._ends[facts.stream_end] = self._ends.get(facts.stream_end, 0) + 1
         if facts.waited_s:
-            if self._wait is None:
-                self._wait = self._metrics.admission.wait.labels(self._labels[0])
-            self._wait.observe(facts.waited_s)
+            self._metrics.admission.wait.labels(self._labels[0]).observe(facts.waited_s)
         if facts.cache is not None:
             self._cache[facts.cache] = self._cache.get(facts.cache, 0) + 1
 
@@ -180,6 +172,8 @@ class RouteMetrics:
             metrics.cache_lookups.labels(route, layer, outcome.value).inc(number)
         for how, number in self._ends.items():
             metrics.stream_ends.labels(route, how.value).inc(number)
+        for tally in (self._duration, self._overhead, self._first_token):
+            tally.flush()
         self._statuses.clear()
         self._cache.clear()
         self._ends.clear()

@@ -67,9 +67,17 @@ class RouteMatcher:
         self._by_glob = GlobMap(self._of_glob)
         self._for_any = index_rules(for_any)
         self._first_for_any = for_any[0].order if for_any else self._end
+        self._at_once = {
+            model: rules[0].route
+            for model, rules in by_model.items()
+            if rules[0].is_plain and rules[0].order < self._first_open
+        }
+        """Of models whose first route takes every call for them: nothing but the model is to be looked at."""
 
     def match(self, *, model: str, path: str, headers: Fields, key: str, tenant: str) -> RoutePolicy | None:
         """The first route that takes the call, or None. `path` is below the API root; `key` and `tenant` are names."""
+        if (route := self._at_once.get(model)) is not None:
+            return route
         best = None
         before = self._end
         if model:

@@ -373,9 +373,9 @@ class HttpExchange:
         """The head is whole."""
         status = self._parser.get_status_code()
         fields, self._fields = self._fields, []
-        if status == 101 or not 100 <= status <= 599:
-            raise _RefusedError(f"status {status}, which was not asked for")
-        if status < 200:
+        if not 200 <= status <= 599:
+            if status == 101 or not 100 <= status < 200:
+                raise _RefusedError(f"status {status}, which was not asked for")
             return
         # What was read with the head may be body.
         if self._framing_bytes > MAX_FRAMING_BYTES and sum(len(n) + len(v) + 4 for n, v in fields) > MAX_FRAMING_BYTES:

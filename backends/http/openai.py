@@ -266,9 +266,12 @@ class OpenAIBackend:
         status = exchange.status
         upstream_headers = self._redactor.answer_fields(exchange.headers)
         content_type = b""
+        is_coded = False
         for name, value in upstream_headers:
             if name == b"content-type":
                 content_type = value
+            elif name == b"content-encoding":
+                is_coded = True
             elif name == b"x-request-id":
                 call.facts.upstream_request_id = value[:MAX_TEXT_CHARS].decode("latin-1")
         headers = end_to_end(upstream_headers)
@@ -285,12 +288,14 @@ class OpenAIBackend:
             return Reply(status, headers, stream=Stream(exchange))
         if b"json" not in content_type:
             headers = called_json(headers)
-        return await self._whole_reply(call, exchange, headers, held)
+        return await self._whole_reply(call, exchange, headers, held, is_coded=is_coded)
 
-    async def _whole_reply(self, call: Call, exchange: Exchange, headers: Headers, held: HeldAnswer) -> Reply:
+    async def _whole_reply(
+        self, call: Call, exchange: Exchange, headers: Headers, held: HeldAnswer, *, is_coded: bool
+    ) -> Reply:
         body = await exchange.body(self._config.max_answer, held)
         call.facts.first_token_at = self._clock.now()
-        if any(name == b"content-encoding" for name, _ in headers):
+        if is_coded:
             return Reply(exchange.status, headers, body=body)
         try:
             answer = _read_answer(body)

@@ -72,6 +72,8 @@ class Endpoint:
         self._operation = operation
         self._path = path
         self._custody = Custody(core.owners, core.clock)
+        self._passes = operation is Operation.PASSTHROUGH
+        self._may_keep = operation in _KEPT
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; never raises but for cancellation from outside."""
@@ -116,7 +118,7 @@ class Endpoint:
                 held.grow(len(raw))
         method: str = scope["method"]
         path, plain_path = (self._path, self._path) if self._path is not None else _paths_below_root(scope)
-        if self._operation is Operation.PASSTHROUGH:
+        if self._passes:
             asked = await _read_leniently(raw, incoming, plain_path)
         else:
             asked = self._read(raw, incoming)
@@ -125,7 +127,7 @@ class Endpoint:
         if asked.model in runtime.model_labels:
             exchange.model_label = asked.model
         placed = None
-        if self._operation is Operation.PASSTHROUGH:
+        if self._passes:
             if method not in METHODS:
                 raise MethodNotAllowed(f"{path} does not take {method}")
             placed = await self._custody.place(plain_path, runtime, principal)
@@ -191,12 +193,13 @@ class Endpoint:
 
     def _concerns_objects(self, asked: Asked, stack: Stack) -> tuple[bool, bool]:
         """Whether the call may name what an upstream keeps, and whether it may have something kept."""
-        if self._operation not in _KEPT or Operation.PASSTHROUGH not in stack.operations:
+        if not self._may_keep or not stack.passes_on:
             return False, False
-        if self._operation is not Operation.CHAT or asked.body is None:
+        body = asked.body
+        if body is None or self._operation is not Operation.CHAT:
             return True, True
         # Most chats do neither.
-        body, are_owned = asked.body, stack.passes.objects_are_owned
+        are_owned = stack.passes.objects_are_owned
         return are_owned and may_name_objects(body), bool(body.get("store") or (are_owned and body.get("audio")))
 
     async def _check(
@@ -204,7 +207,7 @@ class Endpoint:
     ) -> str:
         """The backend that keeps what the call is about, empty where it is free. Raises: as `Custody` does."""
         are_owned = stack.passes.objects_are_owned
-        if self._operation is Operation.PASSTHROUGH:
+        if self._passes:
             self._custody.check_path(method, path, stack, pinned)
             if are_owned and raw and not asked.is_read:
                 raise InvalidRequest(f"the body of {method} {path} cannot be read: send JSON, or a form")

@@ -21,7 +21,7 @@ from tests.benchmarks.turns import AnsweringUpstream, Client, Turn, connect, cpu
 from tests.support.gateway import Gateway, start_gateway
 
 _KEY = "sk-benchmark-0123456789"
-_POLICY = """\
+POLICY = """\
 version: 1
 backends:
   up: {{type: openai, base_url: "http://127.0.0.1:{port}/v1", api_key: "env:UPSTREAM_KEY"}}
@@ -36,8 +36,8 @@ routes:
     backends: [{{ref: up}}]
     cache: {{exact: {{ttl: 1h}}}}
 """
-_ENVIRON = {"GATEWAY_KEY": _KEY, "UPSTREAM_KEY": "sk-upstream"}
-_WAYS = {
+ENVIRON = {"GATEWAY_KEY": _KEY, "UPSTREAM_KEY": "sk-upstream", "SLIPSTREAM_RELOAD_INTERVAL": "1h"}
+WAYS = {
     "2 KB, whole": ("plain", 2_000, False),
     "50 KB, whole": ("plain", 50_000, False),
     "2 KB, streamed": ("plain", 2_000, True),
@@ -46,7 +46,9 @@ _WAYS = {
 _WARM_ROUNDS = 5
 
 
-def _request(model: str, num_bytes: int, *, stream: bool) -> bytes:
+def request_bytes(way: str) -> bytes:
+    """A request of one of the `WAYS`."""
+    model, num_bytes, stream = WAYS[way]
     content = ("some words of a prompt " * (num_bytes // 23))[:num_bytes]
     messages = [{"role": "user", "content": content}]
     raw = json.dumps({"model": model, "messages": messages, "temperature": 0.7, "stream": stream}).encode()
@@ -66,10 +68,10 @@ async def _cost_us(gateway: Gateway, clients: list[Client], request: bytes, size
 async def _measure(ours: Gateway, theirs: Gateway, rounds: int, size: int) -> dict[str, list[tuple[float, float]]]:
     """By way the microseconds of both, in every round; who goes first changes."""
     ours_clients, theirs_clients = await connect(ours.port), await connect(theirs.port)
-    took: dict[str, list[tuple[float, float]]] = {way: [] for way in _WAYS}
+    took: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     for number in range(rounds + _WARM_ROUNDS):
-        for way, (model, num_bytes, stream) in _WAYS.items():
-            request = _request(model, num_bytes, stream=stream)
+        for way in WAYS:
+            request = request_bytes(way)
             if number % 2:
                 mine = await _cost_us(ours, ours_clients, request, size)
                 other = await _cost_us(theirs, theirs_clients, request, size)
@@ -84,11 +86,11 @@ async def _measure(ours: Gateway, theirs: Gateway, rounds: int, size: int) -> di
 async def _compare(other: Path, rounds: int, size: int) -> dict[str, list[tuple[float, float]]]:
     async with await asyncio.get_running_loop().create_server(AnsweringUpstream, "127.0.0.1", 0) as server:
         stay_awake()
-        policy = _POLICY.format(port=server.sockets[0].getsockname()[1])
+        policy = POLICY.format(port=server.sockets[0].getsockname()[1])
         command = other / ".venv" / "bin" / "slipstream"
         async with (
-            start_gateway(policy, environ=_ENVIRON) as ours,
-            start_gateway(policy, environ=_ENVIRON, command=command) as theirs,
+            start_gateway(policy, environ=ENVIRON) as ours,
+            start_gateway(policy, environ=ENVIRON, command=command) as theirs,
         ):
             return await _measure(ours, theirs, rounds, size)
 
