@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from policies.pool.breaker import CircuitBreaker
+from policies.pool.crowd import MANY
 from policies.pool.demand import Demand
+from policies.pool.strides import Strides
 
 _Group = Sequence[tuple[int, int, CircuitBreaker]]
 _takes_part, _is_available = CircuitBreaker.takes_part, CircuitBreaker.is_available
@@ -25,7 +27,8 @@ class Balancer:
     """Smooth weighted round robin within the lowest priority that has an available member.
 
     Each turn every candidate earns its weight and the richest takes the call and pays what all earned, so that the
-    shares are exact over any full cycle and evenly spread within it. Members are named by their index.
+    shares are exact over any full cycle and evenly spread within it; among very many, `strides.py` sees to that.
+    Members are named by their index.
     """
 
     def __init__(self, shares: Sequence[Share], breakers: Sequence[CircuitBreaker]) -> None:
@@ -36,14 +39,20 @@ class Balancer:
             for priority in sorted({share.priority for share in in_rotation})
         ]
         self._credit = [0] * len(breakers)
+        self._strides = [Strides(group) if len(group) > MANY else None for group in self._groups]
 
     def choose(self, tried: Collection[int] = (), _demand: Demand | None = None) -> int | None:
         """The index of the member to ask; None if all are out of rotation or in `tried`. Turns look at no call."""
-        for group in self._groups:
+        for group, strides in zip(self._groups, self._strides, strict=True):
             # Where only members in a slow start are left, these will do.
-            chosen = self._richest(group, tried, _takes_part)
-            if chosen is None:
-                chosen = self._richest(group, tried, _is_available)
+            if strides is not None:
+                chosen = strides.next(tried, _takes_part)
+                if chosen is None:
+                    chosen = strides.next(tried, _is_available)
+            else:
+                chosen = self._richest(group, tried, _takes_part)
+                if chosen is None:
+                    chosen = self._richest(group, tried, _is_available)
             if chosen is not None:
                 return chosen
         return None
@@ -60,7 +69,7 @@ class Balancer:
         earned = 0
         chosen = None
         for index, weight, breaker in group:
-            # Who is settled is a candidate in any sense: no call for each of a thousand members.
+            # Who is settled is a candidate in any sense.
             if index in tried or not (breaker.is_settled or is_candidate(breaker)):
                 continue
             earned += weight

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 
 from policies.pool.balance import Share
 from policies.pool.breaker import CircuitBreaker
+from policies.pool.crowd import MANY, Crowd
 from policies.pool.demand import Demand
-from policies.pool.pick import Candidate, Picker, Price
+from policies.pool.pick import Candidate, Picker, Price, Sampler
 from policies.pool.replica import Replica
 
 
@@ -33,11 +34,17 @@ class LoadBalancer:
             ]
             for priority in sorted({share.priority for share in in_rotation})
         ]
+        self._sampler = picker if isinstance(picker, Sampler) else None
+        self._crowds = [
+            Crowd(group) if self._sampler is not None and len(group) > MANY else None for group in self._groups
+        ]
 
     def choose(self, tried: Collection[int], demand: Demand | None) -> int | None:
         """The index of the member to ask; None if all are out of rotation or in `tried`."""
         assert demand is not None, "a call is read before it is balanced by load"
-        for group in self._groups:
+        for group, crowd in zip(self._groups, self._crowds, strict=True):
+            if crowd is not None and (chosen := self._choose_of_many(crowd, tried, demand)) is not None:
+                return chosen.index
             candidates: Sequence[Candidate] = group
             for each in group:
                 if tried or not each.breaker.is_settled:
@@ -48,6 +55,14 @@ class LoadBalancer:
             if candidates:
                 return candidates[0].index
         return None
+
+    def _choose_of_many(self, crowd: Crowd, tried: Collection[int], demand: Demand) -> Candidate | None:
+        assert self._sampler is not None, "there are crowds only for it"
+
+        def may_take(each: Candidate) -> bool:
+            return each.index not in tried and (each.breaker.is_settled or each.breaker.takes_part())
+
+        return self._sampler.pick_of_many(crowd, demand, may_take)
 
     def retry_in_s(self) -> float | None:
         """Seconds until a member can be chosen again; None if none ever will be, all weights being 0."""

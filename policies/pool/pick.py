@@ -6,14 +6,15 @@ They choose among the members of one priority; `load_balance.py` says who those 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from random import Random
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from policies.pool.breaker import CircuitBreaker
+from policies.pool.crowd import Crowd, MayTake
 from policies.pool.demand import Demand
 from policies.pool.latency_model import Doubt
 from policies.pool.prefix_index import PrefixIndex
@@ -52,6 +53,14 @@ class Picker(Protocol):
 
     def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
         """One of the candidates, of which there are two or more."""
+
+
+@runtime_checkable
+class Sampler(Picker, Protocol):
+    """A way of choosing that need not look at all."""
+
+    def pick_of_many(self, crowd: Crowd, demand: Demand, may_take: MayTake) -> Candidate | None:
+        """One of those that may be taken; None where too few of those that were looked at may be."""
 
 
 class PickerCounters:
@@ -102,7 +111,12 @@ class PowerOfTwo:
         first = self._random.choices(candidates, weights)[0]
         others = [candidate for candidate in candidates if candidate is not first]
         second = self._random.choices(others, [candidate.weight for candidate in others])[0]
-        return min(first, second, key=lambda candidate: candidate.replica.in_flight.requests)
+        return _idler(first, second)
+
+    def pick_of_many(self, crowd: Crowd, demand: Demand, may_take: MayTake) -> Candidate | None:
+        """See `Sampler`."""
+        two = crowd.any_by_weight(2, self._random, may_take)
+        return _idler(*two) if len(two) == 2 else None
 
 
 class LeastTokens:
@@ -193,7 +207,7 @@ class PredictedCost:
     _MAX_OUTPUT = 512.0
     _DEGRADED = 8.0
     """What the cost of a degraded member counts: its first tokens come later than 4 to 10 times what was predicted."""
-    _MANY, _DEEPEST, _OTHERS = 64, 4, 4
+    _DEEPEST, _OTHERS = 4, 4
 
     def __init__(
         self, index: PrefixIndex, random: Random, counters: PickerCounters, *, eta: float = 2.0, gamma: float = 0.02
@@ -207,9 +221,26 @@ class PredictedCost:
 
     def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
         """One of those with the least."""
-        matched = demand.matched = self._index.match(demand.blocks)
-        if len(candidates) > self._MANY:
-            candidates = self._few(candidates, demand)
+        demand.matched = self._index.match(demand.blocks)
+        return self._best(candidates, demand, demand.matched)
+
+    def pick_of_many(self, crowd: Crowd, demand: Demand, may_take: MayTake) -> Candidate | None:
+        """The same of those that hold most of the prompt, and some at random; only of these is known what they hold."""
+        levels = self._index.levels(demand.blocks) if demand.blocks else []
+        few = crowd.deepest(levels, self._DEEPEST, may_take)
+        few += [each for each in crowd.any(self._OTHERS, self._random, may_take) if each not in few]
+        if len(few) < 2:
+            return None
+        demand.matched = {}
+        for each in few:
+            slot = each.replica.slot
+            for slots, depth in levels:
+                if slots >> slot & 1:
+                    demand.matched[slot] = depth
+                    break
+        return self._best(few, demand, demand.matched)
+
+    def _best(self, candidates: Sequence[Candidate], demand: Demand, matched: Mapping[int, int]) -> Candidate:
         tokens, ends, eta, read_s = demand.tokens, demand.ends, self._eta, self._read_s
         costs = []
         for candidate in candidates:
@@ -250,12 +281,6 @@ class PredictedCost:
             costs.append(load.waiting_tokens + load.whole_tokens + own * uncached)
         return least(candidates, costs, demand, self._random)
 
-    def _few(self, candidates: Sequence[Candidate], demand: Demand) -> Sequence[Candidate]:
-        """Those that hold most of the prompt, and some at random."""
-        depths = demand.matched or {}
-        by_depth = sorted(candidates, key=lambda candidate: -depths.get(candidate.replica.slot, 0))
-        return by_depth[: self._DEEPEST] + self._random.sample(by_depth[self._DEEPEST :], self._OTHERS)
-
 
 class Turns:
     """Lets a member that was passed over 256 times in a row, and is idle, take a call: how else would anybody learn
@@ -280,6 +305,11 @@ class Turns:
         self.decisions += 1
         self._taken_at[chosen.index] = self.decisions
         return chosen
+
+
+def _idler(first: Candidate, second: Candidate) -> Candidate:
+    """That with fewer attempts in flight."""
+    return min(first, second, key=lambda candidate: candidate.replica.in_flight.requests)
 
 
 def tokens_ahead(replica: Replica) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 
 class PrefixIndex:
@@ -21,10 +22,12 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
         self._caches: dict[int, _Cache] = {}
+        self._free: list[int] = []
 
     def add(self, capacity_tokens: int) -> int:
         """The slot of a new replica whose cache holds so many tokens."""
-        slot = next(slot for slot in range(len(self._caches) + 1) if slot not in self._caches)
+        # Low ones first: slots are bits of numbers.
+        slot = heappop(self._free) if self._free else len(self._caches)
         self._caches[slot] = _Cache(capacity_tokens)
         return slot
 
@@ -32,6 +35,7 @@ class PrefixIndex:
         """Forget a replica; its slot may be given to another."""
         self.clear(slot)
         del self._caches[slot]
+        heappush(self._free, slot)
 
     def resize(self, slot: int, capacity_tokens: int) -> None:
         """The replica's cache holds so many tokens now."""
@@ -64,6 +68,23 @@ class PrefixIndex:
             depths[lowest.bit_length() - 1] = depth
             alive ^= lowest
         return depths
+
+    def levels(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
+        """The same for very many replicas: bits of the slots that hold at least so many blocks, the most first."""
+        holders = self._holders
+        found: list[tuple[int, int]] = []
+        alive = -1
+        for depth, block in enumerate(blocks):
+            here = holders.get(block, 0) & alive
+            if here != alive:
+                if depth:
+                    found.append((alive, depth))
+                alive = here
+                if not here:
+                    break
+        if alive > 0:
+            found.append((alive, len(blocks)))
+        return found[::-1]
 
     def store(self, slot: int, blocks: Sequence[int], ends: Sequence[int]) -> None:
         """The replica has been sent these blocks, and uses them until their `release`.
