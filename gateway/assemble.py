@@ -117,13 +117,24 @@ class Prepared:
     keyring: Keyring
     matcher: RouteMatcher
     model_labels: frozenset[str]
+    is_watched: bool
+    """Whether something depends on what backends have in hand."""
+    has_semantic: bool
+    """Whether a route asks the semantic cache."""
 
 
 def prepare(loaded: LoadedPolicy) -> Prepared:
     """The part of assembling that touches nothing that lives, and may be done in any thread."""
     routes = loaded.policy.routes
     labels = frozenset(name for route in routes for name in route.match.models if not is_glob(name))
-    return Prepared(loaded, Keyring(loaded.policy.keys), RouteMatcher(routes), labels)
+    return Prepared(
+        loaded,
+        Keyring(loaded.policy.keys),
+        RouteMatcher(routes),
+        labels,
+        is_watched=any(map(is_watched, routes)),
+        has_semantic=any(map(has_semantic, routes)),
+    )
 
 
 def assemble(
@@ -173,9 +184,10 @@ def assemble_in_steps(
         yield
     if check is not None:
         check(loaded, leaves)
-    semantics = _semantics(loaded, clock, previous)
+    yield
+    semantics = _semantics(loaded, clock, previous) if prepared.has_semantic else None
     texts = _engine_texts(leaves, previous)
-    fleet = _fleet(loaded, leaves, clock, previous, seed, texts=texts)
+    fleet = _fleet(loaded, leaves, clock, previous, seed, texts=texts) if prepared.is_watched else None
     try:
         yield
         feeds = _kv_feeds(leaves, fleet, texts, clock, previous)
@@ -233,10 +245,8 @@ def _fleet(
     seed: int | None,
     *,
     texts: Mapping[str, EngineText],
-) -> Fleet | None:
+) -> Fleet:
     routes = loaded.policy.routes
-    if not any(is_watched(route) for route in routes):
-        return None
     known = previous.fleet if previous is not None else None
     folder = loaded.policy.stores.state
     return Fleet(routes, leaves, clock, random=Random(seed), folder=folder, previous=known, texts=texts)
@@ -301,9 +311,7 @@ def _prober(leaves: Mapping[str, Backend], pools: Sequence[Pool], clock: Clock, 
     return Prober(patients, clock, Random(seed)) if patients else None
 
 
-def _semantics(loaded: LoadedPolicy, clock: Clock, previous: Runtime | None) -> Semantics | None:
-    if not any(has_semantic(route) for route in loaded.policy.routes):
-        return None
+def _semantics(loaded: LoadedPolicy, clock: Clock, previous: Runtime | None) -> Semantics:
     try:
         from policies.cache.semantic.build import Semantics
     except ImportError as error:

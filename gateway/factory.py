@@ -38,7 +38,7 @@ from gateway.slices import Slices
 from gateway.telemetry import Metrics
 from gateway.tracing import otlp_tracer
 from policies.load import LoadedPolicy, check_source
-from policies.locate import Document
+from policies.locate import Document, dissolve
 from policies.sources import PolicyFiles
 
 
@@ -70,6 +70,7 @@ def _policy_file(settings: Settings) -> Path:
 
 def _without_text(loaded: LoadedPolicy) -> LoadedPolicy:
     """Without what the files say, of which a gateway that serves has no use: there may be millions of values."""
+    dissolve(loaded.document)
     return replace(loaded, document=Document(None, {}, ()))
 
 

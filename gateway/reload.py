@@ -105,7 +105,9 @@ class Reloader:
         _logger.info("policy revision %s is in force (was %s)", new.revision, old.revision)
 
     async def _close_idle(self) -> None:
-        for runtime in [runtime for runtime in self._retired if runtime.in_flight == 0]:
+        idle = [runtime for runtime in self._retired if runtime.in_flight == 0]
+        while idle:
+            runtime = idle.pop()
             others = {self._core.runtime, *self._retired} - {runtime}
             kept = {id(part) for other in others for part in _owned(other)}
             slices = Slices(self._core.clock)
@@ -115,6 +117,12 @@ class Reloader:
                     await slices.give_way()
             # Only now: what is cut short is done at the end.
             self._retired.discard(runtime)
+            # To free a long policy in one step would stop the loop; here its parts are the last to go.
+            parts: list[object] = [*runtime.loaded.policy.routes, *runtime.loaded.policy.keys]
+            del runtime, others
+            while parts:
+                parts.pop()
+                await slices.give_way()
 
 
 async def open_runtime(runtime: Runtime, previous: Runtime | None = None) -> None:

@@ -115,6 +115,19 @@ class Document:
         return value
 
 
+def dissolve(document: Document) -> None:
+    """Let go of what a document holds, one value after the other; it is of no use any more.
+
+    There may be millions, and to free them in one step would stop every other thread for as long.
+    """
+    for mapping in (document.lines, document.origins):
+        while isinstance(mapping, dict) and mapping:
+            mapping.popitem()
+    for section in document.data.values() if isinstance(document.data, dict) else ():
+        while isinstance(section, list) and section:
+            section.pop()
+
+
 def dotted(place: Place) -> str:
     """A place as people write it: `routes[0].timeouts.total`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
@@ -152,6 +165,10 @@ def _read(raw: bytes, starts: Mapping[str, int]) -> Document:
         raise _UnreadableError(f"this is not YAML: {' '.join(str(error).split())}") from error
     builder = _Builder(starts)
     data = builder.build(root, (), 0) if root is not None else None
+    for _, section in root.value if isinstance(root, yaml.MappingNode) else ():
+        # As in `dissolve`: its nodes go one by one.
+        while isinstance(section.value, list) and section.value:
+            section.value.pop()
     if data is None:
         raise _UnreadableError("the file is empty")
     return Document(data, builder.lines, tuple(builder.problems.values()), num_values=builder.num_nodes)

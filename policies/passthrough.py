@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fnmatch import translate
 
 from policies.conditions import below_root
@@ -42,7 +43,7 @@ _LISTS = tuple(f"GET {collection}" for collection in COLLECTIONS)
 
 
 class PassRules:
-    """One route's list, compiled."""
+    """One route's list, compiled when it is first asked."""
 
     def __init__(self, policy: PassthroughPolicy, *, is_shared: bool) -> None:
         """`is_shared`: the policy knows several tenants."""
@@ -51,10 +52,14 @@ class PassRules:
         patterns = [pattern for pattern in policy.allow if pattern != "defaults"]
         if len(patterns) < len(policy.allow):
             patterns += [*WITHOUT_STATE, *_OF_OBJECTS, *(() if is_shared else _LISTS)]
-        self._match = re.compile("|".join(_regex(pattern) for pattern in patterns) or r"(?!)").match
+        self._patterns = patterns
+        self._match: Callable[[str], object] | None = None
 
     def allows(self, method: str, path: str) -> bool:
         """Whether such a call passes; `path` is below the API root and decoded. HEAD is as good as GET."""
+        if self._match is None:
+            # Milliseconds, which only routes pay for on which something has passed.
+            self._match = re.compile("|".join(map(_regex, self._patterns)) or r"(?!)").match
         return self._match(f"{'GET' if method == 'HEAD' else method} {path}") is not None
 
 

@@ -11,8 +11,7 @@ import math
 import socket
 import ssl
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -77,12 +76,19 @@ class Sweeper:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
-        now = self._clock.now()
+        try:
+            self._sweep(iter(tuple(self.pools)), self._clock.now())
+        finally:
+            self._tick_again()
+
+    def _sweep(self, left: Iterator[OriginPool], now: float) -> None:
         # Every limit of every pool hangs on this: one that raises must end neither the others' sweep nor the next tick.
-        with ExitStack() as sweeps:
-            sweeps.callback(self._tick_again)
-            for pool in self.pools:
-                sweeps.callback(pool.sweep, now)
+        try:
+            for pool in left:
+                pool.sweep(now)
+        except BaseException:
+            self._sweep(left, now)
+            raise
 
     def _tick_again(self) -> None:
         if any(pool.is_busy for pool in self.pools):

@@ -353,3 +353,39 @@ def test_pick_among_very_many_looks_at_the_deepest_and_some_others() -> None:
     bench.replicas[77].begin(demand, 0.0).end()
 
     assert bench.send(4000, blocks) == 77
+
+
+@pytest.mark.parametrize("way", ["p2c", "predicted_cost"])
+@pytest.mark.parametrize("known", [None, 1.0], ids=["unknown", "known"])
+def test_pick_among_very_many_spreads_calls_over_all(way: str, known: float | None) -> None:
+    """Whoever has something in hand is avoided, though only a few are looked at."""
+    bench = Bench(way, [1] * 300, known=known)
+    sent = Counter(bench.send(1000) for _ in range(600))
+
+    assert len(sent) > 240
+    assert max(sent.values()) <= 8
+
+
+@pytest.mark.parametrize("way", ["p2c", "predicted_cost"])
+def test_pick_among_very_many_never_takes_who_is_out_or_tried(way: str) -> None:
+    """Also where nearly all are out, so that a look at a few finds nobody."""
+    bench = Bench(way, [1] * 300, known=1.0)
+    for breaker in bench.breakers[3:]:
+        breaker.fail(breaker.begin())
+    demand = Demand(1000, is_stream=True)
+
+    assert {bench.balancer.choose({0}, demand) for _ in range(40)} == {1, 2}
+    assert bench.balancer.choose({0, 1, 2}, demand) is None
+
+
+def test_pick_among_very_many_looks_at_holders_that_may_be_taken() -> None:
+    """Those that hold the prompt and are out do not stand for the others that hold it."""
+    bench = Bench("predicted_cost", [1] * 300, known=1.0)
+    blocks = list(range(60))
+    demand = Demand(4000, is_stream=True, blocks=blocks, ends=[64 * (place + 1) for place in range(60)])
+    for holder in (10, 11, 12, 13, 14, 200):
+        bench.replicas[holder].begin(demand, 0.0).end()
+    for holder in (10, 11, 12, 13, 14):
+        bench.breakers[holder].fail(bench.breakers[holder].begin())
+
+    assert bench.send(4000, blocks) == 200
