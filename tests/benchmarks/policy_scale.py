@@ -5,8 +5,8 @@
 
 CPU of a request is that of two gateways in processes of their own, one with many and one with one of each, asked in
 turns, some hundred requests at a time; what is told is the ratio, the median over all rounds. Starts are seconds of a
-process' CPU until it serves. A reload's figure is the longest that a live call waited while the policy grew from one
-route to many; the same calls without a reload, in the same run, stand beside it.
+process' CPU until it serves. A reload's figures are how long live calls waited while the policy grew from one route to
+many, and shrank again; the same calls without a reload, in turns in the same run, show what the machine does by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -120,8 +121,10 @@ async def _start_s(case: Case, folder: Path) -> float:
         return cpu_us(gateway.process.pid) / 1e6
 
 
-async def _longest_waits_ms(port: int, folder: Path, num_routes: int, num_keys: int) -> tuple[float, float]:
-    """Of a live call in a quiet second, and while a long policy takes over from a short one."""
+async def _waits_ms(
+    port: int, folder: Path, num_routes: int, num_keys: int, *, rounds: int, workers: int
+) -> dict[str, list[float]]:
+    """Of live calls in quiet seconds, while a long policy takes over from a short one, and the other way round."""
     secrets = folder / "secrets"
     secrets.mkdir()
     keys = [_key(at, secrets) for at in range(num_keys)]
@@ -129,30 +132,40 @@ async def _longest_waits_ms(port: int, folder: Path, num_routes: int, num_keys: 
     short = Case(_files(port, routes[:1], keys[:1]), "model-0", f"sk-{0:032}")
     long = Case(_files(port, routes, keys), "model-0", f"sk-{0:032}")
     path = _write(short, folder / "live")
-    async with start_gateway(None, args=[str(path)], environ={"SLIPSTREAM_RELOAD_INTERVAL": "200ms"}) as gateway:
+    included = [folder / "live" / name for name in long.files if name not in short.files]
+    waits: dict[str, list[float]] = {"quiet": [], "longer": [], "shorter": []}
+    args = [str(path), "--workers", str(workers)]
+    async with start_gateway(None, args=args, environ={"SLIPSTREAM_RELOAD_INTERVAL": "200ms"}) as gateway:
         clients = await connect(gateway.port)
         await Turn(long.request, 200).take(clients)
-        quiet_ms = await _longest_wait_ms(gateway, long, time.monotonic() + 3)
-        _write(long, folder / "live")
-        return quiet_ms, await _longest_wait_ms(gateway, long, None)
+        for _ in range(rounds):
+            waits["quiet"] += await _live(gateway, long, seconds=3)
+            _write(long, folder / "live")
+            waits["longer"] += await _live(gateway, long, num_reloads=workers)
+            for each in included:
+                each.unlink()
+            _write(short, folder / "live")
+            waits["shorter"] += await _live(gateway, long, num_reloads=workers)
+    return waits
 
 
-async def _longest_wait_ms(gateway: Gateway, case: Case, until: float | None) -> float:
-    """Until then, or until a reload is over and another second has passed."""
+async def _live(gateway: Gateway, case: Case, *, seconds: float = math.inf, num_reloads: int = 0) -> list[float]:
+    """The waits of calls one after the other, for so long, or until so many reloads and another second are over."""
     clients = await connect(gateway.port)
-    longest_ms = 0.0
+    until = time.monotonic() + seconds
+    waits: list[float] = []
     since = len(gateway.stderr)
-    while until is None or time.monotonic() < until:
+    while (now := time.monotonic()) < until:
         before = time.perf_counter()
         await Turn(case.request, 1).take(clients[:1])
-        longest_ms = max(longest_ms, (time.perf_counter() - before) * 1e3)
+        waits.append((time.perf_counter() - before) * 1e3)
         await asyncio.sleep(0.002)
-        if until is None and "is in force" in gateway.stderr[since:]:
-            until = time.monotonic() + 1
-    return longest_ms
+        if until == math.inf and gateway.stderr.count("is in force", since) >= num_reloads:
+            until = now + 1
+    return waits
 
 
-async def _measure(rounds: int, size: int, only: str, case: str) -> None:
+async def _measure(rounds: int, size: int, only: str, case: str, workers: int) -> None:
     loop = asyncio.get_running_loop()
     async with await loop.create_server(AnsweringUpstream, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
@@ -167,8 +180,12 @@ async def _measure(rounds: int, size: int, only: str, case: str) -> None:
                     )
                     print(f" (limit {limit_s} s)", flush=True)
             if "reload" in only:
-                quiet_ms, busy_ms = await _longest_waits_ms(port, folder, 10_000, 8_000)
-                print(f"longest wait of a live call: {quiet_ms:.0f} ms, during a reload {busy_ms:.0f} ms (limit 50 ms)")
+                waits = await _waits_ms(port, folder, 10_000, 8_000, rounds=3, workers=workers)
+                for what, those in waits.items():
+                    p999 = statistics.quantiles(those, n=1000)[-1]
+                    print(
+                        f"live calls, {what}: {len(those)}, p99.9 {p999:.1f} ms, worst {max(those):.1f} ms (limit 50)"
+                    )
             if "requests" in only:
                 stay_awake()
                 for title, (limit, make) in _cases(port, folder).items():
@@ -186,8 +203,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=320, help="requests a turn")
     parser.add_argument("--only", default="start reload requests", help="some of these words")
     parser.add_argument("--case", default="", help="of requests, only those with this in their name")
+    parser.add_argument("--workers", type=int, default=1, help="of the gateway that reloads")
     options = parser.parse_args()
-    asyncio.run(_measure(options.rounds, options.size, options.only, options.case))
+    asyncio.run(_measure(options.rounds, options.size, options.only, options.case, options.workers))
 
 
 if __name__ == "__main__":
