@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Balancers:
-    """Made at the beginning for all operations, and for pinned calls when the first one comes."""
+    """Each is made when the first call for it comes: of a thousand members that takes milliseconds."""
 
     def __init__(self, members: Sequence[Member], breakers: Sequence[CircuitBreaker], routing: Routing | None) -> None:
         self._members = members
         self._breakers = breakers
         self._routing = routing
-        self._of_all = {operation: self._balancer(self._shares(operation)) for operation in Operation}
+        self._of_all: dict[Operation, Balancer | LoadBalancer] = {}
         self._of_pinned: dict[str, Balancer | LoadBalancer] = {}
 
     def of(self, call: Call) -> Balancer | LoadBalancer:
@@ -33,7 +33,10 @@ class Balancers:
         if call.resume is not None and call.resume.takers:
             return self._balancer([share for share in self._shares(call.operation) if self._takes(share, call.resume)])
         if not call.pinned:
-            return self._of_all[call.operation]
+            balancer = self._of_all.get(call.operation)
+            if balancer is None:
+                balancer = self._of_all[call.operation] = self._balancer(self._shares(call.operation))
+            return balancer
         known = self._of_pinned.get(call.pinned)
         if known is None:
             # Also one without weight: it takes no new work, but nobody else has what it keeps.
