@@ -228,7 +228,7 @@ async def test_worker_that_dies_later_is_replaced_and_its_gauges_with_it(openai_
                 for pid in first:
                     os.kill(pid, signal.SIGKILL)
         await gateway.wait_stderr(r"(?s)worker \d+ ended.*worker \d+ ended")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(set(_workers(gateway)) - set(first)) < 2:
                 await asyncio.sleep(0.02)
         async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:

@@ -13,6 +13,7 @@ from tests.support.faults import CHAT, CaseServer, Setting, setting
 from tests.support.http_client import Answer, Connections, HttpClient, chat_body
 from tests.support.openai_server import Behaviour, error
 
+pytestmark = pytest.mark.alone
 _BUSY_S = 0.2
 """What a machine that runs other things besides may add."""
 _OPEN_FOR_S = 0.5
@@ -60,7 +61,6 @@ async def test_all_upstreams_refusing_is_an_error_in_time_then_no_backend(pair: 
     assert 1 <= int(answer.header(b"retry-after")) <= 2
 
 
-@pytest.mark.alone
 @pytest.mark.usefixtures("closed_breakers")
 async def test_upstream_that_never_accepts_is_a_connect_timeout_within_the_whole_time(pair: Setting) -> None:
     """A black hole: the kernel takes no more connections, and does not say so."""
@@ -111,8 +111,11 @@ async def test_breaker_leaves_a_broken_upstream_alone_then_tries_it_once(pair: S
         assert {answer.status for answer in answers} == {200}
         assert sum(broken.num_asked.values()) == num_failed + 1
 
-        assert {(await ask(pair)).status for _ in range(20)} == {200}
-        assert sum(broken.num_asked.values()) >= num_failed + 5
+        # Slower than the other one, it would rightly get fewer.
+        broken.default = Behaviour()
+        async with asyncio.timeout(10):
+            while sum(broken.num_asked.values()) < num_failed + 5:
+                assert (await ask(pair)).status == 200
 
 
 @pytest.mark.usefixtures("closed_breakers")

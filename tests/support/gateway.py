@@ -75,7 +75,7 @@ class Gateway:
         """The lines of the access log so far; it is written ten times a second."""
         return [json.loads(line) for line in self.stdout.splitlines(keepends=True) if line.endswith("\n")]
 
-    async def wait_log(self, wanted: Callable[[Line], bool] = bool, count: int = 1, timeout_s: float = 3.0) -> Line:
+    async def wait_log(self, wanted: Callable[[Line], bool] = bool, count: int = 1, timeout_s: float = 15.0) -> Line:
         """The last of the first `count` lines that are `wanted`, once they are there. Raises: TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while True:
@@ -84,7 +84,7 @@ class Gateway:
                     return found[count - 1]
                 await asyncio.sleep(_POLL_S)
 
-    async def wait_stderr(self, pattern: str, since: int = 0, timeout_s: float = 5.0) -> re.Match[str]:
+    async def wait_stderr(self, pattern: str, since: int = 0, timeout_s: float = 20.0) -> re.Match[str]:
         """The first match after `since` characters, once it is there. Raises: TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while (match := re.compile(pattern).search(self.stderr, since)) is None:
