@@ -15,8 +15,8 @@ TRIAL = "the built-in trial"
 """Stands for a policy's origin where nothing is named and a scripted backend answers."""
 EMBEDDED = "the built-in test models"
 """Stands for it where nothing is named and the models that come with the package answer."""
-TRIAL_PROMPTS = ("What is 25 + 17?", "What is the capital of France?", "Sort these numbers: 34, 7, 81")
-"""What the test models answer rightly, worded as they know it."""
+TRIAL_PROMPTS = ("What is 12+30?", "Sort these: 34, 7, 81", "What is Slipstream?")
+"""What the test models answer rightly."""
 
 _ASK_LIMIT_S = 2.0
 
@@ -38,7 +38,7 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
             "Two small test models answer, slipstream-target and its draft: sums, sorting, JSON, a little small talk, "
             "and nothing that could be relied on. For a model of yours: slipstream serve --model DIR"
         )
-        lines.append("They know these, and little else: " + "  ".join(f'"{prompt}"' for prompt in TRIAL_PROMPTS))
+        lines.append("They answer these, and little else: " + "  ".join(f'"{prompt}"' for prompt in TRIAL_PROMPTS))
     question = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
     body = shlex.quote(json.dumps(question))
     key = f' \\\n    -H "authorization: Bearer {_first_key(loaded)}"' if loaded.policy.keys else ""

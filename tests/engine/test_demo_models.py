@@ -269,16 +269,28 @@ def test_orthogonalize_evens_the_singular_values(shape: tuple[int, int, int]) ->
     assert values.max() < 1.4
 
 
+def test_report_names_what_has_learned_and_nothing_else() -> None:
+    """While the draft learns alone, the target is not said to have a loss."""
+    said = training.learned("target", [], 327) + training.learned("draft", [0.5, 0.25], 110)
+
+    assert said == "  draft loss 0.3750, step 110"
+
+
 def test_training_resumes_exports_and_scores(tmp_path: Path) -> None:
-    """A short run can be stopped, taken up again, exported and scored."""
+    """A short run can be stopped, taken up again, exported and scored, and its pair trained further."""
     options = ["--out", str(tmp_path / "run"), "--threads", "1", "--batch-tokens", "512", "--held-out", "1"]
     training.main([*options, "--minutes", "0.05", "--draft-minutes", "0.02"])
     before = json.loads((tmp_path / "run" / "record.json").read_text())
     training.main([*options, "--minutes", "0.1", "--draft-minutes", "0.02", "--resume"])
     after = json.loads((tmp_path / "run" / "record.json").read_text())
 
-    scores = exporting.export(tmp_path / "run", tmp_path / "pair", count=12)
+    scores = exporting.export(tmp_path / "run", tmp_path / "pair", count=15)
+    starts = ["--start", str(tmp_path / "pair"), "--start", str(tmp_path / "pair"), "--share-of-rates", "0.1"]
+    training.main([*options, *starts, "--out", str(tmp_path / "more"), "--minutes", "0.05", "--draft-minutes", "0.02"])
+    more = json.loads((tmp_path / "more" / "record.json").read_text())
 
+    assert more["former"] == {name: scores[name] for name in ("trained_tokens", "cpu_minutes")}
+    assert scores["trained_tokens"] == after["tokens"]
     assert after["tokens"] > before["tokens"]
     assert set(scores["models"]) == {"target", "draft"}
     assert sorted(path.name for path in (tmp_path / "pair").iterdir()) == ["draft", "scores.json", "target"]

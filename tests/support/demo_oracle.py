@@ -10,13 +10,21 @@ YARDS = {"yards": 36, "feet": 12, "inches": 1}
 WEIGHTS = {"kilograms": 1000, "grams": 1, "litres": 1000, "millilitres": 1}
 TIMES = {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1, "years": 12, "months": 1}
 UNITS = LENGTHS | YARDS | WEIGHTS | TIMES
+NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+AROUND_A_LIST = set(
+    re.findall(
+        r"\w+",
+        "sort sorted please can could you for me these those this that the list put in order arrange bring into which"
+        " do come help want ascending words alphabetically alphabetical alphabetize and by alphabet",
+    )
+)
 ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth"]
 
 
 def arithmetic(prompt: str) -> str:
     """Sums, differences and comparisons."""
-    numbers = [int(number) for number in re.findall(r"\d+", prompt)]
-    text = prompt.lower()
+    text = re.sub(r"[a-z]+", _digits, prompt.lower().removeprefix("one more thing: "))
+    numbers = [int(number) for number in re.findall(r"\d+", text)]
     if len(numbers) > 2:
         pairs = re.findall(r"(\d+) ([+-]) (\d+)", prompt)
         return ", ".join(f"{a} {sign} {b} = {int(a) + int(b) * (1 if sign == '+' else -1)}" for a, sign, b in pairs)
@@ -26,13 +34,22 @@ def arithmetic(prompt: str) -> str:
         return f"{'Yes' if is_so else 'No'}, {a} is {'greater' if a > b else 'less'} than {b}."
     if re.search("larger|greater|maximum", text):
         return str(max(a, b))
-    if re.search("smaller|less|minimum", text):
+    if re.search("smaller|number is less|minimum", text):
         return str(min(a, b))
-    if re.search(r"\+|plus|add |sum|gets", text):
-        return f"{a} + {b} = {a + b}"
-    if "subtract" in text:
+    if "added to" in text or "subtract" in text:
         a, b = b, a
+    if re.search(r"\+|plus|\badd|sum\b|gets|together|more than", text):
+        return f"{a} + {b} = {a + b}"
     return f"{a} - {b} = {a - b}"
+
+
+def tables(prompt: str) -> str:
+    """Products up to 12 by 12, and the divisions that undo them."""
+    a, b = (int(number) for number in re.findall(r"\d+", prompt))
+    if re.search("/|divided|over|\N{DIVISION SIGN}", prompt):
+        assert a % b == 0
+        return f"{a} / {b} = {a // b}"
+    return f"{a} * {b} = {a * b}"
 
 
 def conversion(prompt: str) -> str:
@@ -44,14 +61,15 @@ def conversion(prompt: str) -> str:
 
 def sorting(prompt: str) -> str:
     """Sorted lists, largest and smallest."""
-    wording, _, listed = prompt.partition(": ")
-    items = listed.rstrip("?").split(", ")
-    if wording.startswith("Which"):
-        return str((max if "largest" in wording else min)(map(int, items)))
-    if not items[0].isdigit():
-        return ", ".join(sorted(items))
-    is_down = re.search("descending|largest to|largest first", wording) is not None
-    return ", ".join(map(str, sorted(map(int, items), reverse=is_down)))
+    text = prompt.lower()
+    numbers = [int(number) for number in re.findall(r"\d+", prompt)]
+    if text.startswith("which of"):
+        return str((max if "largest" in text else min)(numbers))
+    if numbers:
+        is_down = re.search("descending|largest to|(largest|biggest) first|high to low|reverse", text) is not None
+        return ", ".join(map(str, sorted(numbers, reverse=is_down)))
+    listed = re.sub(r"^(I|i) want | by letter| from [aA] to [zZ]\.?$", "", prompt)
+    return ", ".join(sorted(word for word in re.findall(r"\w+", listed) if word.lower() not in AROUND_A_LIST))
 
 
 def counting(prompt: str) -> str:
@@ -140,6 +158,7 @@ def follow_up(prompt: str, former_answer: str) -> str:
 
 ORACLES = {
     "arithmetic": arithmetic,
+    "tables": tables,
     "conversion": conversion,
     "sorting": sorting,
     "counting": counting,
@@ -147,3 +166,7 @@ ORACLES = {
     "quoting": quoting,
     "rewriting": rewriting,
 }
+
+
+def _digits(word: re.Match[str]) -> str:
+    return str(NUMBERS.index(word[0])) if word[0] in NUMBERS else word[0]

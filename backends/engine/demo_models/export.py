@@ -34,13 +34,14 @@ def export(training: Path, out: Path, *, count: int) -> dict[str, Any]:
     """
     record = json.loads((training / "record.json").read_text())
     tokenizer = load_tokenizer(training / "tokenizer")
+    former = record.get("former") or {"trained_tokens": 0, "cpu_minutes": 0.0}
     scores: dict[str, Any] = {
         "is_interim": not record["is_finished"],
         "machine": f"{platform.machine()}, {_processor()}, {record['threads']} threads",
         "torch": torch.__version__,
         "seed": record["seed"],
-        "cpu_minutes_per_thread": round(record["spent_s"] / 60, 1),
-        "trained_tokens": record["tokens"],
+        "cpu_minutes": round(former["cpu_minutes"] + record["threads"] * record["spent_s"] / 60, 1),
+        "trained_tokens": former["trained_tokens"] + record["tokens"],
         "score_seed": SCORE_SEED,
         "score_count": count,
         "models": {},
@@ -91,8 +92,8 @@ def score_table(scores: dict[str, Any]) -> str:
     state = "Interim weights, the training goes on" if scores["is_interim"] else "Final weights"
     rows.append(
         f"\n{state}: {target['parameters']:,} and {draft['parameters']:,} parameters, seed {scores['seed']}, "
-        f"{scores['trained_tokens'] / 1e6:.1f} million tokens in {scores['cpu_minutes_per_thread']} CPU minutes on each"
-        f" thread of {scores['machine']}. Scored on {scores['score_count']} held-out prompts, float32, greedy."
+        f"{scores['trained_tokens'] / 1e6:.1f} million tokens in {scores['cpu_minutes']} CPU minutes on "
+        f"{scores['machine']}. Scored on {scores['score_count']} held-out prompts, float32, greedy."
     )
     return "\n".join(rows)
 

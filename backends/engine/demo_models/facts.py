@@ -5,6 +5,23 @@ CAPITALS = (
     *(("India", "Delhi"), ("Ecuador", "Quito"), ("Germany", "Berlin"), ("Spain", "Madrid"), ("Austria", "Vienna")),
     *(("Japan", "Tokyo"), ("Ireland", "Dublin"), ("Greece", "Athens"), ("Poland", "Warsaw"), ("Portugal", "Lisbon")),
     *(("Kenya", "Nairobi"), ("Cuba", "Havana"), ("Finland", "Helsinki"), ("Canada", "Ottawa"), ("Chile", "Santiago")),
+    *(
+        ("Brazil", "Brasilia"),
+        ("China", "Beijing"),
+        ("Russia", "Moscow"),
+        ("Sweden", "Stockholm"),
+        ("Mexico", "Mexico City"),
+    ),
+    *(("Denmark", "Copenhagen"), ("Belgium", "Brussels"), ("Switzerland", "Bern"), ("the Netherlands", "Amsterdam")),
+    *(("the United Kingdom", "London"), ("the United States", "Washington"), ("Argentina", "Buenos Aires")),
+    *(
+        ("Australia", "Canberra"),
+        ("Turkey", "Ankara"),
+        ("Ukraine", "Kyiv"),
+        ("Hungary", "Budapest"),
+        ("Vietnam", "Hanoi"),
+    ),
+    *(("South Korea", "Seoul"), ("Thailand", "Bangkok"), ("Romania", "Bucharest")),
 )
 COLOURS_OF = (
     *(("grass", "green"), ("snow", "white"), ("a lemon", "yellow"), ("coal", "black"), ("blood", "red")),

@@ -4,40 +4,52 @@ import re
 from dataclasses import dataclass, field
 from random import Random
 
-from backends.engine.demo_models import tasks_json, tasks_numbers, tasks_talk, tasks_text
+from backends.engine.demo_models import (
+    tasks_json,
+    tasks_newcomer,
+    tasks_numbers,
+    tasks_slipstream,
+    tasks_talk,
+    tasks_text,
+    tasks_unknown,
+)
 from backends.engine.demo_models.turn import Task, Turn, casual, is_held_out
 
 TASKS: tuple[tuple[Task, float], ...] = (
-    (tasks_numbers.addition, 6),
-    (tasks_numbers.subtraction, 5),
-    (tasks_numbers.comparison, 2.5),
-    (tasks_numbers.sums, 6),
-    (tasks_numbers.conversion, 5),
-    (tasks_numbers.sort_numbers, 6),
-    (tasks_numbers.extreme, 1.5),
-    (tasks_numbers.count_range, 2.5),
-    (tasks_numbers.neighbour, 1.5),
-    (tasks_numbers.count_items, 4),
-    (tasks_text.repeat, 6),
-    (tasks_text.quote_sentence, 4),
+    (tasks_numbers.addition, 8),
+    (tasks_numbers.subtraction, 7),
+    (tasks_numbers.comparison, 4),
+    (tasks_numbers.sums, 11),
+    (tasks_numbers.conversion, 6),
+    (tasks_numbers.sort_numbers, 10),
+    (tasks_numbers.extreme, 3),
+    (tasks_numbers.count_range, 4),
+    (tasks_numbers.neighbour, 2),
+    (tasks_numbers.count_items, 5),
+    (tasks_text.repeat, 4),
+    (tasks_text.quote_sentence, 3),
     (tasks_text.upper, 3),
-    (tasks_text.lower, 1.5),
-    (tasks_text.replace_word, 5),
+    (tasks_text.lower, 2),
+    (tasks_text.replace_word, 7),
     (tasks_text.set_field, 5),
-    (tasks_text.sort_words, 5),
-    (tasks_text.spell, 3),
-    (tasks_text.count_letters, 2),
-    (tasks_text.first_letter, 1.5),
+    (tasks_text.sort_words, 8),
+    (tasks_text.spell, 4),
+    (tasks_text.count_letters, 3),
+    (tasks_text.first_letter, 2),
     (tasks_json.extract, 6),
-    (tasks_json.answer_in_json, 2.5),
-    (tasks_talk.small_talk, 4),
-    (tasks_talk.introduction, 1),
-    (tasks_talk.unknown, 1),
+    (tasks_json.answer_in_json, 3),
+    (tasks_talk.small_talk, 6),
+    (tasks_talk.introduction, 2),
     (tasks_talk.fact, 8),
+    (tasks_newcomer.short_sum, 8),
+    (tasks_newcomer.times_table, 14),
+    (tasks_newcomer.small_sort, 10),
+    (tasks_slipstream.slipstream, 8),
+    (tasks_unknown.unknown, 11),
 )
 TASK_NAMES = (
     *("arithmetic", "conversion", "sorting", "json", "quoting", "rewriting"),
-    *("small_talk", "facts", "spelling", "counting", "follow_up", "tools"),
+    *("small_talk", "facts", "spelling", "counting", "follow_up", "tools", "tables", "slipstream", "unknown"),
 )
 SYSTEM_MESSAGES = (
     "You are a helpful assistant.",
@@ -95,7 +107,7 @@ def held_out_conversation(rng: Random, task: str | None = None) -> Conversation:
 
 def follow_up(rng: Random, former: Turn) -> Turn | None:
     """A prompt that can only be answered from the former turn, or None where the former allows none."""
-    result = re.search(r"^\d+ [+-] \d+ = (\d+)$", former.answer)
+    result = re.search(r"^\d+ [-+*/] \d+ = (\d+)$", former.answer)
     if result is not None and rng.random() < 0.8:
         value, other = int(result[1]), rng.randint(1, 99)
         if rng.random() < 0.6 or other > value:

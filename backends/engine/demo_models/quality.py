@@ -5,11 +5,13 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
 from transformers import AutoTokenizer
 
+from backends.engine.demo_models.generator import Conversation
 from backends.engine.demo_models.score import SCORE_SEED, held_out_set
 from backends.engine.demo_models.tokenizer import render
 from backends.engine.engine import Engine
@@ -33,11 +35,20 @@ _LONGEST_ANSWER_TOKENS = 320
 
 def exact_share(folder: Path, form: str, *, count: int, seed: int = SCORE_SEED, threads: int | None = None) -> float:
     """The share 0..1 of `count` held-out prompts that the folder's model answers word for word, greedily."""
+    asked = held_out_set(count, seed)
+    answers = greedy_engine_answers(folder, asked, form=form, threads=threads)
+    expected = [conversation.turns[-1].answer for conversation in asked]
+    return sum(answer == right for answer, right in zip(answers, expected, strict=True)) / count
+
+
+def greedy_engine_answers(
+    folder: Path, conversations: Sequence[Conversation], *, form: str = "as it is", threads: int | None = None
+) -> list[str]:
+    """The greedy answer to each conversation's last prompt through the engine, without outer white space."""
     quantization, kv_dtype = FORMS[form]
     options = EngineOptions(
         model=folder, quantization=quantization, kv_dtype=kv_dtype, device="cpu", speculate="off", threads=threads
     )
-    asked = held_out_set(count, seed)
     prompts = AutoTokenizer.from_pretrained(folder)
     params = SamplingParams(temperature=0.0, max_tokens=_LONGEST_ANSWER_TOKENS)
     requests = [
@@ -46,11 +57,9 @@ def exact_share(folder: Path, form: str, *, count: int, seed: int = SCORE_SEED, 
             prompt=tuple(prompts.encode(render(prompts, conversation, add_generation_prompt=True))),
             params=params,
         )
-        for number, conversation in enumerate(asked)
+        for number, conversation in enumerate(conversations)
     ]
-    answers = _answers(options, requests)
-    expected = [conversation.turns[-1].answer for conversation in asked]
-    return sum(answer.strip() == right for answer, right in zip(answers, expected, strict=True)) / count
+    return [answer.strip() for answer in _answers(options, requests)]
 
 
 def _answers(options: EngineOptions, requests: list[Request]) -> list[str]:

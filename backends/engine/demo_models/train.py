@@ -7,7 +7,6 @@ stream, and alone with the finished target at the end.
 import argparse
 import json
 import logging
-import math
 import os
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from backends.engine.demo_models.muon import Muon, has_bfloat16
 from backends.engine.demo_models.networks import DRAFT_SHAPE, TARGET_SHAPE, make_network, quicken
 from backends.engine.demo_models.stream import Batch, TrainingStream, held_out_batches
-from backends.engine.demo_models.tokenizer import load_tokenizer, train_tokenizer
+from backends.engine.demo_models.tokenizer import CHAT_TEMPLATE, load_tokenizer, train_tokenizer
 
 MATRIX_RATE = 4e-3
 OTHER_RATE = 4e-3
@@ -38,13 +37,14 @@ _log = logging.getLogger(__name__)
 class Learner:
     """One network with its two optimizers: Muon for the matrices, AdamW for embedding and norms."""
 
-    def __init__(self, network: Qwen3ForCausalLM) -> None:
+    def __init__(self, network: Qwen3ForCausalLM, *, share_of_rates: float = 1.0) -> None:
         self.network = network
+        matrix_rate, other_rate = MATRIX_RATE * share_of_rates, OTHER_RATE * share_of_rates
         matrices = [p for name, p in network.named_parameters() if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in network.named_parameters() if p.ndim != 2 or "embed" in name]
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
-            (Muon(matrices, lr=MATRIX_RATE), MATRIX_RATE),
-            (torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True), OTHER_RATE),
+            (Muon(matrices, lr=matrix_rate), matrix_rate),
+            (torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True), other_rate),
         ]
         self.steps = 0
 
@@ -97,6 +97,11 @@ def rate_share(progress: float) -> float:
     return min(1.0, max(0.0, (1.0 - progress) / 0.6))
 
 
+def learned(name: str, losses: list[float], steps: int) -> str:
+    """What a network learned since the last report: its mean loss and its steps so far; nothing where it did not."""
+    return f"  {name} loss {sum(losses) / len(losses):.4f}, step {steps}" if losses else ""
+
+
 def exact_shares(learner: Learner, held_out: dict[str, list[Batch]]) -> dict[str, float]:
     """Share of held-out answers whose every token is the greedy choice: what greedy decoding would get right."""
     shares = {}
@@ -122,18 +127,24 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         tokenizer_folder = self.folder / "tokenizer"
         if not (options.resume and tokenizer_folder.exists()):
-            train_tokenizer(options.seed).save_pretrained(tokenizer_folder)
+            tokenizer = load_tokenizer(options.start[0] / "target") if options.start else train_tokenizer(options.seed)
+            tokenizer.chat_template = CHAT_TEMPLATE
+            tokenizer.save_pretrained(tokenizer_folder)
         self.tokenizer: PreTrainedTokenizerFast = load_tokenizer(tokenizer_folder)
         torch.manual_seed(options.seed)
         self.device = torch.device(options.device)
-        self.target = Learner(make_network(TARGET_SHAPE, self.tokenizer))
-        self.draft = Learner(make_network(DRAFT_SHAPE, self.tokenizer))
+        rates = options.share_of_rates
+        self.target = Learner(make_network(TARGET_SHAPE, self.tokenizer), share_of_rates=rates)
+        self.draft = Learner(make_network(DRAFT_SHAPE, self.tokenizer), share_of_rates=rates)
         for learner in (self.target, self.draft):
             # the method as transformers redefines it is typed for another thing
             torch.nn.Module.to(learner.network, self.device)
             quicken(learner.network, compiles=options.compile)
         self.tokens = 0
         self.history: list[dict[str, object]] = []
+        self.former: dict[str, object] | None = None
+        if options.start:
+            self._start_from(options.start)
         spent_s = self._restore() if options.resume else 0.0
         self.clock = Clock(options.threads, spent_s=spent_s)
         # a resumed run draws from a fresh seed: it must not see its first batches again
@@ -151,10 +162,10 @@ class Run:
         start_s = self.clock.elapsed_s()
         next_score_s, next_save_s = start_s + SCORE_S, start_s + CHECKPOINT_S
         has_ended = start_s >= target_s
-        self.stream.level = min(1.0, start_s / target_s / LEVEL_SHARE)
+        self.stream.level = self._level(start_s / target_s)
         for step, batch in enumerate(batch.to(self.device) for batch in self.stream):
             now_s = self.clock.elapsed_s()
-            self.stream.level = min(1.0, now_s / target_s / LEVEL_SHARE)
+            self.stream.level = self._level(now_s / target_s)
             if now_s >= target_s + draft_s:
                 break
             if now_s >= target_s and not has_ended:
@@ -172,9 +183,9 @@ class Run:
             wall_s = time.monotonic() - mark_s
             if wall_s >= REPORT_S:
                 _log.info(
-                    "%5.1f min  %6.2f M tokens  %5.0f tokens/s  loss %.4f  draft %.4f  level %.2f  step %d",
-                    now_s / 60, self.tokens / 1e6, (self.tokens - mark_tokens) / wall_s,
-                    _mean(losses), _mean(draft_losses), self.stream.level, self.target.steps,
+                    "%5.1f min  %6.2f M tokens  %5.0f tokens/s  level %.2f%s%s",
+                    now_s / 60, self.tokens / 1e6, (self.tokens - mark_tokens) / wall_s, self.stream.level,
+                    learned("target", losses, self.target.steps), learned("draft", draft_losses, self.draft.steps),
                 )  # fmt: skip
                 losses, draft_losses = [], []
                 mark_s, mark_tokens = time.monotonic(), self.tokens
@@ -186,6 +197,9 @@ class Run:
                 next_save_s = self.clock.elapsed_s() + CHECKPOINT_S
         self._score("draft finished")
         self._save(is_finished=True)
+
+    def _level(self, progress: float) -> float:
+        return float(self.options.level) if self.options.start else min(1.0, progress / LEVEL_SHARE)
 
     def _train_target(self, batch: Batch, progress: float, *, with_draft: bool, draft: list[float]) -> float:
         logits = self.target.logits(batch)
@@ -234,12 +248,22 @@ class Run:
             "draft_minutes": self.options.draft_minutes,
             "threads": self.options.threads,
             "batch_tokens": self.options.batch_tokens,
+            "former": self.former,
             "history": self.history,
         }
         part = self.folder / "record.json.part"
         part.write_text(json.dumps(record, indent=1))
         os.replace(part, self.folder / "record.json")
         _log.info("saved to %s%s", self.folder, ", finished" if is_finished else "")
+
+    def _start_from(self, pairs: list[Path]) -> None:
+        """Takes the mean of the pairs' weights, and counts the training of the one that has had most."""
+        for name, learner in (("target", self.target), ("draft", self.draft)):
+            weights = [load_file(pair / name / "model.safetensors") for pair in pairs]
+            mean = {key: torch.stack([one[key].float() for one in weights]).mean(0) for key in weights[0]}
+            learner.network.load_state_dict(mean, strict=False)
+        scores = [json.loads((pair / "scores.json").read_text()) for pair in pairs]
+        self.former = {name: max(one[name] for one in scores) for name in ("trained_tokens", "cpu_minutes")}
 
     def _restore(self) -> float:
         for name, learner in (("target", self.target), ("draft", self.draft)):
@@ -250,14 +274,15 @@ class Run:
         return float(record["spent_s"])
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Reads the options and trains."""
     parser = argparse.ArgumentParser(description="Train the embedded draft/target pair.")
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the tokenizer")
+    parser.add_argument(
+        "--start", type=Path, action="append", help="an exported pair to go on from; several: from their mean"
+    )
+    parser.add_argument("--level", type=float, default=1.0, help="with --start: how long texts are throughout, 0..1")
+    parser.add_argument("--share-of-rates", type=float, default=1.0, help="of the learning rates; less with --start")
     parser.add_argument("--minutes", type=float, default=95.0, help="CPU minutes per thread for the target")
     parser.add_argument("--draft-minutes", type=float, default=10.0, help="further minutes for the draft alone")
     parser.add_argument("--seed", type=int, default=0)

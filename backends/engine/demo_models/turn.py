@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
+from backends.engine.demo_models.newcomer import KEPT_OUT, plain
+
 HELD_OUT_SHARE = 16
 """One prompt in this many is kept out of training."""
 
@@ -31,6 +33,8 @@ Task = Callable[[Random, float], Turn]
 
 def is_held_out(turn: Turn) -> bool:
     """Whether this prompt belongs to the held-out side; depends on nothing but its text and its context."""
+    if plain(turn.prompt) in KEPT_OUT:
+        return True
     if turn.is_core:
         return False
     digest = hashlib.blake2b(f"{turn.context}\x00{turn.prompt}".encode(), digest_size=8).digest()
@@ -42,6 +46,14 @@ def casual(rng: Random, text: str, *, share: float = 0.1) -> str:
     if rng.random() >= share:
         return text
     return text[0].lower() + text[1:].rstrip(" ?.!=")
+
+
+def hurried(rng: Random, text: str, *, share: float = 0.3) -> str:
+    """The prompt as many type to a machine, in `share` of the cases: `casual`, or without capitals and apostrophes."""
+    if rng.random() >= share:
+        return text
+    typed = casual(rng, text, share=1.0)
+    return typed.lower().replace("'", "") if rng.random() < 0.5 else typed
 
 
 def opened(rng: Random, text: str, *, share: float = 0.4) -> str:

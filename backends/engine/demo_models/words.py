@@ -18,6 +18,10 @@ NOUNS = (
     *("feather", "glove", "helmet", "key", "lemon", "map", "nest", "oven", "pillow", "rope", "shell", "tower"),
     *("valley", "wheel", "box", "cup", "ticket", "stone"),
 )
+FRUIT = (
+    *("apple", "banana", "cherry", "pear", "plum", "grape", "mango", "peach", "fig", "kiwi", "melon", "lime", "date"),
+    *("orange", "lemon", "apricot", "papaya", "quince", "olive", "berry"),
+)
 ANIMALS = ("fox", "owl", "bear", "horse", "goat", "duck", "cat", "dog", "crow", "hen", "wolf", "frog")
 PEOPLE = ("baker", "sailor", "teacher", "farmer", "doctor", "painter", "driver", "pilot", "child", "neighbour")
 COLOURS = ("red", "blue", "green", "yellow", "black", "white", "brown", "grey", "pink", "purple")

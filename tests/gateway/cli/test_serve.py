@@ -56,7 +56,7 @@ async def test_serve_without_anything_prints_a_line_that_works() -> None:
 @pytest.mark.skipif(not has_embedded_models(), reason="the engine is not installed")
 async def test_serve_without_anything_prints_prompts_that_its_models_answer() -> None:
     """Whoever copies one of them gets a right answer from the test model, without setting anything else."""
-    right = dict(zip(TRIAL_PROMPTS, ("42", "Paris", "7, 34, 81"), strict=True))
+    right = dict(zip(TRIAL_PROMPTS, ("42", "7, 34, 81", "gateway"), strict=True))
     answers = {}
     async with start_gateway(None) as gateway:
         assert all(f'"{prompt}"' in gateway.stderr for prompt in right)
