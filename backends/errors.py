@@ -14,6 +14,7 @@
     │   ├── QuotaExceeded            400, the tenant has as much stored as it may
     │   ├── MethodNotAllowed         405
     │   ├── BodyTooLarge             413
+    │   ├── BodyTooSlow              408, it comes with less than a client sends that means it
     │   ├── KeyHoldsTooMuch          429, the bodies of one key's requests in flight are too many bytes
     │   ├── UnsupportedEncoding      415
     │   ├── WebSocketRefused         426
@@ -22,6 +23,7 @@
     │   ├── ConfigurationError       at start or reload
     │   ├── Draining                 503
     │   ├── TooMuchHeld              503, the bodies of all requests in flight are too many bytes
+    │   ├── TooManyAnswersHeld       503, the answers that are read whole are too many bytes
     │   ├── StoreUnavailable         503, a shared store does not answer an operator
     │   └── InternalError            500
     └── UpstreamError                no answer to pass on
