@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import msgspec
+
 from backends.http.splice import set_field
 from backends.resume import RESUME_FIELD, Broken, Continues, beginning
 
@@ -21,6 +23,12 @@ def with_beginning(raw: bytes, body: Mapping[str, Any], broken: Broken, way: Con
     for name, value in changes(body, broken, way).items():
         raw = set_field(raw, body, name, value)
     return raw
+
+
+def without_marks(body: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
+    """What another Slipstream asks, for servers that know no marks and might refuse the field; and it decoded."""
+    kept = {name: value for name, value in body.items() if name != RESUME_FIELD}
+    return msgspec.json.encode(kept), kept
 
 
 def changes(body: Mapping[str, Any], broken: Broken, way: ContinuesBy) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from backends.errors import ConfigurationError, FirstTokenTimeout, StreamStalled
 from backends.header_names import HeaderNames
 from backends.headers import ForwardedHeader, end_to_end, is_field_value, with_defaults
 from backends.health import HealthConfig
-from backends.http.continuing import BEHIND, ContinuesBy, with_beginning
+from backends.http.continuing import BEHIND, ContinuesBy, with_beginning, without_marks
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.foreign import HttpxWire, made_by
 from backends.http.meter import Answer, StreamMeter, error_of, said
@@ -33,7 +33,7 @@ from backends.http.wire import Exchange, Limits, Wire
 from backends.kv_events import SALT_FIELD, KvEventsConfig
 from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
-from backends.resume import Continues
+from backends.resume import RESUME_FIELD, Continues
 from backends.sse import event_data, split_events
 from backends.stream import Stream
 from backends.untrusted import MAX_TEXT_CHARS, FieldReader
@@ -250,6 +250,8 @@ class OpenAIBackend:
             return raw if call.model_at is None else with_model(raw, call.model_at, call.model)
         if call.resume is not None and self._config.continues is not None:
             raw = with_beginning(raw, body, call.resume, self._config.continues)
+        elif RESUME_FIELD in body and self._config.continues != "slipstream":
+            raw, body = without_marks(body)
         if call.model and call.model != body.get("model"):
             raw = set_field(raw, body, "model", call.model)
         if call.stream and not call.include_usage and self._config.stream_usage and call.operation in _WITH_USAGE_CHUNK:

@@ -359,6 +359,20 @@ async def test_best_effort_takes_tokens_first_and_text_where_nobody_knows_them()
         assert [each.kind for each in call.facts.resumed or ()] == ["best_effort"]
 
 
+@pytest.mark.parametrize(("way", "is_asked"), [(None, False), ("final_message", False), ("slipstream", True)])
+async def test_marks_are_asked_of_those_alone_who_know_them(way: str | None, is_asked: bool) -> None:
+    """A Slipstream in front wants them; a server that may refuse what it does not know is not asked."""
+    async with Stage(way) as stage:
+        call = ask({RESUME_FIELD: {}})
+
+        await stage.hear(call)
+
+        body = stage.servers[0].requests[0].json()
+        assert (RESUME_FIELD in body) == is_asked
+        assert call.body is not None
+        assert body.keys() | {RESUME_FIELD} >= call.body.keys()
+
+
 async def test_only_server_is_asked_again() -> None:
     """Its connection was cut, not it."""
     async with Stage("slipstream", mode="exact") as stage:
