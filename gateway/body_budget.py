@@ -12,9 +12,6 @@ UNCOUNTED_BYTES = 16 * 1024
 """Bodies up to this size are not counted: connections bound them, and most are."""
 _RETRY_AFTER_S = 1.0
 
-Callers = tuple[tuple[str, str], ...]
-"""Whose share a body counts against, and its name: ("key", "ann"), ("tenant", "red")."""
-
 
 class BodyBudget:
     """One per process. What was taken is given back when its request is over."""
@@ -22,29 +19,29 @@ class BodyBudget:
     def __init__(self, max_bytes: int, max_bytes_of_key: int, max_bytes_of_tenant: int) -> None:
         self.num_bytes = 0
         self._max_bytes = max_bytes
-        self._shares = {
-            "key": min(max_bytes_of_key, max_bytes_of_tenant, max_bytes),
-            "tenant": min(max_bytes_of_tenant, max_bytes),
-        }
-        self._held: dict[tuple[str, str], int] = {}
+        self._max_of_tenant = min(max_bytes_of_tenant, max_bytes)
+        self._max_of_key = min(max_bytes_of_key, self._max_of_tenant)
+        self._of_keys: dict[str, int] = {}
+        self._of_tenants: dict[str, int] = {}
 
     def hold(self, key: str, tenant: str) -> HeldBody:
         """Room for the body of one request; `key` is the caller's name, empty where there are no keys."""
-        return HeldBody(self, (("key", key), ("tenant", tenant)) if key else ())
+        return HeldBody(self, key, tenant)
 
-    def take(self, callers: Callers, num_bytes: int) -> None:
+    def take(self, key: str, tenant: str, num_bytes: int) -> None:
         """Raises: as `check`."""
-        self.check(callers, num_bytes)
+        self.check(key, tenant, num_bytes)
         self.num_bytes += num_bytes
-        for caller in callers:
-            self._held[caller] = self._held.get(caller, 0) + num_bytes
+        if key:
+            self._of_keys[key] = self._of_keys.get(key, 0) + num_bytes
+            self._of_tenants[tenant] = self._of_tenants.get(tenant, 0) + num_bytes
 
-    def check(self, callers: Callers, num_bytes: int) -> None:
+    def check(self, key: str, tenant: str, num_bytes: int) -> None:
         """Whether there is room now; nothing is taken.
 
         Raises: BodyTooLarge, KeyHoldsTooMuch, TooMuchHeld.
         """
-        limit = self._shares["key"] if callers else self._max_bytes
+        limit = self._max_of_key if key else self._max_bytes
         if num_bytes > limit:
             raise BodyTooLarge(f"the body has {num_bytes} bytes; one key may have {limit} held at once")
         if self.num_bytes + num_bytes > self._max_bytes:
@@ -52,49 +49,61 @@ class BodyBudget:
                 f"the gateway holds request bodies of {self.num_bytes} bytes already; try again in a moment",
                 retry_after_s=_RETRY_AFTER_S,
             )
-        for caller in callers:
-            what = caller[0]
-            share = self._shares[what]
-            if self._held.get(caller, 0) + num_bytes > share:
-                raise KeyHoldsTooMuch(
-                    f"the bodies of this {what}'s requests in flight come to more than {share} bytes; wait for their"
-                    " answers",
-                    retry_after_s=_RETRY_AFTER_S,
-                )
+        if not key:
+            return
+        if self._of_keys.get(key, 0) + num_bytes > limit:
+            raise _too_much_of("key", limit)
+        if self._of_tenants.get(tenant, 0) + num_bytes > self._max_of_tenant:
+            raise _too_much_of("tenant", self._max_of_tenant)
 
-    def give(self, callers: Callers, num_bytes: int) -> None:
+    def give(self, key: str, tenant: str, num_bytes: int) -> None:
         """What was taken is free again."""
         self.num_bytes -= num_bytes
-        for caller in callers:
-            left = self._held.pop(caller, 0) - num_bytes
-            if left:
-                self._held[caller] = left
+        if key:
+            _lower(self._of_keys, key, num_bytes)
+            _lower(self._of_tenants, tenant, num_bytes)
 
 
 class HeldBody:
     """What one request's body takes of the budget."""
 
-    __slots__ = ("_budget", "_callers", "num_bytes")
+    __slots__ = ("_budget", "_key", "_tenant", "num_bytes")
 
-    def __init__(self, budget: BodyBudget, callers: Callers) -> None:
+    def __init__(self, budget: BodyBudget, key: str, tenant: str) -> None:
         self.num_bytes = 0
         self._budget = budget
-        self._callers = callers
+        self._key = key
+        self._tenant = tenant
 
     def announce(self, num_bytes: int) -> None:
         """So many are to come: nothing is held for what was only announced. Raises: as `BodyBudget.check`."""
         if num_bytes > UNCOUNTED_BYTES:
-            self._budget.check(self._callers, num_bytes)
+            self._budget.check(self._key, self._tenant, num_bytes)
 
     def grow(self, num_bytes: int) -> None:
         """Hold that many bytes in all, if it holds fewer. Raises: as `BodyBudget.take`."""
         more = num_bytes - self.num_bytes
         if more > 0 and num_bytes > UNCOUNTED_BYTES:
-            self._budget.take(self._callers, more)
+            self._budget.take(self._key, self._tenant, more)
             self.num_bytes = num_bytes
 
     def release(self) -> None:
         """Give everything back. Safe to call twice."""
         if self.num_bytes:
-            self._budget.give(self._callers, self.num_bytes)
+            self._budget.give(self._key, self._tenant, self.num_bytes)
             self.num_bytes = 0
+
+
+def _too_much_of(what: str, limit: int) -> KeyHoldsTooMuch:
+    return KeyHoldsTooMuch(
+        f"the bodies of this {what}'s requests in flight come to more than {limit} bytes; wait for their answers",
+        retry_after_s=_RETRY_AFTER_S,
+    )
+
+
+def _lower(counts: dict[str, int], name: str, number: int) -> None:
+    left = counts[name] - number
+    if left:
+        counts[name] = left
+    else:
+        del counts[name]

@@ -35,10 +35,8 @@ from backends.protocol import Statistics
 _logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
-"""How often limits are compared with the clock: a limit takes effect at most this much late."""
-
-IDLE_TICK_S = 1.0
-"""The same while there is nothing but idle connections to expire."""
+"""How often limits are compared with the clock: a limit takes effect at most this much late. Where there is nothing
+but idle connections, the next look is when the first of them expires."""
 
 
 class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,9 +91,10 @@ class Sweeper:
     def _tick_again(self) -> None:
         if any(pool.is_busy for pool in self.pools):
             self._schedule(TICK_S, is_busy=True)
-        elif any(pool.num_idle for pool in self.pools):
-            shortest_s = min(pool.limits.idle_expiry_s for pool in self.pools)
-            self._schedule(min(IDLE_TICK_S, max(TICK_S, shortest_s)), is_busy=False)
+            return
+        idle_until = min((pool.idle_until for pool in self.pools), default=math.inf)
+        if idle_until < math.inf:
+            self._schedule(max(TICK_S, idle_until - self._clock.now()), is_busy=False)
         else:
             self._stop()
 
@@ -155,6 +154,11 @@ class OriginPool:
     def num_idle(self) -> int:
         """Open connections without an exchange."""
         return len(self._idle)
+
+    @property
+    def idle_until(self) -> float:
+        """When the first idle connection expires (monotonic seconds); infinity where there is none."""
+        return next(iter(self._idle)).idle_since + self.limits.idle_expiry_s if self.num_idle else math.inf
 
     @property
     def num_open(self) -> int:
@@ -270,7 +274,7 @@ class OriginPool:
                         " time; nothing was sent"
                     )
                 )
-        while self._idle and next(iter(self._idle)).idle_since + self.limits.idle_expiry_s <= now:
+        while self.idle_until <= now:
             self._idle.popitem(last=False)[0].abort()
 
     async def aclose(self) -> None:
