@@ -21,8 +21,10 @@ TRIAL_PROMPTS = ("What is 12+30?", "Sort these: 34, 7, 81", "What is Slipstream?
 _ASK_LIMIT_S = 2.0
 
 
-def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, model: str) -> str:
-    """The lines for standard error; `source` says where the policy comes from, `model` is one that can be asked for."""
+def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, model: str, key: str) -> str:
+    """The lines for standard error; `source` says where the policy comes from, `model` is one that can be asked for,
+    `key` is how a shell finds one, empty where none is needed.
+    """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     root = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     lines = [f"Slipstream listens on {root}/v1, policy revision {loaded.revision} ({source})."]
@@ -41,9 +43,9 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
         lines.append("They answer these, and little else: " + "  ".join(f'"{prompt}"' for prompt in TRIAL_PROMPTS))
     question = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
     body = shlex.quote(json.dumps(question))
-    key = f' \\\n    -H "authorization: Bearer {_first_key(loaded)}"' if loaded.policy.keys else ""
+    header = f' \\\n    -H "authorization: Bearer {key}"' if key else ""
     lines.append("Try it:")
-    lines.append(f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json'{key} \\\n    -d {body}")
+    lines.append(f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json'{header} \\\n    -d {body}")
     return "\n".join(lines)
 
 
@@ -94,7 +96,9 @@ def copies_of_models(loaded: LoadedPolicy, workers: int) -> Iterable[str]:
         yield f"{copies}, with a prefix cache of its own; one worker serves a model best"
 
 
-def _first_key(loaded: LoadedPolicy) -> str:
-    """How a shell finds the first key, from the place where the policy finds it."""
+def first_key(loaded: LoadedPolicy) -> str:
+    """How a shell finds the first key, from the place where the policy finds it; empty where there are no keys."""
+    if not loaded.policy.keys:
+        return ""
     kind, _, place = str(loaded.document.value(("keys", 0, "key"))).partition(":")
     return f"${place}" if kind == "env" else f"$(cat {shlex.quote(place)})"

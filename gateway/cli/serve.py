@@ -15,7 +15,16 @@ from pydantic import ValidationError
 from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.app import Application
-from gateway.cli.greeting import EMBEDDED, TRIAL, ask_model, copies_of_models, greeting, some_model, unknown_variables
+from gateway.cli.greeting import (
+    EMBEDDED,
+    TRIAL,
+    ask_model,
+    copies_of_models,
+    first_key,
+    greeting,
+    some_model,
+    unknown_variables,
+)
 from gateway.cli.ready_made import UPSTREAM_KEY, Origin, has_embedded_models, model_name, ready_made_policy
 from gateway.factory import application_of, load
 from gateway.settings import LOOPBACK_HOSTS, Settings, environment
@@ -142,7 +151,7 @@ def _run(
     from gateway.server import serve as run_server
 
     warnings = [*loaded.warnings, *unknown_variables(environment()), *copies_of_models(loaded, settings.workers)]
-    model = some_model(loaded)
+    model, key = some_model(loaded), first_key(loaded)
     if upstream is not None:
         listed, troubles = ask_model(upstream, environment().get(UPSTREAM_KEY, ""))
         model = listed or model
@@ -151,7 +160,7 @@ def _run(
     def greet(port: int) -> None:
         for warning in warnings:
             click.secho(f"warning: {warning}", err=True, fg="yellow")
-        click.echo(greeting(settings, loaded, source, port, model), err=True)
+        click.echo(greeting(settings, loaded, source, port, model, key), err=True)
 
     try:
         run_server(settings, greet, create)

@@ -36,7 +36,7 @@ keys:
   - {{name: small, key: "env:SMALL_KEY", tenant: small}}
   - {{name: narrow, key: "env:NARROW_KEY", tenant: red, models: ["live"]}}
 stores:
-  ledger: {{folder: "{folder}", max_file: 1MiB, max_files: 40, max_size: 4MiB, max_batches: 20}}
+  ledger: {{folder: "{folder}", max_file: 1MiB, max_files: 80, max_size: 4MiB, max_batches: 20}}
 defaults:
   retry: {{attempts: 0}}
 routes:

@@ -158,7 +158,7 @@ def test_greeting_says_what_answers(source: str, said: str, policy: Path) -> Non
     """Whoever tries it out is told what they talk to, and how to get something better."""
     loaded = read_policy(policy, no_env=True)
 
-    lines = greeting(Settings(), loaded, source, 8080, "m")
+    lines = greeting(Settings(), loaded, source, 8080, "m", "")
 
     assert said in lines
     assert "slipstream serve --" in lines
