@@ -15,8 +15,8 @@ TRIAL = "the built-in trial"
 """Stands for a policy's origin where nothing is named and a scripted backend answers."""
 EMBEDDED = "the built-in test models"
 """Stands for it where nothing is named and the models that come with the package answer."""
-TRIAL_PROMPTS = ("What is 12+30?", "Sort these: 34, 7, 81", "What is Slipstream?")
-"""What the test models answer rightly."""
+TRIAL_PROMPTS = ("What is 12+30?", "Sort these: 30, 10, 20", "What is Slipstream?")
+"""What the test models answer rightly, greedily: drawn at the API's default temperature answers are wrong at times."""
 
 _ASK_LIMIT_S = 2.0
 
@@ -40,7 +40,8 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
             "Two small test models answer, slipstream-target and its draft: sums, sorting, JSON, a little small talk, "
             "and nothing that could be relied on. For a model of yours: slipstream serve --model DIR"
         )
-        lines.append("They answer these, and little else: " + "  ".join(f'"{prompt}"' for prompt in TRIAL_PROMPTS))
+        prompts = "  ".join(f'"{prompt}"' for prompt in TRIAL_PROMPTS)
+        lines.append(f'With "temperature": 0 they answer these, and little else: {prompts}')
     question = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
     body = shlex.quote(json.dumps(question))
     header = f' \\\n    -H "authorization: Bearer {key}"' if key else ""
