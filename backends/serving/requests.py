@@ -6,7 +6,7 @@ Runs in a worker thread: templates and tokenizers take milliseconds for long pro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from msgspec import structs
@@ -68,6 +68,8 @@ class Model:
     """The token that begins a call in that syntax, where it is one that answers do not show."""
     pooling: Pooling
     num_dimensions: int
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Parameters of calls that do not give them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ def _response(call: Call, model: Model, head: Head) -> Job:
         message = str(error).replace("response_format", "text.format")
         raise RequestRefused(message, param=param, code=error.code) from error
     make = ResponseStream if call.stream else ResponseAnswer
-    return Job([request], make(head, shape, model.vocabulary, echoed(fields, call.body)))
+    return Job([request], make(head, shape, model.vocabulary, echoed(fields, call.body, model.sampling)))
 
 
 def _turn(
@@ -169,7 +171,7 @@ def _turn(
     max_tokens = fields.max_completion_tokens or fields.max_tokens
     _check_length(len(prompt), max_tokens, model, "messages")
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-    params = _sampling(fields, max_tokens, logprobs, grammar or _grammar(fields.response_format, model))
+    params = _sampling(fields, model, max_tokens, logprobs, grammar or _grammar(fields.response_format, model))
     predicted = fields.prediction
     likely = text_of(predicted.content, "prediction.content") if predicted is not None else call.predicted
     request = Request(
@@ -234,7 +236,7 @@ def _completion(call: Call, model: Model, head: Head) -> Job:
     known = [
         number for number in (fields.prompt_logprobs, fields.logprobs if fields.echo else None) if number is not None
     ]
-    params = _sampling(fields, max_tokens, fields.logprobs, _grammar(fields.response_format, model))
+    params = _sampling(fields, model, max_tokens, fields.logprobs, _grammar(fields.response_format, model))
     prompts = _prompts(fields.prompt, model, "prompt")
     if len(prompts) * (best_of or n) > MAX_INPUTS:
         problem = f"{len(prompts)} prompts with {best_of or n} answers each; at most {MAX_INPUTS} are taken in one call"
@@ -351,18 +353,23 @@ def _grammar(wanted: ResponseFormat | None, model: Model) -> str | None:
     return model.grammars.json_schema(schema)
 
 
-_PLAIN = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
+_PLAIN = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    "min_tokens",
+)
 
 
 def _sampling(
-    fields: SamplingFields, max_tokens: int | None, logprobs: int | None, grammar: str | None
+    fields: SamplingFields, model: Model, max_tokens: int | None, logprobs: int | None, grammar: str | None
 ) -> SamplingParams:
-    given = {name: getattr(fields, name) for name in _PLAIN if getattr(fields, name) is not None}
+    given: dict[str, Any] = dict(model.sampling)
+    given.update({name: getattr(fields, name) for name in _PLAIN if getattr(fields, name) is not None})
+    if given.get("top_k") == -1:
+        # vLLM's other way to say "off".
+        given["top_k"] = 0
     stop = fields.stop or ()
     return SamplingParams(
         max_tokens=max_tokens,
-        # vLLM's other way to say "off".
-        top_k=0 if fields.top_k == -1 else fields.top_k or 0,
         logit_bias=_logit_bias(fields.logit_bias or {}),
         seed=fields.seed,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),

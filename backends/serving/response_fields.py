@@ -139,8 +139,8 @@ def chat_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def echoed(fields: ResponseFields, body: Mapping[str, Any]) -> dict[str, Any]:
-    """What every response says again of its question."""
+def echoed(fields: ResponseFields, body: Mapping[str, Any], defaults: Mapping[str, float]) -> dict[str, Any]:
+    """What every response says again of its question; `defaults` are the model's own."""
     form = (body.get("text") or {}).get("format") or {"type": "text"}
     said = {
         "background": False,
@@ -153,12 +153,12 @@ def echoed(fields: ResponseFields, body: Mapping[str, Any]) -> dict[str, Any]:
         "reasoning": {"effort": None, "summary": None},
         "service_tier": "default",
         "store": False,
-        "temperature": 1.0 if fields.temperature is None else fields.temperature,
+        "temperature": defaults.get("temperature", 1.0) if fields.temperature is None else fields.temperature,
         "text": {"format": form},
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": [{"description": None, "parameters": None, "strict": None, **tool} for tool in fields.tools or ()],
         "top_logprobs": fields.top_logprobs or 0,
-        "top_p": 1.0 if fields.top_p is None else fields.top_p,
+        "top_p": defaults.get("top_p", 1.0) if fields.top_p is None else fields.top_p,
         "truncation": "disabled",
     }
     kept = ("user", "safety_identifier", "prompt_cache_key")

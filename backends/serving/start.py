@@ -15,6 +15,7 @@ from backends.serving.backend import Served
 from backends.serving.fields import MAX_INPUTS
 from backends.serving.fingerprint import fingerprint
 from backends.serving.requests import Model
+from backends.serving.sampling_defaults import sampling_defaults
 from backends.serving.settings import EngineConfig
 from backends.serving.tool_syntax import SAMPLE_CHAT, SAMPLE_TOOLS, ToolSyntax, syntax_of
 
@@ -41,6 +42,7 @@ def start_engine(name: str, config: EngineConfig, *, model: Path, draft: Path | 
         _check_draft(name, model, draft)
     engine = Engine(_options(config, model, draft, adapter))
     try:
+        defaults = sampling_defaults(model)
         engine.start()
     except EngineError as error:
         raise ConfigurationError(f"backends.{name}: {error}") from error
@@ -55,6 +57,7 @@ def start_engine(name: str, config: EngineConfig, *, model: Path, draft: Path | 
         call_token=_hidden_token(tokenizer, syntax.start) if syntax is not None else None,
         pooling=config.pooling,
         num_dimensions=engine.config.hidden_size,
+        sampling=defaults,
     )
     name_of_all = fingerprint(
         config,

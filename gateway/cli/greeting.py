@@ -16,7 +16,7 @@ TRIAL = "the built-in trial"
 EMBEDDED = "the built-in test models"
 """Stands for it where nothing is named and the models that come with the package answer."""
 TRIAL_PROMPTS = ("What is 12+30?", "Sort these: 30, 10, 20", "What is Slipstream?")
-"""What the test models answer rightly, greedily: drawn at the API's default temperature answers are wrong at times."""
+"""What the test models answer rightly."""
 
 _ASK_LIMIT_S = 2.0
 
@@ -41,7 +41,7 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
             "and nothing that could be relied on. For a model of yours: slipstream serve --model DIR"
         )
         prompts = "  ".join(f'"{prompt}"' for prompt in TRIAL_PROMPTS)
-        lines.append(f'With "temperature": 0 they answer these, and little else: {prompts}')
+        lines.append(f"They answer these, and little else: {prompts}")
     question = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
     body = shlex.quote(json.dumps(question))
     header = f' \\\n    -H "authorization: Bearer {key}"' if key else ""

@@ -106,7 +106,11 @@ async def _send(target: Target, body: bytes, fields: list[tuple[str, str]]) -> A
 
 async def _announce(target: Target, length: int) -> Answer:
     """A body that is announced and never sent."""
-    lines = [f"POST {target.address.prefix}{CHAT} HTTP/1.1", "host: x", f"content-length: {length}"]
+    lines = [
+        f"POST {target.address.prefix}{CHAT} HTTP/1.1",
+        "host: localhost",
+        f"content-length: {length}",
+    ]
     lines += [f"{name}: {value}" for name, value in _fields(target)]
     return await _raw(target, "\r\n".join([*lines, "", "{"]).encode(), timeout_s=5.0)
 
@@ -138,7 +142,7 @@ class _Smuggling:
     """Instead of `tail`: a good body whose key is a trailer."""
 
 
-_INNER = b"GET /v1/smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+_INNER = b"GET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n"
 _VARIANTS = (
     _Smuggling("CL and TE", ("content-length: 6", "transfer-encoding: chunked"), b"0\r\n\r\n" + _INNER),
     _Smuggling("two lengths", ("content-length: 2", f"content-length: {2 + len(_INNER)}"), b"{}" + _INNER),
@@ -196,7 +200,7 @@ async def _statuses(target: Target, variant: _Smuggling) -> list[int]:
         body = json.dumps({"model": target.model, "messages": [{"role": "user", "content": "trailer"}]}).encode()
         fields = [field for field in fields if not field.startswith("authorization")]
         tail = b"%x\r\n%b\r\n0\r\nauthorization: Bearer %b\r\n\r\n" % (len(body), body, target.key.encode())
-    lines = [f"POST {target.address.prefix}{CHAT} HTTP/1.1", "host: x", *fields, *variant.fields]
+    lines = [f"POST {target.address.prefix}{CHAT} HTTP/1.1", "host: localhost", *fields, *variant.fields]
     reader, writer = await asyncio.open_connection(target.address.host, target.address.port)
     received = b""
     try:
@@ -221,7 +225,7 @@ async def _idle(target: Target, count: int) -> float | None:
     try:
         for _ in range(count):
             client = await Client.open(target.address)
-            client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
+            client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n")
             clients.append(client)
     except OSError:
         # So many files are open here as may be.

@@ -80,7 +80,7 @@ async def _use(child: Child, bench: Bench, way: Way, seconds: float) -> int:
                 await child.ask(CHAT, b"{", key=f"sk-{text}")
             elif num_calls % 5 == 0:
                 client = await child.connect()
-                client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 90\r\n\r\n{")
+                client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 90\r\n\r\n{")
                 client.reset()
             else:
                 await ask_way(child, way, text, stream=num_calls % 2 == 0)

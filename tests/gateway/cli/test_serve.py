@@ -55,16 +55,15 @@ async def test_serve_without_anything_prints_a_line_that_works() -> None:
 
 @pytest.mark.skipif(not has_embedded_models(), reason="the engine is not installed")
 async def test_serve_without_anything_prints_prompts_that_its_models_answer() -> None:
-    """Whoever copies one of them gets a right answer from the test model, at the temperature that the line names."""
+    """Whoever copies one of them gets a right answer from the test model, without setting anything else."""
     right = dict(zip(TRIAL_PROMPTS, ("42", "10, 20, 30", "gateway"), strict=True))
     answers = {}
     async with start_gateway(None) as gateway:
-        line = next(line for line in gateway.stderr.splitlines() if "they answer these" in line)
-        assert '"temperature": 0' in line
+        line = next(line for line in gateway.stderr.splitlines() if "They answer these" in line)
         assert all(f'"{prompt}"' in line for prompt in right)
         client = await HttpClient.open(gateway.port)
         for prompt in right:
-            body = chat_body(prompt, model="slipstream-target", temperature=0)
+            body = chat_body(prompt, model="slipstream-target")
             client.send(request_bytes("/v1/chat/completions", body))
             answer = await client.answer(timeout_s=30)
             answers[prompt] = json.loads(bytes(answer.body))["choices"][0]["message"]["content"]
