@@ -40,10 +40,14 @@ class Batch:
         return Batch(*(part.to(device) for part in (self.tokens, self.rows, self.labels, self.owner)))
 
 
+def _padded_length(num_tokens: int) -> int:
+    """Inputs a conversation takes: all tokens but its last, rounded up to the step."""
+    return -(-(num_tokens - 1) // _LENGTH_STEP) * _LENGTH_STEP
+
+
 def make_batch(examples: list[tuple[list[int], list[bool]]], pad: int) -> Batch:
     """Pads the examples (tokens, is-answer flags) to one length, a multiple of 16."""
-    longest = max(len(tokens) for tokens, _ in examples) - 1
-    length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
+    length = _padded_length(max(len(tokens) for tokens, _ in examples))
     inputs = torch.full((len(examples), length), pad)
     rows, labels, owner = [], [], []
     for index, (tokens, is_answer) in enumerate(examples):
@@ -57,7 +61,7 @@ def make_batch(examples: list[tuple[list[int], list[bool]]], pad: int) -> Batch:
 
 
 class TrainingStream:
-    """Endless batches of about `batch_tokens` positions; `level` may be raised between batches."""
+    """Endless batches of at most `batch_tokens` positions, padding included; `level` may be raised between batches."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, *, seed: int, batch_tokens: int) -> None:
         self.level = 0.0
@@ -83,7 +87,7 @@ class TrainingStream:
         start = 0
         while start < len(pool):
             end = start
-            while end < len(pool) and (end - start + 1) * len(pool[end][0]) <= self._batch_tokens:
+            while end < len(pool) and (end - start + 1) * _padded_length(len(pool[end][0])) <= self._batch_tokens:
                 end += 1
             yield make_batch(pool[start:end], pad)
             start = end
