@@ -30,6 +30,7 @@ bench: $(VENV)/.dev ## Measure what the gateway costs (HARNESS=folder of gateway
 
 docs: $(VENV)/.dev ## Rewrite the generated parts of docs/
 	$(BIN)/slipstream config docs
+	$(BIN)/python -m tests.support.architecture_map
 
 release: .release/.tools ## Build wheel, sdist, SBOM and hashes into dist/: the same bytes on every machine
 	@.release/bin/python deploy/release.py

@@ -15,9 +15,9 @@ import msgspec
 
 from backends.answer_budget import AnswerBudget
 from backends.header_names import EVERY_HEADER, HeaderNames
+from backends.recorded_pace import Stopwatch
 from backends.resume import Broken, Continues, Resumed
 from backends.stream import Stream, StreamEnd
-from backends.tempo import Stopwatch
 
 Headers = list[tuple[bytes, bytes]]
 """HTTP fields as they travel: lower-case names, order and repeats kept."""

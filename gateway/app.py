@@ -31,15 +31,15 @@ from gateway.api.endpoint import Endpoint
 from gateway.api.models import Models
 from gateway.api.respond import refuse
 from gateway.core import Core
-from gateway.cors import preflight_headers
-from gateway.gauges import refresh_gauges
-from gateway.incoming import Incoming
-from gateway.open_door import OpenDoor
+from gateway.http.cors import preflight_headers
+from gateway.http.incoming import Incoming
+from gateway.http.keyless import OpenDoor
+from gateway.metrics.gauges import refresh_gauges
+from gateway.metrics.scrape import Scrape
+from gateway.process.vitals import Vitals
 from gateway.reload import Reloader, open_runtime, show_revision
-from gateway.scrape import Scrape
-from gateway.vitals import Vitals
 from policies.failures import Failures
-from policies.passthrough import API_ROOTS
+from policies.passthrough.rules import API_ROOTS
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches

@@ -21,29 +21,29 @@ from backends.kv_events import KvPublisher
 from backends.protocol import Backend, Operation
 from backends.registry import Registry, broken_backend
 from backends.resume import Continues
-from gateway.auth import Keyring
-from gateway.owners import Owners
+from gateway.api.owners import Owners
+from gateway.http.auth import Keyring
 from gateway.runtime import Runtime
 from gateway.stacks import Stacks, has_semantic
 from policies.admission.admission import Admission
 from policies.autoscale import Autoscale
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
-from policies.globs import is_glob
-from policies.load import LoadedPolicy
-from policies.match import RouteMatcher
-from policies.pool.engine_text import EngineText, Writing
-from policies.pool.fleet import Fleet, is_watched
+from policies.matching.globs import is_glob
+from policies.matching.match import RouteMatcher
+from policies.policy_file.load import LoadedPolicy
+from policies.pool.balance.settings import PricePolicy
+from policies.pool.health.prober import Patient, Prober
+from policies.pool.load.fleet import Fleet, is_watched
 from policies.pool.pool import Pool
-from policies.pool.prober import Patient, Prober
+from policies.pool.prompts.engine_text import EngineText, Writing
 from policies.schema import StoresPolicy
-from policies.schema_routing import PricePolicy
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
     from gateway.core import Core
     from policies.cache.semantic.build import Semantics
-    from policies.pool.kv_feed import KvFeed
+    from policies.pool.prompts.kv_feed import KvFeed
 
 
 def build_store(policy: StoresPolicy, clock: Clock) -> Store:
@@ -61,13 +61,13 @@ def build_store(policy: StoresPolicy, clock: Clock) -> Store:
 def build_owners(policy: StoresPolicy, clock: Clock, shared_directory: Path | None) -> Owners:
     """Who remembers whose the objects at upstreams are; together with other processes where there is a place for it."""
     if policy.redis is not None:
-        from policies.owners_redis import build_owners_redis
+        from policies.objects.owners_redis import build_owners_redis
 
         return Owners(clock, build_owners_redis(policy.redis, clock))
     folder = Path(policy.ledger.folder) if policy.ledger is not None else shared_directory
     if folder is None:
         return Owners(clock)
-    from gateway.owners_file import OwnersInFile
+    from gateway.api.owners_file import OwnersInFile
 
     return Owners(clock, OwnersInFile(folder / "objects.sqlite3", clock))
 
@@ -77,8 +77,8 @@ def build_batches(policy: StoresPolicy, core: Core) -> Batches | None:
     if policy.ledger is None:
         return None
     from gateway.batches.service import Batches
-    from policies.pool.pick import Price
-    from policies.pool.retry import retry_after_s
+    from policies.pool.attempts.retry import retry_after_s
+    from policies.pool.balance.pick import Price
 
     def amount(price: PricePolicy, tokens: int, uncached: int, output: int) -> float:
         return Price(**price.model_dump()).of(tokens, uncached, output) / 1e6
@@ -295,7 +295,7 @@ def _kv_feeds(
             feeds[name] = known
             continue
         try:
-            from policies.pool.kv_feed import KvFeed
+            from policies.pool.prompts.kv_feed import KvFeed
         except ImportError as error:
             raise _lacks(error) from error
         feeds[name] = KvFeed(name, leaf.kv_events, slots, text, index=fleet.index, clock=clock)

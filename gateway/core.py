@@ -7,15 +7,15 @@ import secrets
 
 from backends.answer_budget import AnswerBudget
 from backends.clock import Clock
-from gateway.body_budget import BodyBudget
-from gateway.exchange import Observer
-from gateway.incoming import Incoming, Pace
+from gateway.api.owners import Owners
+from gateway.http.body_budget import BodyBudget
+from gateway.http.incoming import Incoming, Pace
+from gateway.metrics.metrics import Metrics
 from gateway.overdue import Overdue
-from gateway.owners import Owners
+from gateway.record.exchange import Observer
+from gateway.record.tracing import Tracer
 from gateway.runtime import Runtime
 from gateway.settings import Settings
-from gateway.telemetry import Metrics
-from gateway.tracing import Tracer
 
 
 class Core:

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from backends.errors import ConfigurationError
 from backends.registry import broken_backend
 from gateway.core import Core
-from gateway.gauges import retire_gauges
+from gateway.metrics.gauges import retire_gauges
+from gateway.process.slices import Slices
 from gateway.runtime import Resource, Runtime
-from gateway.slices import Slices
-from policies.sources import PolicyFiles
+from policies.policy_file.sources import PolicyFiles
 
 _logger = logging.getLogger(__name__)
 _REST = 50.0

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from backends.protocol import Backend, Operation, Slo, Timeouts
-from gateway.auth import Keyring
-from policies.load import LoadedPolicy
-from policies.match import RouteMatcher
-from policies.passthrough import PassRules
+from gateway.http.auth import Keyring
+from policies.matching.match import RouteMatcher
+from policies.passthrough.rules import PassRules
+from policies.policy_file.load import LoadedPolicy
 from policies.schema import RoutePolicy
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from policies.cache.semantic.admin import Administration
     from policies.cache.semantic.build import Semantics
     from policies.failures import Failures
-    from policies.pool.fleet import Fleet
-    from policies.pool.kv_feed import KvFeed
+    from policies.pool.health.prober import Prober
+    from policies.pool.load.fleet import Fleet
     from policies.pool.pool import Pool
-    from policies.pool.prober import Prober
+    from policies.pool.prompts.kv_feed import KvFeed
 
 
 class Stacks(Protocol):

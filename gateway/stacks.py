@@ -17,13 +17,13 @@ from policies.batching.embeddings import EmbeddingBatches
 from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing
 from policies.cache.store import Store
-from policies.load import LoadedPolicy
-from policies.passthrough import PassRules
+from policies.passthrough.rules import PassRules
+from policies.policy_file.load import LoadedPolicy
+from policies.pool.attempts.hedge import Hedging
+from policies.pool.attempts.retry import RetryBudget
 from policies.pool.fallback import Fallback, Target
-from policies.pool.fleet import Fleet
-from policies.pool.hedge import Hedging
+from policies.pool.load.fleet import Fleet
 from policies.pool.pool import Member, Pool
-from policies.pool.retry import RetryBudget
 from policies.resume.stage import Resuming
 from policies.schema import FallbackOn, RoutePolicy
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kernels.choice.penalties import Penalties
+from kernels.choice.sample import SampleRows
 from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
-from kernels.penalties import Penalties
-from kernels.sample import SampleRows
 
 MODEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 """What activations may be."""

@@ -13,12 +13,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kernels.choice.sample import SampleRows
 from kernels.fallback import Fallbacks
 from kernels.paging import AttentionPlan, PagedKV, StorePlan
-from kernels.products import BuiltProduct
-from kernels.sample import SampleRows
-from kernels.w4a16 import GroupWeight
-from kernels.w8 import RowWeight
+from kernels.products.twin import BuiltProduct
+from kernels.products.w4a16 import GroupWeight
+from kernels.products.w8 import RowWeight
 
 
 class RMSNorm(Protocol):
@@ -152,7 +152,11 @@ def select_ops(device_type: str, *, reference: bool = False, fallbacks: Fallback
 
     `fallbacks` learns of kernels that cannot run here (None: nobody asks), whose work their twins do.
     """
-    from kernels import act, moe, norm, paged_attention, products, reject, rope_store, sample
+    from kernels.attention import twin as paged_attention
+    from kernels.choice import reject, sample
+    from kernels.products import moe
+    from kernels.products import twin as products
+    from kernels.rows import act, norm, rope_store
 
     twins = Ops(
         rms_norm=norm.rms_norm_reference,
@@ -169,15 +173,15 @@ def select_ops(device_type: str, *, reference: bool = False, fallbacks: Fallback
     )
     if not has_kernels(device_type, reference=reference):
         return twins
-    from kernels.act_kernel import prepare_gated
-    from kernels.moe_kernel import prepare_moe
-    from kernels.norm_kernel import prepare_norm
-    from kernels.paged_launch import prepare_paged_attention
-    from kernels.probabilities_kernel import prepare_probabilities
-    from kernels.product_launch import Products
-    from kernels.reject_kernel import prepare_reject
-    from kernels.rope_store_kernel import prepare_queries
-    from kernels.sample_kernel import prepare_sample, prepare_tokens, prepare_with_probs
+    from kernels.attention.launch import prepare_paged_attention
+    from kernels.choice.probabilities_kernel import prepare_probabilities
+    from kernels.choice.reject_kernel import prepare_reject
+    from kernels.choice.sample_kernel import prepare_sample, prepare_tokens, prepare_with_probs
+    from kernels.products.launch import Products
+    from kernels.products.moe_kernel import prepare_moe
+    from kernels.rows.act_kernel import prepare_gated
+    from kernels.rows.norm_kernel import prepare_norm
+    from kernels.rows.rope_store_kernel import prepare_queries
 
     fallbacks = Fallbacks() if fallbacks is None else fallbacks
     guarded = fallbacks.guarded

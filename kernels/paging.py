@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from kernels.shared_prefix import SharedPrefixes
+    from kernels.attention.shared_prefix import SharedPrefixes
 
 PAGE_SIZE = 64
 """Tokens in a page; also the tile of every attention kernel."""

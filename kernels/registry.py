@@ -1,6 +1,6 @@
 """Every operation that has a kernel, so that tests, the compile gate and benchmarks are one generic driver each.
 
-A new kernel is one file with an `OP`, and its name in `_MODULES`.
+A new kernel is one file with an `OP`, and a row in `MODULES`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ Arguments: TypeAlias = dict[str, Any]
 Result: TypeAlias = Tensor | tuple[Tensor, ...]
 """What an operation makes: what it returns, and whatever it writes in place as further tensors."""
 
-_MODULES = (
-    "paged_decode",
-    "paged_prefill",
-    "cascade",
-    "norm_kernel",
-    "act_kernel",
-    "rope_store_kernel",
-    "w4a16_kernel",
-    "w8_kernel",
-    "quantize_rows_kernel",
-    "w8a8_kernel",
-    "sample_kernel",
-    "probabilities_kernel",
-    "reject_kernel",
-    "moe_kernel",
-)
+MODULES = {
+    "paged_decode": "attention.decode_kernel",
+    "paged_prefill": "attention.prefill_kernel",
+    "cascade": "attention.cascade_kernel",
+    "norm": "rows.norm_kernel",
+    "act": "rows.act_kernel",
+    "rope_store": "rows.rope_store_kernel",
+    "w4a16": "products.w4a16_kernel",
+    "w8": "products.w8_kernel",
+    "quantize_rows": "rows.quantize_rows_kernel",
+    "w8a8": "products.w8a8_kernel",
+    "sample": "choice.sample_kernel",
+    "probabilities": "choice.probabilities_kernel",
+    "reject": "choice.reject_kernel",
+    "moe": "products.moe_kernel",
+}
+"""Where the kernel of each operation stands; the module has it as `OP`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,9 @@ def tensors(result: Result) -> tuple[Tensor, ...]:
 
 def op_names() -> list[str]:
     """The names of all of them. Does not import Triton."""
-    return [name.removesuffix("_kernel") for name in _MODULES]
+    return list(MODULES)
 
 
 def load_ops() -> list[Op]:
     """All of them. Imports Triton."""
-    return [cast("Op", import_module(f"kernels.{name}").OP) for name in _MODULES]
+    return [cast("Op", import_module(f"kernels.{name}").OP) for name in MODULES.values()]

@@ -10,12 +10,12 @@ import msgspec
 from backends.clock import Clock
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
+from policies.admission.settings import SloPolicy
 from policies.loop import Loop
-from policies.pool.fleet import Fleet
-from policies.pool.replica import Replica
-from policies.pool.scaling import Sample, Scaling
+from policies.pool.load.fleet import Fleet
+from policies.pool.load.replica import Replica
+from policies.pool.load.scaling import Sample, Scaling
 from policies.schema import RoutePolicy
-from policies.schema_admission import SloPolicy
 
 LOOK_EVERY_S = 5.0
 

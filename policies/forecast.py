@@ -14,14 +14,14 @@ from typing import Any, get_args
 
 from backends.clock import SystemClock
 from backends.protocol import Call, Facts, Operation
-from policies.pool.breaker import CircuitBreaker
-from policies.pool.demand import Demand, read_demand
-from policies.pool.fleet import STATE_FILE, read_state, replica_name
+from policies.pool.attempts.patience import CEILING_S, FLOOR_S
+from policies.pool.balance.pick import Candidate, ranked
+from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.load.demand import Demand, read_demand
+from policies.pool.load.fleet import STATE_FILE, read_state, replica_name
+from policies.pool.load.replica import Replica
 from policies.pool.onward import onward_of
-from policies.pool.patience import CEILING_S, FLOOR_S
-from policies.pool.pick import Candidate, ranked
-from policies.pool.prefix_index import PrefixIndex
-from policies.pool.replica import Replica
+from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.schema import RetryOn, RouteBackend, RoutePolicy
 
 _RULES = {

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from backends.config import ByteSize, Config, Duration, Name, Secret
-from policies.schema_admission import AdmissionPolicy, PriorityName, SloPolicy
-from policies.schema_batch import BatchPolicy, LedgerStore
-from policies.schema_batching import BatchingPolicy
-from policies.schema_health import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
-from policies.schema_passthrough import PassthroughPolicy
-from policies.schema_routing import Balance, PricePolicy, RoutingPolicy
-from policies.schema_semantic import SemanticPolicy
+from policies.admission.settings import AdmissionPolicy, PriorityName, SloPolicy
+from policies.batches.settings import BatchPolicy, LedgerStore
+from policies.batching.settings import BatchingPolicy
+from policies.cache.semantic.settings import SemanticPolicy
+from policies.passthrough.settings import PassthroughPolicy
+from policies.pool.balance.settings import Balance, PricePolicy, RoutingPolicy
+from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
 
 RetryOn = Literal[
     "connect",

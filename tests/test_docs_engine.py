@@ -7,12 +7,12 @@ from typing import get_args
 
 from click.testing import CliRunner
 
-from backends.engine.config import FAMILIES
-from backends.engine.linear import QUANTIZATIONS
+from backends.engine.model.config import FAMILIES
+from backends.engine.model.linear import QUANTIZATIONS
+from backends.engine.model.quantized_formats import READ_BITS
 from backends.engine.options import EngineOptions, Quantization, Speculate
-from backends.engine.quantized_formats import READ_BITS
 from gateway.cli.main import cli
-from gateway.cli.models import METHODS
+from gateway.cli.models.folder import METHODS
 from kernels.paging import PAGE_SIZE
 from tests.support.docs import blocks, page, table
 

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from gateway.cli.loading import read_policy
 from gateway.cli.reference import with_reference
 from gateway.cli.schema import schema_text
-from policies.locate import read_document
+from policies.policy_file.locate import read_document
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "policies.md").read_text(encoding="utf-8")

@@ -17,23 +17,23 @@ from backends.headers import _DROPPED_FROM_ANSWERS, ENDS_HERE
 from backends.http.openai import _OF_CONTENT, OpenAIConfig
 from backends.protocol import CacheOutcome, Operation, Timeouts
 from backends.stream import StreamEnd
-from gateway.access_log import Line
-from gateway.admission_metrics import AdmissionMetrics
-from gateway.batches_metrics import BatchesMetrics
-from gateway.batching_metrics import BatchingMetrics
-from gateway.engine_metrics import EngineMetrics
-from gateway.kv_metrics import KvMetrics
-from gateway.pool_metrics import PoolMetrics
-from gateway.routing_metrics import RoutingMetrics
-from gateway.scaling_metrics import ScalingMetrics
-from gateway.semantic_metrics import SemanticMetrics
+from gateway.batches.metrics import BatchesMetrics
+from gateway.metrics.admission import AdmissionMetrics
+from gateway.metrics.batching import BatchingMetrics
+from gateway.metrics.engine import EngineMetrics
+from gateway.metrics.kv import KvMetrics
+from gateway.metrics.metrics import Metrics
+from gateway.metrics.pool import PoolMetrics
+from gateway.metrics.routing import RoutingMetrics
+from gateway.metrics.scaling import ScalingMetrics
+from gateway.metrics.semantic import SemanticMetrics
+from gateway.record.access_log import Line
 from gateway.settings import Settings
-from gateway.telemetry import Metrics
-from policies.objects import COLLECTIONS
-from policies.passthrough import WITHOUT_STATE
-from policies.pool.patience import CEILING_S, FLOOR_S
+from policies.objects.names import COLLECTIONS
+from policies.passthrough.rules import WITHOUT_STATE
+from policies.policy_file.units import unit_of, with_unit
+from policies.pool.attempts.patience import CEILING_S, FLOOR_S
 from policies.schema import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
-from policies.units import unit_of, with_unit
 from tests.support.docs import ROOT, blocks, names, page, table
 
 GROUPS: dict[str, Callable[[CollectorRegistry], Any]] = {

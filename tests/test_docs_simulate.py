@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.simulate.fleet import DEFAULT_PROFILE, PROFILES
 from gateway.simulate.report import Report
 from gateway.simulate.slo import slo_text
-from policies.schema_admission import SloPolicy
+from policies.admission.settings import SloPolicy
 from tests.support.docs import names, page, table
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from backends.engine.detokenizer import Detokenizer
+from backends.engine.choosing.sampling import Choice
 from backends.engine.request import FinishReason, TokenLogprob
-from backends.engine.sampling import Choice
 from backends.engine.sequence import Sequence
-from backends.engine.stops import StopChecker
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.text.detokenizer import Detokenizer
+from backends.engine.text.stops import StopChecker
+from backends.engine.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from backends.engine.answer import Answer, Progress
 from backends.engine.request import Event, FinishReason, Request, TokenLogprob, Usage
 from backends.engine.sequence import Sequence
-from backends.engine.speculate import Outcome
+from backends.engine.speculation.speculate import Outcome
 
 logger = logging.getLogger(__name__)
 

@@ -26,18 +26,18 @@ from torch import Tensor
 
 from backends.engine.answer import Answer
 from backends.engine.calls import Call, Calls, Sink
-from backends.engine.config import ModelConfig
+from backends.engine.choosing.grammar import GrammarFactory
+from backends.engine.choosing.sampling import Choice, check_params
+from backends.engine.choosing.sampling_params import check_emitted
 from backends.engine.errors import EngineError, EngineStopped, RequestRefused, as_engine_error
-from backends.engine.grammar import GrammarFactory
 from backends.engine.load import Parts, load_parts
+from backends.engine.model.config import ModelConfig
 from backends.engine.options import EngineOptions
-from backends.engine.plan import Transfers
 from backends.engine.request import Request
-from backends.engine.sampling import Choice, check_params
-from backends.engine.sampling_params import check_emitted
 from backends.engine.sequence import Sequence, Slice, State
 from backends.engine.statistics import EngineStatistics, StepCounts
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.step.plan import Transfers
+from backends.engine.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

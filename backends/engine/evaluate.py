@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from backends.engine.decoder import Decoder, load_decoder
 from backends.engine.errors import EngineError, ModelError, OutOfMemory, RequestRefused
-from backends.engine.flatten import Span, build_batch
-from backends.engine.kv_cache import KVCache
+from backends.engine.kv.memory import KVCache
+from backends.engine.model.decoder import Decoder, load_decoder
 from backends.engine.options import Device
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.step.flatten import Span, build_batch
+from backends.engine.text.tokenizer import Tokenizer
 from kernels.dispatch import select_ops
 from kernels.paging import PAGE_SIZE
 

@@ -11,24 +11,24 @@ from pathlib import Path
 
 import torch
 
-from backends.engine.config import ModelConfig
-from backends.engine.decoder import Decoder, load_decoder
-from backends.engine.draft_model import DraftModel
+from backends.engine.choosing.grammar import GrammarFactory
+from backends.engine.choosing.sampling import Sampler
 from backends.engine.errors import ModelError, OutOfMemory, is_out_of_memory
-from backends.engine.grammar import GrammarFactory
-from backends.engine.graphs import DecodeGraphs, TwinsInStep
-from backends.engine.kv_cache import KVCache, page_bytes, page_dtype
+from backends.engine.kv.memory import KVCache, page_bytes, page_dtype
+from backends.engine.kv.pages import PagePool, pages_for
+from backends.engine.model.config import ModelConfig
+from backends.engine.model.decoder import Decoder, load_decoder
+from backends.engine.model.shard import Shard, kv_shape
 from backends.engine.options import EngineOptions
-from backends.engine.pages import PagePool, pages_for
-from backends.engine.parallel import Followers
-from backends.engine.runner import Runner
-from backends.engine.sampling import Sampler
-from backends.engine.scheduler import Scheduler
-from backends.engine.shard import Shard, kv_shape
-from backends.engine.speculate import Speculator
-from backends.engine.tokenizer import Tokenizer
-from backends.engine.utilization import Peaks, Work, WorkCounter, measure_peaks
-from backends.engine.warm_up import warm_up_decoder, warm_up_sampler
+from backends.engine.speculation.draft_model import DraftModel
+from backends.engine.speculation.speculate import Speculator
+from backends.engine.step.graphs import DecodeGraphs, TwinsInStep
+from backends.engine.step.parallel import Followers
+from backends.engine.step.runner import Runner
+from backends.engine.step.scheduler import Scheduler
+from backends.engine.step.utilization import Peaks, Work, WorkCounter, measure_peaks
+from backends.engine.step.warm_up import warm_up_decoder, warm_up_sampler
+from backends.engine.text.tokenizer import Tokenizer
 from kernels.dispatch import Ops, has_kernels, select_ops
 from kernels.fallback import Fallbacks
 from kernels.paging import PAGE_SIZE

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from backends.engine.config import ModelConfig
+    from backends.engine.model.config import ModelConfig
 
 PAGE_TOKENS = 64
 """Tokens in a page of keys and values; as in `kernels.paging`."""

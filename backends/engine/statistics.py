@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backends.engine.sampling import Choice
-from backends.engine.scheduler import SchedulerStatistics
+from backends.engine.choosing.sampling import Choice
 from backends.engine.sequence import Slice
-from backends.engine.speculate import SpeculationStatistics
-from backends.engine.utilization import Peaks, Work
+from backends.engine.speculation.speculate import SpeculationStatistics
+from backends.engine.step.scheduler import SchedulerStatistics
+from backends.engine.step.utilization import Peaks, Work
 
 
 @dataclass(slots=True)

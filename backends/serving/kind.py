@@ -10,8 +10,8 @@ from pathlib import Path
 from backends.clock import Clock
 from backends.errors import ConfigurationError
 from backends.registry import Kind
-from backends.serving.backend import EngineBackend
 from backends.serving.meter import Meter
+from backends.serving.served_engine import EngineBackend
 from backends.serving.settings import EMBEDDED, EngineConfig
 from backends.serving.start import start_engine
 

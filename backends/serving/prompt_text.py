@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from backends.engine.errors import ModelError, RequestRefused
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.text.tokenizer import Tokenizer
 from backends.errors import ConfigurationError, InvalidRequest
 from backends.protocol import Call, Operation
 from backends.serving.fields import Message

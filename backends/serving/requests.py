@@ -16,9 +16,6 @@ from backends.engine.request import Pooling, Request, SamplingParams
 from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
 from backends.protocol import Call, Operation
 from backends.resume import RESUME_FIELD, Resume
-from backends.serving.chat_reply import ChatAnswer, ChatShape, ChatStream, Parser
-from backends.serving.completion_reply import CompletionAnswer, CompletionShape, CompletionStream
-from backends.serving.embedding_reply import EmbeddingAnswer
 from backends.serving.fields import (
     MAX_INPUTS,
     MAX_LOGPROBS,
@@ -34,9 +31,12 @@ from backends.serving.fields import (
     read_fields,
 )
 from backends.serving.messages import template_messages, text_of, tools_in_use
-from backends.serving.parts import Answer, Head, Vocabulary
+from backends.serving.replies.chat_reply import ChatAnswer, ChatShape, ChatStream, Parser
+from backends.serving.replies.completion_reply import CompletionAnswer, CompletionShape, CompletionStream
+from backends.serving.replies.embedding_reply import EmbeddingAnswer
+from backends.serving.replies.parts import Answer, Head, Vocabulary
+from backends.serving.replies.response_reply import ResponseAnswer, ResponseStream
 from backends.serving.response_fields import chat_tools, echoed, read_response
-from backends.serving.response_reply import ResponseAnswer, ResponseStream
 from backends.serving.resumed import MarkedStream, asked_resume, resumed_head
 from backends.serving.skipped_tools import without_foreign_tools
 from backends.serving.tool_syntax import ForcedCall, ToolParser, ToolSyntax, forced_schema

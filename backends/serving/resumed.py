@@ -16,7 +16,7 @@ from backends.errors import InvalidRequest
 from backends.protocol import Call, Usage
 from backends.resume import RESUME_FIELD, Resume, encode_mark
 from backends.serving.fields import convert
-from backends.serving.parts import Answer, Head
+from backends.serving.replies.parts import Answer, Head
 
 
 class Continuable(Answer, Protocol):

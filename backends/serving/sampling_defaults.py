@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from backends.engine.json_fields import GENERATION_FILE, JsonFields
+from backends.engine.model.json_fields import GENERATION_FILE, JsonFields
 
 _RANGES: Mapping[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),

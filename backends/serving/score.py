@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from backends.engine.request import Event, Request, SamplingParams
 from backends.protocol import Usage
-from backends.serving.parts import Tally
+from backends.serving.replies.parts import Tally
 from backends.serving.requests import Job
 
 

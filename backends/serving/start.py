@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from backends.engine.errors import EngineError, RequestRefused
 from backends.errors import ConfigurationError
-from backends.serving.backend import Served
 from backends.serving.fields import MAX_INPUTS
 from backends.serving.fingerprint import fingerprint
 from backends.serving.requests import Model
 from backends.serving.sampling_defaults import sampling_defaults
+from backends.serving.served_engine import Served
 from backends.serving.settings import EngineConfig
 from backends.serving.tool_syntax import SAMPLE_CHAT, SAMPLE_TOOLS, ToolSyntax, syntax_of
 
 if TYPE_CHECKING:
     from backends.engine.options import EngineOptions
-    from backends.engine.tokenizer import Tokenizer
+    from backends.engine.text.tokenizer import Tokenizer
 
 
 _logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def _check_draft(name: str, model: Path, draft: Path) -> None:
 
     Raises: ConfigurationError.
     """
-    from backends.engine.tokenizer import TOKENIZER_FILE, Tokenizer
+    from backends.engine.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
     # A draft without a tokenizer of its own was made for the model's.
     if not (draft / TOKENIZER_FILE).exists():

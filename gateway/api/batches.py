@@ -11,14 +11,14 @@ from backends.config import parse_duration
 from backends.errors import InvalidRequest, MethodNotAllowed, UnknownPath
 from gateway.api.files import keep_seconds, page, path_below, query_of
 from gateway.api.respond import respond
-from gateway.auth import Principal
 from gateway.batches.file_store import parse_limit
 from gateway.batches.input_lines import ENDPOINTS
 from gateway.batches.records import BatchRow, Tenant
 from gateway.batches.service import Batches
 from gateway.core import Core
-from gateway.decode import decode_json
-from gateway.incoming import Incoming, read_body
+from gateway.http.auth import Principal
+from gateway.http.decode import decode_json
+from gateway.http.incoming import Incoming, read_body
 from gateway.runtime import Runtime
 
 _LIMIT = 20

@@ -22,10 +22,10 @@ from backends.errors import (
 )
 from backends.protocol import Call, Facts, Operation
 from gateway.api.respond import respond
-from gateway.auth import Principal
 from gateway.core import Core
-from gateway.decode import decode_body, decode_json
-from gateway.incoming import Incoming, ascii_text, read_body
+from gateway.http.auth import Principal
+from gateway.http.decode import decode_body, decode_json
+from gateway.http.incoming import Incoming, ascii_text, read_body
 from gateway.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ from backends.clock import Clock
 from backends.errors import Forbidden, InvalidRequest, UnknownObject, UnknownPath
 from backends.protocol import Call, Operation, Reply
 from backends.sse import event_data, split_events
-from gateway.auth import Principal
-from gateway.decode import decode_json
-from gateway.owners import Owners
+from gateway.api.owners import Owners
+from gateway.http.auth import Principal
+from gateway.http.decode import decode_json
+from gateway.process.slices import Slices
 from gateway.runtime import Runtime, Stack
-from gateway.slices import Slices
-from policies.objects import can_name_objects, is_of_collection, is_of_job, object_in, objects_asked_for
-from policies.owner import Owner
-from policies.passthrough import is_api_path
+from policies.objects.found_in_answers import ToldTap, objects_told, parts_told
+from policies.objects.names import can_name_objects, is_of_collection, is_of_job, object_in, objects_asked_for
+from policies.objects.owner import Owner
+from policies.passthrough.rules import is_api_path
 from policies.schema import RoutePolicy
-from policies.told import ToldTap, objects_told, parts_told
 
 _MAX_NAMED = 100
 """Different objects that one body may name."""

@@ -27,20 +27,20 @@ from backends.errors import (
 from backends.protocol import Call, Headers, Operation, Reply
 from backends.stream import StreamEnd
 from gateway.api.custody import Custody
-from gateway.auth import Principal
-from gateway.body_budget import UNCOUNTED_BYTES
-from gateway.connection import ClientConnection, connection_of
 from gateway.core import Core
-from gateway.cors import cors_headers
-from gateway.decode import decode_body, decode_json, is_model_name
-from gateway.exchange import Exchange
-from gateway.incoming import Incoming, ascii_text, read_body
-from gateway.multipart import Form, is_form, read_form
-from gateway.relay import send_error, send_error_event, send_stream
+from gateway.http.auth import Principal
+from gateway.http.body_budget import UNCOUNTED_BYTES
+from gateway.http.connection import ClientConnection, connection_of
+from gateway.http.cors import cors_headers
+from gateway.http.decode import decode_body, decode_json, is_model_name
+from gateway.http.incoming import Incoming, ascii_text, read_body
+from gateway.http.multipart import Form, is_form, read_form
+from gateway.http.relay import send_error, send_error_event, send_stream
+from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime, Stack
-from policies.admission.asked import ASKED_HEADERS, read_asked
-from policies.objects import is_of_collection, may_name_objects
-from policies.passthrough import METHODS
+from policies.admission.urgency import ASKED_HEADERS, read_asked
+from policies.objects.names import is_of_collection, may_name_objects
+from policies.passthrough.rules import METHODS
 
 _logger = logging.getLogger(__name__)
 _AMBIGUOUS = re.compile(r"//|[\\;%\x00-\x1f\x7f]|/\.{1,2}(?:/|$)")

@@ -11,14 +11,14 @@ from starlette.types import Receive, Scope, Send
 from backends.errors import InvalidRequest, MethodNotAllowed, StoreUnavailable, UnknownPath
 from backends.protocol import Headers
 from gateway.api.respond import Streamed, respond
-from gateway.auth import Principal
 from gateway.batches.file_store import FileStore, parse_limit
 from gateway.batches.records import FileRow, Tenant
 from gateway.batches.service import Batches
 from gateway.batches.upload import Upload, receive_upload
-from gateway.connection import connection_of
 from gateway.core import Core
-from gateway.incoming import Incoming, ascii_text
+from gateway.http.auth import Principal
+from gateway.http.connection import connection_of
+from gateway.http.incoming import Incoming, ascii_text
 from gateway.runtime import Runtime
 
 _READ_BYTES = 256 * 1024

@@ -12,11 +12,11 @@ from starlette.types import Receive, Scope, Send
 from backends.errors import SlipstreamError, UnknownModel
 from backends.protocol import Backend, Call, Facts, Operation, Timeouts
 from gateway.api.respond import respond
-from gateway.auth import Principal
 from gateway.core import Core
-from gateway.incoming import Incoming
+from gateway.http.auth import Principal
+from gateway.http.incoming import Incoming
 from gateway.runtime import Runtime
-from policies.globs import allows
+from policies.matching.globs import allows
 from policies.schema import RoutePolicy
 
 _GLOB_SIGNS = frozenset("*?[")

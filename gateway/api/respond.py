@@ -10,13 +10,13 @@ from starlette.types import Scope
 
 from backends.errors import SlipstreamError, WebSocketRefused
 from backends.protocol import Headers, Operation
-from gateway.auth import Principal
-from gateway.connection import connection_of
 from gateway.core import Core
-from gateway.cors import cors_headers
-from gateway.exchange import Exchange
-from gateway.incoming import Incoming
-from gateway.relay import JSON_HEADER, send_error
+from gateway.http.auth import Principal
+from gateway.http.connection import connection_of
+from gateway.http.cors import cors_headers
+from gateway.http.incoming import Incoming
+from gateway.http.relay import JSON_HEADER, send_error
+from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.auth import Principal
 from gateway.batches.input_lines import ENDPOINTS
 from gateway.batches.records import BatchRow
+from gateway.http.auth import Principal
 from gateway.runtime import Runtime, Stack
 
 

@@ -28,11 +28,11 @@ from gateway.batches.outcomes import Outcomes
 from gateway.batches.output_lines import result_of_answer
 from gateway.batches.records import BatchRow, LineRow, Result
 from gateway.core import Core
-from gateway.decode import decode_body
-from gateway.exchange import Exchange
-from gateway.ledger.room import Room
+from gateway.http.decode import decode_body
+from gateway.http.relay import JSON_HEADER
+from gateway.ledger.disk_space import Room
 from gateway.overdue import GRACE_S
-from gateway.relay import JSON_HEADER
+from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime, Stack
 
 _logger = logging.getLogger(__name__)

@@ -22,16 +22,16 @@ from gateway.batches.callers import stack_for
 from gateway.batches.calls import LineCalls
 from gateway.batches.check import check_batch
 from gateway.batches.file_store import FileStore
-from gateway.batches.finish import finish_batch
 from gateway.batches.job_store import JobStore
+from gateway.batches.keyed_work import Work
 from gateway.batches.outcomes import Outcomes
 from gateway.batches.provider import Provider
 from gateway.batches.records import BatchRow
-from gateway.batches.work import Work
+from gateway.batches.result_files import finish_batch
 from gateway.core import Core
-from gateway.ledger.room import Room
+from gateway.ledger.disk_space import Room
 from gateway.runtime import Runtime
-from policies.schema_batch import BatchPolicy
+from policies.batches.settings import BatchPolicy
 
 _logger = logging.getLogger(__name__)
 _TICK_S = 0.25

@@ -16,7 +16,7 @@ from backends.clock import Clock
 from backends.errors import InvalidRequest, QuotaExceeded, UnknownObject
 from gateway.batches.records import FileRow, Tenant, columns
 from gateway.ledger.database import Database
-from policies.schema_batch import LedgerStore
+from policies.batches.settings import LedgerStore
 
 _COLUMNS = columns(FileRow)
 _FORGOTTEN_S = 86400.0

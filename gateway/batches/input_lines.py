@@ -11,7 +11,7 @@ import msgspec
 
 from backends.json_errors import NOT_JSON
 from backends.protocol import Operation
-from gateway.decode import is_model_name
+from gateway.http.decode import is_model_name
 
 ENDPOINTS = {
     "/v1/chat/completions": Operation.CHAT,

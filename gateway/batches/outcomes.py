@@ -10,8 +10,8 @@ import msgspec
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.records import Result
 from gateway.core import Core
+from policies.pool.balance.settings import PricePolicy
 from policies.schema import RoutePolicy
-from policies.schema_routing import PricePolicy
 
 Amount = Callable[[PricePolicy, int, int, int], float]
 """What so many prompt tokens, those of them that were not kept, and answer tokens cost at a price."""

@@ -26,9 +26,9 @@ from gateway.batches.output_lines import LineSplitter, result_of_error, results_
 from gateway.batches.provider_api import ProviderApi, ProviderBatch, ProviderBusy, ProviderProblem, ProviderRefused
 from gateway.batches.records import JobRow, LineRow, Result
 from gateway.core import Core
-from gateway.decode import decode_json
+from gateway.http.decode import decode_json
 from gateway.runtime import Runtime, Stack
-from policies.objects import can_name_objects, objects_asked_for
+from policies.objects.names import can_name_objects, objects_asked_for
 
 _logger = logging.getLogger(__name__)
 _CHUNK_LINES = 200

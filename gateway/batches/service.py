@@ -15,8 +15,8 @@ from gateway.batches.provider import Provider
 from gateway.batches.records import TABLES
 from gateway.core import Core
 from gateway.ledger.database import Database
-from gateway.ledger.room import Room
-from policies.schema_batch import LedgerStore
+from gateway.ledger.disk_space import Room
+from policies.batches.settings import LedgerStore
 
 
 class Batches:

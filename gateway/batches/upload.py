@@ -12,7 +12,7 @@ from starlette.types import Receive
 
 from backends.errors import BodyTooLarge, ClientGone, InvalidRequest
 from gateway.batches.file_store import append
-from gateway.incoming import Incoming, Pace
+from gateway.http.incoming import Incoming, Pace
 
 _WRITE_BYTES = 1024**2
 _MAX_FIELD_BYTES = 4096

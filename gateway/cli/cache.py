@@ -11,7 +11,7 @@ import click
 from gateway.cli.config import effective_policy
 from gateway.cli.loading import FileProblem, read_policy_or_exit
 from gateway.cli.module import check_can_be_written, check_installed, run_module
-from policies.load import LoadedPolicy
+from policies.policy_file.load import LoadedPolicy
 
 _NEEDS = ("numpy", "faiss", "sentence_transformers")
 _NEEDS_ONNX = ("numpy", "faiss", "onnxruntime")

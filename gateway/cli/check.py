@@ -10,7 +10,7 @@ import click
 
 from backends.errors import ConfigurationError
 from gateway.cli.loading import FileProblem, file_argument, format_option, no_env_option, read_policy
-from policies.load import LoadedPolicy
+from policies.policy_file.load import LoadedPolicy
 
 
 @click.command()

@@ -12,10 +12,10 @@ from pydantic import BaseModel, SecretStr
 from gateway.cli.loading import file_argument, no_env_option, read_policy_or_exit
 from gateway.cli.reference import docs
 from gateway.cli.schema import schema
-from policies.load import LoadedPolicy
-from policies.locate import Document, Place
-from policies.problems import is_secret_word
-from policies.units import unit_of, with_unit, without_wrapping
+from policies.policy_file.load import LoadedPolicy
+from policies.policy_file.locate import Document, Place
+from policies.policy_file.problems import is_secret_word
+from policies.policy_file.units import unit_of, with_unit, without_wrapping
 
 _HIDDEN = "**********"
 

@@ -12,17 +12,17 @@ import click
 
 from backends.config import format_duration
 from gateway.cli.loading import file_argument, format_option, no_env_option, read_policy_or_exit
-from policies.conditions import below_root
+from policies.admission.settings import AdmissionPolicy, SloPolicy
+from policies.batching.settings import BatchingPolicy
+from policies.cache.semantic.settings import SemanticPolicy
 from policies.forecast import as_call, reasons, retries, rule
-from policies.globs import allows
-from policies.load import LoadedPolicy
-from policies.match import RouteMatcher, Verdict
+from policies.matching.conditions import below_root
+from policies.matching.globs import allows
+from policies.matching.match import RouteMatcher, Verdict
+from policies.policy_file.load import LoadedPolicy
+from policies.policy_file.units import format_size
+from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy
 from policies.schema import Policy, RouteBackend, RoutePolicy
-from policies.schema_admission import AdmissionPolicy, SloPolicy
-from policies.schema_batching import BatchingPolicy
-from policies.schema_health import CircuitBreakerPolicy, HedgePolicy
-from policies.schema_semantic import SemanticPolicy
-from policies.units import format_size
 
 
 @dataclass(frozen=True, slots=True)

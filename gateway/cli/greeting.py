@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from gateway.settings import Settings
-from policies.globs import is_glob
-from policies.load import LoadedPolicy
+from policies.matching.globs import is_glob
+from policies.policy_file.load import LoadedPolicy
 
 TRIAL = "the built-in trial"
 """Stands for a policy's origin where nothing is named and a scripted backend answers."""

@@ -11,7 +11,7 @@ from backends.config import Config
 from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.settings import environment
-from policies.load import LoadedPolicy, load_policy
+from policies.policy_file.load import LoadedPolicy, load_policy
 
 file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 format_option = click.option(

@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
             "slipstream cache replay log.jsonl --policy policy.yaml",
         ),
         "audit": Deferred(
-            "gateway.cli.audit:audit",
+            "gateway.cli.audit.audit:audit",
             "Find out whether one tenant can tell from a running gateway what another has asked.",
             "slipstream audit timing http://127.0.0.1:8080 --model help --key-a env:RED_KEY --key-b env:BLUE_KEY",
         ),
@@ -115,22 +115,22 @@ class LazyGroup(click.Group):
             "slipstream selftest policy.yaml --quick",
         ),
         "size": Deferred(
-            "gateway.cli.size:size",
+            "gateway.cli.models.size:size",
             "Work out what a model needs of a GPU, and how fast it could be there.",
             "slipstream size llama-3.1-8b --gpu h200 --context 8192 --concurrency 64",
         ),
         "quantize": Deferred(
-            "gateway.cli.quantize:quantize",
+            "gateway.cli.models.quantize:quantize",
             "Make a model folder smaller: int8, int4 and others.",
             "slipstream quantize models/Qwen3-0.6B models/Qwen3-0.6B-int8 --method int8",
         ),
         "eval": Deferred(
-            "gateway.cli.evaluate:evaluate",
+            "gateway.cli.models.evaluate:evaluate",
             "Measure what that costs in quality, on a file of yours.",
             "slipstream eval models/Qwen3-0.6B notes.txt --quantization int8",
         ),
         "bench": Deferred(
-            "gateway.cli.bench:bench",
+            "gateway.cli.bench.bench:bench",
             "Measure the engine, the kernels, the semantic cache and the policies, beside their peers.",
             "slipstream bench engine",
         ),

@@ -11,8 +11,8 @@ from pydantic_core import core_schema
 
 from backends.config import NAME_PATTERN, ByteSize, Duration
 from backends.registry import Registry
+from policies.policy_file.units import Unit, with_unit
 from policies.schema import Policy
-from policies.units import Unit, with_unit
 
 _UNITS: dict[str, Unit] = {
     get_args(Duration)[2].json_schema["pattern"]: "duration",

@@ -26,10 +26,10 @@ from gateway.cli.greeting import (
     unknown_variables,
 )
 from gateway.cli.ready_made import UPSTREAM_KEY, Origin, has_embedded_models, model_name, ready_made_policy
-from gateway.factory import application_of, load
+from gateway.process.factory import application_of, load
 from gateway.settings import LOOPBACK_HOSTS, Settings, environment
-from policies.load import LoadedPolicy
-from policies.sources import PolicyFiles
+from policies.policy_file.load import LoadedPolicy
+from policies.policy_file.sources import PolicyFiles
 
 _MADE_UP = {
     "backends.upstream.base_url: ": "--upstream",
@@ -148,7 +148,7 @@ def _run(
     settings: Settings, loaded: LoadedPolicy, create: Callable[[], Application], source: str, upstream: str | None
 ) -> None:
     # Imported late: prometheus_client decides at import whether workers share their metrics.
-    from gateway.server import serve as run_server
+    from gateway.process.server import serve as run_server
 
     warnings = [*loaded.warnings, *unknown_variables(environment()), *copies_of_models(loaded, settings.workers)]
     model, key = some_model(loaded), first_key(loaded)

@@ -11,12 +11,12 @@ import msgspec
 
 from backends.errors import ConfigurationError
 from gateway.cli.loading import FileProblem, read_policy
-from gateway.cli.models import json_option, progress_bar, table
+from gateway.cli.models.folder import json_option, progress_bar, table
 
 if TYPE_CHECKING:
     from gateway.simulate.fleet import AdmissionChoice
     from gateway.simulate.study import Result
-    from policies.schema_routing import Balance
+    from policies.pool.balance.settings import Balance
 
 _MAX_CLIENTS_SHOWN = 8
 

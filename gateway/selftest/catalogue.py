@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.selftest import (
+from gateway.selftest.check import Check
+from gateway.selftest.failover import checks as failover
+from gateway.selftest.faults import (
     bodies,
     caching,
     changes,
@@ -18,8 +20,6 @@ from gateway.selftest import (
     streams,
     time_passing,
 )
-from gateway.selftest.check import Check
-from gateway.selftest.failover import checks as failover
 
 _MODULES = (
     streams,

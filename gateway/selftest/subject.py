@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from backends.config import format_duration
-from policies.globs import allows
-from policies.load import LoadedPolicy
-from policies.match import RouteMatcher
+from policies.matching.globs import allows
+from policies.matching.match import RouteMatcher
+from policies.policy_file.load import LoadedPolicy
 from policies.schema import RoutePolicy, TimeoutsPolicy
 
 CANARY = "canary"

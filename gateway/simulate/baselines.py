@@ -12,7 +12,7 @@ from backends.clock import Clock
 from backends.errors import Overloaded, SlipstreamError
 from backends.protocol import Backend, Call, Reply
 from backends.registry import GROUP, Kind, Registry
-from backends.simulated import Simulated, SimulatedConfig
+from backends.simulation.simulated import Simulated, SimulatedConfig
 from backends.stream import StreamEnd
 from policies.stage import Stage
 

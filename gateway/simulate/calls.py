@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from backends.protocol import Call, Facts, Operation, Priority, Slo, Timeouts
-from backends.simulated_answers import CHARACTERS_PER_TOKEN
+from backends.simulation.answers import CHARACTERS_PER_TOKEN
 from gateway.simulate.traces import BLOCK_TOKENS, TraceRequest
 from policies.schema import KeyPolicy
 

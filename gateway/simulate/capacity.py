@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 
 from backends.errors import ConfigurationError
-from backends.simulated import SimulatedConfig
 from backends.simulation.blocks import BlockCache
 from backends.simulation.replica import Replica, Work
+from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.traces import BLOCK_TOKENS, Trace, TraceRequest
 
 _MAX_WARM_REQUESTS = 20_000

@@ -26,8 +26,8 @@ from gateway.simulate.run import Progress
 from gateway.simulate.slo import parse_slo
 from gateway.simulate.study import Asked, simulate
 from gateway.simulate.traces import Trace, read_trace
-from policies.load import parse_policy
-from policies.schema_routing import Balance
+from policies.policy_file.load import parse_policy
+from policies.pool.balance.settings import Balance
 
 MOONCAKE, CONVERSATION, CODE, ARENA = "mooncake_conversation", "azure2023_conv", "azure2023_code", "arena_clients"
 

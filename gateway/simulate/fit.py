@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import product
 from statistics import fmean
 
-from backends.simulated import SimulatedConfig
 from backends.simulation.replica import Replica, Work
+from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.traces import Logged, TraceRequest
 
 MIN_REQUESTS = 20

@@ -10,12 +10,12 @@ from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from backends.errors import ConfigurationError
-from backends.simulated import SimulatedConfig
+from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.fit import MIN_REQUESTS
-from policies.load import LoadedPolicy
+from policies.admission.settings import AdmissionPolicy, SloPolicy
+from policies.policy_file.load import LoadedPolicy
+from policies.pool.balance.settings import Balance
 from policies.schema import RouteBackend, RoutePolicy
-from policies.schema_admission import AdmissionPolicy, SloPolicy
-from policies.schema_routing import Balance
 
 PROFILES: Mapping[str, SimulatedConfig] = {
     "h200-8b": SimulatedConfig(),

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gateway.simulate.run import Fate, Outcome
-from policies.schema_admission import SloPolicy
+from policies.admission.settings import SloPolicy
 
 _OUTPUT_WEIGHT = 2
 """What a token of an answer counts beside one of a prompt, where clients' service is compared."""

@@ -21,9 +21,9 @@ from gateway.runtime import Runtime, Stack
 from gateway.simulate.calls import PATH, CallMaker
 from gateway.simulate.traces import Trace, TraceRequest
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
-from policies.globs import is_glob
-from policies.load import LoadedPolicy
-from policies.match import RouteMatcher
+from policies.matching.globs import is_glob
+from policies.matching.match import RouteMatcher
+from policies.policy_file.load import LoadedPolicy
 
 _PROGRESS_EVERY = 256
 _SHED_STATUSES = frozenset({429, 503})

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from backends.config import format_duration
 from backends.errors import ConfigurationError
-from backends.simulated import SimulatedConfig
+from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.traces import Trace, TraceRequest
-from policies.schema_admission import SloPolicy
+from policies.admission.settings import SloPolicy
 
 
 def slo_text(slo: SloPolicy) -> str:

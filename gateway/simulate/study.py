@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from backends.errors import ConfigurationError
 from backends.registry import Registry
-from backends.simulated import SimulatedConfig
+from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
 from gateway.simulate.fit import fit
 from gateway.simulate.fleet import AdmissionChoice, Fleet, refit, replicas_of, with_fitted
@@ -16,9 +16,9 @@ from gateway.simulate.report import Report, Setting, make_report
 from gateway.simulate.run import Outcome, Progress, maker_of, replay, routes_of
 from gateway.simulate.slo import check_slo
 from gateway.simulate.traces import Trace
-from policies.load import LoadedPolicy
-from policies.schema_admission import SloPolicy
-from policies.schema_routing import Balance
+from policies.admission.settings import SloPolicy
+from policies.policy_file.load import LoadedPolicy
+from policies.pool.balance.settings import Balance
 
 CURVE_SHARES = (0.9, 0.95, 0.99)
 """Shares in SLO for which the smallest fleet is looked up."""

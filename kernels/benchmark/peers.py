@@ -99,8 +99,8 @@ def _cascade_peers(arguments: Arguments) -> dict[str, Peer]:
     del arguments
 
     def decode(given: Arguments) -> Work:
+        from kernels.attention.decode_kernel import prepare_paged_decode
         from kernels.jit import run
-        from kernels.paged_decode import prepare_paged_decode
 
         _, launches = prepare_paged_decode(**{name: value for name, value in given.items() if name != "shared"})
         return partial(run, launches)
@@ -119,7 +119,7 @@ def _compiled(function: Callable[..., Result]) -> Peer:
 
 
 def _norm_peers(arguments: Arguments) -> dict[str, Peer]:
-    from kernels.norm_kernel import rms_norm_rows_reference
+    from kernels.rows.norm_kernel import rms_norm_rows_reference
 
     peers: dict[str, Peer] = {"torch.compile": _compiled(rms_norm_rows_reference)}
     if arguments["quantized"] is None and arguments["residual"] is not None and find_spec("liger_kernel"):
@@ -134,7 +134,7 @@ def _liger_norm(arguments: Arguments) -> Work:
 
 
 def _act_peers(arguments: Arguments) -> dict[str, Peer]:
-    from kernels.act_kernel import gated_activation_rows_reference
+    from kernels.rows.act_kernel import gated_activation_rows_reference
 
     peers: dict[str, Peer] = {"torch.compile": _compiled(gated_activation_rows_reference)}
     if arguments["quantized"] is None and arguments["kind"] == "silu" and find_spec("liger_kernel"):

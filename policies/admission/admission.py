@@ -11,10 +11,10 @@ from functools import partial
 from backends.clock import Clock
 from policies.admission.fairness import Counters
 from policies.admission.gate import Caller, Gate
-from policies.pool.fleet import Fleet
-from policies.pool.replica import Replica
+from policies.admission.settings import FairnessPolicy
+from policies.pool.load.fleet import Fleet
+from policies.pool.load.replica import Replica
 from policies.schema import RoutePolicy
-from policies.schema_admission import FairnessPolicy
 
 _LOOK_EVERY_S = 0.1
 """Room can come of itself: a breaker closes, a pause is over. Looked for only while somebody waits."""

@@ -18,14 +18,14 @@ from typing import Literal
 from backends.clock import Clock
 from backends.errors import NoBackendAvailable, Overloaded, UpstreamError
 from backends.protocol import Call, Priority, Slo
-from policies.admission.drain import Drain
 from policies.admission.fairness import Counters
 from policies.admission.judge import Judge
-from policies.admission.line import Line, Waiting
-from policies.pool.demand import Demand
-from policies.pool.entrance import Admitted, Chooser
-from policies.pool.replica import Replica
-from policies.schema_admission import AdmissionPolicy
+from policies.admission.queue import Line, Waiting
+from policies.admission.queue_pace import Drain
+from policies.admission.settings import AdmissionPolicy
+from policies.pool.admission_port import Admitted, Chooser
+from policies.pool.load.demand import Demand
+from policies.pool.load.replica import Replica
 
 _FEW = 8
 """Among how many of one client's calls the order may be changed for what is cached."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backends.protocol import Slo
-from policies.admission.line import Waiting
-from policies.pool.demand import Demand
-from policies.pool.replica import Replica
-from policies.schema_admission import AdmissionPolicy
+from policies.admission.queue import Waiting
+from policies.admission.settings import AdmissionPolicy
+from policies.pool.load.demand import Demand
+from policies.pool.load.replica import Replica
 
 _MAX_FULL = 0.97
 """How full of keys and values a backend may be made: beyond it, it would put off some streams for others."""

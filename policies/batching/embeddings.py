@@ -16,10 +16,10 @@ from backends.errors import Draining, Overloaded, SlipstreamError, TotalTimeout,
 from backends.protocol import Backend, Call, Facts, Reply
 from policies.batching.batch_time import BatchTime
 from policies.batching.merge import Inputs, group_of, inputs_of, merged, parted, portions_of, usage_of
+from policies.batching.settings import BatchingPolicy
 from policies.batching.tally import Tallied, Tally
 from policies.batching.window import Limits, Window
 from policies.cache.coalesce import again
-from policies.schema_batching import BatchingPolicy
 from policies.stage import Stage
 
 _ONE_INPUTS_FAULT = frozenset({400, 413, 422, 500})

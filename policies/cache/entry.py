@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from backends.protocol import Usage
-from backends.tempo import Tempo
+from backends.recorded_pace import Tempo
 from policies.cache.sealed import seal, unseal
 
 _MAGIC = b"slipstream answer 1\n"

@@ -23,7 +23,7 @@ from policies.cache.control import Control, parse_control
 from policies.cache.entry import Entry, Form
 from policies.cache.key import cache_key, identity_of
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
-from policies.cache.replay import Replayed, content_type_of, render
+from policies.cache.replay.render import Replayed, content_type_of, render
 from policies.cache.store import Store
 from policies.schema import CachePolicy
 from policies.stage import Stage

@@ -11,9 +11,9 @@ from random import Random
 
 from backends.clock import Clock
 from backends.protocol import Backend, CacheOutcome, Call, Reply
+from backends.recorded_pace import Stopwatch, Tempo
 from backends.sse import split_events
 from backends.stream import Stream
-from backends.tempo import Stopwatch, Tempo
 from policies.stage import Stage
 
 _STORED = (CacheOutcome.HIT, CacheOutcome.SEMANTIC)

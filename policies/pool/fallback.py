@@ -13,7 +13,7 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.protocol import Backend, Call, Reply, Statistics, Timeouts
-from policies.pool.classify import failure_of
+from policies.pool.attempts.classify import failure_of
 from policies.schema import FallbackOn
 from policies.stage import Stage
 

@@ -14,8 +14,8 @@ from typing import get_args
 
 from backends.clock import Clock
 from backends.protocol import Operation, Reply
-from policies.pool.classify import Outcome, failure_of
-from policies.pool.retry import backoff_s, retry_after_s
+from policies.pool.attempts.classify import Outcome, failure_of
+from policies.pool.attempts.retry import backoff_s, retry_after_s
 from policies.schema import FallbackOn, RetryOn, RetryPolicy
 
 _EVERYTHING: frozenset[RetryOn] = frozenset(get_args(RetryOn))

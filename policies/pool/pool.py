@@ -17,24 +17,24 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import NoBackendAvailable, UpstreamError
 from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Statistics
-from policies.pool.balance import Balancer, max_ejected
-from policies.pool.balancers import Balancers
-from policies.pool.blame import report_end, report_failure
-from policies.pool.breaker import CircuitBreaker, weakly
-from policies.pool.classify import Outcome
-from policies.pool.demand import Demand, prompt_cache_key
-from policies.pool.entrance import Entrance
-from policies.pool.first_content import wait_content
-from policies.pool.hedge import Attempt, HedgeStatistics, Hedging
-from policies.pool.in_flight import Trip
-from policies.pool.load_balance import LoadBalancer
+from policies.pool.admission_port import Entrance
+from policies.pool.attempts.classify import Outcome
+from policies.pool.attempts.first_content import wait_content
+from policies.pool.attempts.hedge import Attempt, HedgeStatistics, Hedging
+from policies.pool.attempts.patience import AttemptLimits
+from policies.pool.attempts.retry import RetryBudget
+from policies.pool.balance.balancers import Balancers
+from policies.pool.balance.by_load import LoadBalancer
+from policies.pool.balance.by_weight import Balancer, max_ejected
+from policies.pool.health.blame import report_end, report_failure
+from policies.pool.health.breaker import CircuitBreaker, weakly
+from policies.pool.load.demand import Demand, prompt_cache_key
+from policies.pool.load.in_flight import Trip
+from policies.pool.load.routing import Routing
 from policies.pool.onward import Again, onward_of
-from policies.pool.patience import AttemptLimits
-from policies.pool.retry import RetryBudget
-from policies.pool.routing import Routing
+from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
 from policies.schema import FallbackOn, RetryPolicy
-from policies.schema_health import CircuitBreakerPolicy
 
 _SAYS_SOMETHING = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
 """What is answered in words, of which the first can be told."""

@@ -15,10 +15,10 @@ from backends.errors import SlipstreamError, UpstreamCut, UpstreamError
 from backends.protocol import Backend, Call, Facts, Operation, Reply
 from backends.resume import RESUME_FIELD, Broken, Continues, Resumed, ResumeKind, ResumeOutcome
 from backends.stream import Stream, StreamEnd
-from policies.pool.retry import RetryBudget
+from policies.pool.attempts.retry import RetryBudget
+from policies.pool.settings import ResumePolicy
 from policies.resume.passed import Passed
 from policies.resume.text import can_be_text
-from policies.schema_health import ResumePolicy
 from policies.stage import Stage
 
 _RESUMABLE = frozenset({Operation.CHAT, Operation.COMPLETION})

@@ -13,7 +13,7 @@ from backends.registry import GROUP, Kind, Registry
 
 _THIRD_PARTY = """
 from backends.registry import Kind
-from backends.scripted import Scripted, ScriptedConfig
+from backends.scripted.script import Scripted, ScriptedConfig
 
 KIND = Kind(config=ScriptedConfig, build=Scripted)
 NOT_A_KIND = "hello"

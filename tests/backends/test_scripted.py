@@ -22,7 +22,7 @@ from backends.errors import (
 )
 from backends.protocol import Reply, Timeouts
 from backends.registry import Registry
-from backends.scripted import KIND, Scripted, ScriptedConfig, Step
+from backends.scripted.script import KIND, Scripted, ScriptedConfig, Step
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
 

@@ -20,8 +20,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 
 from backends.errors import InvalidRequest, UnknownPath
 from backends.protocol import Operation, Usage
-from backends.scripted import Scripted, ScriptedConfig
-from backends.scripted_answers import answer
+from backends.scripted.answers import answer
+from backends.scripted.script import Scripted, ScriptedConfig
 from tests.support.calls import event_values, make_call, read_all, streamed_text
 from tests.support.clock import FakeClock
 

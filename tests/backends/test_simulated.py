@@ -22,7 +22,7 @@ from backends.errors import (
 )
 from backends.protocol import Operation, Timeouts, Usage
 from backends.registry import Registry
-from backends.simulated import Simulated, SimulatedConfig
+from backends.simulation.simulated import Simulated, SimulatedConfig
 from backends.stream import StreamEnd
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from tests.support.calls import event_values, make_call, read_all, streamed_text

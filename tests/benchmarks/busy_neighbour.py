@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 
 from backends.engine.benchmark.made_model import make_model
-from gateway.processors import available_processors, threads_for
+from gateway.process.processors import available_processors, threads_for
 from tests.support.faults import Figure, report
 from tests.support.gateway import start_gateway
 from tests.support.http_client import HttpClient, request_bytes

@@ -23,10 +23,10 @@ import uvloop
 from numpy.typing import NDArray
 
 from backends.clock import SystemClock
-from gateway.aside import TURN_S
-from policies.cache.semantic.encoder import BatchingEncoder, ModelIdentity, TextModel
-from policies.cache.semantic.encoder_child import Load, _load
-from policies.cache.semantic.encoder_process import ProcessModel
+from gateway.process.aside import TURN_S
+from policies.cache.semantic.encoder.batched import BatchingEncoder, ModelIdentity, TextModel
+from policies.cache.semantic.encoder.child import Load, _load
+from policies.cache.semantic.encoder.process import ProcessModel
 from tests.benchmarks.semantic_lookup import questions
 from tests.support.faults import at_most, percentile, report
 

@@ -20,17 +20,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from backends.engine.batch import Batch
-from backends.engine.decoder import Decoder
+from backends.engine.choosing.sampling import Sampler
 from backends.engine.engine import Engine
-from backends.engine.kv_cache import KVCache
+from backends.engine.kv.memory import KVCache
 from backends.engine.load import Parts, load_parts
+from backends.engine.model.decoder import Decoder
 from backends.engine.options import EngineOptions
 from backends.engine.request import Event, Request, SamplingParams
-from backends.engine.runner import Runner
-from backends.engine.sampling import Sampler
 from backends.engine.sequence import Sequence as EngineSequence
 from backends.engine.sequence import Slice
+from backends.engine.step.batch import Batch
+from backends.engine.step.runner import Runner
 from kernels.paging import PagedKV
 from tests.support.tiny_pair import Listener, make_pair, options
 

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.aside import TURN_S
-from gateway.factory import create_application
-from gateway.server import GatewayServer, _config
+from gateway.process.aside import TURN_S
+from gateway.process.factory import create_application
+from gateway.process.server import GatewayServer, _config
 from gateway.settings import Settings
 from tests.support.faults import CHAT, at_most, percentile, report
 from tests.support.http_client import HttpClient, chat_body, request_bytes

@@ -16,9 +16,9 @@ from random import Random
 from backends.protocol import Call, Capabilities, Facts, Operation, Reply, Statistics
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
-from policies.pool.demand import BYTES_PER_TOKEN
-from policies.pool.fleet import Fleet
-from policies.pool.hedge import HedgeStatistics, Hedging
+from policies.pool.attempts.hedge import HedgeStatistics, Hedging
+from policies.pool.load.demand import BYTES_PER_TOKEN
+from policies.pool.load.fleet import Fleet
 from policies.pool.pool import Member, Pool
 from policies.schema import RoutePolicy
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from policies.pool.prefix_index import PrefixIndex
+from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.benchmarks.routing_trace import (
     BLOCK,
     ROOM,

@@ -27,14 +27,14 @@ from backends.protocol import Call, Facts, Operation
 from gateway.simulate.figures import Figure
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
-from policies.pool.balance import Share
-from policies.pool.breaker import CircuitBreaker
-from policies.pool.fleet import Fleet
-from policies.pool.in_flight import Trip
-from policies.pool.load_balance import LoadBalancer
-from policies.pool.routing import Routing
+from policies.pool.balance.by_load import LoadBalancer
+from policies.pool.balance.by_weight import Share
+from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.load.fleet import Fleet
+from policies.pool.load.in_flight import Trip
+from policies.pool.load.routing import Routing
+from policies.pool.settings import CircuitBreakerPolicy
 from policies.schema import RoutePolicy
-from policies.schema_health import CircuitBreakerPolicy
 from tests.support.pool import Played, StoppedClock
 
 _WAYS = ("least_request", "p2c", "least_tokens", "consistent_hash", "latency", "predicted_cost")

@@ -13,8 +13,8 @@ import statistics
 import time
 from collections.abc import Callable
 
-from backends.engine.pages import PagePool, pages_for
-from backends.engine.scheduler import Scheduler
+from backends.engine.kv.pages import PagePool, pages_for
+from backends.engine.step.scheduler import Scheduler
 from tests.support.paged_engine import make_sequence, numbers
 
 _PROMPT = 200

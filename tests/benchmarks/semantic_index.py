@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from backends.clock import SystemClock
 from policies.cache.semantic.contracts import Question
-from policies.cache.semantic.index_memory import MemoryIndex
-from policies.cache.semantic.index_rows import Precision
+from policies.cache.semantic.index.memory import MemoryIndex
+from policies.cache.semantic.index.rows import Precision
 from tests.support.faults import Progress, at_most, percentile, report
 
 _DIMENSION = 384

@@ -18,10 +18,10 @@ import numpy as np
 
 from backends.clock import SystemClock
 from policies.cache.semantic.contracts import Question
-from policies.cache.semantic.encoder import BatchingEncoder
-from policies.cache.semantic.encoder_child import Load
-from policies.cache.semantic.encoder_process import ProcessModel
-from policies.cache.semantic.index_memory import MemoryIndex
+from policies.cache.semantic.encoder.batched import BatchingEncoder
+from policies.cache.semantic.encoder.child import Load
+from policies.cache.semantic.encoder.process import ProcessModel
+from policies.cache.semantic.index.memory import MemoryIndex
 from tests.support.faults import at_most, percentile, report
 
 LIMIT_MS = {"torch": 13.0, "onnx": 3.5}

@@ -21,7 +21,7 @@ from gateway.simulate.capacity import backlog_rps
 from gateway.simulate.fleet import parse_fleets, refit
 from gateway.simulate.run import replay
 from gateway.simulate.traces import Trace, TraceRequest
-from policies.schema_routing import Balance
+from policies.pool.balance.settings import Balance
 
 _POLICY = """\
 version: 1

@@ -21,14 +21,14 @@ import numpy as np
 
 from backends.clock import SystemClock
 from backends.protocol import Call, Capabilities, Operation, Reply, Statistics
-from policies.cache.semantic.answers_memory import MemoryAnswerStore
-from policies.cache.semantic.book import Book
+from policies.cache.semantic.answers.memory import MemoryAnswerStore
+from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import Vector
-from policies.cache.semantic.index_memory import MemoryIndex
-from policies.cache.semantic.quotas import Quotas
+from policies.cache.semantic.decision.static import Static
+from policies.cache.semantic.index.memory import MemoryIndex
+from policies.cache.semantic.learning.decisions import Book
 from policies.cache.semantic.semantic import Parts, SemanticCache
-from policies.cache.semantic.space import VectorSpace
-from policies.cache.semantic.static import Static
+from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
 from tests.support.cache import chat_answer
 from tests.support.semantic import question

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from policies.cache.redis_link import RedisLink, build_redis_link
-from policies.cache.semantic.answers_memory import MemoryAnswerStore
-from policies.cache.semantic.answers_redis import RedisAnswerStore
+from policies.cache.semantic.answers.memory import MemoryAnswerStore
+from policies.cache.semantic.answers.redis import RedisAnswerStore
 from policies.cache.semantic.contracts import AnswerStore, History
 from tests.support.clock import FakeClock
 from tests.support.redis_server import RedisServer, redis_policy

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from gateway.scaling_metrics import ScalingMetrics
-from policies.pool.scaling import DOWN_AFTER_S, MEMORY_TARGET, PREFILL_TARGET, UP_AFTER_S
+from gateway.metrics.scaling import ScalingMetrics
+from policies.pool.load.scaling import DOWN_AFTER_S, MEMORY_TARGET, PREFILL_TARGET, UP_AFTER_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yaml"

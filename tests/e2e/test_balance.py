@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from policies.pool.latency_model import LatencyModel, features
+from policies.pool.load.latency_model import LatencyModel, features
 from tests.support.gateway import Gateway, Metrics, running_gateway
 from tests.support.openai_server import Behaviour, OpenAIServer
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
 from tests.support.gateway import Gateway, gateway_process, start_gateway
 from tests.support.kv_engine import PagedCache, Publisher

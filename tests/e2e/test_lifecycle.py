@@ -49,7 +49,7 @@ def test_serving_imports_nothing_heavy() -> None:
     """A gateway without upstreams, models, Redis, batches or tracing loads nothing that only those need."""
     program = f"""
 import asyncio, sys
-from gateway.factory import create_application
+from gateway.process.factory import create_application
 from gateway import server, app
 from gateway.cli import main, serve
 application = create_application()

@@ -129,7 +129,7 @@ async def test_file_that_cannot_be_used_changes_nothing(steady: Gateway, text: s
 
 BROKEN_WHERE_ASKED = """
 from backends.registry import Kind
-from backends.scripted import Scripted, ScriptedConfig
+from backends.scripted.script import Scripted, ScriptedConfig
 
 class BrokenConfig(ScriptedConfig):
     breaks: str = ""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from backends.engine.adaptive import Acceptance, StepTime, best_draft
+from backends.engine.speculation.adaptive import Acceptance, StepTime, best_draft
 
 
 def line(fixed: float, each: float, rows: tuple[int, ...] = (1, 2, 4, 8)) -> StepTime:

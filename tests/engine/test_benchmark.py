@@ -33,8 +33,8 @@ from backends.engine.benchmark.peers import Generate, _module
 from backends.engine.benchmark.plain_loop import PlainLlama
 from backends.engine.benchmark.report import as_json, as_text, machine
 from backends.engine.benchmark.side_by_side import StepTimes, side_by_side
-from backends.engine.decoder import load_decoder
 from backends.engine.errors import RequestRefused
+from backends.engine.model.decoder import load_decoder
 from backends.engine.options import EngineOptions
 from kernels.dispatch import select_ops
 

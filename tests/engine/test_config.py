@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from backends.engine.config import FAMILIES, ModelConfig
 from backends.engine.errors import ModelError
-from backends.engine.rope import RopeConfig, rope_table
+from backends.engine.model.config import FAMILIES, ModelConfig
+from backends.engine.model.rope import RopeConfig, rope_table
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

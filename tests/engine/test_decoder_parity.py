@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends.engine.decoder import Decoder, load_decoder
+from backends.engine.model.decoder import Decoder, load_decoder
 from kernels.dispatch import select_ops
 from tests.support.engine_batches import Part, build_batch, poisoned_kv, run_sequences
 from tests.support.naive_attention import naive_paged_attention

@@ -26,7 +26,7 @@ from backends.engine.demo_models.networks import DRAFT_SHAPE, make_network, quic
 from backends.engine.demo_models.stream import TrainingStream, held_out_batches
 from backends.engine.demo_models.tokenizer import encode, train_tokenizer
 from backends.engine.demo_models.turn import is_held_out
-from backends.engine.tokenizer import Tokenizer as ServedTokenizer
+from backends.engine.text.tokenizer import Tokenizer as ServedTokenizer
 from tests.support.demo_oracle import ORACLES, follow_up
 
 PACKAGE = Path(exporting.__file__).parent

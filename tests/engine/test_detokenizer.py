@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from backends.engine.detokenizer import Detokenizer
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.text.detokenizer import Detokenizer
+from backends.engine.text.tokenizer import Tokenizer
 from tests.support.tiny_tokenizers import byte_fallback, byte_level, metaspace, save
 
 KINDS: dict[str, Callable[[], Backend]] = {

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from backends.engine.answer import Answer
+from backends.engine.choosing.sampling import Choice
 from backends.engine.engine import Engine
 from backends.engine.errors import (
     EngineError,
@@ -29,9 +30,8 @@ from backends.engine.errors import (
 from backends.engine.load import Parts, load_parts
 from backends.engine.options import EngineOptions
 from backends.engine.request import Request, SamplingParams
-from backends.engine.sampling import Choice
 from backends.engine.sequence import Sequence, Slice
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.text.tokenizer import Tokenizer
 from tests.support.engine_load import run_load
 from tests.support.tiny_pair import EOS, GREEDY, Listener, Pair, answer, make_pair, options
 

@@ -21,7 +21,7 @@ from backends.engine.evaluate import (
     text_quality,
     windows,
 )
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.text.tokenizer import Tokenizer
 from tests.support.tiny_models import judge_logits
 from tests.support.tiny_pair import EOS, Pair, make_pair
 

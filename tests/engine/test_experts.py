@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from backends.engine.decoder import load_decoder
+from backends.engine.model.decoder import load_decoder
 from kernels.dispatch import select_ops
 from tests.support.engine_batches import run_sequences
 from tests.support.tiny_models import random_tokens, save_tiny_model, tiny_config

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.batch import Batch
-from backends.engine.flatten import BatchBuilder, Span, build_batch, build_steps
+from backends.engine.step.batch import Batch
+from backends.engine.step.flatten import BatchBuilder, Span, build_batch, build_steps
 from kernels.paging import PAGE_SIZE
 
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from backends.engine.decoder import load_decoder
 from backends.engine.errors import ModelError
-from backends.engine.gguf_file import NAMES, convert_gguf
+from backends.engine.model.decoder import load_decoder
+from backends.engine.model.gguf_file import NAMES, convert_gguf
 from kernels.dispatch import select_ops
 from tests.support.engine_batches import run_sequences
 from tests.support.tiny_models import SHAPE, random_tokens, save_tiny_model, tiny_config

@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 import torch
 
+from backends.engine.choosing.grammar import GrammarFactory
+from backends.engine.choosing.sampling import Sampler
 from backends.engine.errors import RequestRefused
-from backends.engine.grammar import GrammarFactory
 from backends.engine.request import Request, SamplingParams
-from backends.engine.sampling import Sampler
 from backends.engine.sequence import Sequence, Slice
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.text.tokenizer import Tokenizer
 from tests.support.tiny_tokenizers import END, byte_fallback, byte_level, save
 
 SCHEMA = {

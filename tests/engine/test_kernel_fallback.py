@@ -12,12 +12,12 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed; it is made for Linux")
 
-from backends.engine.decoder import load_decoder
 from backends.engine.engine import Engine
-from backends.engine.graphs import DecodeGraphs, TwinsInStep
-from backends.engine.kv_cache import KVCache, page_dtype
+from backends.engine.kv.memory import KVCache, page_dtype
 from backends.engine.load import load_parts
+from backends.engine.model.decoder import load_decoder
 from backends.engine.request import Request, SamplingParams
+from backends.engine.step.graphs import DecodeGraphs, TwinsInStep
 from kernels.dispatch import Ops, select_ops
 from kernels.fallback import Fallbacks
 from tests.support.tiny_pair import GREEDY, Pair, answer, make_pair, options

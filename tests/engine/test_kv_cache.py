@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from backends.engine.errors import OutOfMemory
-from backends.engine.kv_cache import KVCache, page_bytes
-from backends.engine.plan import Transfers
+from backends.engine.kv.memory import KVCache, page_bytes
+from backends.engine.step.plan import Transfers
 from kernels.paging import PAGE_SIZE, PagedKV
 
 _CPU = torch.device("cpu")

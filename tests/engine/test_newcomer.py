@@ -12,8 +12,8 @@ from backends.engine.demo_models.generator import training_conversation
 from backends.engine.demo_models.newcomer import FIRST_SET, HONEST, KEPT_OUT, SETS, Question, plain, verdict
 from backends.engine.demo_models.newcomer_score import ask, main
 from backends.engine.demo_models.quality import TARGET
-from backends.engine.demo_models.tasks_slipstream import FACTS
-from backends.engine.demo_models.tasks_unknown import NOT_KNOWN
+from backends.engine.demo_models.tasks.slipstream_tasks import FACTS
+from backends.engine.demo_models.tasks.unknown_tasks import NOT_KNOWN
 from gateway.cli.greeting import TRIAL_PROMPTS
 from gateway.cli.main import cli
 from tests.support.docs import ROOT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.ngram import LONGEST_MATCH, SHORTEST_MATCH, PairIndex, continuation
+from backends.engine.speculation.ngram import LONGEST_MATCH, SHORTEST_MATCH, PairIndex, continuation
 
 TEXTS = st.lists(st.integers(0, 3), max_size=60)
 

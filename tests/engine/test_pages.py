@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from backends.engine.block_hash import extend_chain, seed_hash
-from backends.engine.pages import PagePool, Prefix, pages_for
-from backends.engine.plan import Transfers
+from backends.engine.kv.block_hash import extend_chain, seed_hash
+from backends.engine.kv.pages import PagePool, Prefix, pages_for
 from backends.engine.sequence import Sequence
+from backends.engine.step.plan import Transfers
 from kernels.paging import PAGE_SIZE
 from tests.support.paged_engine import PagedEngine, expected_answer, make_sequence, numbers
 

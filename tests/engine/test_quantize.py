@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from backends.engine.errors import ModelError
-from backends.engine.json_fields import JsonFields
-from backends.engine.quantize import quantize_folder, smoothing_scales
-from backends.engine.quantized_formats import QuantizationConfig
-from backends.engine.quantized_reader import read_quantized
-from backends.engine.shard import Piece
+from backends.engine.model.json_fields import JsonFields
+from backends.engine.model.quantize import quantize_folder, smoothing_scales
+from backends.engine.model.quantized_formats import QuantizationConfig
+from backends.engine.model.quantized_reader import read_quantized
+from backends.engine.model.shard import Piece
 from tests.support.packed_weights import Packer, pack_awq, pack_gptq, pack_gptq3
 
 CPU = torch.device("cpu")

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backends.engine.calibrate import collect_input_peaks
-from backends.engine.decoder import Decoder, load_decoder
 from backends.engine.errors import ModelError
-from backends.engine.quantize import quantize_folder
+from backends.engine.model.calibrate import collect_input_peaks
+from backends.engine.model.decoder import Decoder, load_decoder
+from backends.engine.model.quantize import quantize_folder
 from kernels.dispatch import select_ops
-from kernels.w4a16 import GroupWeight
-from kernels.w8 import RowWeight
+from kernels.products.w4a16 import GroupWeight
+from kernels.products.w8 import RowWeight
 from tests.support.engine_batches import run_sequences
 from tests.support.packed_weights import Packer, pack_awq, pack_gptq, pack_gptq3
 from tests.support.tiny_models import random_tokens, save_tiny_model, tiny_config

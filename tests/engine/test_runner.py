@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from backends.engine.engine import Engine
-from backends.engine.graphs import graph_sizes
 from backends.engine.load import Parts, load_parts
 from backends.engine.request import Request
 from backends.engine.sequence import Sequence, Slice
+from backends.engine.step.graphs import graph_sizes
 from tests.support.tiny_pair import GREEDY, Pair, answer, make_pair, options
 
 PROMPT = tuple(random.Random(6).randrange(256) for _ in range(150))

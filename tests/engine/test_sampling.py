@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from backends.engine.choosing.sampling import Choice, Sampler, check_params
 from backends.engine.errors import RequestRefused
 from backends.engine.request import Request, SamplingParams
-from backends.engine.sampling import Choice, Sampler, check_params
 from backends.engine.sequence import Sequence, Slice
 from tests.support.chi_square import P_001, misfit
 

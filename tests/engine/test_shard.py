@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends.engine.calibrate import collect_input_peaks
-from backends.engine.config import ModelConfig
-from backends.engine.decoder import Decoder, load_decoder
 from backends.engine.errors import ModelError
-from backends.engine.quantize import quantize_folder
-from backends.engine.shard import Piece, Shard, kv_shape, pieces_of
+from backends.engine.model.calibrate import collect_input_peaks
+from backends.engine.model.config import ModelConfig
+from backends.engine.model.decoder import Decoder, load_decoder
+from backends.engine.model.quantize import quantize_folder
+from backends.engine.model.shard import Piece, Shard, kv_shape, pieces_of
 from kernels.dispatch import select_ops
 from kernels.paging import PAGE_SIZE, allocate_kv
 from tests.support.engine_batches import Part, build_batch

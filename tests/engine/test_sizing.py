@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from backends.engine import load
-from backends.engine.config import ModelConfig
-from backends.engine.decoder import load_decoder
-from backends.engine.kv_cache import page_bytes
+from backends.engine.kv.memory import page_bytes
+from backends.engine.model.config import ModelConfig
+from backends.engine.model.decoder import load_decoder
 from backends.engine.sizing import (
     CONTEXT_BYTES,
     FREE_SHARE,

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from backends.engine.choosing.sampling import Choice
 from backends.engine.engine import Engine
 from backends.engine.load import load_parts
 from backends.engine.request import Request, SamplingParams
-from backends.engine.sampling import Choice
 from backends.engine.sequence import Sequence, Slice
-from backends.engine.speculate import Speculator
+from backends.engine.speculation.speculate import Speculator
 from tests.support.tiny_pair import Pair, answer, make_pair, options
 
 REPEATING = (1, 2, 3, 4, 1, 2, 3, 4, 1, 2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.stops import StopChecker
+from backends.engine.text.stops import StopChecker
 
 ALPHABET = "ab"
 

@@ -13,7 +13,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from backends.engine.errors import ModelError, RequestRefused
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.text.tokenizer import Tokenizer
 from tests.support.tiny_tokenizers import CHATML, END, TEXT, byte_fallback, byte_level, save
 
 MESSAGES = [
@@ -194,7 +194,7 @@ def test_tokenizer_comes_without_transformers(tmp_path: Path) -> None:
     """Importing transformers costs seconds of every start."""
     folder = make_folder(tmp_path / "model", CHATML)
     program = (
-        "import sys; from pathlib import Path; from backends.engine.tokenizer import Tokenizer;"
+        "import sys; from pathlib import Path; from backends.engine.text.tokenizer import Tokenizer;"
         f"Tokenizer(Path({json.dumps(str(folder))})).apply_chat_template([]); assert 'transformers' not in sys.modules"
     )
 

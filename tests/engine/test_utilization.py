@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.config import ModelConfig
 from backends.engine.engine import Engine
-from backends.engine.flatten import Span
+from backends.engine.model.config import ModelConfig
 from backends.engine.request import Request
-from backends.engine.utilization import Peaks, Work, WorkCounter, measure_peaks
+from backends.engine.step.flatten import Span
+from backends.engine.step.utilization import Peaks, Work, WorkCounter, measure_peaks
 from tests.support.tiny_models import save_tiny_model, tiny_config
 from tests.support.tiny_pair import GREEDY, Pair, answer, make_pair, options
 

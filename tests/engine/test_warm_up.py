@@ -11,14 +11,14 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed; it is made for Linux")
 
-from backends.engine.decoder import Decoder, load_decoder
-from backends.engine.flatten import Span, build_batch
-from backends.engine.kv_cache import KVCache
-from backends.engine.pages import pages_for
+from backends.engine.choosing.sampling import Sampler
+from backends.engine.kv.memory import KVCache
+from backends.engine.kv.pages import pages_for
+from backends.engine.model.decoder import Decoder, load_decoder
 from backends.engine.request import Request, SamplingParams
-from backends.engine.sampling import Sampler
 from backends.engine.sequence import Sequence, Slice
-from backends.engine.warm_up import warm_up_decoder, warm_up_sampler
+from backends.engine.step.flatten import Span, build_batch
+from backends.engine.step.warm_up import warm_up_decoder, warm_up_sampler
 from tests.support.kernel_variants import noting_ops
 from tests.support.tiny_models import save_tiny_model, tiny_config
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backends.engine.decoder import Decoder, load_decoder
 from backends.engine.errors import ModelError
-from backends.engine.linear import is_packable
+from backends.engine.model.decoder import Decoder, load_decoder
+from backends.engine.model.linear import is_packable
 from kernels.dispatch import select_ops
 from tests.support.engine_batches import run_sequences
 from tests.support.naive_attention import naive_paged_attention

@@ -23,7 +23,7 @@ routes:
 WHOLE = POLICY.replace("type: mine", "type: scripted")
 BROKEN_STATISTICS = """
 from backends.registry import Kind
-from backends.scripted import Scripted, ScriptedConfig
+from backends.scripted.script import Scripted, ScriptedConfig
 
 class Poison(BaseException):
     pass
@@ -37,7 +37,7 @@ KIND = Kind(config=ScriptedConfig, build=Broken)
 BROKEN_USAGE = """
 from backends.protocol import Usage
 from backends.registry import Kind
-from backends.scripted import Scripted, ScriptedConfig
+from backends.scripted.script import Scripted, ScriptedConfig
 
 class Broken(Scripted):
     async def send(self, call):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.crowd import Crowd
+from gateway.http.crowd import Crowd
 from tests.support.gateway import running_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
 

@@ -29,7 +29,7 @@ DEAF = """
 import asyncio
 from backends.protocol import Reply
 from backends.registry import Kind
-from backends.scripted import Scripted, ScriptedConfig
+from backends.scripted.script import Scripted, ScriptedConfig
 from backends.stream import Stream
 
 class Endless:

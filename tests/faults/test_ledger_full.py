@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, InternalServerError
 from openai.types import Batch
 
 from backends.errors import StoreUnavailable
-from gateway.ledger.room import Room
+from gateway.ledger.disk_space import Room
 from tests.support.batch_provider import BatchProvider
 from tests.support.clock import FakeClock
 from tests.support.gateway import Gateway, reserved_port, start_gateway

@@ -11,8 +11,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from gateway.connection import ClientConnection
-from gateway.crowd import Crowd
+from gateway.http.connection import ClientConnection
+from gateway.http.crowd import Crowd
 from tests.support.http_client import chat_body, request_bytes
 
 _REQUEST = request_bytes("/v1/chat/completions", chat_body())

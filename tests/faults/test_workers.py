@@ -29,7 +29,7 @@ END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndat
 SLOW_TO_OPEN = """
 import asyncio, os, time
 from backends.registry import Kind
-from backends.scripted import Scripted, ScriptedConfig
+from backends.scripted.script import Scripted, ScriptedConfig
 
 class Slow(Scripted):
     async def open(self):
@@ -52,7 +52,7 @@ import signal, sys, tempfile, threading
 from pathlib import Path
 from functools import partial
 from socket import socket
-from gateway.supervisor import DrainLimits, supervise
+from gateway.process.supervisor import DrainLimits, supervise
 
 def run(flag, on_started):
     if flag.exists():

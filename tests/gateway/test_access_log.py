@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from backends.protocol import Operation, Usage
-from gateway.access_log import AccessLog, Line
+from gateway.record.access_log import AccessLog, Line
 
 
 def _line(request_id: str) -> Line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from gateway.aside import run_aside
+from gateway.process.aside import run_aside
 
 
 class _Part:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from backends.errors import Unauthorized
-from gateway.auth import ANONYMOUS, Keyring
+from gateway.http.auth import ANONYMOUS, Keyring
 from policies.schema import KeyPolicy
 from tests.support.least_time import least_s
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from backends.errors import BodyTooLarge, KeyHoldsTooMuch, SlipstreamError, TooMuchHeld
-from gateway.body_budget import UNCOUNTED_BYTES, BodyBudget
+from gateway.http.body_budget import UNCOUNTED_BYTES, BodyBudget
 
 _KIB = 1024
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backends.errors import InvalidRequest
 from backends.protocol import Operation
-from gateway.decode import decode_body, decode_json
+from gateway.http.decode import decode_body, decode_json
 
 JSON_OPERATIONS = [Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.RESPONSES]
 GOOD: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from backends.protocol import AnswerTimes, ModelStatistics
-from gateway.engine_metrics import EngineMetrics
+from gateway.metrics.engine import EngineMetrics
 
 LABELS = {"model_name": "m", "engine": "local"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
-from gateway.exposition import exposition
-from gateway.telemetry import Metrics
+from gateway.metrics.exposition import exposition
+from gateway.metrics.metrics import Metrics
 
 
 def test_exposition_is_that_of_the_client_library() -> None:

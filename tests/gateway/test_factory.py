@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from backends.registry import Registry
-from gateway.factory import application_of, load
+from gateway.process.factory import application_of, load
 from gateway.settings import Settings
-from policies.sources import PolicyFiles
+from policies.policy_file.sources import PolicyFiles
 
 _POLICY = """\
 version: 1

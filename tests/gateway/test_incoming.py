@@ -6,7 +6,7 @@ import pytest
 from starlette.types import Message
 
 from backends.errors import BodyTooSlow
-from gateway.incoming import Incoming, Pace, read_body
+from gateway.http.incoming import Incoming, Pace, read_body
 from tests.support.clock import FakeClock
 
 _KIB = 1024

@@ -13,7 +13,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from backends.errors import InvalidRequest
-from gateway.multipart import FormModel, read_form
+from gateway.http.multipart import FormModel, read_form
 
 TYPE = b"multipart/form-data; boundary=XyZ"
 MODEL = b'--XyZ\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n'

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway import owners as module
-from gateway.owners import Owners
-from gateway.owners_file import OwnersInFile
-from policies.owner import TTL_S, Owner
-from policies.owners_redis import build_owners_redis
+from gateway.api import owners as module
+from gateway.api.owners import Owners
+from gateway.api.owners_file import OwnersInFile
+from policies.objects.owner import TTL_S, Owner
+from policies.objects.owners_redis import build_owners_redis
 from tests.support.clock import FakeClock
 from tests.support.redis_server import RedisServer, redis_policy
 

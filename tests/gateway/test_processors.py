@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.processors import available_processors, threads_for
+from gateway.process.processors import available_processors, threads_for
 
 NONE = Path("/nowhere")
 SHOW = """

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from gateway.reload import Reloader
-from policies.sources import Fingerprint, PolicyFiles
+from policies.policy_file.sources import Fingerprint, PolicyFiles
 
 
 class _Files:

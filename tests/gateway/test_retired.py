@@ -16,8 +16,8 @@ from backends.registry import Registry
 from gateway.assemble import assemble, assemble_in_steps, build_store, prepare
 from gateway.reload import open_runtime
 from gateway.runtime import Runtime
-from policies.load import LoadedPolicy, parse_policy
-from policies.pool.demand import Demand
+from policies.policy_file.load import LoadedPolicy, parse_policy
+from policies.pool.load.demand import Demand
 from policies.schema import StoresPolicy
 from tests.support.clock import settle
 

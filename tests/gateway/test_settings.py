@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from backends.registry import Registry
-from gateway.factory import load
+from gateway.process.factory import load
 from gateway.settings import Settings
 
 NAMES = [name for name in os.environ if name.startswith("SLIPSTREAM_")]

@@ -8,7 +8,7 @@ import pytest
 
 from backends.protocol import Facts, Slo, Usage
 from backends.stream import StreamEnd
-from gateway.slo_outcome import slo_outcome
+from gateway.record.slo_outcome import slo_outcome
 
 SLO = Slo(2.0, 0.5, 0.1, 20.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from gateway.tallied_histogram import TalliedHistogram, Tally
+from gateway.metrics.tallied_histogram import TalliedHistogram, Tally
 
 BOUNDS = (0.1, 1.0, 10.0)
 OBSERVED = [

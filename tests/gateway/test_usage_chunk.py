@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.usage_chunk import UsageChunkFilter
+from gateway.http.usage_chunk import UsageChunkFilter
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 1}
 HIDDEN = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.act import gated_activation_reference
+from kernels.rows.act import gated_activation_reference
 
 
 def exact_activation(gate: Tensor, kind: str) -> Tensor:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.attention_cases import decode_cases, prefill_cases, shared_cases
+from kernels.attention.cases import decode_cases, prefill_cases, shared_cases
+from kernels.attention.twin import paged_attention_reference
 from kernels.exactness import for_twin
-from kernels.paged_attention import paged_attention_reference
 from kernels.registry import Case
 from tests.support.apart import needs_triton, run_apart
 from tests.support.kernel_errors import assert_close

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.attention_cases import Shape, build
+from kernels.attention.cases import Shape, build
 from kernels.checks import KernelInputError, check_attention
 from kernels.registry import Arguments
 

@@ -12,12 +12,7 @@ import pytest
 import torch
 
 from kernels.checks import KernelInputError, check_rejection, check_sampling
-from kernels.choice_exactness import probabilities_complaint, sample_complaint
-from kernels.exactness import complaint, for_twin
-from kernels.registry import Arguments, Case, Result
-from kernels.reject import reject_reference
-from kernels.sample import probabilities_reference, sample_with_logprobs_reference
-from kernels.sample_cases import (
+from kernels.choice.cases import (
     Shape,
     build_probabilities,
     build_reject,
@@ -25,6 +20,11 @@ from kernels.sample_cases import (
     reject_cases,
     sample_cases,
 )
+from kernels.choice.exactness import probabilities_complaint, sample_complaint
+from kernels.choice.reject import reject_reference
+from kernels.choice.sample import probabilities_reference, sample_with_logprobs_reference
+from kernels.exactness import complaint, for_twin
+from kernels.registry import Arguments, Case, Result
 from tests.support.apart import needs_triton, run_apart
 
 CPU = torch.device("cpu")

@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
+from kernels.attention.twin import paged_attention_reference
 from kernels.dispatch import select_ops
-from kernels.paged_attention import paged_attention_reference
 from tests.support.apart import needs_triton
 
 
@@ -27,4 +27,4 @@ def test_select_ops_cuda_takes_the_kernels() -> None:
 
     launchers = [getattr(ops, field.name) for field in fields(ops)]
     assert [launcher for launcher in launchers if getattr(launcher, "__name__", "").endswith("_reference")] == []
-    assert all(launcher.__module__.endswith(("_kernel", "_launch")) for launcher in launchers)
+    assert all(launcher.__module__.endswith(("_kernel", ".launch")) for launcher in launchers)

@@ -22,10 +22,10 @@ from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
 from kernels.checks import KernelInputError
 from kernels.fallback import Fallbacks
 from kernels.jit import Launch, jit, tl
-from kernels.product_launch import Products
+from kernels.products.launch import Products
+from kernels.products.w4a16 import quantize_int4, quantize_nf4, w4a16_linear_reference
+from kernels.products.w8 import quantize_rows, w8_linear_reference, w8a8_linear_reference
 from kernels.tuning import Config
-from kernels.w4a16 import quantize_int4, quantize_nf4, w4a16_linear_reference
-from kernels.w8 import quantize_rows, w8_linear_reference, w8a8_linear_reference
 
 ARGUMENTS = torch.arange(4.0)
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.act import gated_activation_reference
 from kernels.checks import KernelInputError, check_experts
 from kernels.exactness import for_twin
-from kernels.moe import moe_reference
-from kernels.moe_cases import Experts, build_moe, moe_cases
+from kernels.products.moe import moe_reference
+from kernels.products.moe_cases import Experts, build_moe, moe_cases
 from kernels.registry import Case
+from kernels.rows.act import gated_activation_reference
 from tests.support.kernel_errors import assert_close
 
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.paged_attention import GATHERED_BYTES, paged_attention_reference
+from kernels.attention.twin import GATHERED_BYTES, paged_attention_reference
 from kernels.paging import AttentionPlan, PagedKV
-from kernels.w8 import quantize_rows
+from kernels.products.w8 import quantize_rows
 from tests.support.paged import PagedStep, attend_plainly, paged_step
 
 STEPS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.random import (
+from kernels.choice.random import (
     TARGET_STREAM,
     _philox_torch,
     negated_exponentials_at_reference,

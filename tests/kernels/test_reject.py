@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.random import TARGET_STREAM
-from kernels.reject import reject_reference
-from kernels.sample import SampleRows, draw_reference
+from kernels.choice.random import TARGET_STREAM
+from kernels.choice.reject import reject_reference
+from kernels.choice.sample import SampleRows, draw_reference
 from tests.support.chi_square import P_001, misfit
 
 VOCAB = 32

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.paging import PAGE_SIZE, PagedKV, StorePlan, allocate_kv
-from kernels.rope_store import rope_store_reference
+from kernels.rows.rope_store import rope_store_reference
 
 NUM_PAGES = 4
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.penalties import Penalties, penalised_reference
-from kernels.random import TARGET_STREAM
-from kernels.sample import (
+from kernels.choice.penalties import Penalties, penalised_reference
+from kernels.choice.random import TARGET_STREAM
+from kernels.choice.sample import (
     SampleRows,
     draw_reference,
     probabilities_reference,

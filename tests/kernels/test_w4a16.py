@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.w4a16 import (
+from kernels.products.w4a16 import (
     NF4_TABLE,
     GroupWeight,
     is_tileable,

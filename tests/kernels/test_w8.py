@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.w8 import quantize_rows, w8_linear_reference, w8a8_linear_reference
+from kernels.products.w8 import quantize_rows, w8_linear_reference, w8a8_linear_reference
 
 SIZES = st.tuples(st.integers(1, 20), st.integers(1, 70))
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policies.globs import GlobMap, ModelSet, allows, is_glob
+from policies.matching.globs import GlobMap, ModelSet, allows, is_glob
 from tests.support.least_time import least_s
 
 names = st.text(alphabet="ab/]é", max_size=6)

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from backends.errors import ConfigurationError
-from policies.load import load_policy
-from policies.locate import MAX_BYTES, MAX_NODES, read_document
+from policies.policy_file.load import load_policy
+from policies.policy_file.locate import MAX_BYTES, MAX_NODES, read_document
 from tests.support.policies import ENVIRON, FULL, MINIMAL, UpstreamConfig, parse, settings_of
 
 BAD = sorted(Path(__file__).with_name("bad").glob("*.yaml"))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.conditions import below_root
-from policies.globs import allows
-from policies.match import RouteMatcher
+from policies.matching.conditions import below_root
+from policies.matching.globs import allows
+from policies.matching.match import RouteMatcher
 from policies.schema import RoutePolicy
 from tests.support.least_time import least_s
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backends.errors import InvalidRequest
-from policies.objects import can_name_objects, objects_asked_for
+from policies.objects.names import can_name_objects, objects_asked_for
 
 
 @pytest.mark.parametrize(

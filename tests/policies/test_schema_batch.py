@@ -13,7 +13,7 @@ from backends.errors import ConfigurationError
 from gateway.cli.config import effective_policy
 from gateway.cli.loading import read_policy
 from gateway.cli.schema import schema_text
-from policies.load import LoadedPolicy
+from policies.policy_file.load import LoadedPolicy
 
 
 def load(folder: Path, batch: object, *, ledger: bool = True) -> LoadedPolicy:

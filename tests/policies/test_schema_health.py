@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from backends.health import HealthConfig
+from policies.pool.settings import HedgePolicy
 from policies.schema import RoutePolicy
-from policies.schema_health import HedgePolicy
 
 
 def _route(**more: Any) -> RoutePolicy:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from backends.errors import ConfigurationError
-from policies.load import LoadedPolicy, load_policy
-from policies.locate import MAX_BYTES
-from policies.sources import PolicyFiles
+from policies.policy_file.load import LoadedPolicy, load_policy
+from policies.policy_file.locate import MAX_BYTES
+from policies.policy_file.sources import PolicyFiles
 from tests.support.policies import ENVIRON, MINIMAL, settings_of
 
 MAIN = MINIMAL.replace("version: 1\n", "version: 1\ninclude: [teams/*.yaml]\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy import release
-from gateway.selftest.release import examine
+from gateway.selftest.faults.release import examine
 from gateway.selftest.verdict import Verdict
 from tests.support.docs import ROOT
 

@@ -14,8 +14,8 @@ from backends.engine.errors import OutOfMemory, RequestRefused
 from backends.engine.request import Event, Request
 from backends.errors import ConfigurationError, UnknownPath, UpstreamCut, UpstreamError
 from backends.protocol import Operation, Reply
-from backends.serving.backend import EngineBackend, Served
 from backends.serving.meter import Meter
+from backends.serving.served_engine import EngineBackend, Served
 from tests.support.calls import event_values, make_call, read_all, streamed_text
 from tests.support.fake_engine import FakeEngine, make_model
 

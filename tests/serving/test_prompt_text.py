@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.tokenizer import Tokenizer
+from backends.engine.text.tokenizer import Tokenizer
 from backends.errors import ConfigurationError
 from backends.protocol import Call, Operation
 from backends.serving.prompt_text import PromptText, load_prompt_text

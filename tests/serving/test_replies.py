@@ -12,7 +12,7 @@ import pytest
 from backends.engine.request import Event, TokenLogprob, Usage
 from backends.protocol import Operation
 from backends.protocol import Usage as CallUsage
-from backends.serving.parts import Head
+from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan
 from backends.serving.tool_syntax import HERMES, MISTRAL
 from tests.support.calls import event_values, make_call

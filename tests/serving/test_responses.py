@@ -17,7 +17,7 @@ from backends.engine.errors import RequestRefused
 from backends.engine.request import Event, Request, SamplingParams, TokenLogprob, Usage
 from backends.errors import ContextLengthExceeded, InvalidRequest
 from backends.protocol import Operation
-from backends.serving.parts import Head
+from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan
 from backends.serving.tool_syntax import HERMES
 from tests.support.calls import event_values, make_call

@@ -17,15 +17,15 @@ from backends.errors import InvalidRequest, UpstreamCut
 from backends.protocol import Backend, Call, Operation, Reply
 from backends.registry import Registry
 from backends.resume import RESUME_FIELD, Broken, Resume, read_mark
-from backends.serving.chat_reply import ChatShape, ChatStream
-from backends.serving.parts import Head
+from backends.serving.replies.chat_reply import ChatShape, ChatStream
+from backends.serving.replies.parts import Head
 from backends.serving.requests import plan
 from backends.serving.tool_syntax import HERMES, ToolParser
 from backends.sse import DONE_EVENT, split_events
 from backends.stream import Source, Stream
-from policies.pool.retry import RetryBudget
+from policies.pool.attempts.retry import RetryBudget
+from policies.pool.settings import ResumePolicy
 from policies.resume.stage import Resuming
-from policies.schema_health import ResumePolicy
 from policies.stage import Stage
 from tests.support.calls import event_values, make_call, read_all
 from tests.support.fake_engine import Characters, make_model

@@ -14,12 +14,12 @@ from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
-from policies.pool.concurrency import Concurrency
-from policies.pool.demand import prompt_text
-from policies.pool.fleet import Fleet
-from policies.pool.latency_model import features
+from policies.pool.load.concurrency import Concurrency
+from policies.pool.load.demand import prompt_text
+from policies.pool.load.fleet import Fleet
+from policies.pool.load.latency_model import features
+from policies.pool.load.replica import Replica
 from policies.pool.pool import Member, Pool
-from policies.pool.replica import Replica
 from policies.schema import RoutePolicy
 from tests.support.calls import make_call
 from tests.support.pool import Outcome, error_reply

@@ -17,11 +17,11 @@ import pytest
 from backends.clock import SystemClock
 from backends.protocol import Backend
 from backends.registry import Registry
-from backends.scripted import Scripted, ScriptedConfig, Step
-from backends.serving.backend import EngineBackend, Served
+from backends.scripted.script import Scripted, ScriptedConfig, Step
 from backends.serving.meter import Meter
+from backends.serving.served_engine import EngineBackend, Served
 from policies.batching.embeddings import EmbeddingBatches
-from policies.schema_batching import BatchingPolicy
+from policies.batching.settings import BatchingPolicy
 from tests.support.anthropic_server import (
     KEY,
     Answer,

@@ -17,7 +17,7 @@ from backends.errors import UpstreamError, error_body
 from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Statistics, Usage
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.batching.embeddings import EmbeddingBatches
-from policies.schema_batching import BatchingPolicy
+from policies.batching.settings import BatchingPolicy
 from tests.support.calls import make_call
 
 FIXED_S = 0.006

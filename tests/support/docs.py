@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from policies.locate import read_document
+from policies.policy_file.locate import read_document
 from policies.schema import Policy, RoutePolicy
 
 ROOT = Path(__file__).resolve().parents[2]

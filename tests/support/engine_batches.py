@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backends.engine.batch import Batch
-from backends.engine.decoder import Decoder
+from backends.engine.model.decoder import Decoder
+from backends.engine.step.batch import Batch
 from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV, allocate_kv
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from backends.kv_events import KvEventsConfig
 from backends.protocol import Call
-from policies.pool.demand import ENDS_TOKENS
-from policies.pool.engine_text import EngineText
+from policies.pool.load.demand import ENDS_TOKENS
+from policies.pool.prompts.engine_text import EngineText
 from tests.support.calls import make_call
 
 WORD_BYTES = 4 * ENDS_TOKENS[0] * 3 // 16

@@ -7,11 +7,11 @@ from random import Random
 
 from backends.clock import Clock
 from backends.protocol import Backend
-from policies.pool.fleet import Fleet
-from policies.pool.hedge import Hedging
-from policies.pool.latency_model import features
+from policies.pool.attempts.hedge import Hedging
+from policies.pool.load.fleet import Fleet
+from policies.pool.load.latency_model import features
+from policies.pool.load.replica import Replica
 from policies.pool.pool import Member, Pool
-from policies.pool.replica import Replica
 from policies.schema import RoutePolicy
 
 EXPECTED_S = 0.05

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kernels.act_kernel import prepare_gated_activation
+from kernels.attention.launch import prepare_paged_attention
+from kernels.choice.probabilities_kernel import prepare_probabilities
+from kernels.choice.reject_kernel import prepare_reject
+from kernels.choice.sample_kernel import prepare_sample, prepare_tokens
 from kernels.dispatch import Ops, select_ops
 from kernels.jit import Launch
-from kernels.norm_kernel import prepare_rms_norm
-from kernels.paged_launch import prepare_paged_attention
-from kernels.probabilities_kernel import prepare_probabilities
-from kernels.reject_kernel import prepare_reject
-from kernels.rope_store_kernel import prepare_rope_store
-from kernels.sample_kernel import prepare_sample, prepare_tokens
+from kernels.rows.act_kernel import prepare_gated_activation
+from kernels.rows.norm_kernel import prepare_rms_norm
+from kernels.rows.rope_store_kernel import prepare_rope_store
 from tests.support.sm90 import Variant
 
 Prepare = Callable[..., tuple[object, list[Launch]]]

@@ -22,7 +22,7 @@ import msgspec
 
 from backends.errors import InvalidRequest, error_body
 from backends.protocol import Call, Facts, Operation
-from backends.scripted_answers import answer
+from backends.scripted.answers import answer
 
 Framing = Literal["chunked", "length", "eof"]
 

@@ -11,11 +11,11 @@ from random import Random
 from zlib import crc32
 
 from backends.engine.errors import EngineError
-from backends.engine.pages import PagePool, pages_for
-from backends.engine.plan import Plan, Transfers
+from backends.engine.kv.pages import PagePool, pages_for
 from backends.engine.request import Request, SamplingParams
-from backends.engine.scheduler import Scheduler
 from backends.engine.sequence import Sequence, Slice, State
+from backends.engine.step.plan import Plan, Transfers
+from backends.engine.step.scheduler import Scheduler
 from kernels.paging import PAGE_SIZE
 
 VOCABULARY = 50

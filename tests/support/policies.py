@@ -9,7 +9,7 @@ from pydantic import Field
 
 from backends.config import ByteSize, Config, Duration, Secret
 from backends.errors import ConfigurationError
-from policies.load import LoadedPolicy, parse_policy
+from policies.policy_file.load import LoadedPolicy, parse_policy
 
 ENVIRON = {
     "UPSTREAM_KEY": "sk-upstream-0123456789",

@@ -14,8 +14,8 @@ from backends.errors import UpstreamError, error_body
 from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.stream import Stream
 from policies.pool.pool import Member, Pool
+from policies.pool.settings import CircuitBreakerPolicy
 from policies.schema import FallbackOn, RetryPolicy
-from policies.schema_health import CircuitBreakerPolicy
 from tests.support.clock import FakeClock, settle
 
 Outcome = int | Reply | UpstreamError | Callable[[Call], Awaitable[Reply]]

@@ -8,11 +8,11 @@ from random import Random
 import msgspec
 
 from backends.protocol import Operation, Usage
-from gateway.access_log import Line
 from gateway.cli.loading import read_policy
+from gateway.record.access_log import Line
 from gateway.simulate.study import Asked, simulate
 from gateway.simulate.traces import Trace, TraceRequest
-from policies.load import LoadedPolicy
+from policies.policy_file.load import LoadedPolicy
 
 POLICY = "version: 1\nbackends: {fast: %s, slow: %s}\nroutes: [{name: all, match: {models: ['*']}, backends: [%s]}]\n"
 LIVE = ("{type: simulated}", "{type: simulated, speed: 0.5, token_us: 35, overhead_us: 20000}")

@@ -13,8 +13,8 @@ import numpy as np
 
 from backends.clock import Clock
 from backends.protocol import Backend, Call
-from policies.cache.semantic.answers_memory import MemoryAnswerStore
-from policies.cache.semantic.book import Book
+from policies.cache.semantic.answers.memory import MemoryAnswerStore
+from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import (
     Candidate,
     Decider,
@@ -27,10 +27,10 @@ from policies.cache.semantic.contracts import (
     StateStore,
     Vector,
 )
-from policies.cache.semantic.judge import RouteJudge
-from policies.cache.semantic.quotas import Quotas
+from policies.cache.semantic.learning.decisions import Book
+from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.semantic import Parts, SemanticCache
-from policies.cache.semantic.space import VectorSpace
+from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
 from tests.support.calls import make_call
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backends.engine.decoder import Decoder
-from backends.engine.rope import rope_table
+from backends.engine.model.decoder import Decoder
+from backends.engine.model.rope import rope_table
 
 
 class PlainLlama:

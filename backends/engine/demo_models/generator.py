@@ -4,15 +4,13 @@ import re
 from dataclasses import dataclass, field
 from random import Random
 
-from backends.engine.demo_models import (
-    tasks_json,
-    tasks_newcomer,
-    tasks_numbers,
-    tasks_slipstream,
-    tasks_talk,
-    tasks_text,
-    tasks_unknown,
-)
+from backends.engine.demo_models.tasks import json_tasks as tasks_json
+from backends.engine.demo_models.tasks import newcomer_tasks as tasks_newcomer
+from backends.engine.demo_models.tasks import number_tasks as tasks_numbers
+from backends.engine.demo_models.tasks import slipstream_tasks as tasks_slipstream
+from backends.engine.demo_models.tasks import talk_tasks as tasks_talk
+from backends.engine.demo_models.tasks import text_tasks as tasks_text
+from backends.engine.demo_models.tasks import unknown_tasks as tasks_unknown
 from backends.engine.demo_models.turn import Task, Turn, casual, is_held_out
 
 TASKS: tuple[tuple[Task, float], ...] = (

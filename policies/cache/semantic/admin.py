@@ -9,14 +9,14 @@ import msgspec
 
 from backends.errors import StoreUnavailable
 from backends.protocol import Call
-from policies.cache.semantic.comparators import Verdict
+from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.contracts import AnswerStore, EncoderBusy, History, PolicyState, StoreAway, StoredAnswer
-from policies.cache.semantic.labels import FEEDBACK_WEIGHT, Source
+from policies.cache.semantic.learning.comparators import Verdict
+from policies.cache.semantic.learning.labels import FEEDBACK_WEIGHT, Source
+from policies.cache.semantic.learning.teacher import SCOPE_CHARS, scope_of_id
 from policies.cache.semantic.lookup import Looked
 from policies.cache.semantic.question import Ineligible
-from policies.cache.semantic.said import text_of
 from policies.cache.semantic.semantic import SemanticCache, Served
-from policies.cache.semantic.teacher import SCOPE_CHARS, scope_of_id
 
 _PAGE = 1000
 

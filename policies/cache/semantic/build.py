@@ -17,29 +17,29 @@ from backends.clock import Clock
 from backends.protocol import Backend, Timeouts
 from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.cache.semantic.admin import Administration
-from policies.cache.semantic.answers_file import FileAnswerStore
-from policies.cache.semantic.answers_memory import MemoryAnswerStore
-from policies.cache.semantic.answers_redis import RedisAnswerStore
-from policies.cache.semantic.book import Book
-from policies.cache.semantic.bound import Bound
+from policies.cache.semantic.answers.file import FileAnswerStore
+from policies.cache.semantic.answers.memory import MemoryAnswerStore
+from policies.cache.semantic.answers.quotas import Quotas
+from policies.cache.semantic.answers.redis import RedisAnswerStore
 from policies.cache.semantic.contracts import AnswerStore, Decider, Encoder, Index, Question
-from policies.cache.semantic.encoder import BatchingEncoder, TextModel
-from policies.cache.semantic.encoder_backend import BackendModel
-from policies.cache.semantic.encoder_child import Load
-from policies.cache.semantic.encoder_process import ProcessModel
-from policies.cache.semantic.features import FEATURES
-from policies.cache.semantic.index_memory import MemoryIndex
-from policies.cache.semantic.index_redis import RedisIndex
-from policies.cache.semantic.judge import RouteJudge
-from policies.cache.semantic.quotas import Quotas
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.features import FEATURES
+from policies.cache.semantic.decision.static import Static
+from policies.cache.semantic.decision.verified import Verified
+from policies.cache.semantic.encoder.batched import BatchingEncoder, TextModel
+from policies.cache.semantic.encoder.child import Load
+from policies.cache.semantic.encoder.process import ProcessModel
+from policies.cache.semantic.encoder.upstream import BackendModel
+from policies.cache.semantic.index.memory import MemoryIndex
+from policies.cache.semantic.index.redis import RedisIndex
+from policies.cache.semantic.learning.decisions import Book
+from policies.cache.semantic.learning.judge import RouteJudge
+from policies.cache.semantic.learning.state_file import StateFile
+from policies.cache.semantic.learning.state_redis import RedisState
 from policies.cache.semantic.semantic import Parts, SemanticCache
-from policies.cache.semantic.space import VectorSpace
-from policies.cache.semantic.state_file import StateFile
-from policies.cache.semantic.state_redis import RedisState
-from policies.cache.semantic.static import Static
-from policies.cache.semantic.verified import Verified
+from policies.cache.semantic.settings import EncoderPolicy, SemanticPolicy
+from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import RoutePolicy, StoresPolicy
-from policies.schema_semantic import EncoderPolicy, SemanticPolicy
 
 _STATE_VERSION = f"1:{','.join(FEATURES)}"
 """Decisions of other features have nothing to learn from each other."""

@@ -23,12 +23,12 @@ from policies.cache.semantic.contracts import (
     StoredAnswer,
     Vector,
 )
-from policies.cache.semantic.labels import Learning
-from policies.cache.semantic.space import VectorSpace
+from policies.cache.semantic.decision.vote import NEIGHBOURS
+from policies.cache.semantic.learning.labels import Learning
+from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.semantic.tally import Tally
-from policies.cache.semantic.vote import NEIGHBOURS
-from policies.cache.semantic.within import within
-from policies.schema_semantic import SemanticPolicy
+from policies.cache.semantic.time_limit import within
+from policies.cache.semantic.vector_space import VectorSpace
 
 _logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from backends.header_names import HeaderNames
 from backends.protocol import Call, Operation
 from policies.cache.key import SUB_SCOPE_HEADER, digest_of, identity_of, significant_headers
 from policies.cache.semantic.contracts import Question
+from policies.cache.semantic.settings import SemanticPolicy
 from policies.schema import CachePolicy
-from policies.schema_semantic import SemanticPolicy
 
 _FORMAT_VERSION = "slipstream question 1"
 _NOT_ASKED = frozenset(

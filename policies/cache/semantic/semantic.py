@@ -23,27 +23,27 @@ from backends.protocol import (
     Reply,
     SemanticFacts,
 )
+from backends.recorded_pace import Stopwatch
 from backends.stream import Stream
-from backends.tempo import Stopwatch
 from policies.background import Background
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import Entry, Form
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
-from policies.cache.replay import PacedReplay, Replayed, content_type_of, render
-from policies.cache.semantic.book import Book
-from policies.cache.semantic.comparators import Comparison
+from policies.cache.replay.render import PacedReplay, Replayed, content_type_of, render
+from policies.cache.semantic.answer_text import text_of
+from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import AnswerStore, Proposal, Question
-from policies.cache.semantic.judge import RouteJudge
-from policies.cache.semantic.labels import Learning, Source
+from policies.cache.semantic.learning.comparators import Comparison
+from policies.cache.semantic.learning.decisions import Book
+from policies.cache.semantic.learning.judge import RouteJudge
+from policies.cache.semantic.learning.labels import Learning, Source
+from policies.cache.semantic.learning.teacher import Teacher
 from policies.cache.semantic.lookup import Looked, Lookups
 from policies.cache.semantic.question import Ineligible, Questions
-from policies.cache.semantic.quotas import Quotas
-from policies.cache.semantic.said import text_of
-from policies.cache.semantic.space import VectorSpace
+from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.semantic.tally import Tallied, Tally
-from policies.cache.semantic.teacher import Teacher
+from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
-from policies.schema_semantic import SemanticPolicy
 from policies.stage import Stage
 
 _MAX_LEARNING = 64

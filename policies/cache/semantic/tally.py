@@ -6,8 +6,8 @@ from collections import Counter
 
 import msgspec
 
-from policies.cache.semantic.comparators import Verdict
-from policies.cache.semantic.labels import Source
+from policies.cache.semantic.learning.comparators import Verdict
+from policies.cache.semantic.learning.labels import Source
 
 MAX_TIMES = 1000
 """Durations kept until they are taken."""

@@ -22,7 +22,7 @@ from backends.errors import (
     UpstreamGarbage,
     UpstreamRejectedKey,
 )
-from backends.http.anthropic import KIND, AnthropicConfig
+from backends.http.anthropic.messages import KIND, AnthropicConfig
 from backends.protocol import Backend, Operation, Timeouts, Usage
 from backends.sse import DONE_EVENT
 from backends.stream import StreamEnd

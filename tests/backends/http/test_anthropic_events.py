@@ -10,8 +10,8 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from backends.errors import SlipstreamError, StreamStalled, UpstreamCut, UpstreamErrorEvent, UpstreamGarbage
-from backends.http.anthropic_events import EventTranslator, TranslatedSource
-from backends.http.anthropic_reply import encode_completion, read_message
+from backends.http.anthropic.events import EventTranslator, TranslatedSource
+from backends.http.anthropic.reply import encode_completion, read_message
 from backends.protocol import Facts, Headers, Usage
 from backends.sse import DONE_EVENT
 from backends.stream import Stream, StreamEnd

@@ -12,7 +12,7 @@ from anthropic.types.message_create_params import MessageCreateParamsNonStreamin
 from pydantic import TypeAdapter
 
 from backends.errors import InvalidRequest
-from backends.http.anthropic_request import build_request
+from backends.http.anthropic.request import build_request
 from tests.support.calls import make_call
 
 _DEFAULT_MAX_TOKENS = 4096

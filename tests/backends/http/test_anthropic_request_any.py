@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import InvalidRequest
-from backends.http.anthropic_request import build_request, read_messages
+from backends.http.anthropic.request import build_request, read_messages
 from tests.support.calls import make_call
 
 _PNG_URL = "data:image/png;base64,iVBORw0KGgo="

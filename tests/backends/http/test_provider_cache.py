@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from backends.clock import SystemClock
-from backends.http.anthropic import KIND as ANTHROPIC
-from backends.http.anthropic import AnthropicConfig
+from backends.http.anthropic.messages import KIND as ANTHROPIC
+from backends.http.anthropic.messages import AnthropicConfig
 from backends.http.openai import KIND as OPENAI
 from backends.http.openai import OpenAIConfig
 from backends.protocol import Operation

@@ -13,7 +13,7 @@ from gateway.batches.file_store import FileStore
 from gateway.batches.job_store import JobStore
 from gateway.batches.records import TABLES, BatchRow, NewLine, Result, Tenant
 from gateway.ledger.database import Database
-from policies.schema_batch import LedgerStore
+from policies.batches.settings import LedgerStore
 from tests.support.clock import FakeClock
 
 RED, BLUE = Tenant("red"), Tenant("blue")

@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from backends.errors import BodyTooLarge, ClientGone, InvalidRequest, SlipstreamError
 from gateway.batches.upload import Upload, receive_upload
-from gateway.incoming import Incoming, Pace
+from gateway.http.incoming import Incoming, Pace
 from tests.support.clock import FakeClock
 
 MAX_BYTES = 4 * 1024**2

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gateway.cli.audit_auc import Auc, area
+from gateway.cli.audit.auc import Auc, area
 
 
 @pytest.mark.parametrize(

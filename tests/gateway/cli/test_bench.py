@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from backends.engine.benchmark.__main__ import MEASUREMENTS as KNOWN
-from gateway.cli.bench import MEASUREMENTS
+from gateway.cli.bench.bench import MEASUREMENTS
 from tests.support.cli import Run
 
 

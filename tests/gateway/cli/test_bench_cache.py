@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from gateway.cli.bench_cache import SETS, cache
+from gateway.cli.bench.cache import SETS, cache
 from policies.cache.semantic.benchmark.__main__ import SETS as KNOWN
 
 

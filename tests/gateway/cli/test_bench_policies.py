@@ -6,7 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
-from gateway.cli.bench_policies import MEASURED, SIMULATED
+from gateway.cli.bench.policies import MEASURED, SIMULATED
 from gateway.simulate.figures import FIGURES, MOONCAKE
 from tests.support.cli import Run
 

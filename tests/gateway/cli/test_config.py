@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from gateway.cli.loading import read_policy
-from policies.locate import read_document
+from policies.policy_file.locate import read_document
 from tests.support.cli import ENVIRON, POLICY, Run
 
 

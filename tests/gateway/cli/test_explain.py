@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.pool.latency_model import LatencyModel, features
+from policies.pool.load.latency_model import LatencyModel, features
 from tests.support.cli import Run
 
 CHAT = '{"model": "gpt-4o", "messages": []}'

@@ -8,7 +8,7 @@ import pytest
 
 from backends.registry import Registry
 from gateway.cli.greeting import copies_of_models
-from gateway.factory import load
+from gateway.process.factory import load
 from gateway.settings import Settings
 
 _POLICY = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backends.simulated import SimulatedConfig
+from backends.simulation.simulated import SimulatedConfig
 from tests.support.cli import Run
 from tests.support.replay_log import policy as write_policy
 from tests.support.replay_log import write_log

@@ -13,7 +13,7 @@ import pytest
 from backends.errors import ConfigurationError, Overloaded
 from backends.protocol import Reply
 from backends.registry import Registry
-from backends.simulated import Simulated, SimulatedConfig
+from backends.simulation.simulated import Simulated, SimulatedConfig
 from backends.stream import StreamEnd
 from gateway.simulate.baselines import Gradient2, Limited, limited_registry
 from gateway.simulate.derive import HOG, repeated, with_hog

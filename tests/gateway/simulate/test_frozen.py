@@ -9,7 +9,7 @@ from random import Random
 from backends.clock import Clock
 from backends.protocol import Call, Reply
 from backends.registry import GROUP, Kind, Registry
-from backends.simulated import Simulated, SimulatedConfig
+from backends.simulation.simulated import Simulated, SimulatedConfig
 from gateway.cli.loading import read_policy
 from gateway.simulate.fleet import parse_fleets
 from gateway.simulate.report import is_in_time

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from backends.errors import ConfigurationError
-from backends.simulated import SimulatedConfig
+from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.fit import fit
 from gateway.simulate.replayed import compare
 from gateway.simulate.run import Fate

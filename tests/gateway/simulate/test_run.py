@@ -18,7 +18,7 @@ from gateway.simulate.run import Fate
 from gateway.simulate.slo import parse_slo
 from gateway.simulate.study import Asked, Result, simulate, smallest_fleets
 from gateway.simulate.traces import Trace, TraceRequest
-from policies.load import LoadedPolicy
+from policies.policy_file.load import LoadedPolicy
 
 POLICY = """\
 version: 1

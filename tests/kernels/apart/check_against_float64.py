@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.attention_cases import Shape, build, build_shared
-from kernels.cascade import prepare_cascade
+from kernels.attention.cascade_kernel import prepare_cascade
+from kernels.attention.cases import Shape, build, build_shared
+from kernels.attention.decode_kernel import paged_decode, prepare_paged_decode
+from kernels.attention.launch import paged_attention
+from kernels.attention.twin import paged_attention_reference
 from kernels.checks import KernelInputError
 from kernels.exactness import for_twin
-from kernels.paged_attention import paged_attention_reference
-from kernels.paged_decode import paged_decode, prepare_paged_decode
-from kernels.paged_launch import paged_attention
 from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
 from kernels.registry import Arguments, Case, Op, load_ops
 from tests.support.kernel_errors import assert_close, assert_op_close, exact_log_sums

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.penalties import Penalties
-from kernels.probabilities_kernel import probabilities
-from kernels.random import ACCEPT_STREAM, TARGET_STREAM, negated_exponentials_reference
-from kernels.reject_kernel import reject
-from kernels.sample import SampleRows, sample_reference
-from kernels.sample_cases import Shape, build_reject, build_rows
-from kernels.sample_kernel import sample, sample_with_logprobs
+from kernels.choice.cases import Shape, build_reject, build_rows
+from kernels.choice.penalties import Penalties
+from kernels.choice.probabilities_kernel import probabilities
+from kernels.choice.random import ACCEPT_STREAM, TARGET_STREAM, negated_exponentials_reference
+from kernels.choice.reject_kernel import reject
+from kernels.choice.sample import SampleRows, sample_reference
+from kernels.choice.sample_kernel import sample, sample_with_logprobs
 from tests.support.chi_square import P_001, misfit
 from tests.support.triton_interpreter import repair_interpreter
 

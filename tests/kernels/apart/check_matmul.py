@@ -12,14 +12,14 @@ from torch import Tensor
 
 from kernels.checks import KernelInputError
 from kernels.fallback import Fallbacks
-from kernels.product_launch import Products
-from kernels.quantize_rows_kernel import prepare_quantize_rows
+from kernels.products.launch import Products
+from kernels.products.w4a16 import TiledWeight, quantize_int4, quantize_nf4, tiled, w4a16_linear_reference
+from kernels.products.w4a16_kernel import prepare_w4a16, w4a16_linear
+from kernels.products.w8 import quantize_rows, w8_linear_reference, w8a8_linear_reference
+from kernels.products.w8_kernel import prepare_w8, w8_linear
+from kernels.products.w8a8_kernel import prepare_w8a8, w8a8_linear
 from kernels.registry import Arguments
-from kernels.w4a16 import TiledWeight, quantize_int4, quantize_nf4, tiled, w4a16_linear_reference
-from kernels.w4a16_kernel import prepare_w4a16, w4a16_linear
-from kernels.w8 import quantize_rows, w8_linear_reference, w8a8_linear_reference
-from kernels.w8_kernel import prepare_w8, w8_linear
-from kernels.w8a8_kernel import prepare_w8a8, w8a8_linear
+from kernels.rows.quantize_rows_kernel import prepare_quantize_rows
 from tests.support.kernel_errors import assert_close
 from tests.support.triton_interpreter import repair_interpreter
 

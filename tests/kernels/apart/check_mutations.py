@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import Op
+from kernels.registry import MODULES, Op
 from tests.support.kernel_errors import assert_op_close
 from tests.support.mistakes import attention, choice, matmul, rows
 from tests.support.mistakes.mistake import Mistake
@@ -26,22 +26,27 @@ MISTAKES = [*attention.MISTAKES, *rows.MISTAKES, *matmul.MISTAKES, *choice.MISTA
 def planted(folder: Path, mistake: Mistake | None) -> str:
     """The name of a copy of all files with kernels, with the mistake in it; what they import beside is the original."""
     package = f"kernels_copy_{len(sys.modules)}"
-    sources = {path.stem: path.read_text(encoding="utf-8") for path in KERNELS.glob("*.py")}
+    sources = {
+        path.relative_to(KERNELS).with_suffix("").as_posix(): path.read_text(encoding="utf-8")
+        for path in KERNELS.rglob("*.py")
+    }
     copied = [name for name, source in sources.items() if "from kernels.jit import" in source]
-    (folder / package).mkdir()
+    modules = "|".join(re.escape(name.replace("/", ".")) for name in copied)
     for name in copied:
-        source = re.sub(rf"from kernels\.({'|'.join(copied)}) import", rf"from {package}.\1 import", sources[name])
+        source = re.sub(rf"from kernels\.({modules}) import", rf"from {package}.\1 import", sources[name])
         if mistake is not None and name == mistake.file:
             assert source.count(mistake.right) == 1
             source = source.replace(mistake.right, mistake.wrong)
-        (folder / package / f"{name}.py").write_text(source, encoding="utf-8")
+        copy = folder / package / f"{name}.py"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(source, encoding="utf-8")
     return package
 
 
 def check(package: str, name: str, case_name: str) -> None:
     """One case of an operation of the copy, as the check against float64 does it."""
     torch.use_deterministic_algorithms(True)
-    op: Op = import_module(f"{package}.{name}").OP
+    op: Op = import_module(f"{package}.{MODULES[name]}").OP
     case = next(case for case in op.cases() if case.name == case_name)
     cpu = torch.device("cpu")
     assert_op_close(op, case.build(cpu), case.build(cpu), rounding=case.rounding)

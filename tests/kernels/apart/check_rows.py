@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.act_kernel import gated_activation, gated_activation_quantized, prepare_gated_activation
 from kernels.benchmark.checking import check_all, check_case
 from kernels.checks import KernelInputError
-from kernels.norm_kernel import prepare_rms_norm, rms_norm, rms_norm_quantized
 from kernels.paging import PAGE_SIZE, PagedKV
 from kernels.registry import Arguments, tensors
-from kernels.rope_cases import Projection, build_projection
-from kernels.rope_store_kernel import prepare_rope_store, rope_store
+from kernels.rows.act_kernel import gated_activation, gated_activation_quantized, prepare_gated_activation
+from kernels.rows.norm_kernel import prepare_rms_norm, rms_norm, rms_norm_quantized
+from kernels.rows.rope_cases import Projection, build_projection
+from kernels.rows.rope_store_kernel import prepare_rope_store, rope_store
 from tests.support.triton_interpreter import repair_interpreter
 
 repair_interpreter()

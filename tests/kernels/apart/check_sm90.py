@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import sample_cases
-from kernels.attention_cases import Shape, build
+from kernels.attention.cases import Shape, build
+from kernels.choice import cases as sample_cases
+from kernels.choice.cases import build_probabilities, build_reject, build_sample
 from kernels.jit import Launch
 from kernels.paging import PAGE_SIZE
+from kernels.products.w8 import RowWeight
 from kernels.registry import Arguments, Op, load_ops
-from kernels.sample_cases import build_probabilities, build_reject, build_sample
-from kernels.w8 import RowWeight
 from tests.support.sm90 import (
     REGISTERS_PER_SM,
     SHARED_BYTES_KEPT,

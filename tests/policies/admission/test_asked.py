@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from backends.errors import InvalidRequest
 from backends.protocol import Priority, Slo
-from policies.admission.asked import read_asked
+from policies.admission.urgency import read_asked
 
 SLO = Slo(2.0, 0.125, 0.1, 60.0)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.admission.drain import Drain
+from policies.admission.queue_pace import Drain
 
 
 def drained(rate: float, *, seconds: float = 20.0, start: float = 0.0) -> tuple[Drain, float]:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from backends.protocol import Priority, Slo
 from gateway.simulate.virtual_loop import VirtualClock
 from policies.admission.judge import Judge
-from policies.admission.line import Waiting
-from policies.pool.demand import Demand
-from policies.pool.prefix_index import PrefixIndex
-from policies.pool.replica import Replica
-from policies.schema_admission import AdmissionPolicy
+from policies.admission.queue import Waiting
+from policies.admission.settings import AdmissionPolicy
+from policies.pool.load.demand import Demand
+from policies.pool.load.replica import Replica
+from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.support.admission import Desk, Site, answered, asking, client, in_virtual_time, learned
 from tests.support.clock import FakeClock
 

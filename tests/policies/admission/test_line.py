@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from backends.protocol import Priority, Slo
 from policies.admission.fairness import Counters
-from policies.admission.line import Line, Waiting
-from policies.pool.demand import Demand
+from policies.admission.queue import Line, Waiting
+from policies.pool.load.demand import Demand
 
 SLO = Slo(2.0, 0.0, 0.1)
 CLIENTS = ("ann", "bob", "cyd")

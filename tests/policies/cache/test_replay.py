@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from backends.protocol import Call, Operation
 from policies.cache.entry import Entry, Form
 from policies.cache.record import entry_of_events
-from policies.cache.replay import Replayed, render
+from policies.cache.replay.render import Replayed, render
 from tests.support.cache import (
     DONE_EVENT,
     HEAD,

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from policies.cache.entry import Entry, Form
 from policies.cache.record import entry_of_events
-from policies.cache.replay import render
+from policies.cache.replay.render import render
 from tests.support.cache import HEAD, SSE, USAGE
 from tests.support.calls import event_values, make_call
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.balance import Balancer, Share, max_ejected
-from policies.pool.breaker import CircuitBreaker
-from policies.schema_health import CircuitBreakerPolicy
+from policies.pool.balance.by_weight import Balancer, Share, max_ejected
+from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.settings import CircuitBreakerPolicy
 from tests.support.pool import StoppedClock
 
 

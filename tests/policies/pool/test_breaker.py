@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from policies.pool.breaker import BreakerState, CircuitBreaker
-from policies.schema_health import CircuitBreakerPolicy
+from policies.pool.health.breaker import BreakerState, CircuitBreaker
+from policies.pool.settings import CircuitBreakerPolicy
 from tests.support.pool import StoppedClock
 
 OPEN_FOR_S = 30.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from backends import errors
 from backends.errors import SlipstreamError, UpstreamError
 from backends.protocol import Reply
-from policies.pool.classify import Failure, Health, failure_of
+from policies.pool.attempts.classify import Failure, Health, failure_of
 from policies.schema import FallbackOn, RetryOn
 from tests.support.pool import error_reply, stream_reply
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.concurrency import Concurrency
+from policies.pool.load.concurrency import Concurrency
 
 
 def served(limits: Concurrency, rounds: int, *, slow_above: float) -> None:

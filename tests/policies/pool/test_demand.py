@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.protocol import Call, Operation
-from policies.pool.demand import ENDS_TOKENS, Demand, hash_blocks, prompt_cache_key, prompt_text, read_demand
+from policies.pool.load.demand import ENDS_TOKENS, Demand, hash_blocks, prompt_cache_key, prompt_text, read_demand
 from tests.support.calls import make_call
 
 

@@ -13,9 +13,9 @@ import pytest
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
 from backends.kv_events import KvEventsConfig
-from policies.pool.demand import hash_blocks, read_demand
-from policies.pool.engine_text import EngineText
-from policies.pool.fleet import Fleet
+from policies.pool.load.demand import hash_blocks, read_demand
+from policies.pool.load.fleet import Fleet
+from policies.pool.prompts.engine_text import EngineText
 from policies.schema import RoutePolicy
 from tests.support.engine_words import WORD_BYTES, Words, call_for, engine_text
 from tests.support.pool import Played
@@ -28,9 +28,9 @@ from backends.clock import SystemClock
 from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.assemble import assemble, build_store
-from policies.load import load_policy
+from policies.policy_file.load import load_policy
 
-print([name for name in ("zmq", "policies.pool.kv_feed", "tokenizers") if name in sys.modules])
+print([name for name in ("zmq", "policies.pool.prompts.kv_feed", "tokenizers") if name in sys.modules])
 import backends.serving.prompt_text
 print("torch" in sys.modules)
 sys.modules["zmq"] = None

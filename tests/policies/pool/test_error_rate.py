@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.error_rate import ErrorRate
+from policies.pool.health.error_rate import ErrorRate
 
 WINDOW_S = 8.0
 _CALLS = st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, 3.0, 9.0]), st.booleans()), max_size=40)

@@ -13,7 +13,7 @@ from backends.errors import UpstreamErrorEvent
 from backends.protocol import Operation, Reply
 from backends.sse import encode_event
 from backends.stream import Stream
-from policies.pool.first_content import JudgedEvents, wait_content
+from policies.pool.attempts.first_content import JudgedEvents, wait_content
 from tests.support.calls import make_call
 from tests.support.pool import Pieces
 

@@ -16,11 +16,11 @@ from backends.errors import ConfigurationError, ConnectFailed
 from backends.kv_events import KvEventsConfig
 from backends.protocol import Call, Reply, Usage
 from backends.stream import Stream, StreamEnd
-from policies.pool.demand import Demand
-from policies.pool.engine_text import EngineText, Writing
-from policies.pool.fleet import Fleet, is_balanced_by_load
+from policies.pool.load.demand import Demand
+from policies.pool.load.fleet import Fleet, is_balanced_by_load
+from policies.pool.load.replica import Replica
 from policies.pool.pool import Member, Pool
-from policies.pool.replica import Replica
+from policies.pool.prompts.engine_text import EngineText, Writing
 from policies.schema import RoutePolicy
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock

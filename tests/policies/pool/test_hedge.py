@@ -18,7 +18,7 @@ from backends.protocol import Call, Capabilities, Operation, Reply, Statistics, 
 from backends.sse import encode_event
 from backends.stream import Stream, StreamEnd
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
-from policies.pool.hedge import HedgeBudget, Lateness
+from policies.pool.attempts.hedge import HedgeBudget, Lateness
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock
 from tests.support.hedged import EXPECTED_S, Hedged

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from backends.errors import ConnectFailed, UpstreamCut
 from backends.protocol import Backend, Call, Reply, Usage
 from backends.stream import Stream, StreamEnd
-from policies.pool.demand import Demand
-from policies.pool.in_flight import InFlight, Trip
-from policies.pool.latency_model import features
-from policies.pool.pick import PickerCounters, Price
+from policies.pool.balance.pick import PickerCounters, Price
+from policies.pool.load.demand import Demand
+from policies.pool.load.in_flight import InFlight, Trip
+from policies.pool.load.latency_model import features
+from policies.pool.load.replica import Replica
+from policies.pool.load.routing import Routing
 from policies.pool.pool import Member, Pool
-from policies.pool.prefix_index import PrefixIndex
-from policies.pool.replica import Replica
-from policies.pool.routing import Routing
+from policies.pool.prompts.prefix_index import PrefixIndex
+from policies.pool.settings import CircuitBreakerPolicy
 from policies.schema import RetryPolicy
-from policies.schema_health import CircuitBreakerPolicy
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock, settle
 from tests.support.pool import Pieces, Played, StoppedClock, error_reply

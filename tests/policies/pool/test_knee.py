@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.knee import Knee
+from policies.pool.load.concurrency_estimate import Knee
 
 PROMPT = 100
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.kv_events import Cleared, Removed, Stored, decode_batch
+from policies.pool.prompts.kv_events import Cleared, Removed, Stored, decode_batch
 from tests.support.kv_engine import Form, encode_batch, encode_event
 
 FIELDS = {

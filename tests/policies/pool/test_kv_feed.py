@@ -13,11 +13,11 @@ import pytest
 
 from backends.clock import SystemClock
 from backends.kv_events import KvEventsConfig
-from policies.pool.demand import hash_blocks
-from policies.pool.engine_text import EngineText
-from policies.pool.kv_feed import KvFeed
-from policies.pool.kv_mirror import Happening
-from policies.pool.prefix_index import PrefixIndex
+from policies.pool.load.demand import hash_blocks
+from policies.pool.prompts.engine_text import EngineText
+from policies.pool.prompts.kv_feed import KvFeed
+from policies.pool.prompts.kv_mirror import Happening
+from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.support.clock import FakeClock
 from tests.support.engine_words import Words, call_for, words
 from tests.support.kv_engine import PagedCache, Publisher, encode_batch, encode_event

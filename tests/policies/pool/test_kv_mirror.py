@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.protocol import Call
-from policies.pool.demand import ENDS_TOKENS, hash_blocks
-from policies.pool.engine_text import EngineText
-from policies.pool.kv_events import Cleared, Event, Removed, Stored, decode_batch
-from policies.pool.kv_mirror import MAX_BLOCKS, Happening, KvMirror
-from policies.pool.prefix_index import PrefixIndex
+from policies.pool.load.demand import ENDS_TOKENS, hash_blocks
+from policies.pool.prompts.engine_text import EngineText
+from policies.pool.prompts.kv_events import Cleared, Event, Removed, Stored, decode_batch
+from policies.pool.prompts.kv_mirror import MAX_BLOCKS, Happening, KvMirror
+from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.support.engine_words import WORD_BYTES, call_for, engine_text, words
 from tests.support.kv_engine import PagedCache, encode_batch
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.latency_model import MAX_SECONDS, Features, LatencyModel, features
+from policies.pool.load.latency_model import MAX_SECONDS, Features, LatencyModel, features
 
 SOME = features(0, 1000, 1000, 3, 5000)
 ODD = [math.nan, math.inf, -math.inf, -1.0, -1e-9, MAX_SECONDS + 1, 1e300]

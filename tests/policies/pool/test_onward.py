@@ -11,9 +11,9 @@ import pytest
 from backends.errors import FirstTokenTimeout, TotalTimeout, UpstreamCut, UpstreamError, UpstreamRejectedKey
 from backends.protocol import Call, Operation, Reply, Timeouts
 from backends.stream import Stream, StreamEnd
+from policies.pool.attempts.patience import FLOOR_S
 from policies.pool.fallback import Fallback, Target
 from policies.pool.onward import onward_of
-from policies.pool.patience import FLOOR_S
 from policies.pool.pool import Member, Pool
 from policies.schema import FallbacksPolicy, RetryPolicy
 from tests.support.calls import make_call, read_all

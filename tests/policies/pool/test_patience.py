@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from policies.pool.patience import CEILING_S, FLOOR_S, Patience
+from policies.pool.attempts.patience import CEILING_S, FLOOR_S, Patience
 
 
 def test_patience_grows_with_the_prompt_up_to_its_ceiling() -> None:

@@ -9,13 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.balance import Share
-from policies.pool.breaker import CircuitBreaker
-from policies.pool.demand import Demand
-from policies.pool.in_flight import Trip
-from policies.pool.latency_model import features
-from policies.pool.load_balance import LoadBalancer
-from policies.pool.pick import (
+from policies.pool.balance.by_load import LoadBalancer
+from policies.pool.balance.by_weight import Share
+from policies.pool.balance.pick import (
     ConsistentHash,
     Cost,
     Latency,
@@ -27,9 +23,13 @@ from policies.pool.pick import (
     PredictedCost,
     Price,
 )
-from policies.pool.prefix_index import PrefixIndex
-from policies.pool.replica import Replica
-from policies.schema_health import CircuitBreakerPolicy
+from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.load.demand import Demand
+from policies.pool.load.in_flight import Trip
+from policies.pool.load.latency_model import features
+from policies.pool.load.replica import Replica
+from policies.pool.prompts.prefix_index import PrefixIndex
+from policies.pool.settings import CircuitBreakerPolicy
 from tests.support.pool import StoppedClock
 
 WAYS = ["least_request", "p2c", "least_tokens", "consistent_hash", "latency", "cost", "predicted_cost"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.prefix_index import PrefixIndex
+from policies.pool.prompts.prefix_index import PrefixIndex
 
 
 class Oracle:

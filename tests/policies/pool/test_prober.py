@@ -8,9 +8,9 @@ from random import Random
 
 from backends.errors import ConnectFailed, PoolTimeout, UpstreamError
 from backends.health import HealthConfig
-from policies.pool.breaker import CircuitBreaker
-from policies.pool.prober import Patient, Prober
-from policies.schema_health import CircuitBreakerPolicy
+from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.health.prober import Patient, Prober
+from policies.pool.settings import CircuitBreakerPolicy
 from tests.support.clock import FakeClock
 
 HEALTH = HealthConfig.model_validate({"interval": "5s", "timeout": "1s", "failures": 2})

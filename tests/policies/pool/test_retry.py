@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from backends.errors import ConnectFailed, NoBackendAvailable
 from backends.protocol import Reply
 from backends.waits import MAX_WAIT_S
-from policies.pool.retry import RetryBudget, backoff_s, retry_after_s
+from policies.pool.attempts.retry import RetryBudget, backoff_s, retry_after_s
 from policies.schema import BackoffPolicy
 from tests.support.pool import StoppedClock
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.scaling import DOWN_AFTER_S, UP_AFTER_S, Sample, Scaling
+from policies.pool.load.scaling import DOWN_AFTER_S, UP_AFTER_S, Sample, Scaling
 
 STEP_S = 5.0
 

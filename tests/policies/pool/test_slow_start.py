@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
-from policies.pool.fleet import Fleet
+from policies.pool.balance.settings import Balance
+from policies.pool.load.fleet import Fleet
 from policies.pool.pool import Member, Pool
 from policies.schema import RoutePolicy
-from policies.schema_routing import Balance
 from tests.support.calls import make_call
 from tests.support.pool import Played, StoppedClock
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from policies.pool.balance import Balancer, Share
-from policies.pool.breaker import CircuitBreaker
-from policies.schema_health import CircuitBreakerPolicy
+from policies.pool.balance.by_weight import Balancer, Share
+from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.settings import CircuitBreakerPolicy
 from tests.support.pool import StoppedClock
 
 MANY = 300

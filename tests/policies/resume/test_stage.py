@@ -18,9 +18,9 @@ from backends.protocol import Backend, Call, Operation, Timeouts
 from backends.registry import Registry
 from backends.resume import RESUME_FIELD, Resume, Resumed, encode_mark
 from backends.stream import StreamEnd
-from policies.pool.retry import RetryBudget
+from policies.pool.attempts.retry import RetryBudget
+from policies.pool.settings import ResumePolicy
 from policies.resume.stage import Resuming
-from policies.schema_health import ResumePolicy
 from tests.support.anthropic_server import KEY, AnthropicServer, make_message, text_block
 from tests.support.calls import make_call
 from tests.support.openai_server import Behaviour, OpenAIServer, error

@@ -5,16 +5,33 @@ from __future__ import annotations
 from tests.support.mistakes.mistake import Mistake
 
 MISTAKES = [
-    Mistake("sees one less", "attend", "at[None, :] <= positions", "at[None, :] < positions", "paged_decode", "verify"),
     Mistake(
-        "sees one more", "attend", "at[None, :] <= positions", "at[None, :] - 1 <= positions", "paged_prefill", "fp8"
+        "sees one less",
+        "attention/tile_kernel",
+        "at[None, :] <= positions",
+        "at[None, :] < positions",
+        "paged_decode",
+        "verify",
     ),
     Mistake(
-        "no window", "attend", "> positions[:, None] - WINDOW", "> positions[:, None] - 9999", "paged_decode", "window"
+        "sees one more",
+        "attention/tile_kernel",
+        "at[None, :] <= positions",
+        "at[None, :] - 1 <= positions",
+        "paged_prefill",
+        "fp8",
+    ),
+    Mistake(
+        "no window",
+        "attention/tile_kernel",
+        "> positions[:, None] - WINDOW",
+        "> positions[:, None] - 9999",
+        "paged_decode",
+        "window",
     ),
     Mistake(
         "wide window",
-        "attend",
+        "attention/tile_kernel",
         "> positions[:, None] - WINDOW",
         ">= positions[:, None] - WINDOW",
         "paged_decode",
@@ -22,7 +39,7 @@ MISTAKES = [
     ),
     Mistake(
         "next page",
-        "attend",
+        "attention/tile_kernel",
         "page = tl.sum(tl.where(numbers == number, ",
         "page = tl.sum(tl.where(numbers == number + 1, ",
         "paged_decode",
@@ -30,29 +47,48 @@ MISTAKES = [
     ),
     Mistake(
         "stale values",
-        "attend",
+        "attention/tile_kernel",
         "is_head, IS_MASKED, HEAD_DIM",
         "is_head, False, HEAD_DIM",
         "paged_decode",
         "page-borders",
     ),
-    Mistake("no key scale", "attend", "(key_scale.to(tl.float32) * factor)[None, :]", "factor", "paged_decode", "int8"),
+    Mistake(
+        "no key scale",
+        "attention/tile_kernel",
+        "(key_scale.to(tl.float32) * factor)[None, :]",
+        "factor",
+        "paged_decode",
+        "int8",
+    ),
     Mistake(
         "no value scale",
-        "attend",
+        "attention/tile_kernel",
         "weights *= value_scale.to(tl.float32)[None, :]",
         "weights *= 1.0",
         "paged_decode",
         "fp8",
     ),
-    Mistake("scales of one page", "attend", "numbers == number + 1, ", "numbers == number, ", "paged_prefill", "int8"),
-    Mistake("no fading", "attend", "total * fade[:, None]", "total", "paged_decode", "page-borders"),
     Mistake(
-        "soft cap of half", "attend", "scores = cap - 2 * cap /", "scores = cap - cap /", "paged_prefill", "softcap"
+        "scales of one page",
+        "attention/tile_kernel",
+        "numbers == number + 1, ",
+        "numbers == number, ",
+        "paged_prefill",
+        "int8",
+    ),
+    Mistake("no fading", "attention/tile_kernel", "total * fade[:, None]", "total", "paged_decode", "page-borders"),
+    Mistake(
+        "soft cap of half",
+        "attention/tile_kernel",
+        "scores = cap - 2 * cap /",
+        "scores = cap - cap /",
+        "paged_prefill",
+        "softcap",
     ),
     Mistake(
         "half a head",
-        "attend",
+        "attention/tile_kernel",
         "is_head = dims < HEAD_DIM",
         "is_head = dims < HEAD_DIM // 2",
         "paged_decode",
@@ -60,16 +96,16 @@ MISTAKES = [
     ),
     Mistake(
         "splits alike",
-        "paged_decode",
+        "attention/decode_kernel",
         "tl.sum(state * share[:, None], 0)",
         "tl.sum(state, 0)",
         "paged_decode",
         "split-borders",
     ),
-    Mistake("peak kept", "paged_decode", "peak = higher", "peak = peak", "paged_decode", "many-splits"),
+    Mistake("peak kept", "attention/decode_kernel", "peak = higher", "peak = peak", "paged_decode", "many-splits"),
     Mistake(
         "other heads",
-        "paged_decode",
+        "attention/decode_kernel",
         "head * GROUP + rows % GROUP",
         "head * GROUP + rows // GROUP % GROUP",
         "paged_decode",
@@ -77,7 +113,7 @@ MISTAKES = [
     ),
     Mistake(
         "unmasked too far",
-        "paged_prefill",
+        "attention/prefill_kernel",
         "whole_end = (earliest + 1) // PAGE",
         "whole_end = (earliest + PAGE) // PAGE",
         "paged_prefill",
@@ -85,7 +121,7 @@ MISTAKES = [
     ),
     Mistake(
         "late window",
-        "paged_prefill",
+        "attention/prefill_kernel",
         "earliest - WINDOW + 1, 0) // PAGE",
         "earliest - WINDOW + PAGE, 0) // PAGE",
         "paged_prefill",
@@ -93,7 +129,7 @@ MISTAKES = [
     ),
     Mistake(
         "wrong sequence",
-        "paged_prefill",
+        "attention/prefill_kernel",
         "// QUERIES + numbers <= tile",
         "// QUERIES + numbers < tile",
         "paged_prefill",
@@ -101,7 +137,7 @@ MISTAKES = [
     ),
     Mistake(
         "nothing skipped",
-        "paged_decode",
+        "attention/decode_kernel",
         "start_split = tl.load(skipped + sequence)",
         "start_split = tl.load(skipped + sequence) + 1",
         "cascade",
@@ -109,7 +145,7 @@ MISTAKES = [
     ),
     Mistake(
         "another's table",
-        "cascade",
+        "attention/cascade_kernel",
         "page_table + first_member.to(tl.int64)",
         "page_table + (first_member - 1).to(tl.int64)",
         "cascade",

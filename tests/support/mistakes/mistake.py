@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mistake:
-    """`right` in the kernels' file `file` becomes `wrong`, which `case` of the operation in file `op` has to show."""
+    """`right` in the file `file` below kernels/ becomes `wrong`, which `case` of operation `op` has to show."""
 
     name: str
     file: str

@@ -19,8 +19,8 @@ from policies.cache.semantic.benchmark.streams import Rows, Stream, paired, read
 from policies.cache.semantic.benchmark.upstream import Noise, Upstream
 from policies.cache.semantic.benchmark.vcache import VCacheLike
 from policies.cache.semantic.benchmark.vectors import encode_all
-from policies.cache.semantic.bound import Bound
-from policies.cache.semantic.verified import Verified
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.verified import Verified
 
 SETS = ("banking77", "clinc150", "templates", "qqp", "sick")
 """What `--set` can name, as far as the data folder holds it."""

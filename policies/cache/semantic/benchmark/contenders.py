@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from policies.cache.semantic.benchmark.streams import Stream
 from policies.cache.semantic.benchmark.upstream import Upstream
 from policies.cache.semantic.contracts import Candidate, Decider, Decision, History, Proposal
-from policies.cache.semantic.vote import NEIGHBOURS
+from policies.cache.semantic.decision.vote import NEIGHBOURS
 
 
 class Contender(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 from policies.cache.semantic.benchmark.contenders import Entries
 from policies.cache.semantic.benchmark.streams import Stream
 from policies.cache.semantic.benchmark.upstream import Upstream
-from policies.cache.semantic.logistic import fit
+from policies.cache.semantic.decision.logistic import fit
 
 _MIN_OBSERVATIONS = 4
 _UNSURE = np.linspace(0.01, 0.5, 25)

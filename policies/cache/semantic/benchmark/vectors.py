@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.semantic.encoder_folder import find_folder
-from policies.cache.semantic.encoder_transformer import TransformerModel
+from policies.cache.semantic.encoder.folder import find_folder
+from policies.cache.semantic.encoder.transformer import TransformerModel
 
 _BATCH = 8
 

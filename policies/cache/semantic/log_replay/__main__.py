@@ -15,15 +15,15 @@ import msgspec
 
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
-from policies.cache.semantic.encoder import BatchingEncoder
-from policies.cache.semantic.encoder_child import Load
-from policies.cache.semantic.encoder_process import ProcessModel
+from policies.cache.semantic.encoder.batched import BatchingEncoder
+from policies.cache.semantic.encoder.child import Load
+from policies.cache.semantic.encoder.process import ProcessModel
 from policies.cache.semantic.log_replay.exchanges import BadLine, Exchange, read_log
 from policies.cache.semantic.log_replay.figures import as_json, as_text, report
 from policies.cache.semantic.log_replay.plot import as_svg
 from policies.cache.semantic.log_replay.replay import Replay, Replayed
+from policies.cache.semantic.settings import EncoderPolicy
 from policies.schema import CachePolicy, StoresPolicy
-from policies.schema_semantic import EncoderPolicy
 
 _TOLD_EVERY = 1000
 """Exchanges between two lines where standard error is no terminal."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from policies.cache.semantic.benchmark.replay import upper_limit
-from policies.cache.semantic.comparators import Verdict
+from policies.cache.semantic.decision.verified import MIN_LABELS
+from policies.cache.semantic.learning.comparators import Verdict
 from policies.cache.semantic.log_replay.replay import Replayed
 from policies.cache.semantic.log_replay.stand_ins import Seen
-from policies.cache.semantic.verified import MIN_LABELS
 from policies.schema import CachePolicy
 
 THRESHOLDS = tuple(percent / 100 for percent in range(70, 101))

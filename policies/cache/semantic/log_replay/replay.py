@@ -12,23 +12,23 @@ import msgspec
 from backends.protocol import Backend, CacheOutcome, Call, Facts, Operation
 from policies.cache.entry import Entry, Form
 from policies.cache.exact import ExactCache
-from policies.cache.semantic.answers_memory import MemoryAnswerStore
-from policies.cache.semantic.book import Book
-from policies.cache.semantic.bound import Bound
-from policies.cache.semantic.comparators import Comparison, Verdict
+from policies.cache.semantic.answer_text import text_of
+from policies.cache.semantic.answers.memory import MemoryAnswerStore
+from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import Decider, Encoder
-from policies.cache.semantic.index_memory import MemoryIndex
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.verified import Verified
+from policies.cache.semantic.index.memory import MemoryIndex
+from policies.cache.semantic.learning.comparators import Comparison, Verdict
+from policies.cache.semantic.learning.decisions import Book
 from policies.cache.semantic.log_replay.exchanges import Exchange
 from policies.cache.semantic.log_replay.stand_ins import LogClock, LoggedAnswers, Seen, Watching
 from policies.cache.semantic.question import Ineligible
-from policies.cache.semantic.quotas import Quotas
-from policies.cache.semantic.said import text_of
 from policies.cache.semantic.semantic import Parts, SemanticCache
-from policies.cache.semantic.space import VectorSpace
-from policies.cache.semantic.verified import Verified
+from policies.cache.semantic.settings import SemanticPolicy
+from policies.cache.semantic.vector_space import VectorSpace
 from policies.cache.store_memory import MemoryEntryStore
 from policies.schema import CachePolicy
-from policies.schema_semantic import SemanticPolicy
 
 _UNHURRIED_S = 60.0
 """For the limits on encoding and searching: what a busy machine would miss says nothing about the log."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from backends.protocol import Call, Capabilities, Operation, Reply, Statistics
-from policies.cache.semantic.comparators import Verdict
 from policies.cache.semantic.contracts import Candidate, Decision, PolicyState, Proposal
+from policies.cache.semantic.decision.proposal import propose
+from policies.cache.semantic.learning.comparators import Verdict
 from policies.cache.semantic.log_replay.exchanges import Exchange
-from policies.cache.semantic.proposal import propose
 
 
 class LogClock:

@@ -12,8 +12,8 @@ import pytest
 from backends.errors import ConfigurationError
 from backends.protocol import Usage
 from policies.cache.entry import Entry, Form
-from policies.cache.semantic.answers_file import FileAnswerStore
-from policies.cache.semantic.answers_memory import MemoryAnswerStore
+from policies.cache.semantic.answers.file import FileAnswerStore
+from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.contracts import History, Question, StoredAnswer
 from tests.support.clock import FakeClock, settle
 from tests.support.small_disk import fill, make_read_only, small_disk

@@ -11,10 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.cache.entry import Entry, Form
-from policies.cache.semantic.answers_memory import MemoryAnswerStore
+from policies.cache.semantic.answers.eviction import (
+    NUM_SAMPLED,
+    Sampler,
+    Use,
+    spread_expiry,
+    tokens_saved,
+    value_per_byte,
+)
+from policies.cache.semantic.answers.memory import MemoryAnswerStore
+from policies.cache.semantic.answers.quotas import Quota
 from policies.cache.semantic.contracts import History, Question
-from policies.cache.semantic.eviction import NUM_SAMPLED, Sampler, Use, spread_expiry, tokens_saved, value_per_byte
-from policies.cache.semantic.quotas import Quota
 from tests.support.clock import FakeClock
 from tests.support.vectors import OTHER_SCOPE, SCOPE, make_answer, make_question
 

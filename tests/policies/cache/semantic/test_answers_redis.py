@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from backends.clock import SystemClock
 from policies.cache.redis_link import RedisLink, build_redis_link
-from policies.cache.semantic.answers_redis import RedisAnswerStore
+from policies.cache.semantic.answers.redis import RedisAnswerStore
 from policies.cache.semantic.contracts import History, StoreAway
 from tests.support.clock import FakeClock
 from tests.support.redis_server import RedisServer, redis_policy

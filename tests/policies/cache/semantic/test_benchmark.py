@@ -18,9 +18,9 @@ from policies.cache.semantic.benchmark.replay import Outcome, replay, upper_limi
 from policies.cache.semantic.benchmark.streams import Rows, Stream, paired, read_set, returning, shuffled
 from policies.cache.semantic.benchmark.upstream import Noise, Upstream
 from policies.cache.semantic.benchmark.vcache import VCacheLike
-from policies.cache.semantic.bound import Bound
-from policies.cache.semantic.static import Static
-from policies.cache.semantic.verified import Verified
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.static import Static
+from policies.cache.semantic.decision.verified import Verified
 
 WORDS = "abcdefghijklmno"
 

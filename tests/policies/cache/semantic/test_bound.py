@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.bound import Labelled, Seen, above_all, lowest_score, spending
-from policies.cache.semantic.logistic import wrong_probability
+from policies.cache.semantic.decision.bound import Labelled, Seen, above_all, lowest_score, spending
+from policies.cache.semantic.decision.logistic import wrong_probability
 
 
 def labelled(scores: list[float], is_wrong: list[bool], *, was_served: bool = True) -> Labelled:

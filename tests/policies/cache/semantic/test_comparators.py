@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from backends.errors import ConnectFailed
 from backends.protocol import Call, Timeouts
-from policies.cache.semantic.comparators import Comparison, Verdict, facts_of, normal_form, without_courtesies
-from policies.cache.semantic.judge import RouteJudge
-from policies.schema_semantic import JudgePolicy
+from policies.cache.semantic.learning.comparators import Comparison, Verdict, facts_of, normal_form, without_courtesies
+from policies.cache.semantic.learning.judge import RouteJudge
+from policies.cache.semantic.settings import JudgePolicy
 from tests.support.cache import Exchange, Upstream, chat_answer
 from tests.support.clock import FakeClock
 from tests.support.semantic import WordEncoder

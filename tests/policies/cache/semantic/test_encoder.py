@@ -19,11 +19,11 @@ from backends.clock import SystemClock
 from backends.errors import ConfigurationError, ConnectFailed, SlipstreamError
 from backends.protocol import Call, Capabilities, Operation, Reply, Statistics
 from policies.cache.semantic.contracts import EncoderBusy
-from policies.cache.semantic.encoder import BatchingEncoder, EncoderFailed, ModelIdentity
-from policies.cache.semantic.encoder_backend import BackendModel
-from policies.cache.semantic.encoder_child import Load
-from policies.cache.semantic.encoder_folder import find_folder, hash_folder
-from policies.cache.semantic.encoder_process import ProcessModel
+from policies.cache.semantic.encoder.batched import BatchingEncoder, EncoderFailed, ModelIdentity
+from policies.cache.semantic.encoder.child import Load
+from policies.cache.semantic.encoder.folder import find_folder, hash_folder
+from policies.cache.semantic.encoder.process import ProcessModel
+from policies.cache.semantic.encoder.upstream import BackendModel
 from tests.support.clock import FakeClock, settle
 
 DIMENSION = 4
@@ -416,7 +416,7 @@ def test_process_ends_with_its_parent() -> None:
     """A gateway that is killed leaves no process behind."""
     script = (
         "import asyncio\n"
-        "from policies.cache.semantic.encoder_process import _Child\n"
+        "from policies.cache.semantic.encoder.process import _Child\n"
         "async def main():\n"
         "    child = await _Child.start()\n"
         "    print(child.process.pid, flush=True)\n"

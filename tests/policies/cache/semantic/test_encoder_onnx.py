@@ -17,10 +17,10 @@ import pytest_asyncio
 
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
-from policies.cache.semantic.encoder import EncoderFailed
-from policies.cache.semantic.encoder_child import Load
-from policies.cache.semantic.encoder_folder import hash_folder
-from policies.cache.semantic.encoder_process import ProcessModel
+from policies.cache.semantic.encoder.batched import EncoderFailed
+from policies.cache.semantic.encoder.child import Load
+from policies.cache.semantic.encoder.folder import hash_folder
+from policies.cache.semantic.encoder.process import ProcessModel
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.features import MAX_CHARACTERS, difference
+from policies.cache.semantic.decision.features import MAX_CHARACTERS, difference
 
 
 @pytest.mark.parametrize(

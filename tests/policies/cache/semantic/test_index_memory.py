@@ -18,9 +18,9 @@ from policies.cache.semantic.contracts import Question
 
 faiss = pytest.importorskip("faiss")
 
-from policies.cache.semantic.index_group import GraphGroup  # noqa: E402
-from policies.cache.semantic.index_memory import MemoryIndex  # noqa: E402
-from policies.cache.semantic.index_rows import Codec, Precision  # noqa: E402
+from policies.cache.semantic.index.group import GraphGroup  # noqa: E402
+from policies.cache.semantic.index.memory import MemoryIndex  # noqa: E402
+from policies.cache.semantic.index.rows import Codec, Precision  # noqa: E402
 
 DIMENSION = 16
 TOLERANCE = {"fp16": 1e-3, "sq8": 0.02}

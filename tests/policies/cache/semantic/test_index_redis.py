@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from backends.clock import SystemClock
 from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.cache.semantic.contracts import Question
-from policies.cache.semantic.index_redis import RedisIndex
+from policies.cache.semantic.index.redis import RedisIndex
 from tests.support.redis_server import RedisServer, redis_policy
 from tests.support.vectors import DIMENSION, OTHER_SCOPE, SCOPE, FlatIndex, make_question, unit_vector, until
 

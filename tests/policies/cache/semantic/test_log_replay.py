@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from policies.cache.semantic.comparators import Verdict
+from policies.cache.semantic.learning.comparators import Verdict
 from policies.cache.semantic.log_replay.exchanges import BadLine, Exchange, read_log
 from policies.cache.semantic.log_replay.figures import THRESHOLDS, Rates, Report, as_json, as_text, report
 from policies.cache.semantic.log_replay.plot import as_svg

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policies.cache.semantic.logistic import Floats, calibrated, fit, wrong_probability
+from policies.cache.semantic.decision.logistic import Floats, calibrated, fit, wrong_probability
 
 
 def made_labels(weights: list[float], num: int) -> tuple[Floats, Floats]:

@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from backends.clock import SystemClock
 from policies.cache.redis_link import RedisLink, build_redis_link
-from policies.cache.semantic.answers_redis import RedisAnswerStore
-from policies.cache.semantic.quotas import Quota
+from policies.cache.semantic.answers.quotas import Quota
+from policies.cache.semantic.answers.redis import RedisAnswerStore
 from tests.support.redis_server import RedisServer, redis_policy
 from tests.support.vectors import OTHER_SCOPE, SCOPE, make_answer, make_question
 

@@ -13,12 +13,12 @@ import pytest
 
 from backends.clock import SystemClock
 from policies.cache.redis_link import RedisLink, build_redis_link
-from policies.cache.semantic.answers_redis import RedisAnswerStore
-from policies.cache.semantic.book import Book
-from policies.cache.semantic.index_redis import RedisIndex
-from policies.cache.semantic.quotas import Quotas
+from policies.cache.semantic.answers.quotas import Quotas
+from policies.cache.semantic.answers.redis import RedisAnswerStore
+from policies.cache.semantic.index.redis import RedisIndex
+from policies.cache.semantic.learning.decisions import Book
 from policies.cache.semantic.semantic import Parts, SemanticCache
-from policies.cache.semantic.space import VectorSpace
+from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
 from tests.support.cache import Upstream, answer_chat
 from tests.support.calls import read_all

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
 from policies.cache.semantic.contracts import Question
-from policies.cache.semantic.snapshot import Record, Snapshot, pack_record
+from policies.cache.semantic.index.snapshot import Record, Snapshot, pack_record
 from tests.support.clock import FakeClock
 from tests.support.small_disk import make_read_only, small_disk
 
 pytest.importorskip("faiss")
 
-from policies.cache.semantic.index_memory import MemoryIndex
+from policies.cache.semantic.index.memory import MemoryIndex
 
 DIMENSION = 8
 QUESTION = Question(scope=bytes(32), group=bytes(32), text="")

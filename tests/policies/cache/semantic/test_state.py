@@ -21,12 +21,12 @@ from backends.errors import ConfigurationError
 from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.cache.sealed import seal
 from policies.cache.semantic.atomic_file import DamagedFile, read_checked, write_atomically
-from policies.cache.semantic.bound import Bound
 from policies.cache.semantic.contracts import Candidate, Decider, Decision, History, PolicyState, Proposal
-from policies.cache.semantic.features import FEATURES
-from policies.cache.semantic.state_file import StateFile
-from policies.cache.semantic.state_redis import _MAGIC, Event, RedisState, SharedDecider, _Saved
-from policies.cache.semantic.verified import Verified
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.features import FEATURES
+from policies.cache.semantic.decision.verified import Verified
+from policies.cache.semantic.learning.state_file import StateFile
+from policies.cache.semantic.learning.state_redis import _MAGIC, Event, RedisState, SharedDecider, _Saved
 from tests.support.redis_server import RedisServer, redis_policy
 from tests.support.small_disk import make_read_only, small_disk
 from tests.support.vectors import OTHER_SCOPE, SCOPE, until

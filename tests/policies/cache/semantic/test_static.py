@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from policies.cache.semantic.bound import Bound
-from policies.cache.semantic.static import SHADOW_PROBABILITY, Static
-from policies.cache.semantic.verified import Verified
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.static import SHADOW_PROBABILITY, Static
+from policies.cache.semantic.decision.verified import Verified
 from tests.support.semantic_traffic import candidate, drive, steep
 
 

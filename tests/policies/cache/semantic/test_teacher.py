@@ -7,13 +7,13 @@ from random import Random
 import pytest
 
 from backends.protocol import Timeouts
-from policies.cache.semantic.bound import Bound
-from policies.cache.semantic.comparators import Verdict
 from policies.cache.semantic.contracts import Proposal
-from policies.cache.semantic.judge import RouteJudge
-from policies.cache.semantic.labels import Learning
-from policies.cache.semantic.verified import Verified
-from policies.schema_semantic import JudgePolicy
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.verified import Verified
+from policies.cache.semantic.learning.comparators import Verdict
+from policies.cache.semantic.learning.judge import RouteJudge
+from policies.cache.semantic.learning.labels import Learning
+from policies.cache.semantic.settings import JudgePolicy
 from tests.support.cache import Exchange, Upstream, chat_answer
 from tests.support.clock import FakeClock
 from tests.support.semantic import FixedDecider, Stage, question

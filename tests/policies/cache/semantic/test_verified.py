@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.cache.semantic.bound import Bound
 from policies.cache.semantic.contracts import Candidate, History
-from policies.cache.semantic.features import FEATURES
-from policies.cache.semantic.static import Static
-from policies.cache.semantic.verified import MIN_LABELS, Verified
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.features import FEATURES
+from policies.cache.semantic.decision.static import Static
+from policies.cache.semantic.decision.verified import MIN_LABELS, Verified
 from tests.support.semantic_traffic import Chance, Seen, candidate, drive, misleading, never_sure, steep, step
 
 

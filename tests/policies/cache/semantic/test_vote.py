@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.vote import FLOOR, vote
+from policies.cache.semantic.decision.vote import FLOOR, vote
 from tests.support.semantic_traffic import candidate
 
 

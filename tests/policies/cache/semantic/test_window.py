@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.window import Window
+from policies.cache.semantic.decision.window import Window
 
 _CAPACITY = 100
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from policies.cache.semantic.within import within
+from policies.cache.semantic.time_limit import within
 
 
 async def test_within_of_work_that_waits_for_nothing_takes_no_turn_of_the_loop() -> None:

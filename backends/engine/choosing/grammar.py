@@ -1,0 +1,155 @@
+"""Answers held to a form: JSON, a JSON schema, a regular expression, a Lark grammar. Masks by the llguidance library.
+
+A grammar travels in `SamplingParams.grammar` as the string that the library takes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING, Any
+
+from backends.engine.errors import RequestRefused
+from backends.engine.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_WHITE_SPACE = {"whitespace_pattern": r"( |\n[ \t]{0,32})?"}
+"""Between the parts of JSON, as people write it. Small models would go on for ever where any number of spaces may."""
+_NUM_KEPT = 64
+"""Compiled grammars that are kept; compiling takes 1 ms for plain JSON and up to seconds for large schemas."""
+
+
+class GrammarFactory:
+    """Compiles grammars for one tokenizer, each once while it is in use. Any thread may call it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary: LLTokenizer | None = None
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def json_object(self) -> str:
+        """Any JSON object."""
+        return self.json_schema({"type": "object"})
+
+    def json_schema(self, schema: Mapping[str, Any] | bool) -> str:
+        """The values of a JSON schema. Raises RequestRefused where it cannot be compiled."""
+        if isinstance(schema, Mapping):
+            # What the library reads; a schema may bring its own.
+            schema = {"x-guidance": _WHITE_SPACE, **schema}
+        return self.check(json.dumps({"grammars": [{"json_schema": schema}]}))
+
+    def regex(self, pattern: str) -> str:
+        """The texts that a regular expression matches as a whole. Raises RequestRefused."""
+        from llguidance import LLMatcher
+
+        return self.check(LLMatcher.grammar_from_regex(pattern))
+
+    def lark(self, grammar: str) -> str:
+        """The texts of a grammar in Lark's notation, from its rule `start`. Raises RequestRefused."""
+        return self.check(json.dumps({"grammars": [{"lark_grammar": grammar}]}))
+
+    def check(self, grammar: str) -> str:
+        """The grammar itself, compiled for later use. Raises RequestRefused, naming response_format."""
+        self._compile(grammar)
+        return grammar
+
+    def start(self, grammar: str) -> Grammar:
+        """The grammar at its beginning. Raises RequestRefused where it cannot be compiled."""
+        matcher = self._compile(grammar)
+        with self._lock:
+            return Grammar(matcher.deep_copy(), self._tokenizer.vocab_size)
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        with self._lock:
+            matcher = self._compiled.get(grammar)
+            if matcher is not None:
+                self._compiled.move_to_end(grammar)
+                return matcher
+        # Without the lock: the engine's thread starts known grammars meanwhile.
+        matcher = self._new_matcher(grammar)
+        with self._lock:
+            self._compiled[grammar] = matcher
+            if len(self._compiled) > _NUM_KEPT:
+                self._compiled.popitem(last=False)
+        return matcher
+
+    def _new_matcher(self, grammar: str) -> LLMatcher:
+        from llguidance import LLMatcher, LLTokenizer
+
+        if self._vocabulary is None:
+            end = list(self._tokenizer.eos_token_ids)
+            self._vocabulary = LLTokenizer(self._tokenizer.to_json(), eos_token=end or None)
+        matcher = LLMatcher(self._vocabulary, grammar, log_level=0)
+        if not matcher.is_error():
+            # Some problems show at the first step only.
+            probe = matcher.deep_copy()
+            probe.compute_bitmask()
+            if not probe.is_error():
+                return matcher
+            matcher = probe
+        raise RequestRefused(
+            f"response_format cannot be compiled: {_problem(matcher)}", param="response_format", code="invalid_grammar"
+        )
+
+
+class Grammar:
+    """How far one answer has come in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        """`matcher` at its beginning; `vocab_size` is that of the tokenizer, which the model's may exceed."""
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self.num_consumed = 0
+
+    def advance(self, tokens: SequenceOf[int]) -> None:
+        """Takes tokens of the answer. Behind the grammar's end only an end may come."""
+        for token in tokens:
+            self._take(token)
+        self.num_consumed += len(tokens)
+
+    def masks(self, drafts: SequenceOf[int]) -> list[bytes]:
+        """What may come next, and what behind each draft, up to the first that is refused.
+
+        One bit a token, the first one the lowest; tokens beyond the mask's end are refused. Raises RequestRefused
+        where the library's limits are reached: an answer that ends there would look whole.
+        """
+        masks = [self._mask()]
+        num_taken = 0
+        for token in drafts:
+            if not self._take(token):
+                self._check()
+                break
+            num_taken += 1
+            masks.append(self._mask())
+        if num_taken:
+            self._matcher.rollback(num_taken)
+        return masks
+
+    def _mask(self) -> bytes:
+        mask = self._matcher.compute_bitmask()
+        self._check()
+        return mask
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise RequestRefused(
+                f"response_format is too much for this answer: {_problem(self._matcher)}",
+                param="response_format",
+                code="invalid_grammar",
+            )
+
+    def _take(self, token: int) -> bool:
+        # A token that the library does not know would leave it in a state of error.
+        return token < self._vocab_size and self._matcher.try_consume_tokens([token]) == 1
+
+
+def _problem(matcher: LLMatcher) -> str:
+    """What is wrong, in a line: a regular expression's trouble stands in the last one, after a picture of it."""
+    lines = matcher.get_error().partition("<state>")[0].strip().splitlines() or ["unknown"]
+    return " ".join(line.strip() for line in (lines if lines[0].endswith("error:") else lines[:1]))

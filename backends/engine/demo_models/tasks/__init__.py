@@ -1,0 +1,1 @@
+"""The kinds of questions that the demo models are taught, each drawn with its only right answer."""

@@ -1,0 +1,1 @@
+"""A model folder becomes a decoder: configuration, checkpoint, quantized formats, layers, ranks."""

@@ -1,0 +1,233 @@
+"""Who proposes tokens for the target to verify, and how many: prompt lookup, the draft model, or nobody.
+
+For each sequence the proposer that promises the most tokens a second, by its acceptance so far and the step times as
+measured. Proposals never change what is answered: the sampler verifies them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import Tensor
+
+from backends.engine.choosing.sampling import Choice
+from backends.engine.options import Speculate
+from backends.engine.sequence import Sequence, Slice
+from backends.engine.speculation.adaptive import Acceptance, Length, StepTime, best_draft
+from backends.engine.speculation.draft_model import DraftModel, draft_start
+from backends.engine.speculation.ngram import PairIndex, continuation
+from kernels.paging import PAGE_SIZE
+
+Source = Literal["draft", "ngram", "prediction"]
+
+_SOURCES: tuple[Source, ...] = ("draft", "ngram", "prediction")
+_Kind = tuple[Source, bool]
+"""Who proposes, and whether it was a match of many tokens: those are accepted far more often."""
+_START_RATES: dict[_Kind, float] = {
+    ("draft", False): 0.7,
+    ("ngram", False): 0.55,
+    ("ngram", True): 0.75,
+    ("prediction", False): 0.7,
+    ("prediction", True): 0.85,
+}
+_LONG_MATCH = 4
+_SEQUENCE_WEIGHT = 0.1
+_ENGINE_WEIGHT = 0.01
+_NOTHING = Length(0, 0.0)
+_FIRST_PROBE, _LAST_PROBE = 4, 64
+"""Steps without a proposal after which one is made anyway, to learn whether it would pay by now; doubled each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStatistics:
+    """Tokens since the start, by who proposed them; `accepted_at[i]` counts accepted drafts at position i."""
+
+    proposed: dict[Source, int]
+    accepted: dict[Source, int]
+    accepted_at: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Proposed tokens of one sequence, by what became of them."""
+
+    draft_accepted: int = 0
+    draft_rejected: int = 0
+    prediction_accepted: int = 0
+    prediction_rejected: int = 0
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of one sequence."""
+
+    rates: dict[_Kind, Acceptance]
+    prediction: list[int]
+    pairs: PairIndex = field(default_factory=PairIndex)
+    predicted_pairs: PairIndex = field(default_factory=PairIndex)
+    kind: _Kind = ("ngram", False)
+    num_idle: int = 0
+    probe_after: int = _FIRST_PROBE
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+class Speculator:
+    """Proposes for each step, and learns from what came of it. `draft` None: prompt lookup alone.
+
+    `most` tokens a sequence, and none in steps of more than `below` sequences. `now` reads a clock in seconds.
+    """
+
+    def __init__(
+        self,
+        mode: Speculate,
+        draft: DraftModel | None,
+        *,
+        most: int,
+        below: int,
+        now: Callable[[], float],
+    ) -> None:
+        self._looks_up = mode in ("auto", "ngram")
+        self._draft = draft if mode in ("auto", "draft") else None
+        self._most = most if mode != "off" else 0
+        self._below = below
+        self._now = now
+        self._target_time = StepTime()
+        self._draft_time = StepTime()
+        self._rates = {kind: Acceptance(rate, _ENGINE_WEIGHT) for kind, rate in _START_RATES.items()}
+        self._records: dict[Sequence, _Record] = {}
+        self._num_sequences = 1
+        self._proposed: dict[Source, int] = dict.fromkeys(_SOURCES, 0)
+        self._accepted: dict[Source, int] = dict.fromkeys(_SOURCES, 0)
+        self._accepted_at = [0] * most
+
+    @property
+    def room(self) -> int:
+        """Draft tokens to make room for in the coming step, for each sequence."""
+        return self._most if self._num_sequences <= self._below else 0
+
+    def propose(self, slices: SequenceOf[Slice]) -> dict[Sequence, Tensor]:
+        """Fills `sequence.draft` of the step's sequences with at most `num_draft` tokens.
+
+        Returns the distributions that drafts were drawn from, [tokens, vocab_size], of the sequences whose drafts are
+        judged by them.
+        """
+        self._num_sequences = max(len(slices), 1)
+        if not any(part.num_draft for part in slices):
+            return {}
+        decoding = [part for part in slices if part.num_draft]
+        wanted = [self._choose(part) for part in decoding]
+        if self._draft is None:
+            return {}
+        lengths, least = [draft.num_draft for draft in wanted], [draft.least for draft in wanted]
+        # Catching up with a prompt says nothing of the steps to come.
+        is_level = all(part.start - draft_start(part.sequence) < PAGE_SIZE for part in decoding)
+        began = self._now()
+        probs = self._draft.propose(decoding, lengths, least)
+        drafted = [len(part.sequence.draft) for part, length in zip(decoding, lengths, strict=True) if length]
+        num_steps = max(drafted, default=0)
+        if num_steps and is_level:
+            self._draft_time.add(len(decoding), (self._now() - began) / num_steps)
+        return probs
+
+    def observe(self, done: SequenceOf[tuple[Slice, Choice | None]], seconds: float) -> None:
+        """Notes what came of a step's proposals, and its time; before anything is committed."""
+        num_rows, is_decode = 0, True
+        for part, choice in done:
+            num_draft = len(part.sequence.draft)
+            if num_draft and choice is not None:
+                self._judge(part.sequence, choice.num_accepted)
+            num_rows += 1 + num_draft
+            is_decode &= part.num_tokens == 1
+        if num_rows and is_decode:
+            self._target_time.add(num_rows, seconds)
+
+    def disable(self) -> None:
+        """Proposes nothing from here on."""
+        self._most = 0
+
+    def outcome(self, sequence: Sequence) -> Outcome:
+        """What became of the sequence's proposals so far."""
+        record = self._records.get(sequence)
+        return Outcome() if record is None else record.outcome
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence has ended."""
+        self._records.pop(sequence, None)
+
+    def statistics(self) -> SpeculationStatistics:
+        """Counts since the start."""
+        return SpeculationStatistics(dict(self._proposed), dict(self._accepted), tuple(self._accepted_at))
+
+    def _choose(self, part: Slice) -> Length:
+        """Looks up a draft for the slice, or says how many tokens the draft model shall propose at most."""
+        sequence = part.sequence
+        record = self._records.get(sequence)
+        if record is None:
+            record = self._records[sequence] = self._new_record(sequence)
+        found = self._find(record, sequence.tokens) if self._looks_up else None
+        lookup, draft, most = _NOTHING, _NOTHING, 0
+        if found is not None:
+            lookup = self._length(record.rates[found[0]].rate, part.num_draft, None)
+        if self._draft is not None:
+            most = min(part.num_draft, self._draft.max_positions - len(sequence.tokens))
+            draft = self._length(record.rates["draft", False].rate, most, self._draft_time)
+        chosen = max(lookup, draft, key=lambda length: length.tokens_per_s)
+        if not chosen.num_draft:
+            record.num_idle += 1
+            if record.num_idle < record.probe_after:
+                return _NOTHING
+        record.probe_after = _FIRST_PROBE if chosen.num_draft else min(2 * record.probe_after, _LAST_PROBE)
+        record.num_idle = 0
+        if found is not None and chosen is lookup:
+            record.kind, text, position = found
+            sequence.draft = continuation(text, position, max(chosen.num_draft, 1))
+            return _NOTHING
+        record.kind = ("draft", False)
+        if self._draft is None:
+            return _NOTHING
+        if not chosen.num_draft:
+            return Length(1, 0.0)
+        # More where it is sure: the draft model stops by itself where it is not.
+        return replace(chosen, num_draft=min(most, 2 * chosen.num_draft))
+
+    def _length(self, rate: float, most: int, draft_time: StepTime | None) -> Length:
+        if not self._target_time.is_known:
+            return Length(max(most, 0), rate)
+        return best_draft(rate, most, num_sequences=self._num_sequences, target=self._target_time, draft=draft_time)
+
+    def _find(self, record: _Record, tokens: list[int]) -> tuple[_Kind, list[int], int] | None:
+        """The better match of the text's end, in the prediction or in the text itself; the position behind it."""
+        record.pairs.extend(tokens)
+        own = record.pairs.find(tokens, tokens)
+        if record.prediction:
+            predicted = record.predicted_pairs.find(record.prediction, tokens)
+            if predicted is not None and (own is None or predicted.length >= own.length):
+                return ("prediction", predicted.length >= _LONG_MATCH), record.prediction, predicted.position
+        return None if own is None else (("ngram", own.length >= _LONG_MATCH), tokens, own.position)
+
+    def _new_record(self, sequence: Sequence) -> _Record:
+        rates = {kind: Acceptance(shared.rate, _SEQUENCE_WEIGHT) for kind, shared in self._rates.items()}
+        record = _Record(rates, list(sequence.request.prediction))
+        record.predicted_pairs.extend(record.prediction)
+        return record
+
+    def _judge(self, sequence: Sequence, num_accepted: int) -> None:
+        record = self._records[sequence]
+        kind, num_proposed = record.kind, len(sequence.draft)
+        record.rates[kind].add(num_proposed, num_accepted)
+        self._rates[kind].add(num_proposed, num_accepted)
+        source = kind[0]
+        self._proposed[source] += num_proposed
+        self._accepted[source] += num_accepted
+        for position in range(num_accepted):
+            self._accepted_at[position] += 1
+        outcome = record.outcome
+        if source == "prediction":
+            outcome.prediction_accepted += num_accepted
+            outcome.prediction_rejected += num_proposed - num_accepted
+        else:
+            outcome.draft_accepted += num_accepted
+            outcome.draft_rejected += num_proposed - num_accepted

@@ -1,0 +1,1 @@
+"""One step: which sequences run, as flat tensors, on one device or several."""

@@ -1,0 +1,1 @@
+"""`type: scripted`: answers that follow from the request alone."""

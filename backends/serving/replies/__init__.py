@@ -1,0 +1,1 @@
+"""The answers of the engine in OpenAI's shapes, whole and streamed."""

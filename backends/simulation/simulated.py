@@ -1,0 +1,227 @@
+"""A backend that takes the time of a real one: a replica that serves a model by continuous batching, without a model.
+
+Under the gateway's clock it is a server to try a policy on; under a virtual one it is what `slipstream simulate` asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from backends.clock import Clock
+from backends.config import Config
+from backends.errors import ConnectFailed, ContextLengthExceeded, UpstreamCut, UpstreamError
+from backends.facts_tap import FactsTap
+from backends.header_names import NO_HEADERS
+from backends.protocol import Call, Capabilities, Reply, Statistics
+from backends.registry import Kind
+from backends.simulation.answers import OPERATIONS, Answer, read_question
+from backends.simulation.driver import Driver, Flight
+from backends.simulation.latency import StepTime
+from backends.simulation.replica import Replica, ReplicaModel, Work
+from backends.stream import Stream
+
+
+class SimulatedConfig(Config):
+    """Settings of `type: simulated`. The defaults are an 8B model in bf16 on one H200."""
+
+    speed: float = Field(1.0, gt=0, le=1000, description="Divides every time: 0.5 is a replica at half speed.")
+    kv_tokens: int = Field(
+        800_000, ge=1024, le=10**10, description="Room for keys and values, of running requests and of cached prefixes."
+    )
+    host_kv_tokens: int = Field(
+        0, ge=0, le=10**11, description="Room in the host's memory for cached prefixes that no longer fit."
+    )
+    max_sequences: int = Field(256, ge=1, le=65536, description="Answers that one step can hold.")
+    chunk_tokens: int = Field(2048, ge=16, le=10**6, description="The most tokens of one step, prompts in chunks.")
+    block_tokens: int = Field(512, ge=1, le=65536, description="Tokens of one block of the prefix cache.")
+    output_tokens: int = Field(
+        256, ge=1, le=10**6, description="How long answers are, where a call neither says nor limits it."
+    )
+    tokens_per_event: int = Field(
+        1,
+        ge=0,
+        le=10**6,
+        description="Tokens in one event of a stream; 0 puts all but the first one into one event at the end, which is "
+        "cheap to simulate.",
+    )
+    base_us: float = Field(1500.0, ge=0, description="Microseconds that every step takes.")
+    weights_us: float = Field(4600.0, ge=0, description="Reading the weights: a step's work takes no less than this.")
+    linear_us: float = Field(3000.0, ge=0, description="The fixed part of a step's work.")
+    token_us: float = Field(20.1, gt=0, description="The work of each token of a step.")
+    prefill_attention_ns: float = Field(0.953, ge=0, description="Each pair of a new token and one before it.")
+    decode_context_ns: float = Field(35.4, ge=0, description="Each token in the context of a sequence that decodes.")
+    sequence_us: float = Field(6.0, ge=0, description="Each sequence of a step.")
+    host_token_us: float = Field(2.6, ge=0, description="Copying a cached token from the host's memory.")
+    overhead_us: float = Field(
+        0.0, ge=0, le=6e7, description="Microseconds on the way to the replica: networks, a tokenizer."
+    )
+
+    @model_validator(mode="after")
+    def _has_room_for_a_block(self) -> Self:
+        if self.chunk_tokens <= self.max_sequences:
+            raise ValueError("chunk_tokens must be more than max_sequences, or prompts would starve")
+        return self
+
+    def model(self) -> ReplicaModel:
+        """The replica that is described."""
+        step = StepTime(
+            base_s=self.base_us * 1e-6,
+            weights_s=self.weights_us * 1e-6,
+            linear_s=self.linear_us * 1e-6,
+            token_s=self.token_us * 1e-6,
+            prefill_attention_s=self.prefill_attention_ns * 1e-9,
+            decode_context_s=self.decode_context_ns * 1e-9,
+            sequence_s=self.sequence_us * 1e-6,
+            host_token_s=self.host_token_us * 1e-6,
+            speed=self.speed,
+        )
+        return ReplicaModel(
+            step=step,
+            chunk_tokens=self.chunk_tokens,
+            max_sequences=self.max_sequences,
+            kv_tokens=self.kv_tokens,
+            host_kv_tokens=self.host_kv_tokens,
+            block_tokens=self.block_tokens,
+            max_run=self.tokens_per_event,
+        )
+
+
+class Simulated:
+    """Answers calls when a replica of the configured speed would.
+
+    A prompt's tokens are its characters, four each; prompts that begin alike share cached blocks. An answer is as long
+    as the call's `output_tokens` says, a field of this backend's own, else as the settings say, within `max_tokens`.
+    Another such field, `cached_tokens`, says how many of the prompt's tokens are cached at least.
+    """
+
+    def __init__(self, name: str, config: SimulatedConfig, clock: Clock) -> None:
+        self._name = name
+        self._config = config
+        self._clock = clock
+        self._capabilities = Capabilities(
+            operations=OPERATIONS, max_context_tokens=config.kv_tokens, headers=NO_HEADERS
+        )
+        self._driver = Driver(Replica(config.model()), clock, sees_every_step=config.tokens_per_event > 0)
+        self._sent = 0
+        self._failed = 0
+
+    @property
+    def name(self) -> str:
+        """The configured name."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Chat and completions."""
+        return self._capabilities
+
+    async def open(self) -> None:
+        """There is nothing to acquire."""
+
+    async def aclose(self) -> None:
+        """End every call in flight with UpstreamCut and refuse new ones. Safe to call twice."""
+        await self._driver.aclose()
+
+    def statistics(self) -> Statistics:
+        """A snapshot of the counters; `failed` counts calls that ended in an UpstreamError."""
+        return Statistics(in_flight=self._driver.in_flight, sent=self._sent, failed=self._failed)
+
+    async def send(self, call: Call) -> Reply:
+        """Take up the call, and answer when its first token, or of a whole answer its last one, is there.
+
+        Raises: UpstreamError where a limit of the call is reached or the backend is closed; InvalidRequest,
+        ContextLengthExceeded and UnknownPath for what it cannot answer.
+        """
+        self._sent += 1
+        config = self._config
+        question = read_question(call, output_tokens=config.output_tokens, block_tokens=config.block_tokens)
+        work = Work(question.prompt_tokens, question.output_tokens, question.blocks, question.cached_tokens)
+        room = config.kv_tokens
+        if work.prompt_tokens + work.output_tokens > room:
+            asked = f"{work.prompt_tokens} tokens and {work.output_tokens} to answer"
+            raise ContextLengthExceeded(f"this model's maximum context length is {room} tokens, not {asked}")
+        answer = Answer(call, question, number=self._sent, created=int(self._clock.wall()))
+        call.facts.sent_at = self._clock.now()
+        if config.overhead_us:
+            await self._clock.sleep(config.overhead_us * 1e-6)
+        if self._driver.is_closed:
+            self._failed += 1
+            raise ConnectFailed(f"backend {self._name} is closed")
+        flight = Flight(self._driver, call, work)
+        try:
+            if call.stream:
+                return await self._stream(call, flight, answer)
+            await flight.wait_for(work.output_tokens)
+        except UpstreamError:
+            self._failed += 1
+            raise
+        finally:
+            if not call.stream:
+                flight.leave()
+        call.facts.first_token_at = self._clock.now()
+        call.facts.usage = answer.usage(work.cached_tokens)
+        return Reply(200, [(b"content-type", b"application/json")], body=answer.body(work.cached_tokens))
+
+    async def _stream(self, call: Call, flight: Flight, answer: Answer) -> Reply:
+        events = _Events(flight, answer, self._config.tokens_per_event, self._count_failure)
+        try:
+            first = await events.first()
+        except BaseException:
+            flight.leave()
+            raise
+        call.facts.first_token_at = self._clock.now()
+        tap = FactsTap(call.facts, lambda: answer.usage(flight.work.cached_tokens))
+        stream = Stream(events, [tap], first=first)
+        return Reply(200, [(b"content-type", b"text/event-stream; charset=utf-8")], stream=stream)
+
+    def _count_failure(self) -> None:
+        self._failed += 1
+
+
+class _Events:
+    """The source of one stream: each read waits for the next event's tokens, and takes what else is there by then."""
+
+    def __init__(self, flight: Flight, answer: Answer, tokens_per_event: int, failed: Callable[[], None]) -> None:
+        self._flight = flight
+        self._answer = answer
+        self._tokens_per_event = tokens_per_event or flight.work.output_tokens
+        self._failed = failed
+        self._num_sent = 0
+        self._is_closed = False
+
+    async def first(self) -> bytes:
+        """The first event, before there is a stream; who asks counts its failure."""
+        return await self._next(1)
+
+    async def read(self) -> bytes:
+        """The next event, b"" at the end."""
+        if self._is_closed:
+            raise UpstreamCut("the stream is closed")
+        left = self._flight.work.output_tokens - self._num_sent
+        if not left:
+            return b""
+        try:
+            return await self._next(min(self._tokens_per_event, left))
+        except UpstreamError:
+            self._failed()
+            raise
+
+    async def aclose(self) -> None:
+        """Drop the rest."""
+        self._is_closed = True
+        self._flight.leave()
+
+    async def _next(self, num_tokens: int) -> bytes:
+        sent = self._num_sent
+        available = await self._flight.wait_for(sent + num_tokens)
+        self._num_sent = available
+        event = self._answer.event(available - sent, is_first=sent == 0)
+        if available == self._flight.work.output_tokens:
+            event += self._answer.last_events(self._flight.work.cached_tokens)
+        return event
+
+
+KIND = Kind(config=SimulatedConfig, build=Simulated)

@@ -1,0 +1,1 @@
+"""`slipstream bench`: figures of this machine."""

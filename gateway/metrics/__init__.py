@@ -1,0 +1,1 @@
+"""Metrics: what is counted, copied from those who count, and rendered for Prometheus."""

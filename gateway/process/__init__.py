@@ -1,0 +1,1 @@
+"""The process around the application: sockets, workers, signals, threads."""

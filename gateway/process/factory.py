@@ -1,0 +1,147 @@
+"""Builds one worker's application: of a policy that was read already, or from the settings in its environment alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from io import FileIO
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, disable_created_metrics
+
+from backends.clock import SystemClock
+from backends.config import Config
+from backends.errors import ConfigurationError
+from backends.protocol import Backend
+from backends.registry import Registry
+from gateway.app import Application
+from gateway.assemble import (
+    Prepared,
+    assemble,
+    assemble_in_steps,
+    build_batches,
+    build_owners,
+    build_store,
+    check_batches,
+    check_resume,
+    prepare,
+)
+from gateway.core import Core
+from gateway.metrics.metrics import Metrics
+from gateway.process.aside import run_aside, without_full_collections
+from gateway.process.slices import Slices
+from gateway.record.access_log import AccessLog
+from gateway.record.exchange import Observer
+from gateway.record.tracing import otlp_tracer
+from gateway.reload import Reloader
+from gateway.runtime import Runtime
+from gateway.settings import Settings, environment, shared_directory
+from policies.policy_file.load import LoadedPolicy, check_source
+from policies.policy_file.locate import Document, dissolve
+from policies.policy_file.sources import PolicyFiles
+
+
+def load(settings: Settings, registry: Registry, files: PolicyFiles | None = None) -> LoadedPolicy:
+    """The policy file that the settings name, read and checked; `files` are those that it is made of.
+
+    Raises: ConfigurationError.
+    """
+    files = files or PolicyFiles(_policy_file(settings))
+
+    def settings_of(kind: str) -> type[Config]:
+        return registry.kind(kind).config
+
+    with without_full_collections():
+        loaded = check_source(files.read(), files.path, environment(), settings_of)
+    stores = loaded.policy.stores
+    if settings.workers > 1 and stores.semantic.folder is not None and stores.redis is None:
+        raise ConfigurationError(
+            f"stores.semantic.folder is for one worker, and there are {settings.workers}: use stores.redis instead"
+        )
+    return loaded if settings.kernels == "auto" else _with_reference_kernels(loaded)
+
+
+def _policy_file(settings: Settings) -> Path:
+    if settings.policy is None:
+        raise ConfigurationError("no policy file: name one, as in `slipstream serve policy.yaml`")
+    return settings.policy
+
+
+def _without_text(loaded: LoadedPolicy) -> LoadedPolicy:
+    """Without what the files say, of which a gateway that serves has no use: there may be millions of values."""
+    dissolve(loaded.document)
+    return replace(loaded, document=Document(None, {}, ()))
+
+
+def _with_reference_kernels(loaded: LoadedPolicy) -> LoadedPolicy:
+    backends = {
+        name: (kind, config.model_copy(update={"kernels": "reference"}) if kind == "engine" else config)
+        for name, (kind, config) in loaded.backends.items()
+    }
+    return replace(loaded, backends=backends)
+
+
+def create_application() -> Application:
+    """The application of this process, from its environment alone.
+
+    Raises: ConfigurationError.
+    """
+    settings = Settings()
+    files = PolicyFiles(_policy_file(settings))
+    registry = Registry()
+    return application_of(settings, registry, files, load(settings, registry, files))
+
+
+def application_of(settings: Settings, registry: Registry, files: PolicyFiles, loaded: LoadedPolicy) -> Application:
+    """The application of a policy that `load` has read from these files, which it watches from now on.
+
+    Raises: ConfigurationError.
+    """
+    # Nobody asks when a series began, and it would be another series for each.
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
+    clock = SystemClock()
+    loaded = _without_text(loaded)
+    store = build_store(loaded.policy.stores, clock)
+    metrics = Metrics(CollectorRegistry())
+    access_log = None
+    if settings.access_log == "json":
+        output = FileIO(sys.stdout.fileno(), "wb", closefd=False)
+        access_log = AccessLog(output, metrics.log_lines_dropped)
+    core = Core(
+        settings,
+        clock,
+        assemble(loaded, clock, store, registry),
+        metrics=metrics,
+        observer=Observer(clock, metrics, access_log),
+        tracer=otlp_tracer(clock) if settings.tracing else None,
+        owners=build_owners(loaded.policy.stores, clock, shared_directory()),
+    )
+
+    def check(changed: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
+        check_batches(changed, leaves)
+        check_resume(changed, leaves)
+
+    def prepare_changed() -> Prepared:
+        return prepare(_without_text(load(settings, registry, files)))
+
+    async def build(previous: Runtime) -> Runtime:
+        prepared = await run_aside(prepare_changed)
+        changed = prepared.loaded
+        if changed.policy.stores != previous.loaded.policy.stores:
+            raise ConfigurationError("`stores` cannot change while the gateway runs; restart it for that")
+        if settings.is_public and not changed.policy.keys:
+            raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
+        steps = assemble_in_steps(prepared, clock, store, registry, previous, check=check)
+        slices = Slices(clock)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as over:
+                runtime: Runtime = over.value
+                return runtime
+            await slices.give_way()
+
+    check(loaded, core.runtime.leaves)
+    batches = build_batches(loaded.policy.stores, core)
+    return Application(core, store, Reloader(core, files, build), batches)

@@ -1,0 +1,1 @@
+"""The 36 faults that `slipstream selftest` tries."""

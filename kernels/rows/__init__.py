@@ -1,0 +1,1 @@
+"""What goes row by row: norms, activations, rounding, and rotation with the store into pages."""

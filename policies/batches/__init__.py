@@ -1,0 +1,1 @@
+"""What a policy says of /v1/batches; `gateway/batches` carries it out."""

@@ -1,0 +1,1 @@
+"""Stored answers in the form that a call asks for."""

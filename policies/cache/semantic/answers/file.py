@@ -1,0 +1,211 @@
+"""The answers in memory, written behind into a file, so that a restart loses nothing and a kill the last seconds.
+
+SQLite keeps the file whole through kills and torn writes. What is there is read once, at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from backends.clock import Clock
+from backends.errors import ConfigurationError
+from policies.cache.semantic.answers.memory import MemoryAnswerStore
+from policies.cache.semantic.contracts import AnswerStatistics, History, Question, StoredAnswer
+from policies.loop import Loop
+from policies.passing import is_damaged, is_passing
+
+_WRITE_EVERY_S = 2.0
+_MAX_WAITING = 100_000
+_CREATE = """
+CREATE TABLE IF NOT EXISTS answers (
+    id TEXT PRIMARY KEY, packed BLOB NOT NULL, expires REAL NOT NULL,
+    good REAL NOT NULL DEFAULT 0, bad REAL NOT NULL DEFAULT 0, served INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID
+"""
+_PUT = (
+    "INSERT INTO answers (id, packed, expires) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET packed = excluded.packed"
+)
+_SELECT = "SELECT packed, good, bad, served FROM answers WHERE expires > ?"
+_RECORD = "UPDATE answers SET good = good + ?, bad = bad + ?, served = served + ? WHERE id = ?"
+_DELETE = "DELETE FROM answers WHERE id = ?"
+_DECODER = msgspec.msgpack.Decoder(StoredAnswer)
+_ENCODE = msgspec.msgpack.Encoder().encode
+_LOGGER = logging.getLogger(__name__)
+
+_Change = tuple[str, tuple[object, ...]]
+_Row = tuple[bytes, float, float, int]
+
+
+class FileAnswerStore:
+    """A `MemoryAnswerStore` with a file behind it, which no other process should write.
+
+    `make` is given what to call with entries that are gone, and returns the store in memory.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        make: Callable[[Callable[[Question, Sequence[str]], None]], MemoryAnswerStore],
+        clock: Clock,
+        on_gone: Callable[[Question, Sequence[str]], None],
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._on_gone = on_gone
+        self._memory = make(self._gone)
+        self._changes: list[_Change] = []
+        self._loop = Loop("semantic_answers", clock)
+        self._is_open = False
+        self._writing = asyncio.Lock()
+        self._errors = 0
+        self._dropped = 0
+
+    async def open(self) -> None:
+        """Read the file; one that is damaged is put aside. One that cannot be written for now is read all the same.
+
+        Raises: ConfigurationError where there cannot be one.
+        """
+        await self._memory.open()
+        try:
+            rows = await asyncio.to_thread(self._read)
+        except OSError as error:
+            raise ConfigurationError(f"the semantic cache cannot keep answers in {self._path}: {error}") from error
+        for packed, good, bad, served in rows:
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                answer = _DECODER.decode(packed)
+                self._memory.put(answer)
+                self._memory.record(answer.question.scope, answer.id, good=good, bad=bad, served=served)
+        self._loop.start(self._write_until_cancelled)
+        self._is_open = True
+
+    async def aclose(self) -> None:
+        """Write what is unwritten. Safe to call twice."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        await self._loop.aclose()
+        await self._write()
+        await self._memory.aclose()
+
+    async def get(self, scope: bytes, ids: Sequence[str]) -> Sequence[tuple[StoredAnswer, History] | None]:
+        """Each entry of that scope with its history; None where it is gone."""
+        return await self._memory.get(scope, ids)
+
+    def put(self, answer: StoredAnswer) -> None:
+        """Keep it until it expires; in the file soon."""
+        self._memory.put(answer)
+        self._change(_PUT, answer.id, _ENCODE(answer), answer.expires)
+
+    def record(self, scope: bytes, id: str, *, good: float = 0.0, bad: float = 0.0, served: int = 0) -> None:
+        """Add to an entry's history."""
+        self._change(_RECORD, good, bad, served, id)
+        self._memory.record(scope, id, good=good, bad=bad, served=served)
+
+    def delete(self, scope: bytes, ids: Sequence[str]) -> None:
+        """Forget entries."""
+        self._memory.delete(scope, ids)
+
+    async def listing(
+        self,
+        scope: bytes | None,
+        count: int,
+        *,
+        tag: str | None = None,
+        model: str | None = None,
+        after: tuple[bytes, str] | None = None,
+    ) -> Sequence[tuple[StoredAnswer, History]]:
+        """As of the store in memory."""
+        return await self._memory.listing(scope, count, tag=tag, model=model, after=after)
+
+    def statistics(self) -> AnswerStatistics:
+        """The counters of the store in memory, and failures of the file."""
+        held = self._memory.statistics()
+        return msgspec.structs.replace(held, errors=self._errors, dropped=held.dropped + self._dropped)
+
+    def _gone(self, question: Question, ids: Sequence[str]) -> None:
+        for gone in ids:
+            self._change(_DELETE, gone)
+        self._on_gone(question, ids)
+
+    def _change(self, statement: str, *values: object) -> None:
+        if len(self._changes) < _MAX_WAITING:
+            self._changes.append((statement, values))
+        else:
+            self._dropped += 1
+
+    async def _write_until_cancelled(self) -> None:
+        while True:
+            await self._clock.sleep(_WRITE_EVERY_S)
+            await asyncio.shield(self._write())
+
+    async def _write(self) -> None:
+        async with self._writing:
+            changes, self._changes = self._changes, []
+            if not changes:
+                return
+            try:
+                await asyncio.to_thread(self._commit, changes)
+            except (OSError, sqlite3.Error) as error:
+                self._errors += 1
+                self._changes = changes + self._changes
+                _LOGGER.warning("answers of the semantic cache are not written: %s", error)
+
+    def _commit(self, changes: Sequence[_Change]) -> None:
+        with closing(self._connect()) as connection, connection:
+            connection.execute(_CREATE)
+            for statement, values in changes:
+                connection.execute(statement, values)
+
+    def _read(self) -> list[_Row]:
+        """What is stored. Raises: OSError where there is and can be no such folder."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            return self._rows()
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            problem: Exception = error
+        except sqlite3.Error as error:
+            problem = error
+        if isinstance(problem, sqlite3.Error) and is_damaged(problem):
+            try:
+                return self._begin_anew(problem)
+            except (OSError, sqlite3.Error) as error:
+                problem = error
+        self._errors += 1
+        _LOGGER.error("stored answers are only read for now, %s cannot be written: %s", self._path, problem)
+        return self._rows_as_they_are()
+
+    def _begin_anew(self, problem: sqlite3.Error) -> list[_Row]:
+        aside = self._path.with_name(self._path.name + ".damaged")
+        self._path.replace(aside)
+        _LOGGER.warning("stored answers cannot be read; the file is kept as %s: %s", aside, problem)
+        return self._rows()
+
+    def _rows(self) -> list[_Row]:
+        with closing(self._connect()) as connection, connection:
+            connection.execute(_CREATE)
+            connection.execute("DELETE FROM answers WHERE expires <= ?", (self._clock.wall(),))
+            return list(connection.execute(_SELECT, (self._clock.wall(),)))
+
+    def _rows_as_they_are(self) -> list[_Row]:
+        """Without a byte written; where even SQLite's log cannot be read without, what a kill left in it is missed."""
+        for mode in ("mode=ro", "immutable=1"):
+            with suppress(sqlite3.Error):
+                address = f"{self._path.absolute().as_uri()}?{mode}"
+                with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as connection:
+                    return list(connection.execute(_SELECT, (self._clock.wall(),)))
+        return []
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=5.0)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection

@@ -1,0 +1,1 @@
+"""Whether a stored answer is served: the decisions, and what they go by."""

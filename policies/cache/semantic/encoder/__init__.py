@@ -1,0 +1,1 @@
+"""Texts to vectors: here, in a process of its own, or at a backend."""

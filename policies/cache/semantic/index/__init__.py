@@ -1,0 +1,1 @@
+"""Vectors that are near a vector: in memory, on disk, in Redis."""

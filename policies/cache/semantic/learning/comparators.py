@@ -1,0 +1,194 @@
+"""Do two answers say the same? Cheap looks at text, none of which is trusted alone when it says "different".
+
+"Different" counts only where two looks of different kinds agree: a comparator that raises false alarms costs far more
+hits than one that says "don't know".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from policies.cache.semantic.contracts import Encoder, EncoderBusy
+from policies.cache.semantic.decision.features import difference
+
+_SAME_COSINE = 0.9
+_DIFFERENT_COSINE = 0.6
+_DIFFERENT_SHARE = 0.25
+"""Share of common words, of all words of both, below which two texts have different subjects."""
+_PIECE_CHARS = 800
+_MAX_PIECES = 6
+"""An encoder reads about so much of a text; longer answers are compared piece by piece, very long ones not at all."""
+
+_SPACE = re.compile(r"\s+")
+_EDGES = ".!?,;: "
+_CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+_NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
+_LINK = re.compile(r"https?://\S+|[\w.+-]+@[\w-]+\.[\w.]+")
+_WORD = re.compile(r"\w+")
+_CLAUSE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
+_COURTESY = re.compile(
+    r"sure|of course|certainly|absolutely|hello|hi|great question|good question|thank|happy|glad|hope|let me know|"
+    r"here(?:'s| is| are)|(?:i )?found|any (?:other|more|further) questions|anything else|feel free|reach out"
+)
+_COURTEOUS = frozenset(
+    _WORD.findall(
+        "sure of course certainly absolutely hello hi great good thanks thank you for asking your the a this that s is "
+        "are here what i found answer question details information steps let me us know if need want have any more "
+        "other further additional questions anything else happy glad to help assist assistance hope it helps please "
+        "feel free ask reach out with"
+    )
+)
+"""Words of sentences that say nothing about the matter: those that have no others, and one that marks a courtesy."""
+_CANNOT = re.compile(r"\bcan(?:not|['\u2019]t)\b", re.IGNORECASE)
+_NEGATION = re.compile(r"\b(?:not|no|never|none|neither|nor|without|cannot)\b|n['\u2019]t\b", re.IGNORECASE)
+
+
+class Verdict(StrEnum):
+    """What comparing two answers gave."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    UNKNOWN = "unknown"
+
+
+class Judge(Protocol):
+    """Says whether two answers to a question mean the same, for a price."""
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it may not be asked any more for now."""
+
+    async def compare(self, question: str, left: str, right: str) -> Verdict:
+        """UNKNOWN where it cannot say, or may not be asked any more. Never raises."""
+
+
+class Comparison:
+    """Compares answers with every means at hand; `judge` only where the others do not know."""
+
+    def __init__(self, encoder: Encoder, judge: Judge | None) -> None:
+        self._encoder = encoder
+        self._judge = judge
+
+    @property
+    def has_judge(self) -> bool:
+        """Whether what the cheap looks leave open can be judged at all."""
+        return self._judge is not None
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether there is a judge that may not be asked for now."""
+        return self._judge is not None and self._judge.is_resting
+
+    async def compare(self, question: str, left: str, right: str, *, may_ask: bool) -> Verdict:
+        """Whether both answer the question alike. `may_ask`: the judge, if the cheap looks do not know."""
+        if without_courtesies(left) == without_courtesies(right):
+            return Verdict.SAME
+        structured = compare_json(left, right)
+        if structured is Verdict.SAME:
+            return Verdict.SAME
+        has_same_facts = facts_of(left) == facts_of(right)
+        cosine = await self._cosine(left, right)
+        is_near = has_same_facts and cosine is not None and cosine >= _SAME_COSINE
+        if is_near and structured is Verdict.UNKNOWN and not turns_on_a_word(left, right):
+            return Verdict.SAME
+        doubts = (
+            structured is Verdict.DIFFERENT,
+            not has_same_facts,
+            cosine is not None and cosine < _DIFFERENT_COSINE,
+            share_of_words(left, right) < _DIFFERENT_SHARE,
+            differ_in_facts_only(left, right),
+        )
+        if sum(doubts) >= 2:
+            return Verdict.DIFFERENT
+        if self._judge is not None and may_ask:
+            return await self._judge.compare(question, left, right)
+        return Verdict.UNKNOWN
+
+    async def _cosine(self, left: str, right: str) -> float | None:
+        """The cosine of the least similar pieces; None where the texts are too long, or the encoder too busy."""
+        num_pieces = math.ceil(max(len(left), len(right)) / _PIECE_CHARS)
+        if num_pieces > _MAX_PIECES:
+            return None
+        lowest = 1.0
+        try:
+            for index in range(num_pieces):
+                one = await self._encoder.encode(_piece(left, index, num_pieces))
+                other = await self._encoder.encode(_piece(right, index, num_pieces))
+                lowest = min(lowest, float(np.dot(one, other)))
+        except EncoderBusy:
+            return None
+        return lowest
+
+
+def normal_form(text: str) -> str:
+    """The text without what people do not read: width of letters, case, white space, punctuation at its ends."""
+    return _SPACE.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip(_EDGES)
+
+
+def without_courtesies(text: str) -> str:
+    """The normal form without sentences at either end that only greet, lead in, or offer more help."""
+    clauses = [clause for clause in _CLAUSE_END.split(text) if not clause.isspace() and clause]
+    first, last = 0, len(clauses)
+    while first < last and _is_courtesy(clauses[first]):
+        first += 1
+    while first < last and _is_courtesy(clauses[last - 1]):
+        last -= 1
+    return normal_form(" ".join(clauses[first:last]) or text)
+
+
+def _is_courtesy(clause: str) -> bool:
+    plain = clause.casefold()
+    return _COURTESY.search(plain) is not None and all(word in _COURTEOUS for word in _WORD.findall(plain))
+
+
+def compare_json(left: str, right: str) -> Verdict:
+    """Two objects or lists are the same or they are not; of other texts this knows nothing."""
+    values = []
+    for text in (left, right):
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return Verdict.UNKNOWN
+        if not isinstance(value, dict | list):
+            return Verdict.UNKNOWN
+        values.append(value)
+    return Verdict.SAME if values[0] == values[1] else Verdict.DIFFERENT
+
+
+def facts_of(text: str) -> tuple[object, ...]:
+    """What must not differ: code, links, numbers, and whether it says yes or no."""
+    code = Counter(_SPACE.sub(" ", block).strip("` ") for block in _CODE.findall(text))
+    prose = _CODE.sub(" ", text)
+    links = Counter(_LINK.findall(prose))
+    prose = _LINK.sub(" ", prose)
+    return code, links, Counter(_NUMBER.findall(prose)), len(_NEGATION.findall(prose)) % 2
+
+
+def share_of_words(left: str, right: str) -> float:
+    """Words in common as a share of all words of both, 0..1."""
+    one, other = (set(_WORD.findall(text.casefold())) for text in (left, right))
+    return len(one & other) / len(one | other) if one or other else 1.0
+
+
+def turns_on_a_word(left: str, right: str) -> bool:
+    """One says enable where the other says disable, or red for blue: a cosine hardly sees it."""
+    words = difference(left, right)
+    return words.guarded or words.swapped
+
+
+def differ_in_facts_only(left: str, right: str) -> bool:
+    """The same sentence about other numbers, or once with and once without a "not"."""
+    masked = [normal_form(_NUMBER.sub("#", _NEGATION.sub(" ", _CANNOT.sub("can", text)))) for text in (left, right)]
+    return masked[0] == masked[1] and normal_form(left) != normal_form(right)
+
+
+def _piece(text: str, index: int, num_pieces: int) -> str:
+    return text[len(text) * index // num_pieces : len(text) * (index + 1) // num_pieces] or " "

@@ -1,0 +1,89 @@
+"""What one tenant's decision on a route learns: verdicts become labels, and too few verdicts become doubt.
+
+A label costs nothing after a miss, and a call after a served answer. What is not recognised as the same counts as
+wrong: "same" is recognised far oftener than "different", so without the rest every model would be too sure of itself.
+Where of the comparisons that count too many end in "don't know", the stage stops serving until they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from policies.cache.semantic.contracts import Decider, Decision, PolicyState, Proposal
+from policies.cache.semantic.learning.comparators import Verdict
+
+FEEDBACK_WEIGHT = 3.0
+"""Of what people say, in an entry's history. For the decision it is one answer, right or wrong as any other."""
+
+_MIN_COMPARED = 50
+_MAX_COMPARED = 400
+_MAX_UNKNOWN_SHARE = 0.3
+
+
+class Source(StrEnum):
+    """Where a label comes from."""
+
+    MISS = "miss"
+    SHADOW = "shadow"
+    FEEDBACK = "feedback"
+
+
+class Learning:
+    """A decision, with what it may rely on. `name` is the tenant's, for people."""
+
+    def __init__(self, name: str, decider: Decider, fresh: Callable[[], Decider]) -> None:
+        self.name = name
+        self.is_changed = False
+        self._decider = decider
+        self._fresh = fresh
+        self._num_known = 0
+        self._num_unknown = 0
+
+    @property
+    def decider(self) -> Decider:
+        """What proposes and decides."""
+        return self._decider
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether of the comparisons that count too many end in "don't know" for the bound to mean anything."""
+        num_compared = self._num_known + self._num_unknown
+        return num_compared >= _MIN_COMPARED and self._num_unknown > _MAX_UNKNOWN_SHARE * num_compared
+
+    def decide(self, proposal: Proposal | None) -> Decision:
+        """Decide one look-up, and count it."""
+        self.is_changed = True
+        return self._decider.decide(proposal)
+
+    def rehearse(self, proposal: Proposal | None) -> Decision:
+        """What `decide` would say, without counting anything."""
+        copy = self._fresh()
+        copy.load(self._decider.dump())
+        return copy.decide(proposal)
+
+    def settle(
+        self, proposal: Proposal, verdict: Verdict | None, *, matters: bool, weight: float, was_served: bool
+    ) -> None:
+        """Take a comparison in. `matters`: the proposal was served, or scored well enough to be.
+
+        None is a comparison that was not made, whatever it would have said: no label.
+        """
+        if matters:
+            is_known = verdict is not None and verdict is not Verdict.UNKNOWN
+            self._num_known += is_known
+            self._num_unknown += not is_known
+            if self._num_known + self._num_unknown >= _MAX_COMPARED:
+                self._num_known //= 2
+                self._num_unknown //= 2
+        if verdict is not None:
+            self.is_changed = True
+            self._decider.label(proposal, is_right=verdict is Verdict.SAME, weight=weight, was_served=was_served)
+
+    def state(self) -> PolicyState:
+        """What has been learned."""
+        return self._decider.state()
+
+    def dump(self) -> bytes:
+        """Everything that `Decider.load` takes back."""
+        return self._decider.dump()

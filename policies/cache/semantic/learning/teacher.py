@@ -1,0 +1,190 @@
+"""What becomes of a backend's answer: a verdict on the proposal, and an entry of its own or one more way to ask."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import msgspec
+
+from backends.clock import Clock
+from backends.protocol import Call
+from policies.cache.entry import Entry
+from policies.cache.key import digest_of
+from policies.cache.semantic.answer_text import text_of
+from policies.cache.semantic.contracts import AnswerStore, StoredAnswer
+from policies.cache.semantic.learning.comparators import Comparison, Verdict, normal_form
+from policies.cache.semantic.learning.labels import Source
+from policies.cache.semantic.lookup import Looked
+from policies.cache.semantic.tally import Tally
+from policies.cache.semantic.vector_space import VectorSpace
+
+SCOPE_CHARS = 43
+"""The beginning of an entry's id is its scope, so that an id by itself says where to look."""
+
+_EXAMINED_SHARE = 0.2
+"""Of the proposals of a route with a judge that would not have been served: these cost a call too, and without any the
+threshold would never come down."""
+
+_TAGS_HEADER = b"x-cache-tags"
+_MAX_TAGS = 8
+_MAX_TAG_CHARS = 64
+
+
+def scope_of_id(id: str) -> bytes | None:
+    """The scope that an entry's id names, or None where it is no id of ours."""
+    try:
+        scope = base64.urlsafe_b64decode(id[:SCOPE_CHARS] + "=")
+    except ValueError:
+        return None
+    return scope if len(scope) == 32 and len(id) > SCOPE_CHARS else None
+
+
+class Teacher:
+    """Compares, labels and stores, off the client's path."""
+
+    def __init__(
+        self,
+        space: VectorSpace,
+        answers: AnswerStore,
+        comparison: Comparison,
+        clock: Clock,
+        random: Random,
+        *,
+        ttl_s: float,
+        is_public: bool,
+        note_scope: Callable[[bytes, str], None],
+    ) -> None:
+        self._space = space
+        self._answers = answers
+        self._comparison = comparison
+        self._clock = clock
+        self._random = random
+        self._ttl_s = ttl_s
+        self._is_public = is_public
+        self._note_scope = note_scope
+
+    async def learn(self, call: Call, looked: Looked, entry: Entry, source: Source, tally: Tally) -> None:
+        """Take in what the backend answered to a call that was looked up."""
+        text = text_of(entry)
+        if text is None or looked.vector is None:
+            return
+        same = await self._judge_proposal(looked, text, source, tally)
+        if same is None:
+            same = await self._find_same(looked, text)
+        self._store(call, looked, entry, text, same)
+
+    async def _judge_proposal(self, looked: Looked, text: str, source: Source, tally: Tally) -> StoredAnswer | None:
+        """Label the proposal; its entry if it says the same."""
+        answer, proposal = looked.answer, looked.proposal
+        if answer is None or proposal is None:
+            return None
+        matters = looked.matters or looked.was_served
+        is_examined = self._is_examined(looked, matters)
+        verdict = await self._compare(looked, answer, text, may_ask=is_examined)
+        is_label = is_examined and not self._comparison.is_resting
+        looked.learning.settle(
+            proposal,
+            verdict if is_label else None,
+            matters=matters,
+            weight=looked.weight,
+            was_served=looked.was_served,
+        )
+        tally.labels[source, verdict] += 1
+        tally.wrong_hits += looked.was_served and verdict is Verdict.DIFFERENT
+        record = partial(self._answers.record, looked.question.scope, answer.id)
+        if verdict is Verdict.SAME:
+            record(good=1.0)
+            return answer
+        # What would not have been served is not the entry's fault: two of these are its end.
+        if verdict is Verdict.DIFFERENT and matters:
+            record(bad=1.0)
+        return None
+
+    def _is_examined(self, looked: Looked, matters: bool) -> bool:
+        """Whether the verdict becomes a label, decided before it is known.
+
+        Cheap looks mostly find "same", a judge is mostly needed for "different": labels of the cheap ones alone, where
+        there is a judge that is not asked, would be too good.
+        """
+        if not self._comparison.has_judge:
+            return True
+        if self._comparison.is_resting:
+            return False
+        return matters or looked.reason == "learning" or self._random.random() < _EXAMINED_SHARE
+
+    async def _find_same(self, looked: Looked, text: str) -> StoredAnswer | None:
+        """Another neighbour that says the same."""
+        judged = looked.answer
+        seen = {judged.answer_id} if judged is not None else set()
+        for answer, _, _ in looked.found:
+            if answer.answer_id not in seen:
+                seen.add(answer.answer_id)
+                if await self._compare(looked, answer, text, may_ask=False) is Verdict.SAME:
+                    return answer
+        return None
+
+    async def _compare(self, looked: Looked, answer: StoredAnswer, text: str, *, may_ask: bool) -> Verdict:
+        stored = text_of(answer.entry)
+        if stored is None:
+            return Verdict.UNKNOWN
+        return await self._comparison.compare(looked.question.text, stored, text, may_ask=may_ask)
+
+    def _store(self, call: Call, looked: Looked, entry: Entry, text: str, same: StoredAnswer | None) -> None:
+        question = looked.question
+        assert looked.vector is not None, "asked before"
+        self._note_scope(question.scope, call.tenant)
+        is_confirmed = False
+        if same is not None:
+            is_confirmed = same.confirmed_by_other or same.owner != call.key_id
+            if is_confirmed and not same.confirmed_by_other:
+                self._answers.put(msgspec.structs.replace(same, confirmed_by_other=True))
+        self._forget_older(call, looked)
+        answer = StoredAnswer(
+            id=self._new_id(question.scope),
+            question=question,
+            answer_id=same.answer_id if same is not None else _answer_id(question.group, text),
+            entry=entry,
+            model=call.model,
+            owner=call.key_id,
+            expires=self._clock.wall() + self._ttl_s,
+            tags=_tags(call),
+            confirmed_by_other=is_confirmed,
+        )
+        self._answers.put(answer)
+        self._space.index.add(question, answer.id, looked.vector)
+
+    def _forget_older(self, call: Call, looked: Looked) -> None:
+        """The same text was asked anew: its new answer takes the old one's place, but never another owner's."""
+        question = looked.question
+        older = [
+            answer.id
+            for answer, _, _ in looked.found
+            if answer.question.text == question.text and (not self._is_public or answer.owner == call.key_id)
+        ]
+        if older:
+            self._answers.delete(question.scope, older)
+            self._space.index.remove(question, older)
+
+    def _new_id(self, scope: bytes) -> str:
+        own = self._random.getrandbits(72).to_bytes(9, "big")
+        return (base64.urlsafe_b64encode(scope)[:SCOPE_CHARS] + base64.urlsafe_b64encode(own)).decode("ascii")
+
+
+def _answer_id(group: bytes, text: str) -> str:
+    """Equal for equal texts of a group, so that these vote together wherever they were stored."""
+    return digest_of(("slipstream answer", group, normal_form(text)))[:12].hex()
+
+
+def _tags(call: Call) -> tuple[str, ...]:
+    """The route, the tenant, and what the client's `x-cache-tags` lists."""
+    named = [
+        tag.strip()
+        for name, value in call.headers
+        if name == _TAGS_HEADER
+        for tag in value.decode("latin-1").split(",")
+    ]
+    fit = [tag for tag in named if 0 < len(tag) <= _MAX_TAG_CHARS and tag.isprintable()]
+    return (f"route:{call.route}", f"tenant:{call.tenant}", *fit[:_MAX_TAGS])

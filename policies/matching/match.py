@@ -1,0 +1,142 @@
+"""Which route takes a call: the first whose conditions all hold. Conditions are compiled once, when a policy is loaded.
+
+Globs are case-sensitive; `*` also runs across slashes. What a look-up costs depends on how many routes could take the
+call's model, and hardly on how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from policies.matching.conditions import Fields, Rule, Rules, below_root, index_rules, value_test
+from policies.matching.globs import GlobMap, allows, is_glob
+from policies.schema import MatchPolicy, RoutePolicy
+
+_NOBODY = "\0"
+"""A name that nothing has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A condition that a call did not meet."""
+
+    condition: str
+    expected: str
+    actual: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a route made of a call. `holds` is True without `is_chosen` where an earlier route was first."""
+
+    route: str
+    is_chosen: bool
+    failures: tuple[Failure, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every condition is met."""
+        return not self.failures
+
+
+class RouteMatcher:
+    """The routes of one policy, ready to be asked. Immutable; its memory depends on the policy alone."""
+
+    def __init__(self, routes: Sequence[RoutePolicy]) -> None:
+        self._routes = tuple(routes)
+        by_model: dict[str, list[Rule]] = {}
+        by_glob: dict[str, list[Rule]] = {}
+        for_any: list[Rule] = []
+        self._end = self._first_open = len(self._routes)
+        for order, route in enumerate(self._routes):
+            if route.match.internal:
+                continue
+            rule = Rule(order, route)
+            models = dict.fromkeys(route.match.models)
+            is_for_any = not models or "*" in models
+            if is_for_any:
+                for_any.append(rule)
+            for model in models if not is_for_any else ():
+                (by_glob if is_glob(model) else by_model).setdefault(model, []).append(rule)
+            if is_for_any or any(is_glob(model) for model in models):
+                self._first_open = min(self._first_open, order)
+        self._by_model: dict[str, Rules] = {model: index_rules(rules) for model, rules in by_model.items()}
+        self._of_glob: dict[str, Rules] = {glob: index_rules(rules) for glob, rules in by_glob.items()}
+        self._by_glob = GlobMap(self._of_glob)
+        self._for_any = index_rules(for_any)
+        self._first_for_any = for_any[0].order if for_any else self._end
+        self._at_once = {
+            model: rules[0].route
+            for model, rules in by_model.items()
+            if rules[0].is_plain and rules[0].order < self._first_open
+        }
+        """Of models whose first route takes every call for them: nothing but the model is to be looked at."""
+
+    def match(self, *, model: str, path: str, headers: Fields, key: str, tenant: str) -> RoutePolicy | None:
+        """The first route that takes the call, or None. `path` is below the API root; `key` and `tenant` are names."""
+        if (route := self._at_once.get(model)) is not None:
+            return route
+        best = None
+        before = self._end
+        if model:
+            named = self._by_model.get(model)
+            if named is not None and (best := named.first(path, headers, key, tenant, before)) is not None:
+                before = best.order
+                if before < self._first_open:
+                    return best.route
+            for rules in self._by_glob.of(model) if self._of_glob else ():
+                earlier = rules.first(path, headers, key, tenant, before)
+                if earlier is not None:
+                    best, before = earlier, earlier.order
+        if self._first_for_any < before:
+            best = self._for_any.first(path, headers, key, tenant, before) or best
+        return best.route if best is not None else None
+
+    def rivals(self, match: MatchPolicy) -> Iterator[tuple[int, RoutePolicy]]:
+        """Routes, each with its place, among which are all that take every call that `match` takes."""
+        paths = [below_root(path) for path in match.paths] or [_NOBODY]
+        headers = [(name.lower().encode(), glob.encode()) for name, glob in match.headers.items()]
+        model = match.models[0] if match.models else _NOBODY
+        found = [self._for_any, *self._by_glob.of(model)]
+        found += [rules for rules in (self._by_model.get(model), self._of_glob.get(model)) if rules is not None]
+        for rules in found:
+            for rule in rules.candidates(paths[0], headers, (*match.keys, _NOBODY)[0], (*match.tenants, _NOBODY)[0]):
+                yield rule.order, rule.route
+
+    def most_tried(self) -> int:
+        """How many conditions are looked at one after the other for one call, where no look-up tells them apart."""
+        all_rules = (self._for_any, *self._by_model.values(), *self._of_glob.values())
+        return max(self._by_glob.most_tried(), *(rules.most_tried() for rules in all_rules))
+
+    def explain(self, *, model: str, path: str, headers: Fields, key: str, tenant: str) -> list[Verdict]:
+        """For each route, in order, which conditions the call does not meet. Arguments as for `match`."""
+        chosen = self.match(model=model, path=path, headers=headers, key=key, tenant=tenant)
+        return [
+            Verdict(
+                route.name,
+                route is chosen,
+                tuple(_failures(route.match, model=model, path=path, headers=headers, key=key, tenant=tenant)),
+            )
+            for route in self._routes
+        ]
+
+
+def _failures(
+    match: MatchPolicy, *, model: str, path: str, headers: Fields, key: str, tenant: str
+) -> Iterable[Failure]:
+    if match.internal:
+        yield Failure("internal", "only a fallback of other routes", "")
+    if match.models and not allows(match.models, model):
+        yield Failure("models", ", ".join(match.models), model)
+    if match.paths and not any(fnmatchcase(path, below_root(glob)) for glob in match.paths):
+        yield Failure("paths", ", ".join(match.paths), path)
+    for name, glob in match.headers.items():
+        values = [value for field, value in headers if field == name.lower().encode()]
+        if not any(value_test(glob)(value) for value in values):
+            yield Failure(f"headers.{name}", glob, ", ".join(value.decode("utf-8", "replace") for value in values))
+    if match.keys and key not in match.keys:
+        yield Failure("keys", ", ".join(match.keys), key)
+    if match.tenants and tenant not in match.tenants:
+        yield Failure("tenants", ", ".join(match.tenants), tenant)

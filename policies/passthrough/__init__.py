@@ -1,0 +1,1 @@
+"""Calls that pass to a backend without being understood here."""

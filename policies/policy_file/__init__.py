@@ -1,0 +1,1 @@
+"""Reading a policy file: files, YAML, names, and messages that say what to do."""

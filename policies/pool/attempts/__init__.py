@@ -1,0 +1,1 @@
+"""One attempt after or beside another: retries, hedges, patience, and what failed."""

@@ -1,0 +1,1 @@
+"""Which member takes the next attempt."""

@@ -1,0 +1,1 @@
+"""Whether a backend works: breakers, probes, and who is to blame."""

@@ -1,0 +1,1 @@
+"""How busy each backend is, and what was learned of its speed."""
