@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.simulate.fleet import DEFAULT_PROFILE, PROFILES
-from gateway.simulate.report import Report
+from gateway.simulate.report import SimulationReport
 from gateway.simulate.slo import slo_text
 from policies.admission.settings import SloPolicy
 from tests.support.docs import names, page, table
@@ -13,7 +13,7 @@ def test_docs_simulate_figures_are_those_of_a_report() -> None:
     """Every field of the report is described once, and no other."""
     described = [name for row in table("docs/simulate.md", "field") for name in names(row[0])]
 
-    assert sorted(described) == sorted(Report.__struct_fields__)
+    assert sorted(described) == sorted(SimulationReport.__struct_fields__)
 
 
 def test_docs_simulate_defaults_are_those_of_the_code() -> None:

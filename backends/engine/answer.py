@@ -14,7 +14,7 @@ from backends.engine.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AnswerProgress:
     """What a step brought. `kept` are the tokens that count: those behind the end of the answer are dropped.
 
     `tokens` and `logprobs` are what the client is told of: without the token that ended the answer, unless the stop is
@@ -57,7 +57,7 @@ class Answer:
             can_stop = self.num_tokens >= self._params.min_tokens
             yield token, self._checked(self._detokenizer.push([token]), can_stop)[0]
 
-    def take(self, choice: Choice) -> Progress:
+    def take(self, choice: Choice) -> AnswerProgress:
         """Goes on by the chosen tokens, up to the end of the answer if they reach it."""
         kept: list[int] = []
         text, is_hidden = "", False
@@ -87,7 +87,7 @@ class Answer:
         if choice.logprobs is not None:
             logprobs = tuple(choice.logprobs[:shown])
             self.logprob_sum += sum(logprob.logprob for logprob in choice.logprobs[: len(kept)])
-        return Progress(kept, tuple(kept[:shown]), text, logprobs, finish, stop)
+        return AnswerProgress(kept, tuple(kept[:shown]), text, logprobs, finish, stop)
 
     def _checked(self, text: str, can_stop: bool) -> tuple[str, str | None]:
         if self._stops is None or not can_stop:

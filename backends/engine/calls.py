@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from backends.engine.answer import Answer, Progress
+from backends.engine.answer import Answer, AnswerProgress
 from backends.engine.request import Event, FinishReason, Request, TokenLogprob, Usage
 from backends.engine.sequence import Sequence
 from backends.engine.speculation.speculate import Outcome
@@ -91,7 +91,7 @@ class Calls:
     def progress(
         self,
         sequence: Sequence,
-        progress: Progress,
+        progress: AnswerProgress,
         outcome: Outcome,
         prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None,
     ) -> None:

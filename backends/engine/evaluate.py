@@ -88,7 +88,7 @@ class AnswerQuality:
     mean_logprob: float
 
 
-class Reader:
+class PassageReader:
     """Reads passages with a model, several at once; `context` is the longest. Raises OutOfMemory."""
 
     def __init__(self, decoder: Decoder, *, context: int, device: torch.device) -> None:
@@ -99,7 +99,7 @@ class Reader:
         self._cache = KVCache(decoder.config, num_pages, dtype=decoder.dtype, device=device)
 
     @classmethod
-    def from_folder(cls, folder: Path, *, quantization: str | None, context: int, device: Device) -> Reader:
+    def from_folder(cls, folder: Path, *, quantization: str | None, context: int, device: Device) -> PassageReader:
         """With the model of a folder, rounded to `quantization` while it is loaded. Raises ModelError, OutOfMemory."""
         has_cuda = torch.cuda.is_available()
         if device == "cuda" and not has_cuda:
@@ -176,7 +176,7 @@ class Reader:
         return readings
 
 
-def text_quality(reader: Reader, tokenizer: Tokenizer, text: str, progress: Progress) -> TextQuality:
+def text_quality(reader: PassageReader, tokenizer: Tokenizer, text: str, progress: Progress) -> TextQuality:
     """Reads the whole text in windows of the context, each half over the one before, so that every token but the
     first half has at least half a context before it. Raises EngineError for a text that is too short.
     """
@@ -209,7 +209,7 @@ def windows(tokens: list[int], prefix: list[int], context: int) -> list[Passage]
     return passages
 
 
-def answer_quality(reader: Reader, examples: Sequence[Example], progress: Progress) -> AnswerQuality:
+def answer_quality(reader: PassageReader, examples: Sequence[Example], progress: Progress) -> AnswerQuality:
     """Reads every question with its answer; `examples` are not empty, and none is longer than the context."""
     readings = reader.read([example.passage for example in examples], progress)
     pairs = list(zip(examples, readings, strict=True))

@@ -192,7 +192,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Workload:
     """What is asked of the model: `concurrency` sequences of `context` tokens at once."""
 
     context: int
@@ -221,7 +221,7 @@ class Estimate:
     together_tokens_per_s: float | None
 
 
-def estimate(shape: ModelShape, gpu: Gpu, precision: Precision, demand: Demand) -> Estimate:
+def estimate(shape: ModelShape, gpu: Gpu, precision: Precision, demand: Workload) -> Estimate:
     """What it takes and the best that it could do; a real engine stays below."""
     weight_bytes = shape.weight_bytes(precision)
     sequence_bytes = -(-demand.context // PAGE_TOKENS) * PAGE_TOKENS * shape.kv_bytes_per_token(demand.kv_dtype)
@@ -245,7 +245,7 @@ def estimate(shape: ModelShape, gpu: Gpu, precision: Precision, demand: Demand) 
     )
 
 
-def step_s(shape: ModelShape, gpu: Gpu, precision: Precision, demand: Demand, *, batch: int) -> float:
+def step_s(shape: ModelShape, gpu: Gpu, precision: Precision, demand: Workload, *, batch: int) -> float:
     """The least time of a step that gives each of `batch` sequences a token, their contexts full."""
     reading_s = shape.step_bytes(precision, batch) / gpu.reachable_bytes_per_s
     operations = 2 * batch * (shape.active_parameters + shape.head_parameters)

@@ -28,7 +28,7 @@ class Receiver(Protocol):
         """The socket takes bytes again."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Who keeps a connection and is told when it is gone."""
 
     def forget(self, connection: Connection) -> None:
@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = buffer
         self.loop = asyncio.get_running_loop()
         self.exchange: Receiver | None = None
-        self.owner: Owner | None = None
+        self.owner: ConnectionOwner | None = None
         self.idle_since = 0.0
         self.is_closed = False
         self.is_used = False

@@ -25,7 +25,7 @@ from backends.errors import (
     UpstreamGarbage,
 )
 from backends.http.connection import Connection
-from backends.http.wire import Limits
+from backends.http.wire import TimeLimits
 from backends.protocol import Headers
 from backends.stream import Receive
 
@@ -45,7 +45,7 @@ class NeverRead(UpstreamCut):
     """The connection was closed before all of the request had arrived: nobody can have begun to work on it."""
 
 
-class Pool(Protocol):
+class HomePool(Protocol):
     """Where the connection came from and may go back to."""
 
     def finish(self, exchange: HttpExchange, connection: Connection, *, is_reusable: bool, has_failed: bool) -> None:
@@ -84,14 +84,14 @@ class HttpExchange:
     )
 
     def __init__(
-        self, connection: Connection, pool: Pool, clock: Clock, limits: Limits, *, is_head: bool = False
+        self, connection: Connection, pool: HomePool, clock: Clock, limits: TimeLimits, *, is_head: bool = False
     ) -> None:
         self.status = 0
         self.headers: Headers = []
         self.is_complete = False
         self.keeps_alive = False
         self._connection = connection
-        self._pool: Pool | None = pool
+        self._pool: HomePool | None = pool
         self._clock = clock
         self._limits = limits
         self.idle_s = limits.idle_s

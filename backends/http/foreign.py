@@ -31,7 +31,7 @@ from backends.errors import (
     UpstreamGarbage,
 )
 from backends.http.origin import parse_origin
-from backends.http.wire import Limits
+from backends.http.wire import TimeLimits
 from backends.protocol import Headers, Statistics
 from backends.stream import Receive
 
@@ -58,7 +58,7 @@ class HttpxWire:
         """Nothing to acquire: a transport connects when it is first used."""
 
     async def send(
-        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: Limits
+        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: TimeLimits
     ) -> HttpxExchange:
         """See `Wire.send`.
 
@@ -101,7 +101,7 @@ class HttpxWire:
         return Statistics(in_flight=self._num_in_flight, sent=self._num_sent, failed=self._num_failed)
 
     def _request(
-        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: Limits
+        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: TimeLimits
     ) -> httpx.Request:
         connect_s = None if limits.connect_s == math.inf else limits.connect_s
         try:
@@ -124,7 +124,7 @@ class HttpxExchange:
         self,
         response: httpx.Response,
         stream: httpx.AsyncByteStream,
-        limits: Limits,
+        limits: TimeLimits,
         clock: Clock,
         on_close: Callable[..., None],
     ) -> None:

@@ -39,7 +39,7 @@ class UpstreamUsage(msgspec.Struct):
         )
 
 
-class Answer(msgspec.Struct):
+class MeteredAnswer(msgspec.Struct):
     """The part of a whole answer that is read: everything else passes unread but is checked to be JSON."""
 
     usage: UpstreamUsage | None = None

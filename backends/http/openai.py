@@ -23,13 +23,13 @@ from backends.health import HealthConfig
 from backends.http.continuing import BEHIND, ContinuesBy, with_beginning, without_marks
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.foreign import HttpxWire, made_by
-from backends.http.meter import Answer, StreamMeter, error_of, said
+from backends.http.meter import MeteredAnswer, StreamMeter, error_of, said
 from backends.http.origin import parse_origin
 from backends.http.probe import ask_health
 from backends.http.redact import Redactor
 from backends.http.splice import ask_for_usage, set_field, with_model
 from backends.http.transport import Transport
-from backends.http.wire import Exchange, Limits, Wire
+from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.kv_events import SALT_FIELD, KvEventsConfig
 from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
@@ -51,7 +51,7 @@ _OF_CONTENT = (
     *("if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since"),
 )
 """Of calls that only pass through, whose answers nobody shares."""
-_read_answer = FieldReader(Answer)
+_read_answer = FieldReader(MeteredAnswer)
 
 
 def presets() -> dict[str, dict[str, Any]]:
@@ -212,7 +212,7 @@ class OpenAIBackend:
         timeouts = call.timeouts
         facts.sent_at = self._clock.now()
         facts.conceal = self._conceal
-        limits = Limits(
+        limits = TimeLimits(
             connect_s=timeouts.connect_s,
             first_byte_s=timeouts.first_token_s if call.stream else _NO_LIMIT_S,
             idle_s=timeouts.first_token_s if call.stream else timeouts.stream_idle_s,
@@ -264,7 +264,7 @@ class OpenAIBackend:
                 raw = set_field(raw, body, SALT_FIELD, salt)
         return raw
 
-    async def _reply(self, call: Call, exchange: Exchange, held: HeldAnswer) -> Reply:
+    async def _reply(self, call: Call, exchange: WireExchange, held: HeldAnswer) -> Reply:
         status = exchange.status
         upstream_headers = self._redactor.answer_fields(exchange.headers)
         content_type = b""
@@ -293,7 +293,7 @@ class OpenAIBackend:
         return await self._whole_reply(call, exchange, headers, held, is_coded=is_coded)
 
     async def _whole_reply(
-        self, call: Call, exchange: Exchange, headers: Headers, held: HeldAnswer, *, is_coded: bool
+        self, call: Call, exchange: WireExchange, headers: Headers, held: HeldAnswer, *, is_coded: bool
     ) -> Reply:
         body = await exchange.body(self._config.max_answer, held)
         call.facts.first_token_at = self._clock.now()
@@ -314,7 +314,7 @@ class OpenAIBackend:
             call.facts.usage = answer.usage.counted()
         return Reply(exchange.status, headers, body=body)
 
-    async def _stream_reply(self, call: Call, exchange: Exchange, headers: Headers) -> Reply:
+    async def _stream_reply(self, call: Call, exchange: WireExchange, headers: Headers) -> Reply:
         first, event = await self._first_event(exchange, call)
         if b'"error"' in event:
             error = error_of(event)
@@ -332,7 +332,7 @@ class OpenAIBackend:
             exchange.status, headers, stream=Stream(exchange, [meter], meter.is_complete, first, exchange.forward)
         )
 
-    async def _first_event(self, exchange: Exchange, call: Call) -> tuple[bytes, bytes]:
+    async def _first_event(self, exchange: WireExchange, call: Call) -> tuple[bytes, bytes]:
         """What has arrived up to the first event with data, and that event.
 
         Until then nothing is committed: a failure here is a real error answer, or another attempt.

@@ -29,7 +29,7 @@ from backends.errors import (
 from backends.http.connection import READ_BYTES, Connection
 from backends.http.exchange import HttpExchange
 from backends.http.origin import Origin
-from backends.http.wire import Limits
+from backends.http.wire import TimeLimits
 from backends.protocol import Statistics
 
 _logger = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class OriginPool:
             connections_reused=self._num_reused,
         )
 
-    def check_time(self, limits: Limits) -> float:
+    def check_time(self, limits: TimeLimits) -> float:
         """Begin nothing for a call whose time is up. The time (monotonic seconds).
 
         Raises: TotalTimeout.
@@ -203,7 +203,9 @@ class OriginPool:
                 connection.abort()
         return None
 
-    async def acquire(self, limits: Limits, *, wait_s: float | None = None, must_be_new: bool = False) -> Connection:
+    async def acquire(
+        self, limits: TimeLimits, *, wait_s: float | None = None, must_be_new: bool = False
+    ) -> Connection:
         """A connection, opened if need be.
 
         `limits.connect_s` bounds waiting and opening together; where `wait_s` is given, it bounds the waiting and
@@ -231,7 +233,7 @@ class OriginPool:
             raise
         return connection
 
-    def begin(self, connection: Connection, limits: Limits, *, is_head: bool) -> HttpExchange:
+    def begin(self, connection: Connection, limits: TimeLimits, *, is_head: bool) -> HttpExchange:
         """Start an exchange on an acquired connection; its time starts now."""
         exchange = HttpExchange(connection, self, self._clock, limits, is_head=is_head)
         self._active.add(exchange)

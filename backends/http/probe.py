@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from backends.clock import Clock
 from backends.errors import UpstreamGarbage
 from backends.health import HealthConfig
-from backends.http.wire import Limits, Wire
+from backends.http.wire import TimeLimits, Wire
 
 _MAX_ANSWER_BYTES = 1024**2
 
 
 async def ask_health(wire: Wire, config: HealthConfig, headers: Sequence[tuple[bytes, bytes]], clock: Clock) -> None:
     """Ask once; connecting and answering have `timeout` each. Raises: UpstreamError unless it answers with 2xx."""
-    limits = Limits(
+    limits = TimeLimits(
         connect_s=config.timeout,
         first_byte_s=config.timeout,
         idle_s=config.timeout,

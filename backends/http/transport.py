@@ -26,7 +26,7 @@ from backends.errors import (
 from backends.http.exchange import WRITE_SLICE_BYTES, HttpExchange, NeverRead, RequestStalled
 from backends.http.origin import Origin, parse_origin
 from backends.http.pool import OriginPool, PoolLimits, Sweeper
-from backends.http.wire import Limits
+from backends.http.wire import TimeLimits
 from backends.protocol import Statistics
 
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
@@ -50,7 +50,7 @@ class HttpWire:
         self._pool.prepare()
 
     async def send(
-        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: Limits
+        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: TimeLimits
     ) -> HttpExchange:
         """See `Wire.send`. A request is sent again only where a kept connection was closed before it had arrived there.
 
@@ -66,7 +66,7 @@ class HttpWire:
         return await self.exchange(head, body, limits, is_head=method == "HEAD")
 
     async def exchange(
-        self, head: bytes, body: bytes, limits: Limits, *, is_head: bool = False, wait_s: float | None = None
+        self, head: bytes, body: bytes, limits: TimeLimits, *, is_head: bool = False, wait_s: float | None = None
     ) -> HttpExchange:
         """Send a head that is complete and checked, with its body, and wait for the head of the answer.
 
@@ -102,7 +102,7 @@ class HttpWire:
         self,
         head: bytes,
         pieces: AsyncGenerator[bytes],
-        limits: Limits,
+        limits: TimeLimits,
         *,
         stall_s: float,
         wait_s: float,
@@ -176,7 +176,7 @@ class Transport(httpx.AsyncBaseTransport):
         timeout = {
             name: math.inf if value is None else value for name, value in request.extensions.get("timeout", {}).items()
         }
-        limits = Limits(
+        limits = TimeLimits(
             connect_s=timeout.get("connect", math.inf),
             first_byte_s=timeout.get("read", math.inf),
             idle_s=timeout.get("read", math.inf),

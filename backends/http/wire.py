@@ -15,7 +15,7 @@ from backends.protocol import Headers, Statistics
 from backends.stream import Receive
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class TimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Time limits of one exchange.
 
     `connect_s` bounds waiting for a connection and opening it, `first_byte_s` the wait for the answer's first
@@ -28,11 +28,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float
 
 
-class Exchange(Protocol):
+class WireExchange(Protocol):
     """One answer whose head has arrived. Also a `Source`: whoever holds it closes it."""
 
     idle_s: float
-    """The silence that `read` bears from now on, in seconds; begins as `Limits.idle_s` and may be changed."""
+    """The silence that `read` bears from now on, in seconds; begins as `TimeLimits.idle_s` and may be changed."""
 
     @property
     def status(self) -> int:
@@ -71,8 +71,8 @@ class Wire(Protocol):
         """Acquire what sending needs."""
 
     async def send(
-        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: Limits
-    ) -> Exchange:
+        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: TimeLimits
+    ) -> WireExchange:
         """Send one request and wait for the head of its answer.
 
         `target` is the path with its query; `headers` are complete but for host and content-length.

@@ -31,7 +31,7 @@ _Texts = str | Annotated[list[str | int | list[int]], msgspec.Meta(min_length=1,
 _Head = dict[str, Any]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ScriptedAnswer(msgspec.Struct, frozen=True):
     """One answer: the events of a stream, or a single piece that is the whole body."""
 
     usage: Usage
@@ -74,7 +74,7 @@ class _ResponsesRequest(msgspec.Struct):
 _Request = TypeVar("_Request", _ChatRequest, _CompletionRequest, _EmbeddingRequest, _ResponsesRequest)
 
 
-def answer(call: Call, reply: str | None, *, number: int, created: int) -> Answer:
+def answer(call: Call, reply: str | None, *, number: int, created: int) -> ScriptedAnswer:
     """The answer to a call: `reply`, or a sentence that says who speaks and repeats the question.
 
     `number` makes the answer's id, `created` is in Unix seconds.
@@ -144,7 +144,7 @@ def _last_usage(head: _Head, usage: Usage) -> Iterator[bytes]:
     yield DONE_EVENT
 
 
-def _chat(call: Call, reply: str | None, number: int, created: int) -> Answer:
+def _chat(call: Call, reply: str | None, number: int, created: int) -> ScriptedAnswer:
     request = _parse(call, _ChatRequest)
     said = next((_text_of(message) for message in reversed(request.messages) if message.role == "user"), "")
     words, is_cut = _speak(reply, said, request.max_completion_tokens or request.max_tokens)
@@ -154,12 +154,12 @@ def _chat(call: Call, reply: str | None, number: int, created: int) -> Answer:
     head = {"id": f"chatcmpl-scripted-{number}", "object": "chat.completion", "created": created, "model": call.model}
     if call.stream:
         head["object"] = "chat.completion.chunk"
-        return Answer(usage, _chat_events(head, words, finish, count, usage))
+        return ScriptedAnswer(usage, _chat_events(head, words, finish, count, usage))
     message = {"role": "assistant", "content": "".join(words), "refusal": None}
     choices = [
         {"index": index, "message": message, "logprobs": None, "finish_reason": finish} for index in range(count)
     ]
-    return Answer(usage, _json({**head, "choices": choices, "usage": _usage(usage)}))
+    return ScriptedAnswer(usage, _json({**head, "choices": choices, "usage": _usage(usage)}))
 
 
 def _chat_events(head: _Head, words: list[str], finish: str, count: int, usage: Usage) -> Iterator[bytes]:
@@ -175,19 +175,19 @@ def _chat_events(head: _Head, words: list[str], finish: str, count: int, usage: 
     yield from _last_usage(head, usage)
 
 
-def _completion(call: Call, reply: str | None, number: int, created: int) -> Answer:
+def _completion(call: Call, reply: str | None, number: int, created: int) -> ScriptedAnswer:
     request = _parse(call, _CompletionRequest)
     prompts = _texts(request.prompt)
     spoken = [_speak(reply, prompt, request.max_tokens) for prompt in prompts for _ in range(request.n or 1)]
     usage = Usage(sum(len(_words(prompt)) for prompt in prompts), sum(len(words) for words, _ in spoken))
     head = {"id": f"cmpl-scripted-{number}", "object": "text_completion", "created": created, "model": call.model}
     if call.stream:
-        return Answer(usage, _completion_events(head, spoken, usage))
+        return ScriptedAnswer(usage, _completion_events(head, spoken, usage))
     choices = [
         {"index": index, "text": "".join(words), "logprobs": None, "finish_reason": "length" if is_cut else "stop"}
         for index, (words, is_cut) in enumerate(spoken)
     ]
-    return Answer(usage, _json({**head, "choices": choices, "usage": _usage(usage)}))
+    return ScriptedAnswer(usage, _json({**head, "choices": choices, "usage": _usage(usage)}))
 
 
 def _completion_events(head: _Head, spoken: list[tuple[list[str], bool]], usage: Usage) -> Iterator[bytes]:
@@ -202,7 +202,7 @@ def _completion_events(head: _Head, spoken: list[tuple[list[str], bool]], usage:
     yield from _last_usage(head, usage)
 
 
-def _embedding(call: Call, reply: str | None, number: int, created: int) -> Answer:
+def _embedding(call: Call, reply: str | None, number: int, created: int) -> ScriptedAnswer:
     request = _parse(call, _EmbeddingRequest)
     texts = _texts(request.input)
     tokens = sum(len(_words(text)) for text in texts)
@@ -213,7 +213,7 @@ def _embedding(call: Call, reply: str | None, number: int, created: int) -> Answ
         for index, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return Answer(Usage(tokens), _json({"object": "list", "data": data, "model": call.model, "usage": usage}))
+    return ScriptedAnswer(Usage(tokens), _json({"object": "list", "data": data, "model": call.model, "usage": usage}))
 
 
 def _vector(text: str, dimensions: int) -> array[float]:
@@ -231,7 +231,7 @@ def _base64(vector: array[float]) -> str:
     return base64.b64encode(vector.tobytes()).decode("ascii")
 
 
-def _responses(call: Call, reply: str | None, number: int, created: int) -> Answer:
+def _responses(call: Call, reply: str | None, number: int, created: int) -> ScriptedAnswer:
     request = _parse(call, _ResponsesRequest)
     messages = [_Message(content=request.input)] if isinstance(request.input, str) else request.input
     said = next((_text_of(message) for message in reversed(messages) if message.role == "user"), "")
@@ -269,7 +269,7 @@ def _responses(call: Call, reply: str | None, number: int, created: int) -> Answ
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         },
     }
-    return Answer(usage, _responses_events(head, whole, words, number) if call.stream else _json(whole))
+    return ScriptedAnswer(usage, _responses_events(head, whole, words, number) if call.stream else _json(whole))
 
 
 def _item(number: int, status: str, content: list[dict[str, object]]) -> dict[str, object]:
@@ -305,7 +305,7 @@ def _responses_events(head: _Head, whole: _Head, words: list[str], number: int) 
         yield b"event: %b\n" % name.encode() + _event({"type": name, **fields, "sequence_number": sequence_number})
 
 
-_BUILDERS: dict[Operation, Callable[[Call, str | None, int, int], Answer]] = {
+_BUILDERS: dict[Operation, Callable[[Call, str | None, int, int], ScriptedAnswer]] = {
     Operation.CHAT: _chat,
     Operation.COMPLETION: _completion,
     Operation.EMBEDDING: _embedding,

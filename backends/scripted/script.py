@@ -40,7 +40,7 @@ _OUTCOMES = (
 )
 
 
-class Step(Config):
+class ScriptStep(Config):
     """What happens to one call. An empty step answers at once, as a healthy upstream does."""
 
     reply: str | None = Field(
@@ -79,7 +79,9 @@ class Step(Config):
 class ScriptedConfig(Config):
     """Settings of `type: scripted`."""
 
-    script: tuple[Step, ...] = Field(default=(Step(),), min_length=1, description="One step for each call, in order.")
+    script: tuple[ScriptStep, ...] = Field(
+        default=(ScriptStep(),), min_length=1, description="One step for each call, in order."
+    )
     repeat: Literal["cycle", "last"] = Field(
         default="cycle", description="When the script is over: start again, or stay with its last step."
     )
@@ -112,9 +114,9 @@ class Scripted:
         """Chat, completions, embeddings and responses."""
         return self._capabilities
 
-    def play(self, *steps: Step) -> None:
+    def play(self, *steps: ScriptStep) -> None:
         """Start over with another script (none: plain answers); calls in flight keep their step."""
-        self._script = steps or (Step(),)
+        self._script = steps or (ScriptStep(),)
         self._position = 0
 
     async def open(self) -> None:
@@ -149,13 +151,13 @@ class Scripted:
                 counters.in_flight -= 1
         return reply
 
-    def _next_step(self) -> Step:
+    def _next_step(self) -> ScriptStep:
         last = len(self._script) - 1
         step = self._script[min(self._position, last)]
         self._position = 0 if self._does_cycle and self._position >= last else self._position + 1
         return step
 
-    async def _play_step(self, call: Call, step: Step) -> Reply:
+    async def _play_step(self, call: Call, step: ScriptStep) -> Reply:
         if self._pace.is_closed:
             raise ConnectFailed(f"backend {self._name} is closed")
         if step.unreachable:
@@ -238,7 +240,9 @@ class _Pace:
 class _Events:
     """The source of one stream: one event a read."""
 
-    def __init__(self, call: Call, step: Step, events: Iterator[bytes], *, pace: _Pace, counters: _Counters) -> None:
+    def __init__(
+        self, call: Call, step: ScriptStep, events: Iterator[bytes], *, pace: _Pace, counters: _Counters
+    ) -> None:
         self._call = call
         self._step = step
         self._events = events
@@ -287,7 +291,7 @@ class _Events:
             self._counters.in_flight -= 1
 
 
-def _error_reply(step: Step, status: int) -> Reply:
+def _error_reply(step: ScriptStep, status: int) -> Reply:
     headers: Headers = [(b"content-type", b"application/json")]
     if step.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(step.retry_after)))

@@ -55,7 +55,7 @@ class _CompletionRequest(_Asked):
     prompt: str | list[str | int] = ""
 
 
-class Question(msgspec.Struct, frozen=True):
+class CallSizes(msgspec.Struct, frozen=True):
     """The sizes of a call in tokens, and ids of the whole blocks of its prompt; each stands for all before its end."""
 
     blocks: Sequence[int]
@@ -66,7 +66,7 @@ class Question(msgspec.Struct, frozen=True):
     """The client's limit ends the answer, not the model."""
 
 
-def read_question(call: Call, *, output_tokens: int, block_tokens: int) -> Question:
+def read_question(call: Call, *, output_tokens: int, block_tokens: int) -> CallSizes:
     """What a call asks for; the answer has `output_tokens` unless the call says how long it is, or limits it.
 
     Raises: UnknownPath for an operation that is not simulated, InvalidRequest for a body that cannot be used.
@@ -90,7 +90,7 @@ def read_question(call: Call, *, output_tokens: int, block_tokens: int) -> Quest
         raise InvalidRequest("the simulated backend gives one answer a call, so n is 1", param="n")
     wanted = asked.output_tokens or output_tokens
     is_cut = limit is not None and limit < wanted
-    return Question(
+    return CallSizes(
         blocks=_block_ids(text, block_tokens),
         prompt_tokens=max(1, -(-len(text) // CHARACTERS_PER_TOKEN)),
         output_tokens=limit if limit is not None and is_cut else wanted,
@@ -99,12 +99,12 @@ def read_question(call: Call, *, output_tokens: int, block_tokens: int) -> Quest
     )
 
 
-class Answer:
+class SimulatedAnswer:
     """The form in which a call gets its tokens: events of a stream, or one whole body."""
 
     __slots__ = ("_head", "_is_chat", "_question")
 
-    def __init__(self, call: Call, question: Question, *, number: int, created: int) -> None:
+    def __init__(self, call: Call, question: CallSizes, *, number: int, created: int) -> None:
         """`number` makes the id, `created` is in Unix seconds."""
         self._is_chat = is_chat = call.operation is Operation.CHAT
         kind = ("chat.completion.chunk" if call.stream else "chat.completion") if is_chat else "text_completion"

@@ -9,18 +9,18 @@ import math
 from backends.clock import Clock
 from backends.errors import FirstTokenTimeout, TotalTimeout, UpstreamCut, UpstreamError
 from backends.protocol import Call
-from backends.simulation.replica import Replica, Work
+from backends.simulation.replica import ReplicaRequest, SimulatedReplica
 
 _TOLERANCE_S = 1e-9
 """How much too early a clock may wake: a sum of floating-point seconds is not exact."""
 
 
-class Flight:
+class QueuedCall:
     """One call at the replica, from when it gets in line."""
 
     __slots__ = ("_driver", "deadline", "error", "is_late_first", "limit_at", "waiter", "wanted", "work")
 
-    def __init__(self, driver: Driver, call: Call, work: Work) -> None:
+    def __init__(self, driver: ReplicaDriver, call: Call, work: ReplicaRequest) -> None:
         self._driver = driver
         self.work = work
         self.wanted = 0
@@ -60,19 +60,19 @@ class Flight:
         self._driver.leave(self)
 
 
-class Driver:
+class ReplicaDriver:
     """Wakes at the end of the replica's step, hands out what came of it, and ends what is late.
 
     `sees_every_step` tells waiting calls of every step and not only of first and last tokens. One timer runs while
     there is something to wait for.
     """
 
-    def __init__(self, replica: Replica, clock: Clock, *, sees_every_step: bool) -> None:
+    def __init__(self, replica: SimulatedReplica, clock: Clock, *, sees_every_step: bool) -> None:
         self._replica = replica
         self._clock = clock
         self._sees_every_step = sees_every_step
-        self._flights: dict[Work, Flight] = {}
-        self._limits: list[tuple[float, int, Flight]] = []
+        self._flights: dict[ReplicaRequest, QueuedCall] = {}
+        self._limits: list[tuple[float, int, QueuedCall]] = []
         self._num_limits = 0
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf
@@ -87,11 +87,11 @@ class Driver:
         """The clock's seconds."""
         return self._clock.now()
 
-    def num_output(self, work: Work) -> int:
+    def num_output(self, work: ReplicaRequest) -> int:
         """Tokens that have come out of it."""
         return self._replica.num_output(work)
 
-    def submit(self, flight: Flight) -> None:
+    def submit(self, flight: QueuedCall) -> None:
         """Take up a call."""
         self._flights[flight.work] = flight
         self._settle()
@@ -99,7 +99,7 @@ class Driver:
         self._note_limit(flight)
         self._plan()
 
-    def leave(self, flight: Flight) -> None:
+    def leave(self, flight: QueuedCall) -> None:
         """The call is over. Nothing where it was already."""
         if self._flights.pop(flight.work, None) is not None:
             self._settle()
@@ -132,7 +132,7 @@ class Driver:
             if is_live:
                 self._give_up(flight)
 
-    def _tell(self, flight: Flight) -> None:
+    def _tell(self, flight: QueuedCall) -> None:
         work = flight.work
         if work.finished_at is not None:
             del self._flights[work]
@@ -144,11 +144,11 @@ class Driver:
         if waiter is not None and not waiter.done() and self._replica.num_output(work) >= flight.wanted:
             waiter.set_result(None)
 
-    def _note_limit(self, flight: Flight) -> None:
+    def _note_limit(self, flight: QueuedCall) -> None:
         self._num_limits += 1
         heapq.heappush(self._limits, (flight.limit_at, self._num_limits, flight))
 
-    def _give_up(self, flight: Flight) -> None:
+    def _give_up(self, flight: QueuedCall) -> None:
         if flight.is_late_first:
             flight.fail(FirstTokenTimeout("the first token did not come in time"))
         else:

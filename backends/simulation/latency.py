@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
+class ReplicaStepTime:
     """One step = base + max(weights, linear + token x tokens) + attention + sequence x sequences, all in seconds.
 
     Attention is `prefill_attention_s` for each pair of a new token and a token before it, and `decode_context_s` for

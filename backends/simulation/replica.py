@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from backends.simulation.blocks import BlockCache, Lease
-from backends.simulation.latency import StepTime
+from backends.simulation.latency import ReplicaStepTime
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaModel:
     """What a replica is: its speed and its limits, in tokens where nothing else is said."""
 
-    step: StepTime = field(default_factory=StepTime)
+    step: ReplicaStepTime = field(default_factory=ReplicaStepTime)
     chunk_tokens: int = 2048
     """The most tokens of one step, prompts and decoding sequences together."""
     max_sequences: int = 256
@@ -32,7 +32,7 @@ class ReplicaModel:
     """The most decode steps that are jumped in one go; 0 for no limit."""
 
 
-class Work:
+class ReplicaRequest:
     """One request to a replica, and how far it is. Times are those that were handed in; None where it is not so far."""
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Work:
         self.lease: Lease | None = None
 
 
-class Replica:
+class SimulatedReplica:
     """A continuous-batching server of one model.
 
     A request's whole room, prompt and answer, is set aside when it is taken up, so nothing is ever preempted; while
@@ -77,14 +77,14 @@ class Replica:
         self._model = model
         self._step = model.step
         self.cache = BlockCache(model.kv_tokens, model.block_tokens, model.host_kv_tokens)
-        self._waiting: deque[Work] = deque()
-        self._prefilling: deque[Work] = deque()
-        self._decoding: list[tuple[int, int, Work]] = []
+        self._waiting: deque[ReplicaRequest] = deque()
+        self._prefilling: deque[ReplicaRequest] = deque()
+        self._decoding: list[tuple[int, int, ReplicaRequest]] = []
         self._num_decoding = 0
         self._num_joined = 0
         self._context = 0
         self._count = 0
-        self._chunks: list[tuple[Work, int]] = []
+        self._chunks: list[tuple[ReplicaRequest, int]] = []
         self._run_steps = 0
         self._run_start = 0.0
         self._run_flat_s = 0.0
@@ -103,11 +103,11 @@ class Replica:
         """Requests in the batch."""
         return len(self._prefilling) + self._num_decoding
 
-    def fits(self, work: Work) -> bool:
+    def fits(self, work: ReplicaRequest) -> bool:
         """Whether there could ever be room for it."""
         return work.prompt_tokens + work.output_tokens <= self.cache.capacity
 
-    def num_output(self, work: Work) -> int:
+    def num_output(self, work: ReplicaRequest) -> int:
         """Tokens that have come out of it, as of the last completed step."""
         if work.finished_at is not None:
             return work.output_tokens
@@ -115,7 +115,7 @@ class Replica:
             return 0
         return work.output_tokens - (work.finish_count - self._count)
 
-    def submit(self, work: Work, now: float) -> None:
+    def submit(self, work: ReplicaRequest, now: float) -> None:
         """Get in line. `fits` holds."""
         self._waiting.append(work)
         if self.step_ends_at == math.inf:
@@ -123,7 +123,7 @@ class Replica:
         elif len(self._waiting) == 1:
             self._shorten_run(now)
 
-    def cancel(self, work: Work, now: float) -> None:
+    def cancel(self, work: ReplicaRequest, now: float) -> None:
         """Take it out; what it computed stays cached. Nothing where it is over already."""
         if work.is_cancelled or work.finished_at is not None:
             return
@@ -139,12 +139,12 @@ class Replica:
             self.cache.release(work.lease)
         self._shorten_run(now)
 
-    def advance(self, now: float) -> list[Work]:
+    def advance(self, now: float) -> list[ReplicaRequest]:
         """Complete the steps that are over by then; returns those with a first or a last token, in order.
 
         At infinity everything is over. A request whose only token is its first is returned once.
         """
-        changed: list[Work] = []
+        changed: list[ReplicaRequest] = []
         while (end := self.step_ends_at) <= now and end < math.inf:
             self._complete(end, changed)
             self._begin(end)
@@ -174,12 +174,12 @@ class Replica:
         else:
             self.step_ends_at = math.inf
 
-    def _add_chunk(self, work: Work, budget: int, attention_s: float) -> tuple[int, float]:
+    def _add_chunk(self, work: ReplicaRequest, budget: int, attention_s: float) -> tuple[int, float]:
         size = min(budget, work.prompt_tokens - work.computed)
         self._chunks.append((work, size))
         return budget - size, attention_s + self._step.prefill_s(size, work.computed)
 
-    def _take_up(self, work: Work) -> bool:
+    def _take_up(self, work: ReplicaRequest) -> bool:
         if self.num_running >= self._model.max_sequences:
             return False
         lease = self.cache.acquire(work.blocks, work.prompt_tokens + work.output_tokens)
@@ -229,7 +229,7 @@ class Replica:
             self._run_steps = steps
             self.step_ends_at = self._run_start + self._run_s(steps)
 
-    def _complete(self, end: float, changed: list[Work]) -> None:
+    def _complete(self, end: float, changed: list[ReplicaRequest]) -> None:
         self._count += self._run_steps
         self._context += self._num_decoding * self._run_steps
         decoding = self._decoding
@@ -245,7 +245,7 @@ class Replica:
             if not work.is_cancelled:
                 self._computed(work, size, end, changed)
 
-    def _computed(self, work: Work, size: int, end: float, changed: list[Work]) -> None:
+    def _computed(self, work: ReplicaRequest, size: int, end: float, changed: list[ReplicaRequest]) -> None:
         lease = work.lease
         assert lease is not None, "it is in the batch"
         before, work.computed = work.computed, work.computed + size
@@ -266,7 +266,7 @@ class Replica:
         self._num_decoding += 1
         self._context += work.prompt_tokens + 1
 
-    def _finish(self, work: Work, end: float) -> None:
+    def _finish(self, work: ReplicaRequest, end: float) -> None:
         work.finished_at = end
         assert work.lease is not None, "it is in the batch"
         self.cache.release(work.lease)

@@ -17,10 +17,10 @@ from backends.facts_tap import FactsTap
 from backends.header_names import NO_HEADERS
 from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.registry import Kind
-from backends.simulation.answers import OPERATIONS, Answer, read_question
-from backends.simulation.driver import Driver, Flight
-from backends.simulation.latency import StepTime
-from backends.simulation.replica import Replica, ReplicaModel, Work
+from backends.simulation.answers import OPERATIONS, SimulatedAnswer, read_question
+from backends.simulation.driver import QueuedCall, ReplicaDriver
+from backends.simulation.latency import ReplicaStepTime
+from backends.simulation.replica import ReplicaModel, ReplicaRequest, SimulatedReplica
 from backends.stream import Stream
 
 
@@ -67,7 +67,7 @@ class SimulatedConfig(Config):
 
     def model(self) -> ReplicaModel:
         """The replica that is described."""
-        step = StepTime(
+        step = ReplicaStepTime(
             base_s=self.base_us * 1e-6,
             weights_s=self.weights_us * 1e-6,
             linear_s=self.linear_us * 1e-6,
@@ -104,7 +104,9 @@ class Simulated:
         self._capabilities = Capabilities(
             operations=OPERATIONS, max_context_tokens=config.kv_tokens, headers=NO_HEADERS
         )
-        self._driver = Driver(Replica(config.model()), clock, sees_every_step=config.tokens_per_event > 0)
+        self._driver = ReplicaDriver(
+            SimulatedReplica(config.model()), clock, sees_every_step=config.tokens_per_event > 0
+        )
         self._sent = 0
         self._failed = 0
 
@@ -138,19 +140,19 @@ class Simulated:
         self._sent += 1
         config = self._config
         question = read_question(call, output_tokens=config.output_tokens, block_tokens=config.block_tokens)
-        work = Work(question.prompt_tokens, question.output_tokens, question.blocks, question.cached_tokens)
+        work = ReplicaRequest(question.prompt_tokens, question.output_tokens, question.blocks, question.cached_tokens)
         room = config.kv_tokens
         if work.prompt_tokens + work.output_tokens > room:
             asked = f"{work.prompt_tokens} tokens and {work.output_tokens} to answer"
             raise ContextLengthExceeded(f"this model's maximum context length is {room} tokens, not {asked}")
-        answer = Answer(call, question, number=self._sent, created=int(self._clock.wall()))
+        answer = SimulatedAnswer(call, question, number=self._sent, created=int(self._clock.wall()))
         call.facts.sent_at = self._clock.now()
         if config.overhead_us:
             await self._clock.sleep(config.overhead_us * 1e-6)
         if self._driver.is_closed:
             self._failed += 1
             raise ConnectFailed(f"backend {self._name} is closed")
-        flight = Flight(self._driver, call, work)
+        flight = QueuedCall(self._driver, call, work)
         try:
             if call.stream:
                 return await self._stream(call, flight, answer)
@@ -165,7 +167,7 @@ class Simulated:
         call.facts.usage = answer.usage(work.cached_tokens)
         return Reply(200, [(b"content-type", b"application/json")], body=answer.body(work.cached_tokens))
 
-    async def _stream(self, call: Call, flight: Flight, answer: Answer) -> Reply:
+    async def _stream(self, call: Call, flight: QueuedCall, answer: SimulatedAnswer) -> Reply:
         events = _Events(flight, answer, self._config.tokens_per_event, self._count_failure)
         try:
             first = await events.first()
@@ -184,7 +186,9 @@ class Simulated:
 class _Events:
     """The source of one stream: each read waits for the next event's tokens, and takes what else is there by then."""
 
-    def __init__(self, flight: Flight, answer: Answer, tokens_per_event: int, failed: Callable[[], None]) -> None:
+    def __init__(
+        self, flight: QueuedCall, answer: SimulatedAnswer, tokens_per_event: int, failed: Callable[[], None]
+    ) -> None:
         self._flight = flight
         self._answer = answer
         self._tokens_per_event = tokens_per_event or flight.work.output_tokens

@@ -34,7 +34,7 @@ from gateway.http.connection import ClientConnection, connection_of
 from gateway.http.cors import cors_headers
 from gateway.http.decode import decode_body, decode_json, is_model_name
 from gateway.http.incoming import Incoming, ascii_text, read_body
-from gateway.http.multipart import Form, is_form, read_form
+from gateway.http.multipart import MultipartForm, is_form, read_form
 from gateway.http.relay import send_error, send_error_event, send_stream
 from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime, Stack
@@ -60,7 +60,7 @@ class Asked(NamedTuple):
     user: str = ""
     is_read: bool = True
     """Whether nothing in the body may name an object unseen."""
-    form: Form | None = None
+    form: MultipartForm | None = None
     """What was found in it, where it is one."""
 
 
@@ -340,7 +340,7 @@ async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
     return Asked(body, model, body.get("stream") is True)
 
 
-def _model_at(form: Form | None) -> tuple[int, int] | None:
+def _model_at(form: MultipartForm | None) -> tuple[int, int] | None:
     """Where a form names the model."""
     return (form.model.begin, form.model.end) if form is not None and form.model is not None else None
 

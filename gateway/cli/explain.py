@@ -18,7 +18,7 @@ from policies.cache.semantic.settings import SemanticPolicy
 from policies.forecast import as_call, reasons, retries, rule
 from policies.matching.conditions import below_root
 from policies.matching.globs import allows
-from policies.matching.match import RouteMatcher, Verdict
+from policies.matching.match import RouteMatcher, RouteVerdict
 from policies.policy_file.load import LoadedPolicy
 from policies.policy_file.units import format_size
 from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy
@@ -235,7 +235,7 @@ def _field(header: str) -> tuple[bytes, bytes]:
     return name.strip().lower().encode(), value.strip().encode()
 
 
-def _chosen(policy: Policy, asked: Request, verdicts: Sequence[Verdict]) -> RoutePolicy | None:
+def _chosen(policy: Policy, asked: Request, verdicts: Sequence[RouteVerdict]) -> RoutePolicy | None:
     if asked.model and not _may_ask(policy, asked):
         return None
     name = next((verdict.route for verdict in verdicts if verdict.is_chosen), None)
@@ -247,7 +247,7 @@ def _may_ask(policy: Policy, asked: Request) -> bool:
 
 
 def _as_data(
-    asked: Request, route: RoutePolicy | None, stages: Sequence[Stage], verdicts: Sequence[Verdict]
+    asked: Request, route: RoutePolicy | None, stages: Sequence[Stage], verdicts: Sequence[RouteVerdict]
 ) -> dict[str, Any]:
     return {
         "request": {"path": asked.path, "model": asked.model, "key": asked.key, "tenant": asked.tenant},
@@ -268,7 +268,7 @@ def _as_text(
     asked: Request,
     route: RoutePolicy | None,
     stages: Sequence[Stage],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[RouteVerdict],
     loaded: LoadedPolicy,
 ) -> str:
     caller = f"key {asked.key}, tenant {asked.tenant}" if asked.key else "no key"
@@ -299,7 +299,7 @@ def _tree(stages: Sequence[Stage]) -> list[str]:
     return [f"  {label:<{width}}  {stage.detail}" for label, stage in zip(labels, stages, strict=True)]
 
 
-def _reason(verdict: Verdict) -> str:
+def _reason(verdict: RouteVerdict) -> str:
     if verdict.is_chosen:
         return "its conditions hold"
     if verdict.holds:

@@ -18,7 +18,7 @@ UPSTREAM_KEY = "UPSTREAM_KEY"
 _ENGINE_NEEDS = ("torch", "numpy", "safetensors", "tokenizers", "jinja2")
 
 
-class Origin(NamedTuple):
+class PolicyOrigin(NamedTuple):
     """What is served without a file; both None: whatever there is to try."""
 
     upstream: str | None = None
@@ -35,7 +35,7 @@ def has_embedded_models() -> bool:
 
 
 @contextmanager
-def ready_made_policy(origin: Origin, *, has_key: bool) -> Iterator[Path]:
+def ready_made_policy(origin: PolicyOrigin, *, has_key: bool) -> Iterator[Path]:
     """A policy file for that; gone afterwards. `has_key`: the environment has the upstream's key."""
     if origin.upstream is None and origin.model is None:
         name = "embedded.yaml" if has_embedded_models() else "scripted.yaml"

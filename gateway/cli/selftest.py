@@ -19,11 +19,11 @@ import click
 from gateway.cli.loading import read_policy, read_policy_or_exit
 from gateway.cli.parameters import KeyReference, gateway_address
 from gateway.selftest import report
-from gateway.selftest.bench import Bench, Target
+from gateway.selftest.bench import Bench, GatewayTarget
 from gateway.selftest.catalogue import CHECKS
 from gateway.selftest.check import Check
 from gateway.selftest.client import Address
-from gateway.selftest.conduct import Result, Tell, conduct, conduct_outside
+from gateway.selftest.conduct import CheckResult, Tell, conduct, conduct_outside
 from gateway.selftest.run import DidNotStart
 from gateway.selftest.subject import CannotTry, copy_of
 
@@ -79,7 +79,7 @@ def selftest(
     with _progress(is_shown=sys.stderr.isatty()) as tell:
         if url is not None:
             subject, notes = url, list[str]()
-            target = Target(_address(url), model, key or "", is_quick=quick)
+            target = GatewayTarget(_address(url), model, key or "", is_quick=quick)
             results = asyncio.run(conduct_outside(checks, target, tell))
         else:
             subject, notes, results = _try_policy(policy, checks, tell, is_quick=quick)
@@ -96,7 +96,7 @@ def selftest(
 
 def _try_policy(
     policy: Path | None, checks: Sequence[Check], tell: Tell, *, is_quick: bool
-) -> tuple[str, list[str], list[Result]]:
+) -> tuple[str, list[str], list[CheckResult]]:
     """What is tried, what is not as in the original, and what became of it."""
     with tempfile.TemporaryDirectory(prefix="slipstream-selftest-", ignore_cleanup_errors=True) as name:
         if policy is not None:
@@ -113,7 +113,7 @@ def _try_policy(
         except CannotTry as error:
             raise click.ClickException(str(error)) from error
 
-        async def run() -> list[Result]:
+        async def run() -> list[CheckResult]:
             async with AsyncExitStack() as stack:
                 benches = [
                     await stack.enter_async_context(Bench(subject, folder, is_quick=is_quick))

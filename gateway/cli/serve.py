@@ -25,7 +25,7 @@ from gateway.cli.greeting import (
     some_model,
     unknown_variables,
 )
-from gateway.cli.ready_made import UPSTREAM_KEY, Origin, has_embedded_models, model_name, ready_made_policy
+from gateway.cli.ready_made import UPSTREAM_KEY, PolicyOrigin, has_embedded_models, model_name, ready_made_policy
 from gateway.process.factory import application_of, load
 from gateway.settings import LOOPBACK_HOSTS, Settings, environment
 from policies.policy_file.load import LoadedPolicy
@@ -79,8 +79,8 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
       slipstream serve policy.yaml --host 0.0.0.0 --workers 2
     """
     settings = _settings({"policy": file, **{name: options[name] for name in ("host", "port", "workers")}})
-    origin = Origin(upstream, _model_settings(options))
-    if settings.policy is not None and origin != Origin():
+    origin = PolicyOrigin(upstream, _model_settings(options))
+    if settings.policy is not None and origin != PolicyOrigin():
         option = "--upstream" if upstream is not None else "--model"
         raise click.UsageError(f"give a policy FILE (or SLIPSTREAM_POLICY) or {option}, not both")
     if upstream is not None and origin.model is not None:
@@ -102,7 +102,7 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
                 raise click.ClickException(_open_door(settings, source))
             _run(settings, loaded, partial(application_of, settings, registry, files, loaded), source, upstream)
         except ConfigurationError as error:
-            if origin != Origin():
+            if origin != PolicyOrigin():
                 _blame_option(error)
             raise click.ClickException(error.message) from error
 
@@ -115,7 +115,7 @@ def _model_settings(options: dict[str, Any]) -> dict[str, str] | None:
     return given or None
 
 
-def _source(policy: Path | None, origin: Origin) -> str:
+def _source(policy: Path | None, origin: PolicyOrigin) -> str:
     """Where the policy comes from, in a word."""
     if policy is not None:
         return policy.name

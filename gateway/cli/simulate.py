@@ -15,7 +15,7 @@ from gateway.cli.models.folder import json_option, progress_bar, table
 
 if TYPE_CHECKING:
     from gateway.simulate.fleet import AdmissionChoice
-    from gateway.simulate.study import Result
+    from gateway.simulate.study import StudyResult
     from policies.pool.balance.settings import Balance
 
 _MAX_CLIENTS_SHOWN = 8
@@ -122,7 +122,7 @@ def _results(
     model: str,
     price: float | None,
     seed: int,
-) -> list[Result]:
+) -> list[StudyResult]:
     """Every policy on every fleet.
 
     Raises: ConfigurationError.
@@ -130,7 +130,7 @@ def _results(
     from gateway.simulate.fit import fit
     from gateway.simulate.fleet import BALANCES, parse_fleets
     from gateway.simulate.slo import parse_slo
-    from gateway.simulate.study import Asked, check, log_of, simulate
+    from gateway.simulate.study import StudyOptions, check, log_of, simulate
     from gateway.simulate.traces import read_trace
 
     if balance is not None and balance not in BALANCES:
@@ -144,7 +144,7 @@ def _results(
     fleets = [None] if fleet is None else parse_fleets(fleet)
     if len(fleets) > 1 and load is not None:
         raise click.UsageError("a load is another rate for each fleet of a range; give --rate instead")
-    asked = Asked(
+    asked = StudyOptions(
         parse_slo(slo) if slo else None,
         seed=seed,
         load=load,
@@ -169,14 +169,14 @@ def _results(
     return results
 
 
-def _fields(results: list[Result]) -> dict[str, Any]:
+def _fields(results: list[StudyResult]) -> dict[str, Any]:
     """One simulation is one flat object; several are a list, with the smallest fleets of each policy's curve."""
     if len(results) == 1:
         return _run_fields(results[0])
     return {"runs": [_run_fields(result) for result in results], "smallest_fleets": _smallest(results)}
 
 
-def _run_fields(result: Result) -> dict[str, Any]:
+def _run_fields(result: StudyResult) -> dict[str, Any]:
     """Of one simulation; with `fitted` and `replay` where something was."""
     from gateway.simulate.report import as_fields
 
@@ -191,7 +191,7 @@ def _run_fields(result: Result) -> dict[str, Any]:
     return fields
 
 
-def _smallest(results: list[Result]) -> dict[str, dict[str, int | None]]:
+def _smallest(results: list[StudyResult]) -> dict[str, dict[str, int | None]]:
     """By policy, where there is a curve."""
     from gateway.simulate.study import smallest_fleets
 
@@ -201,7 +201,7 @@ def _smallest(results: list[Result]) -> dict[str, dict[str, int | None]]:
     return {policy: smallest_fleets(reports) for policy, reports in by_policy.items() if len(reports) > 1}
 
 
-def _text(results: list[Result]) -> str:
+def _text(results: list[StudyResult]) -> str:
     from gateway.simulate.replayed import compared_rows
     from gateway.simulate.report import columns, written
 

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from backends.errors import error_body
 from backends.protocol import Headers
 from gateway.http.corked import CorkedTransport
-from gateway.http.crowd import Crowd
+from gateway.http.crowd import ConnectionCount
 from gateway.http.upgrade import asks_for_websocket, head_without_upgrade
 
 _STATE_KEY = "slipstream.connection"
@@ -45,7 +45,7 @@ class ClientConnection(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        crowd: Crowd,
+        crowd: ConnectionCount,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.crowd = crowd

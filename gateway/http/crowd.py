@@ -8,7 +8,7 @@ _MAX_KEPT_AHEAD = 256
 _MAX_KEPT_IN_A_CROWD = 32
 
 
-class Crowd:
+class ConnectionCount:
     """One per process; connections count themselves."""
 
     def __init__(self, max_connections: int) -> None:

@@ -28,7 +28,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: _Flag = None
 
 
-class Message(msgspec.Struct):
+class CheckedMessage(msgspec.Struct):
     """One message of a chat."""
 
     role: str
@@ -59,16 +59,16 @@ class GenerationFields(Fields):
     stop: str | list[Any] | None = None
 
 
-class CompletionFields(GenerationFields):
+class CheckedCompletion(GenerationFields):
     """A completion's body."""
 
     prompt: str | list[Any] | None = None
 
 
-class ChatFields(GenerationFields, kw_only=True):
+class CheckedChat(GenerationFields, kw_only=True):
     """A chat completion's body."""
 
-    messages: list[Message]
+    messages: list[CheckedMessage]
     max_completion_tokens: _Number = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -76,7 +76,7 @@ class ChatFields(GenerationFields, kw_only=True):
     parallel_tool_calls: _Flag = None
 
 
-class EmbeddingFields(Fields, kw_only=True):
+class CheckedEmbedding(Fields, kw_only=True):
     """An embedding's body."""
 
     input: str | list[Any]
@@ -96,9 +96,9 @@ class ResponsesFields(Fields, kw_only=True):
 
 
 _FIELDS: dict[Operation, type[Fields]] = {
-    Operation.CHAT: ChatFields,
-    Operation.COMPLETION: CompletionFields,
-    Operation.EMBEDDING: EmbeddingFields,
+    Operation.CHAT: CheckedChat,
+    Operation.COMPLETION: CheckedCompletion,
+    Operation.EMBEDDING: CheckedEmbedding,
     Operation.RESPONSES: ResponsesFields,
 }
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
@@ -136,7 +136,7 @@ def decode_body(raw: bytes, operation: Operation) -> tuple[dict[str, Any], Field
     model = fields.model
     if "model" in body and not is_model_name(model):
         raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
-    if isinstance(fields, ChatFields) and not fields.messages:
+    if isinstance(fields, CheckedChat) and not fields.messages:
         raise InvalidRequest("messages is empty; give at least one message", param="messages")
     if _has_infinity(body):
         raise InvalidRequest("a number in the body is out of range")

@@ -43,7 +43,7 @@ class FormModel(msgspec.Struct, frozen=True):
     end: int
 
 
-class Form(msgspec.Struct, frozen=True):
+class MultipartForm(msgspec.Struct, frozen=True):
     """What was found in one."""
 
     model: FormModel | None
@@ -58,7 +58,7 @@ def is_form(content_type: bytes) -> bool:
     return content_type.lstrip()[:19].lower() == b"multipart/form-data"
 
 
-async def read_form(raw: bytes, content_type: bytes) -> Form:
+async def read_form(raw: bytes, content_type: bytes) -> MultipartForm:
     """What the form says.
 
     Raises: InvalidRequest for a form that cannot be read in one way only, with two models, or a model that is no name.
@@ -77,7 +77,7 @@ async def read_form(raw: bytes, content_type: bytes) -> Form:
         if raw[after : after + 2] == b"--":
             if raw[after + 2 :] not in (b"", b"\r\n"):
                 raise _refused("something stands behind its end")
-            return Form(found, tuple(named), file if is_batch else None)
+            return MultipartForm(found, tuple(named), file if is_batch else None)
         if raw[after : after + 2] != b"\r\n":
             raise _refused("its boundary stands within a line")
         next_at = await _find(raw, delimiter, after)

@@ -21,7 +21,7 @@ from gateway.metrics.pool import PoolMetrics
 from gateway.metrics.routing import RoutingMetrics
 from gateway.metrics.scaling import ScalingMetrics
 from gateway.metrics.semantic import SemanticMetrics
-from gateway.metrics.tallied_histogram import TalliedHistogram, Tally
+from gateway.metrics.tallied_histogram import HistogramTally, TalliedHistogram
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
@@ -117,9 +117,9 @@ class RouteMetrics:
     def __init__(self, metrics: Metrics, route: str, operation: Operation, model: str) -> None:
         self._metrics = metrics
         self._labels = labels = (route, operation.value, model)
-        self._duration = Tally(metrics.duration, labels, SECONDS_BUCKETS)
-        self._first_token = Tally(metrics.first_token, labels, SECONDS_BUCKETS)
-        self._overhead = Tally(metrics.overhead, (route,), OVERHEAD_BUCKETS)
+        self._duration = HistogramTally(metrics.duration, labels, SECONDS_BUCKETS)
+        self._first_token = HistogramTally(metrics.first_token, labels, SECONDS_BUCKETS)
+        self._overhead = HistogramTally(metrics.overhead, (route,), OVERHEAD_BUCKETS)
         self._statuses: dict[int, int] = {}
         self._used = [0, 0, 0]
         self._saved = [0, 0, 0]

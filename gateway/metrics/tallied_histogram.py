@@ -22,7 +22,7 @@ class TalliedHistogram(Histogram):
         self._sum.inc(total)
 
 
-class Tally:
+class HistogramTally:
     """Observations that no histogram has been told of yet."""
 
     __slots__ = ("_bounds", "_histogram", "_labels", "_numbers", "_total")

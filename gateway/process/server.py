@@ -22,7 +22,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from backends.errors import ConfigurationError
 from gateway.app import Application
 from gateway.http.connection import ClientConnection
-from gateway.http.crowd import Crowd
+from gateway.http.crowd import ConnectionCount
 from gateway.process.aside import TURN_S
 from gateway.process.factory import create_application
 from gateway.process.processors import available_processors, threads_for
@@ -259,7 +259,7 @@ def _config(settings: Settings, create: Callable[[], Application]) -> uvicorn.Co
         factory=True,
         host=settings.host,
         port=settings.port,
-        http=partial(ClientConnection, crowd=Crowd(settings.max_connections)),  # type: ignore[arg-type]  # it is called
+        http=partial(ClientConnection, crowd=ConnectionCount(settings.max_connections)),  # type: ignore[arg-type]  # it is called
         ws="none",
         lifespan="on",
         interface="asgi3",

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from gateway.selftest.client import Address, Answer, Fields
+from gateway.selftest.client import Address, Fields, ReceivedAnswer
 from gateway.selftest.run import CHAT, Child, Policy, ask, child_gateway
 from gateway.selftest.subject import Key, Subject, Way
 from gateway.selftest.upstream import LyingUpstream
@@ -127,7 +127,7 @@ class Bench:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GatewayTarget:
     """A gateway as somebody from outside sees it. `child` is None where it is not one of ours."""
 
     address: Address
@@ -137,19 +137,21 @@ class Target:
     child: Child | None = None
     is_quick: bool = True
 
-    async def ask(self, path: str, body: object = None, *, headers: Fields = (), timeout_s: float = 30.0) -> Answer:
+    async def ask(
+        self, path: str, body: object = None, *, headers: Fields = (), timeout_s: float = 30.0
+    ) -> ReceivedAnswer:
         """One request with its key. Raises: OSError, TimeoutError."""
         fields = (*self.headers, *headers)
         return await ask(self.address, path, body, key=self.key, headers=fields, timeout_s=timeout_s)
 
-    async def chat(self, text: str, *, stream: bool = False, **more: object) -> Answer:
+    async def chat(self, text: str, *, stream: bool = False, **more: object) -> ReceivedAnswer:
         """One chat. Raises: OSError, TimeoutError."""
         return await self.ask(CHAT, chat(text, self.model, stream=stream, **more))
 
 
-def target_of(child: Child, way: Way, *, is_quick: bool) -> Target:
+def target_of(child: Child, way: Way, *, is_quick: bool) -> GatewayTarget:
     """A gateway of ours, seen from outside."""
-    return Target(child.address, way.model, way.secret, way.headers, child, is_quick)
+    return GatewayTarget(child.address, way.model, way.secret, way.headers, child, is_quick)
 
 
 def chat(text: str, model: str, *, stream: bool = False, **more: object) -> dict[str, object]:
@@ -167,7 +169,7 @@ async def ask_way(
     headers: Fields = (),
     timeout_s: float = 40.0,
     **more: object,
-) -> Answer:
+) -> ReceivedAnswer:
     """One chat that takes that route. Raises: OSError, TimeoutError."""
     secret = key.secret if key is not None else way.secret
     body = chat(text, way.model, stream=stream, **more)

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.selftest.bench import Bench, Target
-from gateway.selftest.verdict import Outcome
+from gateway.selftest.bench import Bench, GatewayTarget
+from gateway.selftest.verdict import CheckOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Check:
     id: str
     fault: str
     """What is wrong and what must happen, in at most 48 characters."""
-    run: Callable[[Bench], Awaitable[Outcome]]
-    outside: Callable[[Target], Awaitable[Outcome]] | None = None
+    run: Callable[[Bench], Awaitable[CheckOutcome]]
+    outside: Callable[[GatewayTarget], Awaitable[CheckOutcome]] | None = None
     """The same for a running gateway, where nothing but requests is needed."""
     is_timed: bool = False
     """Whether its verdict rests on how long things take: nothing else is tried beside it then."""

@@ -29,7 +29,7 @@ class Address:
 
 
 @dataclass(slots=True)
-class Answer:
+class ReceivedAnswer:
     """What came back. `is_whole`: its end was the one that its framing announced, not the connection's."""
 
     status: int = 0
@@ -113,7 +113,7 @@ class Client(asyncio.Protocol):
     """One connection, one exchange at a time. Also llhttp's callback object."""
 
     def __init__(self) -> None:
-        self.current = Answer()
+        self.current = ReceivedAnswer()
         self.is_closed = False
         self.on_bytes: Callable[[bytes], None] | None = None
         """Called with each piece of a body as it arrives."""
@@ -141,10 +141,10 @@ class Client(asyncio.Protocol):
         self._sent_s = time.monotonic()
         self.transport.write(data)
 
-    async def answer(self, timeout_s: float = 30.0) -> Answer:
+    async def answer(self, timeout_s: float = 30.0) -> ReceivedAnswer:
         """The answer once it has ended, in whichever way. Raises: TimeoutError."""
         await self.wait(lambda: self.current.is_whole, timeout_s)
-        answer, self.current = self.current, Answer()
+        answer, self.current = self.current, ReceivedAnswer()
         answer.total_s = time.monotonic() - self._sent_s
         if not self.is_closed:
             self._parser = httptools.HttpResponseParser(self)

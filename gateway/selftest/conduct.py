@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gateway.selftest.bench import Bench, Target
+from gateway.selftest.bench import Bench, GatewayTarget
 from gateway.selftest.check import Check
-from gateway.selftest.verdict import Outcome, failed, skipped
+from gateway.selftest.verdict import CheckOutcome, failed, skipped
 
 Tell = Callable[[int, int, str], None]
 """Hears how many of how many checks are done, and the fault that is next."""
@@ -19,20 +19,20 @@ _LIMIT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """What became of one check, and how long it took."""
 
     check: Check
-    outcome: Outcome
+    outcome: CheckOutcome
     took_s: float
 
 
-async def conduct(checks: Sequence[Check], benches: Sequence[Bench], tell: Tell) -> list[Result]:
+async def conduct(checks: Sequence[Check], benches: Sequence[Bench], tell: Tell) -> list[CheckResult]:
     """Try these against the copied policy: as many at once as there are benches, then those that are timed, one by one.
 
     The benches have been entered. Results come in the order of `checks`.
     """
-    results: dict[str, Result] = {}
+    results: dict[str, CheckResult] = {}
 
     async def take(waiting: Iterator[Check], bench: Bench) -> None:
         limit_s = _QUICK_LIMIT_S if bench.is_quick else _LIMIT_S
@@ -50,14 +50,14 @@ async def conduct(checks: Sequence[Check], benches: Sequence[Bench], tell: Tell)
     return [results[check.id] for check in checks]
 
 
-async def conduct_outside(checks: Sequence[Check], target: Target, tell: Tell) -> list[Result]:
+async def conduct_outside(checks: Sequence[Check], target: GatewayTarget, tell: Tell) -> list[CheckResult]:
     """Try those that can be tried from outside against a running gateway; the others are skipped."""
     results = []
     for number, check in enumerate(checks):
         tell(number, len(checks), check.fault)
         if check.outside is None:
             outcome = skipped("needs upstreams of ours: give the gateway's policy file instead of --url")
-            results.append(Result(check, outcome, 0.0))
+            results.append(CheckResult(check, outcome, 0.0))
         else:
             limit_s = _QUICK_LIMIT_S if target.is_quick else _LIMIT_S
             results.append(await _result(check, check.outside(target), limit_s))
@@ -65,7 +65,7 @@ async def conduct_outside(checks: Sequence[Check], target: Target, tell: Tell) -
     return results
 
 
-async def _result(check: Check, running: Awaitable[Outcome], limit_s: float) -> Result:
+async def _result(check: Check, running: Awaitable[CheckOutcome], limit_s: float) -> CheckResult:
     began = time.monotonic()
     try:
         async with asyncio.timeout(limit_s):
@@ -75,4 +75,4 @@ async def _result(check: Check, running: Awaitable[Outcome], limit_s: float) -> 
     except Exception as error:  # a named border: what a lying gateway makes of a check must not end the others
         said = f"{type(error).__name__}: {error}".strip()[:300]
         outcome = failed("broke off", f"the gateway did what the check did not expect: {said}")
-    return Result(check, outcome, time.monotonic() - began)
+    return CheckResult(check, outcome, time.monotonic() - began)

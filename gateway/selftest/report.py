@@ -7,15 +7,15 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
-from gateway.selftest.conduct import Result
-from gateway.selftest.verdict import Verdict
+from gateway.selftest.conduct import CheckResult
+from gateway.selftest.verdict import CheckVerdict
 
 _WIDTH = 100
 _ID, _FAULT, _VERDICT = 3, 48, 7
 _INDENT = " " * (_ID + 2)
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[CheckResult]) -> str:
     """A line for each check; what is not a plain pass has its reason and its remedy below."""
     lines = [f"{'id':<{_ID}} {'fault':<{_FAULT}} {'verdict':<{_VERDICT}} measured", "-" * _WIDTH]
     for result in results:
@@ -23,19 +23,19 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def summary(results: Sequence[Result], took_s: float) -> str:
+def summary(results: Sequence[CheckResult], took_s: float) -> str:
     """How many of each verdict, and how long the run took, in a line."""
     found = Counter(result.outcome.verdict for result in results)
-    counts = ", ".join(f"{found[verdict]} {verdict.value}" for verdict in Verdict if found[verdict])
+    counts = ", ".join(f"{found[verdict]} {verdict.value}" for verdict in CheckVerdict if found[verdict])
     return f"{counts}; {took_s:.0f} s"
 
 
-def has_failed(results: Sequence[Result]) -> bool:
+def has_failed(results: Sequence[CheckResult]) -> bool:
     """Whether anything failed."""
-    return any(result.outcome.verdict is Verdict.FAIL for result in results)
+    return any(result.outcome.verdict is CheckVerdict.FAIL for result in results)
 
 
-def as_json(results: Sequence[Result], *, subject: str, version: str, is_quick: bool, notes: Sequence[str]) -> str:
+def as_json(results: Sequence[CheckResult], *, subject: str, version: str, is_quick: bool, notes: Sequence[str]) -> str:
     """The whole of it for programs."""
     found = Counter(result.outcome.verdict for result in results)
     document = {
@@ -43,7 +43,7 @@ def as_json(results: Sequence[Result], *, subject: str, version: str, is_quick: 
         "subject": subject,
         "quick": is_quick,
         "notes": list(notes),
-        "counts": {verdict.value: found[verdict] for verdict in Verdict},
+        "counts": {verdict.value: found[verdict] for verdict in CheckVerdict},
         "checks": [
             {
                 "id": result.check.id,
@@ -60,7 +60,7 @@ def as_json(results: Sequence[Result], *, subject: str, version: str, is_quick: 
     return json.dumps(document, indent=2)
 
 
-def _row(result: Result) -> list[str]:
+def _row(result: CheckResult) -> list[str]:
     check, outcome = result.check, result.outcome
     head = f"{check.id:<{_ID}} {check.fault:<{_FAULT}} {outcome.verdict.value:<{_VERDICT}} "
     measured = textwrap.wrap(outcome.measured, _WIDTH - len(head)) or [""]

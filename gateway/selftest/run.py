@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from gateway.selftest.client import Address, Answer, Client, Fields, request_bytes
+from gateway.selftest.client import Address, Client, Fields, ReceivedAnswer, request_bytes
 from gateway.settings import environment
 
 CHAT = "/v1/chat/completions"
@@ -83,7 +83,7 @@ class Child:
 
     async def ask(
         self, path: str, body: object = None, *, key: str = "", headers: Fields = (), timeout_s: float = 30.0
-    ) -> Answer:
+    ) -> ReceivedAnswer:
         """One request on a connection of its own; without a body a GET. Raises: OSError, TimeoutError."""
         return await ask(self.address, path, body, key=key, headers=headers, timeout_s=timeout_s)
 
@@ -170,7 +170,7 @@ async def child_gateway(
 
 async def ask(
     address: Address, path: str, body: object = None, *, key: str = "", headers: Fields = (), timeout_s: float = 30.0
-) -> Answer:
+) -> ReceivedAnswer:
     """One request on a connection of its own; without a body a GET. Raises: OSError, TimeoutError."""
     raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     fields = [*headers, *((("authorization", f"Bearer {key}"),) if key else ())]

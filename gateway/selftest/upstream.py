@@ -60,7 +60,7 @@ HONEST = Lie()
 
 
 @dataclass(slots=True)
-class Asked:
+class ReceivedRequest:
     """One request as it came, and how it went on. Times are those of `time.monotonic`."""
 
     method: str
@@ -93,9 +93,9 @@ class LyingUpstream:
 
     def __init__(self) -> None:
         self.usual = HONEST
-        self.plan: Callable[[Asked], Lie | None] | None = None
+        self.plan: Callable[[ReceivedRequest], Lie | None] | None = None
         """Asked first; None leaves a request to the queue and to `usual`."""
-        self.asked: deque[Asked] = deque(maxlen=_MAX_REMEMBERED)
+        self.asked: deque[ReceivedRequest] = deque(maxlen=_MAX_REMEMBERED)
         self.num_asked = 0
         self.num_connections = 0
         self.num_in_flight = 0
@@ -123,7 +123,7 @@ class LyingUpstream:
         self.asked.clear()
         self.num_asked = self.most_in_flight = 0
 
-    async def wait_asked(self, count: int, timeout_s: float = 10.0) -> Asked:
+    async def wait_asked(self, count: int, timeout_s: float = 10.0) -> ReceivedRequest:
         """The last request once there have been `count`. Raises: TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while self.num_asked < count:
@@ -160,7 +160,7 @@ class LyingUpstream:
         self.num_connections += 1
         return _Connection(self._connections, self._begin)
 
-    def _begin(self, asked: Asked, connection: _Connection) -> None:
+    def _begin(self, asked: ReceivedRequest, connection: _Connection) -> None:
         self.asked.append(asked)
         self.num_asked += 1
         self.num_in_flight += 1
@@ -174,7 +174,7 @@ class LyingUpstream:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, lie: Lie, asked: Asked, connection: _Connection) -> None:
+    async def _answer(self, lie: Lie, asked: ReceivedRequest, connection: _Connection) -> None:
         try:
             with suppress(ConnectionError):
                 await _tell(lie, asked, connection)
@@ -182,7 +182,7 @@ class LyingUpstream:
             self.num_in_flight -= 1
 
 
-async def _tell(lie: Lie, asked: Asked, connection: _Connection) -> None:
+async def _tell(lie: Lie, asked: ReceivedRequest, connection: _Connection) -> None:
     await asyncio.sleep(lie.delay_s)
     if lie.raw is not None:
         await connection.write(lie.raw)
@@ -216,7 +216,7 @@ async def _tell(lie: Lie, asked: Asked, connection: _Connection) -> None:
         connection.close()
 
 
-def _body(lie: Lie, asked: Asked) -> tuple[tuple[bytes, ...], str]:
+def _body(lie: Lie, asked: ReceivedRequest) -> tuple[tuple[bytes, ...], str]:
     if lie.pieces is not None:
         is_stream = any(piece.startswith((b"data:", b"event:", b":")) for piece in lie.pieces[:1])
         return lie.pieces, lie.content_type or ("text/event-stream" if is_stream else "application/json")
@@ -247,13 +247,13 @@ def _head(lie: Lie, pieces: tuple[bytes, ...], content_type: str, framing: Frami
 class _Connection(asyncio.Protocol):
     """One connection of the gateway; its requests come one after the other."""
 
-    def __init__(self, others: set[_Connection], begin: Callable[[Asked, _Connection], None]) -> None:
+    def __init__(self, others: set[_Connection], begin: Callable[[ReceivedRequest, _Connection], None]) -> None:
         self.closed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._others = others
         self._begin = begin
         self._received = bytearray()
-        self._current: Asked | None = None
+        self._current: ReceivedRequest | None = None
         self._may_write = asyncio.Event()
         self._may_write.set()
 
@@ -328,7 +328,7 @@ class _Connection(asyncio.Protocol):
             body, left = b"", rest
         self._received = bytearray(left)
         method, _, target = first.partition(" ")
-        self._current = Asked(method, target.rpartition(" ")[0], fields, body, time.monotonic())
+        self._current = ReceivedRequest(method, target.rpartition(" ")[0], fields, body, time.monotonic())
         self._begin(self._current, self)
 
 

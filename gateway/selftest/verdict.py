@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Verdict(Enum):
+class CheckVerdict(Enum):
     """Only `FAIL` makes the command fail."""
 
     PASS = "pass"
@@ -22,35 +22,35 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """Of one check. `measured` is a figure as text, `remedy` what an operator can do."""
 
-    verdict: Verdict
+    verdict: CheckVerdict
     measured: str = ""
     reason: str = ""
     remedy: str = ""
 
 
-def passed(measured: str, reason: str = "") -> Outcome:
+def passed(measured: str, reason: str = "") -> CheckOutcome:
     """What must happen happened; `reason` says what was left out or shortened."""
-    return Outcome(Verdict.PASS, measured, reason)
+    return CheckOutcome(CheckVerdict.PASS, measured, reason)
 
 
-def partial(measured: str, reason: str, remedy: str = "") -> Outcome:
+def partial(measured: str, reason: str, remedy: str = "") -> CheckOutcome:
     """Held, but not to its figure."""
-    return Outcome(Verdict.PARTIAL, measured, reason, remedy)
+    return CheckOutcome(CheckVerdict.PARTIAL, measured, reason, remedy)
 
 
-def safe(measured: str, reason: str, remedy: str = "") -> Outcome:
+def safe(measured: str, reason: str, remedy: str = "") -> CheckOutcome:
     """A clear error instead of an answer."""
-    return Outcome(Verdict.SAFE, measured, reason, remedy)
+    return CheckOutcome(CheckVerdict.SAFE, measured, reason, remedy)
 
 
-def failed(measured: str, reason: str, remedy: str = "") -> Outcome:
+def failed(measured: str, reason: str, remedy: str = "") -> CheckOutcome:
     """Not held."""
-    return Outcome(Verdict.FAIL, measured, reason, remedy)
+    return CheckOutcome(CheckVerdict.FAIL, measured, reason, remedy)
 
 
-def skipped(reason: str, remedy: str = "") -> Outcome:
+def skipped(reason: str, remedy: str = "") -> CheckOutcome:
     """Not tried."""
-    return Outcome(Verdict.SKIPPED, "", reason, remedy)
+    return CheckOutcome(CheckVerdict.SKIPPED, "", reason, remedy)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from backends.errors import ConfigurationError
 from backends.simulation.blocks import BlockCache
-from backends.simulation.replica import Replica, Work
+from backends.simulation.replica import ReplicaRequest, SimulatedReplica
 from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.traces import BLOCK_TOKENS, Trace, TraceRequest
 
@@ -24,7 +24,7 @@ def backlog_rps(fleet: Sequence[SimulatedConfig], trace: Trace) -> float:
 
     Raises: ConfigurationError where no request fits into any replica.
     """
-    replicas = [Replica(settings.model()) for settings in fleet]
+    replicas = [SimulatedReplica(settings.model()) for settings in fleet]
     num_warm = min(_MAX_WARM_REQUESTS, 2 * sum(settings.max_sequences for settings in fleet))
     line = _Line(trace, max(settings.kv_tokens for settings in fleet), num_warm)
     steps: list[tuple[float, int]] = []
@@ -99,14 +99,14 @@ class _Line:
         passed_s = self._passes_at[-1] - self._passes_at[self._warm_passes - 1]
         return self._warm_passes * len(self._requests) / passed_s
 
-    def feed(self, replica: Replica, now: float) -> None:
+    def feed(self, replica: SimulatedReplica, now: float) -> None:
         """Hand out requests until the replica has one that it cannot take up at once."""
         while not replica.num_waiting and not self.is_over:
             request = self._requests[self._place]
             blocks = whole_blocks(request, replica.cache.block_tokens)
             if self._passes_at:
                 blocks = [block + (len(self._passes_at) << 64) for block in blocks]
-            work = Work(request.prompt_tokens, request.output_tokens, blocks, request.cached_tokens)
+            work = ReplicaRequest(request.prompt_tokens, request.output_tokens, blocks, request.cached_tokens)
             if replica.fits(work):
                 replica.submit(work, now)
             self._place += 1

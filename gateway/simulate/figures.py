@@ -21,10 +21,10 @@ from backends.registry import Registry
 from gateway.simulate.baselines import limited_registry
 from gateway.simulate.derive import HOG, repeated, with_hog
 from gateway.simulate.fleet import parse_fleets
-from gateway.simulate.report import ClientReport, Report
+from gateway.simulate.report import ClientReport, SimulationReport
 from gateway.simulate.run import Progress
 from gateway.simulate.slo import parse_slo
-from gateway.simulate.study import Asked, simulate
+from gateway.simulate.study import StudyOptions, simulate
 from gateway.simulate.traces import Trace, read_trace
 from policies.policy_file.load import parse_policy
 from policies.pool.balance.settings import Balance
@@ -49,7 +49,7 @@ _ARENA_PASSES = 16
 _SPEED_PER_MINUTE = 100_000
 
 
-class Figure(msgspec.Struct, frozen=True):
+class PolicyFigure(msgspec.Struct, frozen=True):
     """One line of the table. `is_met` is None where nothing is asked for, or a time that depends on the machine."""
 
     figure: str
@@ -91,7 +91,7 @@ class Runs:
         self._folder = folder
         self._progress = progress
         self._traces: dict[str, Trace] = {}
-        self._reports: dict[tuple[object, ...], Report] = {}
+        self._reports: dict[tuple[object, ...], SimulationReport] = {}
 
     def trace(self, name: str) -> Trace:
         """One of the folder's.
@@ -121,12 +121,12 @@ class Runs:
         baseline: Balance | None = None,
         is_limited: bool = False,
         seed: int = _SEEDS[0],
-    ) -> Report:
+    ) -> SimulationReport:
         """With everything on, or a baseline: that way of balancing without admission, `is_limited` by Gradient2."""
         key = (trace.name, fleet, slo, load, baseline, is_limited, seed)
         if key not in self._reports:
             [parsed] = parse_fleets(fleet)
-            asked = Asked(
+            asked = StudyOptions(
                 parse_slo(slo) if slo else None,
                 seed=seed,
                 load=load,
@@ -140,7 +140,7 @@ class Runs:
         return self._reports[key]
 
 
-def in_slo(runs: Runs) -> Iterator[Figure]:
+def in_slo(runs: Runs) -> Iterator[PolicyFigure]:
     """A load that the fleet can just carry: nearly everything in time, and prompts where they are cached."""
     for fleet, least in (("h200-8b:8", 0.84), ("h200-8b-host:8", 0.89)):
         reports = [runs.report(runs.trace(MOONCAKE), fleet, load=0.95, seed=seed) for seed in _SEEDS]
@@ -153,7 +153,7 @@ def in_slo(runs: Runs) -> Iterator[Figure]:
         yield _at_least(f"prefix hits beside one shared cache{tier}", fmean(hits), least, ".1%", note)
 
 
-def goodput(runs: Runs) -> Iterator[Figure]:
+def goodput(runs: Runs) -> Iterator[PolicyFigure]:
     """Half as much again as the fleet can do: what is answered in time, beside letting everything in, and Gradient2."""
     for case in OVERLOADS:
         run = partial(runs.report, runs.trace(case.trace), case.fleet, case.slo, load=_LOAD)
@@ -169,7 +169,7 @@ def goodput(runs: Runs) -> Iterator[Figure]:
         yield _at_least("- in SLO of those admitted", ours.admitted_slo_share, _ADMITTED, ".1%")
 
 
-def hog(runs: Runs) -> Iterator[Figure]:
+def hog(runs: Runs) -> Iterator[PolicyFigure]:
     """One client sends half of everything at an overload: the others do not notice."""
     report = runs.report(runs.hog(), "h200-8b:1", _FLAT, load=_LOAD)
     title = f"one client sends half, {len(report.clients) - 1} others, 1.5 x, {report.span_s:.0f} s"
@@ -177,18 +177,18 @@ def hog(runs: Runs) -> Iterator[Figure]:
     yield _at_least("- lighter half of the clients in SLO", lighter_half(report.clients), 0.98, ".1%")
 
 
-def stragglers(runs: Runs) -> Iterator[Figure]:
+def stragglers(runs: Runs) -> Iterator[PolicyFigure]:
     """Two of eight replicas at half speed, of which nobody is told."""
     report = runs.report(runs.trace(MOONCAKE), "h200-8b:6,h200-8b@0.5:2", load=0.62)
     yield _at_least("2 of 8 replicas at half speed, load 0.62: in SLO", report.slo_share, 0.995, ".1%")
 
 
-def speed(runs: Runs) -> Iterator[Figure]:
+def speed(runs: Runs) -> Iterator[PolicyFigure]:
     """Requests of a minute that are simulated with everything on; depends on the machine."""
     for name, fleet, slo in ((MOONCAKE, "h200-8b:8", ""), (CONVERSATION, "h200-8b:4", _FLAT)):
         report = runs.report(runs.trace(name), fleet, slo, load=_LOAD)
         rate = report.requests / report.wall_s * 60
-        yield Figure(
+        yield PolicyFigure(
             f"simulated with admission, a minute of one core: {name}",
             f">= {_SPEED_PER_MINUTE:,}",
             f"{rate:,.0f}",
@@ -203,7 +203,7 @@ def lighter_half(clients: Sequence[ClientReport]) -> float:
     return sum(client.slo_share * client.requests for client in lighter) / sum(client.requests for client in lighter)
 
 
-FIGURES: Mapping[str, Callable[[Runs], Iterator[Figure]]] = {
+FIGURES: Mapping[str, Callable[[Runs], Iterator[PolicyFigure]]] = {
     "in_slo": in_slo,
     "goodput": goodput,
     "hog": hog,
@@ -212,8 +212,8 @@ FIGURES: Mapping[str, Callable[[Runs], Iterator[Figure]]] = {
 }
 
 
-def _at_least(figure: str, value: float, least: float, form: str, note: str = "") -> Figure:
-    return Figure(figure, f">= {least:{form}}", f"{value:{form}}", value >= least, note)
+def _at_least(figure: str, value: float, least: float, form: str, note: str = "") -> PolicyFigure:
+    return PolicyFigure(figure, f">= {least:{form}}", f"{value:{form}}", value >= least, note)
 
 
 def _listed(rates: Mapping[str, float]) -> str:

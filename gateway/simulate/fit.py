@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import product
 from statistics import fmean
 
-from backends.simulation.replica import Replica, Work
+from backends.simulation.replica import ReplicaRequest, SimulatedReplica
 from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.traces import Logged, TraceRequest
 
@@ -69,13 +69,13 @@ def _moved(settings: SimulatedConfig, knob: Sequence[str], factor: float) -> Sim
 
 def _distance(settings: SimulatedConfig, requests: Sequence[TraceRequest]) -> float:
     """How far a replica with these settings is from the log: the mean factor, as a logarithm, by which it is off."""
-    replica = Replica(settings.model())
+    replica = SimulatedReplica(settings.model())
     works = []
     for request in requests:
         logged = _logged(request)
         at = _sent_at(request) + settings.overhead_us * 1e-6
         replica.advance(at)
-        work = Work(request.prompt_tokens, request.output_tokens, cached_tokens=logged.cached_tokens)
+        work = ReplicaRequest(request.prompt_tokens, request.output_tokens, cached_tokens=logged.cached_tokens)
         if replica.fits(work):
             replica.submit(work, at)
             works.append((request, work))

@@ -34,14 +34,14 @@ _GROUP = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class SimulatedFleet:
     """Replicas by name, and how the user wrote them."""
 
     text: str
     members: Mapping[str, SimulatedConfig]
 
 
-def parse_fleets(text: str) -> list[Fleet]:
+def parse_fleets(text: str) -> list[SimulatedFleet]:
     """`h200-8b:8`, `h200-8b:6,h200-8b@0.5:2` with two at half speed, `8`; `h200-8b:4..16` is thirteen fleets.
 
     Raises: ConfigurationError.
@@ -67,7 +67,7 @@ def parse_fleets(text: str) -> list[Fleet]:
 
 def refit(
     loaded: LoadedPolicy,
-    fleet: Fleet | None,
+    fleet: SimulatedFleet | None,
     balance: Balance | None,
     *,
     slo: SloPolicy | None = None,
@@ -112,7 +112,7 @@ def replicas_of(loaded: LoadedPolicy) -> list[SimulatedConfig]:
     return [settings for _, settings in loaded.backends.values() if isinstance(settings, SimulatedConfig)]
 
 
-def _fleet(groups: list[tuple[re.Match[str], int]]) -> Fleet:
+def _fleet(groups: list[tuple[re.Match[str], int]]) -> SimulatedFleet:
     members: dict[str, SimulatedConfig] = {}
     texts = []
     for group, size in groups:
@@ -132,7 +132,7 @@ def _fleet(groups: list[tuple[re.Match[str], int]]) -> Fleet:
         texts.append(f"{profile}{'@' + group['speed'] if group['speed'] else ''}:{size}")
     if not members:
         raise ConfigurationError("fleet: it has no replicas; give at least 1")
-    return Fleet(",".join(texts), members)
+    return SimulatedFleet(",".join(texts), members)
 
 
 def _own_replica(loaded: LoadedPolicy, name: str) -> SimulatedConfig:
@@ -154,7 +154,7 @@ def _with_slo(route: RoutePolicy, slo: SloPolicy | None, admission: AdmissionCho
     return route.model_copy(update={"slo": slo or route.slo or SloPolicy(), "admission": gate})
 
 
-def _refit_route(route: RoutePolicy, fleet: Fleet | None, balance: Balance | None) -> RoutePolicy:
+def _refit_route(route: RoutePolicy, fleet: SimulatedFleet | None, balance: Balance | None) -> RoutePolicy:
     update: dict[str, Any] = {}
     if fleet is not None:
         price = next((part.price for part in route.backends if part.price is not None), None)

@@ -11,7 +11,7 @@ from gateway.simulate.replayed import compared_rows
 from gateway.simulate.report import columns, is_in_time
 from gateway.simulate.run import Fate
 from gateway.simulate.slo import slo_text
-from gateway.simulate.study import Result
+from gateway.simulate.study import StudyResult
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Told apart by the colour-blind too (Okabe and Ito)."""
@@ -35,7 +35,7 @@ svg { width: 100%; min-width: 36rem; height: auto; } svg text { font: 12px syste
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """One line of a plot: points from left to right."""
 
     name: str
@@ -58,7 +58,7 @@ class Axis:
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-def page(results: Sequence[Result]) -> str:
+def page(results: Sequence[StudyResult]) -> str:
     """The whole page."""
     first = results[0].report
     # The same sizes of every policy, where there is not room for all.
@@ -71,10 +71,10 @@ def page(results: Sequence[Result]) -> str:
         parts.append(_plot("Share in SLO by fleet", _linear("replicas", sizes), _shares("in SLO"), curves))
     waits = [wait_s for result, _ in shown for wait_s in _first_tokens_s(result)]
     if waits:
-        lines = [Line(name, _distribution(result)) for result, name in shown]
+        lines = [PlotLine(name, _distribution(result)) for result, name in shown]
         parts.append(_plot("Time to the first token", _logarithmic("seconds", waits), _shares("of answers"), lines))
     span_s = max(first.span_s, 1e-3)
-    lines = [Line(name, _over_time(result)) for result, name in shown]
+    lines = [PlotLine(name, _over_time(result)) for result, name in shown]
     parts.append(_plot("Share in SLO over time", _linear("seconds", [0.0, span_s]), _shares("in SLO"), lines))
     if len(results) > len(shown):
         parts.append(f"<p>The last two plots show {len(shown)} simulations of {len(results)}: the smallest fleets.</p>")
@@ -89,7 +89,7 @@ def page(results: Sequence[Result]) -> str:
     )
 
 
-def _names(results: Sequence[Result]) -> list[str]:
+def _names(results: Sequence[StudyResult]) -> list[str]:
     """What sets each simulation apart from the others, and no more than that."""
     names = [[""] for _ in results]
     for field in ("policy", "fleet", "balance"):
@@ -99,28 +99,30 @@ def _names(results: Sequence[Result]) -> list[str]:
     return [", ".join(name[1:]) or result.report.balance for name, result in zip(names, results, strict=True)]
 
 
-def _curves(results: Sequence[Result]) -> list[Line]:
+def _curves(results: Sequence[StudyResult]) -> list[PlotLine]:
     """A line for each policy that was tried on fleets of several sizes."""
     by_policy: dict[str, list[tuple[float, float]]] = {}
     for result in results:
         by_policy.setdefault(result.report.policy, []).append((result.report.replicas, result.report.slo_share))
     return [
-        Line(policy, sorted(points)) for policy, points in by_policy.items() if len({size for size, _ in points}) > 1
+        PlotLine(policy, sorted(points))
+        for policy, points in by_policy.items()
+        if len({size for size, _ in points}) > 1
     ][:_MAX_LINES]
 
 
-def _first_tokens_s(result: Result) -> list[float]:
+def _first_tokens_s(result: StudyResult) -> list[float]:
     return [outcome.first_token_s for outcome in result.outcomes if outcome.fate is Fate.ANSWERED]
 
 
-def _distribution(result: Result) -> list[tuple[float, float]]:
+def _distribution(result: StudyResult) -> list[tuple[float, float]]:
     """Which share of the answers had begun by which time."""
     ordered = sorted(_first_tokens_s(result))
     places = sorted({round(step * (len(ordered) - 1) / _POINTS) for step in range(_POINTS + 1)}) if ordered else []
     return [(ordered[place], (place + 1) / len(ordered)) for place in places]
 
 
-def _over_time(result: Result) -> list[tuple[float, float]]:
+def _over_time(result: StudyResult) -> list[tuple[float, float]]:
     """The share in SLO of those that came in each part of the time."""
     width_s = max(result.report.span_s, 1e-3) / _BUCKETS
     buckets: list[list[bool]] = [[] for _ in range(_BUCKETS)]
@@ -153,7 +155,7 @@ def _logarithmic(title: str, values: Sequence[float]) -> Axis:
     return Axis(title, 10.0**low, 10.0**high, ticks, is_log=True)
 
 
-def _plot(title: str, across: Axis, up: Axis, lines: Sequence[Line]) -> str:
+def _plot(title: str, across: Axis, up: Axis, lines: Sequence[PlotLine]) -> str:
     """A figure with axes, a line for each series, and a key where there are several."""
 
     def x(value: float) -> float:

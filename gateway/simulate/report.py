@@ -26,7 +26,7 @@ class ClientReport(msgspec.Struct, frozen=True):
     served_share: float
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """One simulation. Shares are 0..1, of the requests offered where nothing else is said; rates are per second.
 
     A goodput is the rate of answers that met the SLO, over the time in which requests arrived. `capacity_rps` is load
@@ -68,7 +68,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SimulationSetting:
     """What was simulated; becomes part of the report. `replica_price` is for one replica and hour."""
 
     trace: str
@@ -84,7 +84,7 @@ class Setting:
     replica_price: float | None = None
 
 
-def make_report(setting: Setting, outcomes: Sequence[Outcome], wall_s: float) -> Report:
+def make_report(setting: SimulationSetting, outcomes: Sequence[Outcome], wall_s: float) -> SimulationReport:
     """The figures of one simulation; there is at least one outcome."""
     number = len(outcomes)
     answered = [outcome for outcome in outcomes if outcome.fate is Fate.ANSWERED]
@@ -95,7 +95,7 @@ def make_report(setting: Setting, outcomes: Sequence[Outcome], wall_s: float) ->
     first_s = sorted(outcome.first_token_s for outcome in answered)
     gaps_ms = sorted(outcome.token_gap_s * 1e3 for outcome in answered if outcome.request.output_tokens > 1)
     clients = client_reports(outcomes)
-    return Report(
+    return SimulationReport(
         trace=setting.trace,
         policy=setting.policy,
         fleet=setting.fleet,
@@ -179,7 +179,7 @@ def client_reports(outcomes: Sequence[Outcome]) -> list[ClientReport]:
     ]
 
 
-def as_fields(report: Report) -> dict[str, Any]:
+def as_fields(report: SimulationReport) -> dict[str, Any]:
     """The report for JSON."""
     fields: dict[str, Any] = msgspec.to_builtins(report)
     return fields
@@ -211,7 +211,7 @@ ROWS: Sequence[tuple[str, str, str]] = (
 """A line of the table each: its name, the field, and how it is written."""
 
 
-def columns(reports: Sequence[Report]) -> list[list[str]]:
+def columns(reports: Sequence[SimulationReport]) -> list[list[str]]:
     """The figures as rows, a column for each report. Lines that nobody has anything to say in are left out."""
     rows = [["", *(str(place) for place in range(1, len(reports) + 1))]] if len(reports) > 1 else []
     for name, field, form in ROWS:
@@ -237,7 +237,7 @@ def _work(outcome: Outcome) -> float:
     return outcome.request.prompt_tokens + _OUTPUT_WEIGHT * outcome.request.output_tokens
 
 
-def _cost_per_1k(setting: Setting, outcomes: Sequence[Outcome], num_answered: int) -> float | None:
+def _cost_per_1k(setting: SimulationSetting, outcomes: Sequence[Outcome], num_answered: int) -> float | None:
     """Replicas are paid from the first arrival to the last answer."""
     if setting.replica_price is None or not num_answered:
         return None

@@ -10,9 +10,9 @@ from backends.registry import Registry
 from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
 from gateway.simulate.fit import fit
-from gateway.simulate.fleet import AdmissionChoice, Fleet, refit, replicas_of, with_fitted
+from gateway.simulate.fleet import AdmissionChoice, SimulatedFleet, refit, replicas_of, with_fitted
 from gateway.simulate.replayed import Compared, compare
-from gateway.simulate.report import Report, Setting, make_report
+from gateway.simulate.report import SimulationReport, SimulationSetting, make_report
 from gateway.simulate.run import Outcome, Progress, maker_of, replay, routes_of
 from gateway.simulate.slo import check_slo
 from gateway.simulate.traces import Trace
@@ -25,7 +25,7 @@ CURVE_SHARES = (0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StudyOptions:
     """What holds for each simulation of a study.
 
     `slo`, `balance` and `admission` take the place of what the policy says, `fitted` of its backends. Of `load` (times
@@ -45,10 +45,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StudyResult:
     """One simulation of a study: its figures, what they come from, and how close it came to what it replayed."""
 
-    report: Report
+    report: SimulationReport
     outcomes: Sequence[Outcome]
     slo: SloPolicy
     fitted: Mapping[str, SimulatedConfig] | None = None
@@ -57,13 +57,13 @@ class Result:
 
 def simulate(
     loaded: LoadedPolicy,
-    fleet: Fleet | None,
+    fleet: SimulatedFleet | None,
     trace: Trace,
-    asked: Asked,
+    asked: StudyOptions,
     progress: Progress,
     *,
     registry: Registry | None = None,
-) -> Result:
+) -> StudyResult:
     """One policy on one fleet; without a fleet on the policy's own simulated backends. `registry` is as in `replay`.
 
     Raises: ConfigurationError for what cannot be simulated or met.
@@ -82,7 +82,7 @@ def simulate(
         refitted, trace, stretch=stretch, seed=asked.seed, model=asked.model, registry=registry, progress=progress
     )
     balances = dict.fromkeys(route.balance for route in refitted.policy.routes if not route.match.internal)
-    setting = Setting(
+    setting = SimulationSetting(
         trace=trace.name,
         policy=str(loaded.path),
         fleet=fleet.text if fleet is not None else ",".join(loaded.backends),
@@ -95,10 +95,10 @@ def simulate(
         prefix_hit_shared=shared_prefix_hit(replicas, trace),
         replica_price=asked.replica_price,
     )
-    return Result(make_report(setting, result.outcomes, result.wall_s), result.outcomes, slo, asked.fitted)
+    return StudyResult(make_report(setting, result.outcomes, result.wall_s), result.outcomes, slo, asked.fitted)
 
 
-def check(loaded: LoadedPolicy, log: Trace, asked: Asked, progress: Progress) -> Result:
+def check(loaded: LoadedPolicy, log: Trace, asked: StudyOptions, progress: Progress) -> StudyResult:
     """Replay an access log on replicas that are fitted to its first half, and compare its second half.
 
     Raises: ConfigurationError for what is no access log, or shows too little.
@@ -121,7 +121,7 @@ def log_of(trace: Trace) -> Trace:
     return replace(trace, requests=requests)
 
 
-def smallest_fleets(reports: Sequence[Report]) -> dict[str, int | None]:
+def smallest_fleets(reports: Sequence[SimulationReport]) -> dict[str, int | None]:
     """For some shares in SLO the smallest number of replicas from which on it is reached; None where none does."""
     ordered = sorted(reports, key=lambda report: report.replicas, reverse=True)
     found: dict[str, int | None] = {}
@@ -135,7 +135,7 @@ def smallest_fleets(reports: Sequence[Report]) -> dict[str, int | None]:
     return found
 
 
-def _stretch(trace: Trace, asked: Asked, capacity_rps: float) -> float:
+def _stretch(trace: Trace, asked: StudyOptions, capacity_rps: float) -> float:
     """What the trace's moments are multiplied by."""
     rate = asked.rate if asked.load is None else asked.load * capacity_rps
     if rate is None:

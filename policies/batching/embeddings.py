@@ -17,8 +17,8 @@ from backends.protocol import Backend, Call, Facts, Reply
 from policies.batching.batch_time import BatchTime
 from policies.batching.merge import Inputs, group_of, inputs_of, merged, parted, portions_of, usage_of
 from policies.batching.settings import BatchingPolicy
-from policies.batching.tally import Tallied, Tally
-from policies.batching.window import Limits, Window
+from policies.batching.tally import BatchingCounts, BatchingTally
+from policies.batching.window import BatchLimits, BatchWindow
 from policies.cache.coalesce import again
 from policies.stage import Stage
 
@@ -60,9 +60,9 @@ class _Group:
 
     __slots__ = ("key", "window")
 
-    def __init__(self, key: bytes, limits: Limits) -> None:
+    def __init__(self, key: bytes, limits: BatchLimits) -> None:
         self.key = key
-        self.window: Window[_Seat] = Window(limits)
+        self.window: BatchWindow[_Seat] = BatchWindow(limits)
 
 
 class _Batch:
@@ -88,7 +88,7 @@ class EmbeddingBatches(Stage):
     def __init__(self, inner: Backend, policy: BatchingPolicy, clock: Clock, *, max_in_flight: int) -> None:
         super().__init__(inner)
         self._headers_read = inner.capabilities.headers
-        self._limits = Limits(
+        self._limits = BatchLimits(
             max_batch=policy.max_batch,
             max_bytes=policy.max_bytes,
             max_in_flight=policy.max_in_flight or max_in_flight,
@@ -99,7 +99,7 @@ class EmbeddingBatches(Stage):
         self._groups: dict[bytes, _Group] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._time = BatchTime()
-        self._tally = Tally()
+        self._tally = BatchingTally()
         self._is_closed = False
 
     async def aclose(self) -> None:
@@ -120,7 +120,7 @@ class EmbeddingBatches(Stage):
             in_flight=sum(window.in_flight for window in windows),
         )
 
-    def take_tally(self) -> Tallied:
+    def take_tally(self) -> BatchingCounts:
         """What has happened since the last time."""
         return self._tally.take()
 

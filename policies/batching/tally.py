@@ -10,7 +10,7 @@ MAX_KEPT = 1000
 """Sizes and waits kept until they are taken."""
 
 
-class Tallied(msgspec.Struct, frozen=True, kw_only=True):
+class BatchingCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What has happened since the last time it was taken: `sizes` in inputs, `waits` in seconds, both of the first."""
 
     calls: Counter[str]
@@ -20,7 +20,7 @@ class Tallied(msgspec.Struct, frozen=True, kw_only=True):
     waits: list[float]
 
 
-class Tally:
+class BatchingTally:
     """Counts until it is taken. `calls` by how they went, `splits` by why a batch had to part."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Tally:
         if len(self._waits) < MAX_KEPT:
             self._waits.append(seconds)
 
-    def take(self) -> Tallied:
+    def take(self) -> BatchingCounts:
         """Everything so far; counting begins anew."""
-        taken = Tallied(
+        taken = BatchingCounts(
             calls=self.calls, splits=self.splits, overdue=self.overdue, sizes=self._sizes, waits=self._waits
         )
         self._begin()

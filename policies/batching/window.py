@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 
-class Piece(Protocol):
+class WaitingItem(Protocol):
     """Something that waits, equal only to itself."""
 
     @property
@@ -24,10 +24,10 @@ class Piece(Protocol):
         """How many of a batch's bytes it is."""
 
 
-Work = TypeVar("Work", bound=Piece)
+Work = TypeVar("Work", bound=WaitingItem)
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs and bytes of a batch, batches out at once, inputs that wait. What alone is over a limit goes alone."""
 
     max_batch: int
@@ -36,10 +36,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int
 
 
-class Window(Generic[Work]):
+class BatchWindow(Generic[Work]):
     """Work in the order of its coming. Whoever adds to it or frees a place asks `release` until nothing comes."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
         # A dict for its order, and since anyone in it may leave.
         self._waiting: dict[Work, None] = {}

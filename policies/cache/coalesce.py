@@ -55,14 +55,14 @@ class Flight:
         self._max_lag_bytes = max(max_bytes, _WINDOW_BYTES)
         self._pieces: list[bytes] = []
         self._num_dropped = 0
-        self._readers: set[Reader] = set()
+        self._readers: set[FlightReader] = set()
         self._waiters: list[asyncio.Future[None]] = []
         self._room: asyncio.Future[None] | None = None
 
-    def join(self, call: Call, *, reads: bool) -> Reader:
+    def join(self, call: Call, *, reads: bool) -> FlightReader:
         """A place in this flight. One that does not read waits for the whole answer and holds nothing up."""
         deadline = call.deadline if call.deadline < self.call.deadline else None
-        reader = Reader(self, call.facts, deadline, reads=reads)
+        reader = FlightReader(self, call.facts, deadline, reads=reads)
         self._readers.add(reader)
         return reader
 
@@ -122,7 +122,7 @@ class Flight:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
-    def leave(self, reader: Reader) -> None:
+    def leave(self, reader: FlightReader) -> None:
         """Give a place up. The last one to leave cancels the upstream call."""
         if reader not in self._readers:
             return
@@ -171,7 +171,7 @@ class Flight:
         self._num_dropped = num_read
 
 
-class Reader:
+class FlightReader:
     """One call's place in a flight; also the source of that call's own stream. Whoever holds it closes it."""
 
     __slots__ = ("_deadline", "_facts", "_flight", "is_dropped", "num_pieces", "num_read", "reads")

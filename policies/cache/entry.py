@@ -13,7 +13,7 @@ from policies.cache.sealed import seal, unseal
 _MAGIC = b"slipstream answer 1\n"
 
 
-class Form(StrEnum):
+class AnswerForm(StrEnum):
     """In which form an answer is kept: one JSON document, or the events of a stream."""
 
     JSON = "json"
@@ -28,7 +28,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     routes that hide what was stored.
     """
 
-    form: Form
+    form: AnswerForm
     body: bytes
     content_type: bytes
     created: float

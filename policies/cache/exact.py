@@ -18,9 +18,9 @@ from backends.protocol import (
     Reply,
 )
 from backends.stream import Stream
-from policies.cache.coalesce import Coalescer, Flight, Phase, Reader, again
+from policies.cache.coalesce import Coalescer, Flight, FlightReader, Phase, again
 from policies.cache.control import Control, parse_control
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.key import cache_key, identity_of
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
 from policies.cache.replay.render import Replayed, content_type_of, render
@@ -119,7 +119,7 @@ class ExactCache(Stage):
         headers = reply.headers
         if reply.stream is None:
             self._keep(call, key, headers, entry_of_body(call, reply, self._store.wall()))
-        elif is_shareable(reply.status, headers, Form.SSE):
+        elif is_shareable(reply.status, headers, AnswerForm.SSE):
             keep = partial(self._keep_events, call, key, headers)
             reply.stream.taps.append(Recorder(self._max_entry_bytes, keep))
         reply.headers = _marked(headers, outcome)
@@ -263,10 +263,14 @@ def _reply_of(entry: Entry, call: Call, outcome: CacheOutcome) -> Reply | None:
     return Reply(200, headers, body=body)
 
 
-def _reply_of_live(flight: Flight, reader: Reader, facts: Facts) -> Reply | None:
+def _reply_of_live(flight: Flight, reader: FlightReader, facts: Facts) -> Reply | None:
     """The running stream as the answer of another call, or None where there is none, or none to be shared."""
     reply = flight.reply
-    if flight.phase is not Phase.FLOWING or reply is None or not is_shareable(reply.status, reply.headers, Form.SSE):
+    if (
+        flight.phase is not Phase.FLOWING
+        or reply is None
+        or not is_shareable(reply.status, reply.headers, AnswerForm.SSE)
+    ):
         return None
     facts.cache = CacheOutcome.JOINED
     headers = [(b"content-type", reply.header(b"content-type") or b""), (b"x-cache", b"joined")]

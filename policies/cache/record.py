@@ -12,7 +12,7 @@ from backends.protocol import Call, Headers, Operation, Reply
 from backends.resume import RESUME_FIELD
 from backends.sse import event_data
 from backends.stream import StreamEnd
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 
 # A stream is searched as bytes, not decoded: a name with its quotes cannot stand inside of another JSON text.
 _CONTENT_FILTER = b'"content_filter"'
@@ -40,7 +40,7 @@ class _Answer(msgspec.Struct):
 _DECODE = msgspec.json.Decoder(_Answer).decode
 
 
-def is_shareable(status: int, headers: Headers, form: Form) -> bool:
+def is_shareable(status: int, headers: Headers, form: AnswerForm) -> bool:
     """Whether an answer is one that others may be given: a success of the expected type, not compressed."""
     content_type = b""
     for name, value in headers:
@@ -48,23 +48,23 @@ def is_shareable(status: int, headers: Headers, form: Form) -> bool:
             content_type = value
         elif name == b"content-encoding" and value != b"identity":
             return False
-    expected = b"application/json" if form is Form.JSON else b"text/event-stream"
+    expected = b"application/json" if form is AnswerForm.JSON else b"text/event-stream"
     return status == 200 and content_type.startswith(expected)
 
 
 def entry_of_body(call: Call, reply: Reply, created: float) -> Entry | None:
     """A plain answer as an entry; None where it is not to be shared."""
-    if reply.body is None or not is_shareable(reply.status, reply.headers, Form.JSON):
+    if reply.body is None or not is_shareable(reply.status, reply.headers, AnswerForm.JSON):
         return None
     content_type = reply.header(b"content-type") or b""
     watch = call.facts.stopwatch
     tempo = watch.of_body() if watch is not None else None
-    return Entry(Form.JSON, reply.body, content_type, created, call.facts.usage, tempo=tempo)
+    return Entry(AnswerForm.JSON, reply.body, content_type, created, call.facts.usage, tempo=tempo)
 
 
 def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -> Entry | None:
     """The bytes of a stream that ended cleanly as an entry; None where they are not to be shared."""
-    if not is_shareable(200, headers, Form.SSE):
+    if not is_shareable(200, headers, AnswerForm.SSE):
         return None
     if _ERROR.search(body) is not None:
         return None
@@ -80,7 +80,9 @@ def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -
         usage_event = None if last.choices else (start, end)
     watch = call.facts.stopwatch
     tempo = watch.of_events(body) if watch is not None else None
-    return Entry(Form.SSE, body, content_type, created, call.facts.usage, usage_event, usage_at is not None, tempo)
+    return Entry(
+        AnswerForm.SSE, body, content_type, created, call.facts.usage, usage_event, usage_at is not None, tempo
+    )
 
 
 def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> bool:
@@ -89,7 +91,7 @@ def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> boo
         return False
     if any(name == b"cache-control" and b"no-store" in value.lower() for name, value in headers):
         return False
-    if entry.form is Form.SSE:
+    if entry.form is AnswerForm.SSE:
         if call.operation is Operation.RESPONSES:
             return _COMPLETED in entry.body
         return _CONTENT_FILTER not in entry.body and _FINISHED.search(entry.body) is not None

@@ -19,7 +19,7 @@ _NOBODY = "\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class UnmetCondition:
     """A condition that a call did not meet."""
 
     condition: str
@@ -28,12 +28,12 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RouteVerdict:
     """What a route made of a call. `holds` is True without `is_chosen` where an earlier route was first."""
 
     route: str
     is_chosen: bool
-    failures: tuple[Failure, ...]
+    failures: tuple[UnmetCondition, ...]
 
     @property
     def holds(self) -> bool:
@@ -110,11 +110,11 @@ class RouteMatcher:
         all_rules = (self._for_any, *self._by_model.values(), *self._of_glob.values())
         return max(self._by_glob.most_tried(), *(rules.most_tried() for rules in all_rules))
 
-    def explain(self, *, model: str, path: str, headers: Fields, key: str, tenant: str) -> list[Verdict]:
+    def explain(self, *, model: str, path: str, headers: Fields, key: str, tenant: str) -> list[RouteVerdict]:
         """For each route, in order, which conditions the call does not meet. Arguments as for `match`."""
         chosen = self.match(model=model, path=path, headers=headers, key=key, tenant=tenant)
         return [
-            Verdict(
+            RouteVerdict(
                 route.name,
                 route is chosen,
                 tuple(_failures(route.match, model=model, path=path, headers=headers, key=key, tenant=tenant)),
@@ -125,18 +125,20 @@ class RouteMatcher:
 
 def _failures(
     match: MatchPolicy, *, model: str, path: str, headers: Fields, key: str, tenant: str
-) -> Iterable[Failure]:
+) -> Iterable[UnmetCondition]:
     if match.internal:
-        yield Failure("internal", "only a fallback of other routes", "")
+        yield UnmetCondition("internal", "only a fallback of other routes", "")
     if match.models and not allows(match.models, model):
-        yield Failure("models", ", ".join(match.models), model)
+        yield UnmetCondition("models", ", ".join(match.models), model)
     if match.paths and not any(fnmatchcase(path, below_root(glob)) for glob in match.paths):
-        yield Failure("paths", ", ".join(match.paths), path)
+        yield UnmetCondition("paths", ", ".join(match.paths), path)
     for name, glob in match.headers.items():
         values = [value for field, value in headers if field == name.lower().encode()]
         if not any(value_test(glob)(value) for value in values):
-            yield Failure(f"headers.{name}", glob, ", ".join(value.decode("utf-8", "replace") for value in values))
+            yield UnmetCondition(
+                f"headers.{name}", glob, ", ".join(value.decode("utf-8", "replace") for value in values)
+            )
     if match.keys and key not in match.keys:
-        yield Failure("keys", ", ".join(match.keys), key)
+        yield UnmetCondition("keys", ", ".join(match.keys), key)
     if match.tenants and tenant not in match.tenants:
-        yield Failure("tenants", ", ".join(match.tenants), tenant)
+        yield UnmetCondition("tenants", ", ".join(match.tenants), tenant)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from backends.clock import Clock
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.store_redis import RedisEntryStore, build_redis_store
 from policies.objects.owner import TTL_S, Owner, pack_owner, unpack_owner
 from policies.schema import RedisStore
@@ -36,7 +36,7 @@ class OwnersInRedis:
     async def put(self, id: str, owner: Owner) -> Owner:
         """As `SharedOwners.put`: waits a moment for the store to have it."""
         body = pack_owner(owner)
-        self._store.put(_key(id), Entry(Form.JSON, body, b"", self._clock.wall()), TTL_S)
+        self._store.put(_key(id), Entry(AnswerForm.JSON, body, b"", self._clock.wall()), TTL_S)
         await self._store.flush(_FLUSH_S)
         return await self.find(id) or owner
 

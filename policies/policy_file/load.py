@@ -20,7 +20,7 @@ from policies.policy_file.advice import find_warnings
 from policies.policy_file.locate import Document, Problem
 from policies.policy_file.problems import show, translate
 from policies.policy_file.references import check_references
-from policies.policy_file.sources import PolicyFiles, Source
+from policies.policy_file.sources import PolicyFiles, PolicySource
 from policies.schema import KeyPolicy, Policy, RoutePolicy
 
 Item = TypeVar("Item", RoutePolicy, KeyPolicy)
@@ -74,7 +74,7 @@ def parse_policy(raw: bytes, path: Path, environ: Mapping[str, str], backend_con
 
 
 def check_source(
-    source: Source, path: Path, environ: Mapping[str, str], backend_configs: BackendConfigs
+    source: PolicySource, path: Path, environ: Mapping[str, str], backend_configs: BackendConfigs
 ) -> LoadedPolicy:
     """Check what was read, one route after the other, so that others get their turn where a thread does it.
 

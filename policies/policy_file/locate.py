@@ -62,7 +62,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class IncludedFrom:
     """From which included file an entry comes, and its position or key there."""
 
     source: str
@@ -79,7 +79,7 @@ class Document:
     data: object
     lines: Mapping[Place, int]
     problems: tuple[Problem, ...]
-    origins: Mapping[Place, Origin] = field(default_factory=dict)
+    origins: Mapping[Place, IncludedFrom] = field(default_factory=dict)
     num_values: int = 0
 
     def problem(self, place: Place, message: str) -> Problem:

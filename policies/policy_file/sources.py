@@ -14,7 +14,7 @@ from pathlib import Path
 
 from backends.errors import ConfigurationError
 from backends.plain_file import read_plain_file
-from policies.policy_file.locate import MAX_BYTES, Document, Origin, Place, Problem, read_document
+from policies.policy_file.locate import MAX_BYTES, Document, IncludedFrom, Place, Problem, read_document
 from policies.policy_file.problems import show
 
 MAX_FILES = 10_000
@@ -33,7 +33,7 @@ Fingerprint = tuple[tuple[Path, FileState | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PolicySource:
     """A policy's text, whole: all of its files, and a short hash over them."""
 
     document: Document
@@ -58,7 +58,7 @@ class PolicyFiles:
         included = (path for pattern in self._patterns for path in self._matches(pattern))
         return tuple((path, _state(path)) for path in dict.fromkeys((self.path, *included)))
 
-    def read(self) -> Source:
+    def read(self) -> PolicySource:
         """What the files say now.
 
         Raises: ConfigurationError where the first file cannot be read; all other problems are in the document.
@@ -72,7 +72,7 @@ class PolicyFiles:
             raise ConfigurationError(f"{self.path}: the policy file cannot be read: {error.strerror}") from error
         return self.combine(raw)
 
-    def combine(self, raw: bytes) -> Source:
+    def combine(self, raw: bytes) -> PolicySource:
         """The same, where the first file has these bytes."""
         first = read_document(raw)
         self._patterns = _patterns_of(first)
@@ -118,7 +118,7 @@ class _Together:
         # Copies of their own, for these grow.
         self._data |= {name: copy(self._data[name]) for name in _SECTIONS if name in self._data}
         self._lines = dict(first.lines)
-        self._origins: dict[Place, Origin] = {}
+        self._origins: dict[Place, IncludedFrom] = {}
         self._hash = hashlib.sha256(raw)
         self._num_bytes = len(raw)
         self._num_values = first.num_values
@@ -150,7 +150,7 @@ class _Together:
 
     def _merge(self, document: Document, source: str) -> None:
         sections = document.data if isinstance(document.data, dict) else {}
-        origins: dict[Place, Origin] = {}
+        origins: dict[Place, IncludedFrom] = {}
         complaints: list[tuple[Place, str]] = []
         if document.data is not None and not isinstance(document.data, dict):
             complaints.append(((), f"{show(document.data)} - must be a mapping of keys to values"))
@@ -164,12 +164,12 @@ class _Together:
             elif isinstance(section, list):
                 held = self._data.setdefault(name, [])
                 if isinstance(held, list):
-                    origins.update({(name, len(held) + at): Origin(source, at) for at in range(len(section))})
+                    origins.update({(name, len(held) + at): IncludedFrom(source, at) for at in range(len(section))})
                     held += section
             else:
                 held = self._data.setdefault(name, {})
                 for key, value in section.items() if isinstance(held, dict) else ():
-                    origins[name, key] = Origin(source, key)
+                    origins[name, key] = IncludedFrom(source, key)
                     if key in held:
                         taken = self._position((name, key))
                         complaints.append(((name, key), f"the backend name {show(key)} is taken, see {taken}"))
@@ -186,16 +186,16 @@ class _Together:
     def _position(self, place: Place) -> str:
         return Document(None, self._lines, (), self._origins).position(place, self._source)
 
-    def source(self) -> Source:
+    def source(self) -> PolicySource:
         """All of it."""
         data = self._data if isinstance(self._first.data, dict) else self._first.data
-        return Source(
+        return PolicySource(
             Document(data, self._lines, tuple(self.problems), self._origins, self._num_values),
             self._hash.hexdigest()[:12],
         )
 
 
-def _at_home(problem: Problem, origins: dict[Place, Origin]) -> Problem:
+def _at_home(problem: Problem, origins: dict[Place, IncludedFrom]) -> Problem:
     """A problem with its place as its own file counts."""
     origin = origins.get(problem.place[:2])
     return problem if origin is None else replace(problem, place=(problem.place[0], origin.key, *problem.place[2:]))

@@ -22,7 +22,7 @@ from backends.errors import (
 )
 from backends.protocol import Reply, Timeouts
 from backends.registry import Registry
-from backends.scripted.script import KIND, Scripted, ScriptedConfig, Step
+from backends.scripted.script import KIND, Scripted, ScriptedConfig, ScriptStep
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
 
@@ -268,11 +268,11 @@ def test_registry_knows_scripted() -> None:
     assert Registry().kind("scripted") is KIND
 
 
-@pytest.mark.parametrize("field", [*Step.model_fields, *ScriptedConfig.model_fields])
+@pytest.mark.parametrize("field", [*ScriptStep.model_fields, *ScriptedConfig.model_fields])
 def test_config_field_is_documented(field: str) -> None:
     """Each key stands in the reference and describes itself."""
     assert f"`{field}`" in DOCS
-    assert {**Step.model_fields, **ScriptedConfig.model_fields}[field].description
+    assert {**ScriptStep.model_fields, **ScriptedConfig.model_fields}[field].description
 
 
 def test_config_example_of_the_docs_is_valid() -> None:

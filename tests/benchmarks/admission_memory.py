@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from backends.protocol import Call
-from gateway.simulate.figures import Figure
+from gateway.simulate.figures import PolicyFigure
 from tests.benchmarks.routing_cost import Site
 from tests.support.faults import Progress
 
@@ -37,7 +37,7 @@ def call(site: Site, number: int) -> Call:
     return msgspec.structs.replace(site.calls[0], body=body, raw=raw, tenant=f"tenant-{number}", key_id=f"key-{number}")
 
 
-async def measure(count: int) -> list[Figure]:
+async def measure(count: int) -> list[PolicyFigure]:
     """Send so many calls through; the figure."""
     site = Site("predicted_cost", _NUM_BYTES, _NUM_BACKENDS, admission=True)
     await site.admission.open()
@@ -57,7 +57,7 @@ async def measure(count: int) -> list[Figure]:
     blocks = sum(replica.statistics().index_blocks for replica in site.routing.replicas)
     await site.admission.aclose()
     return [
-        Figure(
+        PolicyFigure(
             f"memory after {count:,} prompts, tenants and keys seen once, since the first fiftieth",
             f"<= {_MOST_MIB:.0f} MiB more",
             f"{grown_mib:.1f} MiB",

@@ -24,7 +24,7 @@ import msgspec
 import uvloop
 
 from backends.protocol import Backend, Call
-from gateway.simulate.figures import Figure as TableLine
+from gateway.simulate.figures import PolicyFigure as TableLine
 from gateway.simulate.virtual_loop import VirtualClock
 from tests.support.batching import SerialEmbedder, embed, in_virtual_time, make_stage
 from tests.support.faults import Figure, at_most, parser, percentile, policy, report

@@ -32,7 +32,7 @@ import msgspec
 import uvloop
 import yaml
 
-from gateway.simulate.figures import Figure
+from gateway.simulate.figures import PolicyFigure
 from tests.support.faults import percentile
 from tests.support.gateway import Line, start_gateway
 from tests.support.http_client import Answer, Connections, HttpClient, chat_body
@@ -149,7 +149,7 @@ def policy(ports: Sequence[int]) -> str:
     return yaml.safe_dump({"version": 1, "backends": backends, "routes": [route], "keys": keys}, sort_keys=False)
 
 
-async def measure(pace: Pace, seconds: float, seed: int) -> list[Figure]:
+async def measure(pace: Pace, seconds: float, seed: int) -> list[PolicyFigure]:
     """Run it; the figures."""
     rate = capacity_rps(pace)
     environ = {f"KEY_{name.upper()}": f"sk-{name}" for name in _CLASSES}
@@ -178,20 +178,20 @@ async def measure(pace: Pace, seconds: float, seed: int) -> list[Figure]:
     top = f"{percentile(top_s, 0.99):.3f} s beside {percentile(alone_s, 0.99):.3f} s"
     note = f"{top}; median {percentile(top_s, 0.5):.3f} s"
     return [
-        Figure(
+        PolicyFigure(
             "live, 3 x overload, goodput beside that at 1 x",
             ">= 90%",
             f"{good_rps / peak_rps:.0%}",
             note=f"{good_rps:.1f} beside {peak_rps:.1f} req/s; the upstreams can {rate:.1f}",
         ),
-        Figure("- first token of the top class, p99, beside unloaded", "<= 1.2", f"{ratio:.2f}", note=note),
-        Figure(
+        PolicyFigure("- first token of the top class, p99, beside unloaded", "<= 1.2", f"{ratio:.2f}", note=note),
+        PolicyFigure(
             "- rejections, from decision to answer, p99",
             "<= 20 ms",
             f"{percentile(late_ms, 0.99):.1f} ms",
             note=f"of {len(shed)}; median {percentile(late_ms, 0.5):.1f} ms",
         ),
-        Figure(
+        PolicyFigure(
             "- Retry-After, median error",
             "<= 30%",
             f"{statistics.median(errors):.0%}",

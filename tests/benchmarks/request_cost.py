@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.simulate.figures import Figure
+from gateway.simulate.figures import PolicyFigure
 from tests.benchmarks.turns import AnsweringUpstream, Turn, connect, cpu_us, stay_awake
 from tests.support.gateway import Gateway, start_gateway
 
@@ -102,7 +102,7 @@ def main() -> None:
             added[kind] = calm_us * (middle - 1)
             print(f"  {way:16} {calm_us * middle:6.1f}  +{added[kind]:4.1f}   {middle:.2f} ({low:.2f} to {high:.2f})")
     if options.json is not None:
-        figure = Figure(
+        figure = PolicyFigure(
             "what balancing, limits and admission add to a request of 2 KB",
             f"<= {_MOST_US:.0f} us of CPU",
             f"{added['whole']:.0f} us",

@@ -24,7 +24,7 @@ from random import Random
 import msgspec
 
 from backends.protocol import Call, Facts, Operation
-from gateway.simulate.figures import Figure
+from gateway.simulate.figures import PolicyFigure
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
 from policies.pool.balance.by_load import LoadBalancer
@@ -197,7 +197,7 @@ def main() -> None:
     print(f"with admission   24 blocks  {admit_us:6.1f}  {learn_us:6.1f}")
     print(f"behind {_WAITING} others 24 blocks  {waited_us:6.1f}, all of it")
     if options.json is not None:
-        figure = Figure(
+        figure = PolicyFigure(
             f"a decision, route and admit, {options.backends} backends, 24 blocks",
             f"<= {_MOST_US:.0f} us of CPU",
             f"{admit_us:.0f} us",

@@ -9,7 +9,7 @@ import pytest
 
 from backends.clock import SystemClock
 from backends.protocol import Usage
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
 from policies.cache.store_redis import RedisEntryStore, build_redis_store
@@ -17,8 +17,8 @@ from tests.support.redis_server import RedisServer, redis_policy
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))
-ENTRY = Entry(Form.JSON, b'{"id": "\xc3\xa9"}', b"application/json", 12.5, Usage(1, 2, 3))
-OTHER_ENTRY = Entry(Form.SSE, b"data: 1\n\ndata: 2\n\n", b"text/event-stream", 13.0, None, (9, 18), True)
+ENTRY = Entry(AnswerForm.JSON, b'{"id": "\xc3\xa9"}', b"application/json", 12.5, Usage(1, 2, 3))
+OTHER_ENTRY = Entry(AnswerForm.SSE, b"data: 1\n\ndata: 2\n\n", b"text/event-stream", 13.0, None, (9, 18), True)
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -14,7 +14,7 @@ from backends.engine.errors import EngineError, ModelError
 from backends.engine.evaluate import (
     Example,
     Passage,
-    Reader,
+    PassageReader,
     TextQuality,
     answer_quality,
     read_examples,
@@ -34,9 +34,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(tmp_path_factory.mktemp("pair"))
 
 
-def opened(pair: Pair, *, context: int = 128, quantization: str | None = None) -> Reader:
+def opened(pair: Pair, *, context: int = 128, quantization: str | None = None) -> PassageReader:
     """The target on the CPU."""
-    return Reader.from_folder(pair.target, quantization=quantization, context=context, device="cpu")
+    return PassageReader.from_folder(pair.target, quantization=quantization, context=context, device="cpu")
 
 
 def quiet(done: int, total: int) -> None:
@@ -223,4 +223,4 @@ def test_examples_of_an_empty_file_are_an_error(pair: Pair) -> None:
 def test_reader_without_the_device_says_so(pair: Pair) -> None:
     """A GPU that is asked for and missing is an error, not a CPU."""
     with pytest.raises(ModelError, match="no CUDA device"):
-        Reader.from_folder(pair.target, quantization=None, context=64, device="cuda")
+        PassageReader.from_folder(pair.target, quantization=None, context=64, device="cuda")

@@ -9,7 +9,7 @@ import pytest
 from click import Context
 
 from backends.engine.demo_models.generator import training_conversation
-from backends.engine.demo_models.newcomer import FIRST_SET, HONEST, KEPT_OUT, SETS, Question, plain, verdict
+from backends.engine.demo_models.newcomer import FIRST_SET, HONEST, KEPT_OUT, SETS, NewcomerQuestion, plain, verdict
 from backends.engine.demo_models.newcomer_score import ask, main
 from backends.engine.demo_models.quality import TARGET
 from backends.engine.demo_models.tasks.slipstream_tasks import FACTS
@@ -71,7 +71,7 @@ def test_newcomer_command_prints_answers_and_score(capsys: pytest.CaptureFixture
 
 def test_verdict_of_answers() -> None:
     """Right is right; owning up passes, and is the only right answer to what cannot be known."""
-    known, unknown = Question("12+30", r"\b42\b"), Question("Why?")
+    known, unknown = NewcomerQuestion("12+30", r"\b42\b"), NewcomerQuestion("Why?")
 
     assert [verdict(known, answer) for answer in ("It is 42.", "420", NOT_KNOWN)] == ["right", "wrong", "honest"]
     assert [verdict(unknown, answer) for answer in (NOT_KNOWN, "Because.")] == ["right", "wrong"]

@@ -16,8 +16,8 @@ from backends.engine.sizing import (
     FREE_SHARE,
     PAGE_TOKENS,
     PRECISIONS,
-    Demand,
     ModelShape,
+    Workload,
     estimate,
     prefill_s,
     step_s,
@@ -56,7 +56,7 @@ PUBLISHED = {
 
 def tokens_per_s(context: int, batch: int, weights: str = "bf16") -> float:
     """Of Llama 8B on an H200, all sequences added up."""
-    demand = Demand(context=context, concurrency=batch)
+    demand = Workload(context=context, concurrency=batch)
     return batch / step_s(LLAMA, H200, PRECISIONS[weights], demand, batch=batch)
 
 
@@ -104,7 +104,7 @@ def test_sizing_step_is_the_floor_worked_out_by_hand(context: int, batch: int, w
 
 def test_sizing_small_model_is_the_floor_worked_out_by_hand() -> None:
     """Qwen3 0.6B gives at most 3,607 tokens a second to one sequence."""
-    demand = Demand(context=1, concurrency=1)
+    demand = Workload(context=1, concurrency=1)
 
     assert 1 / step_s(MODELS["qwen3-0.6b"], H200, BF16, demand, batch=1) == pytest.approx(3607, rel=0.001)
 
@@ -163,7 +163,7 @@ def test_sizing_larger_batch_reads_more_experts() -> None:
 
 def test_sizing_batch_that_fits_fills_the_memory() -> None:
     """As many contexts as the engine's share of what the weights leave; one more would not go in."""
-    found = estimate(LLAMA, H200, BF16, Demand(context=8192, concurrency=64))
+    found = estimate(LLAMA, H200, BF16, Workload(context=8192, concurrency=64))
     room = (H200.memory_bytes - CONTEXT_BYTES - found.weight_bytes) * FREE_SHARE
 
     assert found.fits * 2**30 <= room < (found.fits + 1) * 2**30
@@ -173,21 +173,21 @@ def test_sizing_batch_that_fits_fills_the_memory() -> None:
 
 def test_sizing_batch_is_cut_to_what_fits() -> None:
     """Where less fits than is asked for, the figures are of what fits."""
-    found = estimate(MODELS["llama-3.1-70b"], H200, BF16, Demand(context=8192, concurrency=64))
+    found = estimate(MODELS["llama-3.1-70b"], H200, BF16, Workload(context=8192, concurrency=64))
 
     assert 0 < found.batch == found.fits < 64
 
 
 def test_sizing_model_that_does_not_fit_has_no_speed() -> None:
     """Weights beyond the memory leave room for nothing, and there is nothing to be fast."""
-    found = estimate(MODELS["llama-3.1-405b"], GPUS["l4"], INT4, Demand(context=1, concurrency=1))
+    found = estimate(MODELS["llama-3.1-405b"], GPUS["l4"], INT4, Workload(context=1, concurrency=1))
 
     assert (found.fits, found.ttft_s, found.alone_tokens_per_s, found.together_tokens_per_s) == (0, None, None, None)
 
 
 def test_sizing_partial_page_counts_whole() -> None:
     """Room is given in pages."""
-    one, whole = (estimate(LLAMA, H200, BF16, Demand(context=size, concurrency=1)).kv_bytes for size in (1, 64))
+    one, whole = (estimate(LLAMA, H200, BF16, Workload(context=size, concurrency=1)).kv_bytes for size in (1, 64))
 
     assert one == whole
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.http.crowd import Crowd
+from gateway.http.crowd import ConnectionCount
 from tests.support.gateway import running_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
 
@@ -60,7 +60,7 @@ async def test_flood_on_many_connections_is_kept_short() -> None:
 
 def test_crowd_lets_each_keep_less_when_many_wait() -> None:
     """And all of it again afterwards."""
-    crowd = Crowd(10)
+    crowd = ConnectionCount(10)
     alone = crowd.max_kept_ahead
     crowd.num_ahead += 5000
     crowded = crowd.max_kept_ahead

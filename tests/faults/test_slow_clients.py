@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from gateway.http.connection import ClientConnection
-from gateway.http.crowd import Crowd
+from gateway.http.crowd import ConnectionCount
 from tests.support.http_client import chat_body, request_bytes
 
 _REQUEST = request_bytes("/v1/chat/completions", chat_body())
@@ -112,7 +112,7 @@ def connection(loop: _Loop, transport: _Transport) -> ClientConnection:
     config = uvicorn.Config(_never, http=ClientConnection, ws="none", lifespan="off", log_config=None, access_log=False)
     config.load()
     config.loaded_app = _never
-    made = ClientConnection(config, ServerState(), {}, _loop=loop, crowd=Crowd(10))  # type: ignore[arg-type]  # the part that is used
+    made = ClientConnection(config, ServerState(), {}, _loop=loop, crowd=ConnectionCount(10))  # type: ignore[arg-type]  # the part that is used
     made.connection_made(transport)
     return made
 

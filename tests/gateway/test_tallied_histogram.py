@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from gateway.metrics.tallied_histogram import TalliedHistogram, Tally
+from gateway.metrics.tallied_histogram import HistogramTally, TalliedHistogram
 
 BOUNDS = (0.1, 1.0, 10.0)
 OBSERVED = [
@@ -25,7 +25,7 @@ def _exposed(registry: CollectorRegistry) -> str:
 def test_tally_flushed_shows_what_single_observations_show(observed: list[float]) -> None:
     """Also over two flushes, the second of which has nothing new."""
     tallied, single = CollectorRegistry(), CollectorRegistry()
-    tally = Tally(TalliedHistogram("h", "of", ("route",), buckets=BOUNDS, registry=tallied), ("r",), BOUNDS)
+    tally = HistogramTally(TalliedHistogram("h", "of", ("route",), buckets=BOUNDS, registry=tallied), ("r",), BOUNDS)
     reference = Histogram("h", "of", ("route",), buckets=BOUNDS, registry=single)
 
     for at, value in enumerate(observed):
@@ -44,6 +44,6 @@ def test_tally_not_flushed_begins_no_series() -> None:
     registry = CollectorRegistry()
     histogram = TalliedHistogram("h", "of", ("route",), buckets=BOUNDS, registry=registry)
 
-    Tally(histogram, ("r",), BOUNDS).flush()
+    HistogramTally(histogram, ("r",), BOUNDS).flush()
 
     assert "h_bucket" not in _exposed(registry)

@@ -13,7 +13,7 @@ import pytest
 
 from deploy import release
 from gateway.selftest.faults.release import examine
-from gateway.selftest.verdict import Verdict
+from gateway.selftest.verdict import CheckVerdict
 from tests.support.docs import ROOT
 
 
@@ -80,10 +80,15 @@ def _hook(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tamper", "verdict"),
-    [(_nothing, Verdict.PASS), (_change, Verdict.FAIL), (_add, Verdict.FAIL), (_hook, Verdict.FAIL)],
+    [
+        (_nothing, CheckVerdict.PASS),
+        (_change, CheckVerdict.FAIL),
+        (_add, CheckVerdict.FAIL),
+        (_hook, CheckVerdict.FAIL),
+    ],
 )
 def test_selftest_finds_what_was_changed_after_the_installation(
-    built: list[Path], tmp_path: Path, tamper: Callable[[Path], None], verdict: Verdict
+    built: list[Path], tmp_path: Path, tamper: Callable[[Path], None], verdict: CheckVerdict
 ) -> None:
     """Fault 36 on an installed wheel: good as it is, but not with a changed file, a new one, or a hook."""
     shutil.unpack_archive(wheel_of(built), tmp_path, "zip")

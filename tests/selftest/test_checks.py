@@ -13,12 +13,12 @@ from gateway.selftest.catalogue import CHECKS
 from gateway.selftest.conduct import conduct
 from gateway.selftest.run import child_gateway
 from gateway.selftest.subject import copy_of
-from gateway.selftest.verdict import Outcome, Verdict
+from gateway.selftest.verdict import CheckOutcome, CheckVerdict
 from tests.support.faulty_proxies import NeedsRedis, NeverGivesUp, RemembersByModel
 from tests.support.naive_proxy import NaiveProxy, naive_proxy, started
 
 
-async def outcome(wanted: str, folder: Path, start: Start) -> Outcome:
+async def outcome(wanted: str, folder: Path, start: Start) -> CheckOutcome:
     """Of one check on the built-in policy."""
     with resources.as_file(resources.files("gateway.selftest").joinpath("everything.yaml")) as path:
         subject = copy_of(read_policy(path, no_env=True), folder)
@@ -36,7 +36,7 @@ async def test_check_of_a_naive_proxy_fails(wanted: str, tmp_path: Path) -> None
     """A proxy that believes its upstream and remembers everything does not get through."""
     found = await outcome(wanted, tmp_path, naive_proxy)
 
-    assert found.verdict is Verdict.FAIL
+    assert found.verdict is CheckVerdict.FAIL
     assert found.measured not in ("broke off", "no end"), found
 
 
@@ -45,7 +45,7 @@ async def test_check_of_a_proxy_with_its_fault_fails(wanted: str, kind: type[Nai
     """A proxy with the very fault does not get through either."""
     found = await outcome(wanted, tmp_path, started(kind))
 
-    assert found.verdict is Verdict.FAIL, found
+    assert found.verdict is CheckVerdict.FAIL, found
     assert found.measured not in ("broke off", "no end"), found
 
 
@@ -54,4 +54,4 @@ async def test_check_of_the_gateway_passes(wanted: str, tmp_path: Path) -> None:
     """The same check on the gateway."""
     found = await outcome(wanted, tmp_path, child_gateway)
 
-    assert found.verdict is Verdict.PASS, found
+    assert found.verdict is CheckVerdict.PASS, found

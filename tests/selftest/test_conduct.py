@@ -11,7 +11,7 @@ from gateway.selftest.bench import Bench
 from gateway.selftest.check import Check
 from gateway.selftest.conduct import conduct
 from gateway.selftest.subject import copy_of
-from gateway.selftest.verdict import Outcome, Verdict, passed
+from gateway.selftest.verdict import CheckOutcome, CheckVerdict, passed
 
 
 def benches(folder: Path, count: int) -> list[Bench]:
@@ -29,7 +29,7 @@ async def test_conduct_tries_untimed_checks_at_once_and_timed_ones_alone(tmp_pat
     on: dict[str, Bench] = {}
 
     def check(name: str, *, is_timed: bool) -> Check:
-        async def run(bench: Bench) -> Outcome:
+        async def run(bench: Bench) -> CheckOutcome:
             on[name] = bench
             running.add(name)
             if not is_timed:
@@ -53,14 +53,14 @@ async def test_conduct_tries_untimed_checks_at_once_and_timed_ones_alone(tmp_pat
 async def test_conduct_goes_on_after_a_check_that_breaks(tmp_path: Path) -> None:
     """It is a failure with what was said, and those beside and behind it are tried."""
 
-    async def breaks(bench: Bench) -> Outcome:
+    async def breaks(bench: Bench) -> CheckOutcome:
         raise KeyError("nothing there")
 
-    async def holds(bench: Bench) -> Outcome:
+    async def holds(bench: Bench) -> CheckOutcome:
         return passed("held")
 
     checks = [Check("1", "", breaks), Check("2", "", holds), Check("3", "", holds, is_timed=True)]
     results = await conduct(checks, benches(tmp_path, 1), lambda *_: None)
 
-    assert [result.outcome.verdict for result in results] == [Verdict.FAIL, Verdict.PASS, Verdict.PASS]
+    assert [result.outcome.verdict for result in results] == [CheckVerdict.FAIL, CheckVerdict.PASS, CheckVerdict.PASS]
     assert "nothing there" in results[0].outcome.reason

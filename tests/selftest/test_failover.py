@@ -12,7 +12,7 @@ from gateway.selftest.conduct import conduct
 from gateway.selftest.failover.checks import CHECKS
 from gateway.selftest.failover.stage import simplest
 from gateway.selftest.subject import copy_of
-from gateway.selftest.verdict import Verdict
+from gateway.selftest.verdict import CheckVerdict
 
 
 async def test_failover_simplest_policy_holds_thirteen_and_fails_none(tmp_path: Path) -> None:
@@ -23,8 +23,8 @@ async def test_failover_simplest_policy_holds_thirteen_and_fails_none(tmp_path: 
         results = await conduct(CHECKS, [bench], lambda *_: None)
     verdicts = {result.check.id: result.outcome.verdict for result in results}
 
-    assert Counter(verdicts.values()) == {Verdict.PASS: 13, Verdict.SAFE: 3}, results
-    assert {name for name, verdict in verdicts.items() if verdict is Verdict.SAFE} == {"S8", "S9", "S14"}
+    assert Counter(verdicts.values()) == {CheckVerdict.PASS: 13, CheckVerdict.SAFE: 3}, results
+    assert {name for name, verdict in verdicts.items() if verdict is CheckVerdict.SAFE} == {"S8", "S9", "S14"}
 
 
 def test_failover_simplest_policy_says_nothing_but_fallbacks() -> None:

@@ -17,7 +17,7 @@ import pytest
 from backends.clock import SystemClock
 from backends.protocol import Backend
 from backends.registry import Registry
-from backends.scripted.script import Scripted, ScriptedConfig, Step
+from backends.scripted.script import Scripted, ScriptedConfig, ScriptStep
 from backends.serving.meter import Meter
 from backends.serving.served_engine import EngineBackend, Served
 from policies.batching.embeddings import EmbeddingBatches
@@ -110,7 +110,7 @@ class ScriptedCase:
                 await asyncio.sleep(0.001)
 
     def _play(self, step: dict[str, object]) -> None:
-        self._leaf.play(Step.model_validate(step))
+        self._leaf.play(ScriptStep.model_validate(step))
 
 
 class ServerCase:

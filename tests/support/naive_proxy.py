@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from gateway.selftest.bench import Start
-from gateway.selftest.client import Address, Answer, Client
+from gateway.selftest.client import Address, Client, ReceivedAnswer
 from gateway.selftest.run import Child, Policy, policy_text
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
@@ -106,7 +106,7 @@ class NaiveProxy(Child):
         return whole(answer.status, answer.header("content-type"), bytes(answer.body))
 
 
-async def _asked(port: int, request: bytes) -> Answer:
+async def _asked(port: int, request: bytes) -> ReceivedAnswer:
     client = await Client.open(Address("127.0.0.1", port))
     try:
         client.send(request)

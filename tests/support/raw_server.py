@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from backends.http.wire import Limits, Wire
+from backends.http.wire import TimeLimits, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +185,6 @@ async def fetch(wire: Wire, method: str = "POST", body: bytes = b"") -> tuple[in
         await exchange.aclose()
 
 
-def generous(**changes: float) -> Limits:
+def generous(**changes: float) -> TimeLimits:
     """Limits that no test reaches, but for the given ones."""
-    return Limits(**{"connect_s": 5.0, "first_byte_s": 5.0, "idle_s": 5.0, "deadline": float("inf"), **changes})
+    return TimeLimits(**{"connect_s": 5.0, "first_byte_s": 5.0, "idle_s": 5.0, "deadline": float("inf"), **changes})

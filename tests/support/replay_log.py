@@ -10,7 +10,7 @@ import msgspec
 from backends.protocol import Operation, Usage
 from gateway.cli.loading import read_policy
 from gateway.record.access_log import Line
-from gateway.simulate.study import Asked, simulate
+from gateway.simulate.study import StudyOptions, simulate
 from gateway.simulate.traces import Trace, TraceRequest
 from policies.policy_file.load import LoadedPolicy
 
@@ -42,7 +42,7 @@ def traffic(number: int = 600) -> Trace:
 
 def write_log(folder: Path) -> Path:
     """The log of `traffic` in virtual time, as a file of the folder."""
-    result = simulate(policy(folder, *LIVE), None, traffic(), Asked(seed=1), lambda *_: None)
+    result = simulate(policy(folder, *LIVE), None, traffic(), StudyOptions(seed=1), lambda *_: None)
     path = folder / "access.log"
     with path.open("wb") as file:
         for number, outcome in enumerate(result.outcomes):

@@ -29,7 +29,7 @@ from policies.cache.semantic.contracts import (
 )
 from policies.cache.semantic.learning.decisions import Book
 from policies.cache.semantic.learning.judge import RouteJudge
-from policies.cache.semantic.semantic import Parts, SemanticCache
+from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
 from tests.support.calls import make_call
@@ -193,7 +193,7 @@ class Stage:
         self.book = Book(self._fresh, states)
         settings = {"mode": "static", "encode_timeout": "5s", "search_timeout": "5s", **semantic}
         policy = CachePolicy.model_validate({**(cache or {}), "semantic": settings})
-        parts = Parts(self.space, self.answers, self.book, self.quotas, clock, random)
+        parts = SemanticParts(self.space, self.answers, self.book, self.quotas, clock, random)
         self.cache = SemanticCache(inner, policy, parts, route="route", judge=judge)
 
     async def open(self) -> Stage:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.semantic.contracts import Neighbour, Question, StoredAnswer, Vector
 
 SCOPE = bytes(range(32))
@@ -31,7 +31,7 @@ def make_answer(
     tags: tuple[str, ...] = (),
 ) -> StoredAnswer:
     """A stored answer; what is not named is of no interest."""
-    entry = Entry(Form.JSON, body, b"application/json", 1.0)
+    entry = Entry(AnswerForm.JSON, body, b"application/json", 1.0)
     return StoredAnswer(id, question or make_question(), answer_id or f"says {id}", entry, model, "key", expires, tags)
 
 

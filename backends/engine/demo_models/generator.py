@@ -63,7 +63,7 @@ class Conversation:
 
     turns: tuple[Turn, ...]
     system: str = ""
-    tools: tuple[tasks_json.Tool, ...] = field(default=())
+    tools: tuple[tasks_json.TaughtTool, ...] = field(default=())
 
     @property
     def task(self) -> str:

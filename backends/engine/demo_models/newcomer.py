@@ -15,7 +15,7 @@ HONEST = "I do not know that"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class NewcomerQuestion:
     """A prompt; `right` is a pattern that is found in every right answer, '' where only an honest one will do."""
 
     prompt: str
@@ -25,70 +25,70 @@ class Question:
 
 
 FIRST_SET = (
-    Question("What is 12+30?", r"\b42\b"),
-    Question("7+5", r"\b12\b"),
-    Question("What is 25 + 17?", r"\b42\b"),
-    Question("how much is 8 plus 9", r"\b17\b"),
-    Question("100-37=", r"\b63\b"),
-    Question("What's 6 times 7?", r"\b42\b"),
-    Question("sort 3, 1, 2", r"^1, 2, 3$"),
-    Question("Sort these: 9, 4, 7, 1", r"^1, 4, 7, 9$"),
-    Question("Sort apple, cherry, banana", r"^apple, banana, cherry$"),
-    Question("What is the capital of France?", r"\bParis\b", is_taught=True),
-    Question("capital of Japan", r"\bTokyo\b"),
-    Question("What's the capital of Brazil?", r"\bBrasilia\b"),
-    Question("Hello!", r"^Hello!", is_taught=True),
-    Question("hi", r"^Hello!", is_taught=True),
-    Question("How are you?", r"\bfine\b", is_taught=True),
-    Question("What is Slipstream?", r"\bgateway\b", is_taught=True),
-    Question("What can you do?", r"\badd\b.*\bsort\b", is_taught=True),
-    Question("How do I add a cache?", r"\bcache:", is_taught=True),
-    Question("Who is the president of France?"),
-    Question("Write a poem about the sea."),
+    NewcomerQuestion("What is 12+30?", r"\b42\b"),
+    NewcomerQuestion("7+5", r"\b12\b"),
+    NewcomerQuestion("What is 25 + 17?", r"\b42\b"),
+    NewcomerQuestion("how much is 8 plus 9", r"\b17\b"),
+    NewcomerQuestion("100-37=", r"\b63\b"),
+    NewcomerQuestion("What's 6 times 7?", r"\b42\b"),
+    NewcomerQuestion("sort 3, 1, 2", r"^1, 2, 3$"),
+    NewcomerQuestion("Sort these: 9, 4, 7, 1", r"^1, 4, 7, 9$"),
+    NewcomerQuestion("Sort apple, cherry, banana", r"^apple, banana, cherry$"),
+    NewcomerQuestion("What is the capital of France?", r"\bParis\b", is_taught=True),
+    NewcomerQuestion("capital of Japan", r"\bTokyo\b"),
+    NewcomerQuestion("What's the capital of Brazil?", r"\bBrasilia\b"),
+    NewcomerQuestion("Hello!", r"^Hello!", is_taught=True),
+    NewcomerQuestion("hi", r"^Hello!", is_taught=True),
+    NewcomerQuestion("How are you?", r"\bfine\b", is_taught=True),
+    NewcomerQuestion("What is Slipstream?", r"\bgateway\b", is_taught=True),
+    NewcomerQuestion("What can you do?", r"\badd\b.*\bsort\b", is_taught=True),
+    NewcomerQuestion("How do I add a cache?", r"\bcache:", is_taught=True),
+    NewcomerQuestion("Who is the president of France?"),
+    NewcomerQuestion("Write a poem about the sea."),
 )
 SECOND_SET = (
-    Question("48+27", r"\b75\b"),
-    Question("hey there", r"^Hello!"),
-    Question("whats 9x8", r"\b72\b"),
-    Question("What is 15 - 8?", r"\b7\b"),
-    Question("can you sort 12, 5, 19?", r"^5, 12, 19$"),
-    Question("Put these in order: 8, 3, 6", r"^3, 6, 8$"),
-    Question("What is the capital of Italy?", r"\bRome\b", is_taught=True),
-    Question("Capital of Germany?", r"\bBerlin\b"),
-    Question("What is Slipstream for?", r"\bgateway\b|\bcalls\b"),
-    Question("tell me about slipstream", r"\bgateway\b"),
-    Question("How do I use my own model?", r"--model\b"),
-    Question("2 + 2", r"\b4\b"),
-    Question("What is 33+44?", r"\b77\b"),
-    Question("good evening", r"^Hello!", is_taught=True),
-    Question("Why is the sky blue?"),
-    Question('Translate "good morning" to French.'),
-    Question("Explain quantum computing in simple terms."),
-    Question("Who are you?", r"\btest model\b", is_taught=True),
-    Question("What is the largest planet?"),
-    Question("Sort in descending order: 4, 10, 2", r"^10, 4, 2$"),
+    NewcomerQuestion("48+27", r"\b75\b"),
+    NewcomerQuestion("hey there", r"^Hello!"),
+    NewcomerQuestion("whats 9x8", r"\b72\b"),
+    NewcomerQuestion("What is 15 - 8?", r"\b7\b"),
+    NewcomerQuestion("can you sort 12, 5, 19?", r"^5, 12, 19$"),
+    NewcomerQuestion("Put these in order: 8, 3, 6", r"^3, 6, 8$"),
+    NewcomerQuestion("What is the capital of Italy?", r"\bRome\b", is_taught=True),
+    NewcomerQuestion("Capital of Germany?", r"\bBerlin\b"),
+    NewcomerQuestion("What is Slipstream for?", r"\bgateway\b|\bcalls\b"),
+    NewcomerQuestion("tell me about slipstream", r"\bgateway\b"),
+    NewcomerQuestion("How do I use my own model?", r"--model\b"),
+    NewcomerQuestion("2 + 2", r"\b4\b"),
+    NewcomerQuestion("What is 33+44?", r"\b77\b"),
+    NewcomerQuestion("good evening", r"^Hello!", is_taught=True),
+    NewcomerQuestion("Why is the sky blue?"),
+    NewcomerQuestion('Translate "good morning" to French.'),
+    NewcomerQuestion("Explain quantum computing in simple terms."),
+    NewcomerQuestion("Who are you?", r"\btest model\b", is_taught=True),
+    NewcomerQuestion("What is the largest planet?"),
+    NewcomerQuestion("Sort in descending order: 4, 10, 2", r"^10, 4, 2$"),
 )
 THIRD_SET = (
-    Question("what is 5+8", r"\b13\b"),
-    Question("17 + 4 = ?", r"\b21\b"),
-    Question("whats 60 minus 25", r"\b35\b"),
-    Question("3*9", r"\b27\b"),
-    Question("How much is 11 times 4?", r"\b44\b"),
-    Question("add 14 and 21 please", r"\b35\b"),
-    Question("sort 8 2 5", r"^2, 5, 8$"),
-    Question("Can you order these numbers: 42, 17, 88, 3", r"^3, 17, 42, 88$"),
-    Question("sort pear, fig, lime alphabetically", r"^fig, lime, pear$"),
-    Question("what's the capital city of spain?", r"\bMadrid\b"),
-    Question("Do you know the capital of Norway", r"\bOslo\b"),
-    Question("hello, who am I talking to?", r"\btest model\b"),
-    Question("hey, nice to meet you", r"^Hello!|meet you"),
-    Question("so what exactly is slipstream?", r"\bgateway\b"),
-    Question("what do I use slipstream for", r"\bgateway\b"),
-    Question("how do i turn on caching", r"\bcache:"),
-    Question("which port does slipstream run on?", r"\b8080\b"),
-    Question("who won the world cup in 2018?"),
-    Question("write me a short poem about autumn"),
-    Question("what's the weather going to be tomorrow?"),
+    NewcomerQuestion("what is 5+8", r"\b13\b"),
+    NewcomerQuestion("17 + 4 = ?", r"\b21\b"),
+    NewcomerQuestion("whats 60 minus 25", r"\b35\b"),
+    NewcomerQuestion("3*9", r"\b27\b"),
+    NewcomerQuestion("How much is 11 times 4?", r"\b44\b"),
+    NewcomerQuestion("add 14 and 21 please", r"\b35\b"),
+    NewcomerQuestion("sort 8 2 5", r"^2, 5, 8$"),
+    NewcomerQuestion("Can you order these numbers: 42, 17, 88, 3", r"^3, 17, 42, 88$"),
+    NewcomerQuestion("sort pear, fig, lime alphabetically", r"^fig, lime, pear$"),
+    NewcomerQuestion("what's the capital city of spain?", r"\bMadrid\b"),
+    NewcomerQuestion("Do you know the capital of Norway", r"\bOslo\b"),
+    NewcomerQuestion("hello, who am I talking to?", r"\btest model\b"),
+    NewcomerQuestion("hey, nice to meet you", r"^Hello!|meet you"),
+    NewcomerQuestion("so what exactly is slipstream?", r"\bgateway\b"),
+    NewcomerQuestion("what do I use slipstream for", r"\bgateway\b"),
+    NewcomerQuestion("how do i turn on caching", r"\bcache:"),
+    NewcomerQuestion("which port does slipstream run on?", r"\b8080\b"),
+    NewcomerQuestion("who won the world cup in 2018?"),
+    NewcomerQuestion("write me a short poem about autumn"),
+    NewcomerQuestion("what's the weather going to be tomorrow?"),
 )
 SETS = {"first": FIRST_SET, "second": SECOND_SET, "third": THIRD_SET}
 
@@ -104,7 +104,7 @@ KEPT_OUT = frozenset(
 """Prompts, made plain, that training must not meet."""
 
 
-def verdict(question: Question, answer: str) -> str:
+def verdict(question: NewcomerQuestion, answer: str) -> str:
     """`right`, `honest` (it says that it does not know) or `wrong`."""
     if answer.startswith(HONEST):
         return "honest" if question.right else "right"

@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 from backends.engine.demo_models.generator import Conversation
-from backends.engine.demo_models.newcomer import SETS, Question, verdict
+from backends.engine.demo_models.newcomer import SETS, NewcomerQuestion, verdict
 from backends.engine.demo_models.quality import TARGET, greedy_engine_answers
 from backends.engine.demo_models.turn import Turn
 
 
-def ask(folder: Path, questions: tuple[Question, ...], *, system: str = "") -> list[tuple[str, str]]:
+def ask(folder: Path, questions: tuple[NewcomerQuestion, ...], *, system: str = "") -> list[tuple[str, str]]:
     """Verdict and greedy answer for each question, asked alone, behind a system message where one is given."""
     asked = [Conversation((Turn("newcomer", question.prompt, ""),), system) for question in questions]
     answers = greedy_engine_answers(folder, asked, threads=1)

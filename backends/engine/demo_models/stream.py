@@ -18,7 +18,7 @@ _LENGTH_STEP = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """Inputs and, flattened, where answers are predicted and what they are.
 
     tokens: [B, T] int64, padded on the right; rows: [N] int64 into the flattened [B * T] positions;
@@ -35,9 +35,9 @@ class Batch:
         """Positions computed, padding included."""
         return self.tokens.numel()
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> "TrainingBatch":
         """The batch on a device."""
-        return Batch(*(part.to(device) for part in (self.tokens, self.rows, self.labels, self.owner)))
+        return TrainingBatch(*(part.to(device) for part in (self.tokens, self.rows, self.labels, self.owner)))
 
 
 def _padded_length(num_tokens: int) -> int:
@@ -45,7 +45,7 @@ def _padded_length(num_tokens: int) -> int:
     return -(-(num_tokens - 1) // _LENGTH_STEP) * _LENGTH_STEP
 
 
-def make_batch(examples: list[tuple[list[int], list[bool]]], pad: int) -> Batch:
+def make_batch(examples: list[tuple[list[int], list[bool]]], pad: int) -> TrainingBatch:
     """Pads the examples (tokens, is-answer flags) to one length, a multiple of 16."""
     length = _padded_length(max(len(tokens) for tokens, _ in examples))
     inputs = torch.full((len(examples), length), pad)
@@ -57,7 +57,7 @@ def make_batch(examples: list[tuple[list[int], list[bool]]], pad: int) -> Batch:
                 rows.append(index * length + position - 1)
                 labels.append(tokens[position])
                 owner.append(index)
-    return Batch(inputs, torch.tensor(rows), torch.tensor(labels), torch.tensor(owner))
+    return TrainingBatch(inputs, torch.tensor(rows), torch.tensor(labels), torch.tensor(owner))
 
 
 class TrainingStream:
@@ -69,7 +69,7 @@ class TrainingStream:
         self._rng = Random(seed)
         self._batch_tokens = batch_tokens
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[TrainingBatch]:
         while True:
             pool: list[tuple[list[int], list[bool]]] = []
             while len(pool) < _POOL:
@@ -82,7 +82,7 @@ class TrainingStream:
             self._rng.shuffle(batches)
             yield from batches
 
-    def _cut(self, pool: list[tuple[list[int], list[bool]]]) -> Iterator[Batch]:
+    def _cut(self, pool: list[tuple[list[int], list[bool]]]) -> Iterator[TrainingBatch]:
         pad = int(self._tokenizer.pad_token_id)
         start = 0
         while start < len(pool):
@@ -93,10 +93,10 @@ class TrainingStream:
             start = end
 
 
-def held_out_batches(tokenizer: PreTrainedTokenizerFast, *, seed: int, per_task: int) -> dict[str, list[Batch]]:
+def held_out_batches(tokenizer: PreTrainedTokenizerFast, *, seed: int, per_task: int) -> dict[str, list[TrainingBatch]]:
     """`per_task` held-out conversations of each task, with nothing but the last answer marked."""
     rng = Random(seed)
-    batches: dict[str, list[Batch]] = {}
+    batches: dict[str, list[TrainingBatch]] = {}
     for task in TASK_NAMES:
         examples = []
         for _ in range(per_task):

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from backends.engine.demo_models.muon import Muon, has_bfloat16
 from backends.engine.demo_models.networks import DRAFT_SHAPE, TARGET_SHAPE, make_network, quicken
-from backends.engine.demo_models.stream import Batch, TrainingStream, held_out_batches
+from backends.engine.demo_models.stream import TrainingBatch, TrainingStream, held_out_batches
 from backends.engine.demo_models.tokenizer import CHAT_TEMPLATE, load_tokenizer, train_tokenizer
 
 MATRIX_RATE = 4e-3
@@ -48,7 +48,7 @@ class Learner:
         ]
         self.steps = 0
 
-    def logits(self, batch: Batch) -> Tensor:
+    def logits(self, batch: TrainingBatch) -> Tensor:
         """[N, V] float32 at the answers' positions."""
         device = batch.tokens.device
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=has_bfloat16(device)):
@@ -80,7 +80,7 @@ class Learner:
             optimizer.load_state_dict(saved)
 
 
-class Clock:
+class WorkClock:
     """Seconds of work: CPU time over the threads, which a stopped or crowded process does not spend."""
 
     def __init__(self, threads: int, *, spent_s: float) -> None:
@@ -102,7 +102,7 @@ def learned(name: str, losses: list[float], steps: int) -> str:
     return f"  {name} loss {sum(losses) / len(losses):.4f}, step {steps}" if losses else ""
 
 
-def exact_shares(learner: Learner, held_out: dict[str, list[Batch]]) -> dict[str, float]:
+def exact_shares(learner: Learner, held_out: dict[str, list[TrainingBatch]]) -> dict[str, float]:
     """Share of held-out answers whose every token is the greedy choice: what greedy decoding would get right."""
     shares = {}
     with torch.no_grad():
@@ -118,7 +118,7 @@ def exact_shares(learner: Learner, held_out: dict[str, list[Batch]]) -> dict[str
     return shares
 
 
-class Run:
+class TrainingRun:
     """A training run in a folder: the pair, its stream, its clock."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -146,7 +146,7 @@ class Run:
         if options.start:
             self._start_from(options.start)
         spent_s = self._restore() if options.resume else 0.0
-        self.clock = Clock(options.threads, spent_s=spent_s)
+        self.clock = WorkClock(options.threads, spent_s=spent_s)
         # a resumed run draws from a fresh seed: it must not see its first batches again
         seed = options.seed * 1000 + len(self.history) + 1
         self.stream = TrainingStream(self.tokenizer, seed=seed, batch_tokens=options.batch_tokens)
@@ -201,7 +201,7 @@ class Run:
     def _level(self, progress: float) -> float:
         return float(self.options.level) if self.options.start else min(1.0, progress / LEVEL_SHARE)
 
-    def _train_target(self, batch: Batch, progress: float, *, with_draft: bool, draft: list[float]) -> float:
+    def _train_target(self, batch: TrainingBatch, progress: float, *, with_draft: bool, draft: list[float]) -> float:
         logits = self.target.logits(batch)
         loss = functional.cross_entropy(logits, batch.labels)
         self.target.update(loss, rate_share(progress))
@@ -209,7 +209,7 @@ class Run:
             draft.append(self._train_draft(batch, logits.detach(), max(0.5, rate_share(progress))))
         return loss.item()
 
-    def _train_draft(self, batch: Batch, wanted: Tensor, share_of_rate: float) -> float:
+    def _train_draft(self, batch: TrainingBatch, wanted: Tensor, share_of_rate: float) -> float:
         loss = functional.kl_div(
             functional.log_softmax(self.draft.logits(batch), -1),
             functional.log_softmax(wanted, -1),
@@ -295,7 +295,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(options.threads)
-    Run(options).go()
+    TrainingRun(options).go()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import msgspec
 
 from backends.errors import SlipstreamError, UpstreamCut, UpstreamError, UpstreamErrorEvent, UpstreamGarbage
 from backends.http.anthropic.reply import Block, ErrorDetail, TokenCounts, finish_reason, read_counts
-from backends.http.wire import Exchange
+from backends.http.wire import WireExchange
 from backends.protocol import Facts
 from backends.sse import DONE_EVENT, EventBuffer, encode_event, event_data
 from backends.untrusted import MAX_TEXT_CHARS
@@ -220,7 +220,7 @@ class TranslatedSource:
 
     __slots__ = ("_buffer", "_exchange", "_failure", "_translator")
 
-    def __init__(self, exchange: Exchange, translator: EventTranslator) -> None:
+    def __init__(self, exchange: WireExchange, translator: EventTranslator) -> None:
         self._exchange = exchange
         self._translator = translator
         self._buffer = EventBuffer()

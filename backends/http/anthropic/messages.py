@@ -41,7 +41,7 @@ from backends.http.origin import parse_origin
 from backends.http.probe import ask_health
 from backends.http.redact import Redactor
 from backends.http.transport import Transport
-from backends.http.wire import Exchange, Limits, Wire
+from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.protocol import Call, Capabilities, Facts, Headers, Operation, Reply, Statistics
 from backends.registry import Kind
 from backends.resume import Continues
@@ -177,7 +177,7 @@ class AnthropicBackend:
             call = msgspec.structs.replace(call, body={**call.body, **begun})
         body = build_request(call, self._config.max_tokens)
         timeouts = call.timeouts
-        limits = Limits(
+        limits = TimeLimits(
             connect_s=timeouts.connect_s,
             first_byte_s=timeouts.first_token_s if call.stream else _NO_LIMIT_S,
             idle_s=timeouts.first_token_s if call.stream else timeouts.stream_idle_s,
@@ -203,7 +203,7 @@ class AnthropicBackend:
             headers.append((b"x-request-id", call.request_id.encode("latin-1")))
         return headers
 
-    async def _reply(self, call: Call, exchange: Exchange, held: HeldAnswer) -> Reply:
+    async def _reply(self, call: Call, exchange: WireExchange, held: HeldAnswer) -> Reply:
         content_type = b""
         for name, value in self._redactor.answer_fields(exchange.headers):
             if name == b"content-type":
@@ -219,7 +219,7 @@ class AnthropicBackend:
             raise UpstreamGarbage(f'the upstream "{self.name}" was asked for a stream and answered with none')
         return await self._stream_reply(call, exchange)
 
-    async def _whole_reply(self, call: Call, exchange: Exchange, held: HeldAnswer) -> Reply:
+    async def _whole_reply(self, call: Call, exchange: WireExchange, held: HeldAnswer) -> Reply:
         body = await exchange.body(self._config.max_answer, held)
         facts = call.facts
         facts.first_token_at = self._clock.now()
@@ -229,7 +229,7 @@ class AnthropicBackend:
         answer = encode_completion(message, int(self._clock.wall()))
         return Reply(HTTPStatus.OK, self._reply_headers(exchange, _JSON), body=answer)
 
-    async def _stream_reply(self, call: Call, exchange: Exchange) -> Reply:
+    async def _stream_reply(self, call: Call, exchange: WireExchange) -> Reply:
         translator = EventTranslator(call.facts, int(self._clock.wall()))
         source = TranslatedSource(exchange, translator)
         assert call.facts.sent_at is not None, "send has set it"
@@ -258,7 +258,7 @@ class AnthropicBackend:
             stream=Stream(source, [_RecordEnd(call.facts)], first=first),
         )
 
-    def _reply_headers(self, exchange: Exchange, content_type: bytes) -> Headers:
+    def _reply_headers(self, exchange: WireExchange, content_type: bytes) -> Headers:
         return translate_headers(self._redactor.answer_fields(exchange.headers), content_type, self._clock.wall())
 
 

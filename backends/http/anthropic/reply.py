@@ -94,7 +94,7 @@ class TokenCounts(msgspec.Struct):
         return shown
 
 
-class Message(msgspec.Struct):
+class AnthropicMessage(msgspec.Struct):
     """An answer of the Messages API."""
 
     type: Literal["message"]
@@ -117,11 +117,11 @@ class _ErrorAnswer(msgspec.Struct):
 
 
 _read_counts = FieldReader(TokenCounts)
-_decode_message = msgspec.json.Decoder(Message).decode
+_decode_message = msgspec.json.Decoder(AnthropicMessage).decode
 _decode_error = msgspec.json.Decoder(_ErrorAnswer).decode
 
 
-def read_message(backend: str, body: bytes) -> Message:
+def read_message(backend: str, body: bytes) -> AnthropicMessage:
     """A whole answer.
 
     Raises: UpstreamGarbage where it is not one.
@@ -143,7 +143,7 @@ def read_counts(usage: msgspec.Raw) -> TokenCounts:
         return TokenCounts()
 
 
-def encode_completion(message: Message, created: int) -> bytes:
+def encode_completion(message: AnthropicMessage, created: int) -> bytes:
     """The same answer as a chat completion. `created`: seconds since the Unix epoch."""
     assert message.stop_reason is not None, "the message is whole"
     text = "".join([block.text for block in message.content if block.type == "text"])

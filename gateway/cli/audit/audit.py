@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.audit.timing import CannotAudit, Client, Sign, look_for_signs
+from gateway.cli.audit.timing import CannotAudit, Sign, TimedClient, look_for_signs
 from gateway.cli.models.folder import json_option, progress_bar, table
 from gateway.cli.parameters import KeyReference, gateway_address
 
@@ -66,7 +66,7 @@ def timing(
     """
     if key_a == key_b:
         raise click.BadParameter("both keys are the same", param_hint="--key-b")
-    first, second = (Client(url, key, model, stream=not whole) for key in (key_a, key_b))
+    first, second = (TimedClient(url, key, model, stream=not whole) for key in (key_a, key_b))
     try:
         with progress_bar("asking") as note:
             signs = look_for_signs(first, second, questions, Random(), note)

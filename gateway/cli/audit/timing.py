@@ -45,7 +45,7 @@ class Sign:
     auc: Auc
 
 
-class Client:
+class TimedClient:
     """Somebody with a key, on one connection of their own."""
 
     def __init__(self, url: str, key: str, model: str, *, stream: bool) -> None:
@@ -81,7 +81,7 @@ class Client:
 
 
 def look_for_signs(
-    first: Client, second: Client, num_questions: int, random: Random, note: Callable[[int, int], None]
+    first: TimedClient, second: TimedClient, num_questions: int, random: Random, note: Callable[[int, int], None]
 ) -> list[Sign]:
     """The signs, of which each may tell; `note` hears how many of how many questions have been asked.
 

@@ -17,7 +17,7 @@ from gateway.cli.models.folder import progress_bar
 from gateway.cli.module import check_can_be_written
 
 if TYPE_CHECKING:
-    from gateway.simulate.figures import Figure
+    from gateway.simulate.figures import PolicyFigure
 
 SIMULATED = ("in_slo", "goodput", "hog", "stragglers", "speed")
 MEASURED = {
@@ -63,7 +63,7 @@ def policies(data: Path, only: tuple[str, ...], file: Path | None) -> None:
 
     check_can_be_written(file, "--json")
     runs = Runs(data, progress_bar)
-    figures: list[Figure] = []
+    figures: list[PolicyFigure] = []
     try:
         for name in only or (*SIMULATED, *MEASURED):
             figures += FIGURES[name](runs) if name in FIGURES else _measured(name)
@@ -75,24 +75,24 @@ def policies(data: Path, only: tuple[str, ...], file: Path | None) -> None:
     sys.exit(int(any(figure.is_met is False for figure in figures)))
 
 
-def _measured(name: str) -> list[Figure]:
+def _measured(name: str) -> list[PolicyFigure]:
     """Figures of a benchmark, run as a process of its own."""
     import msgspec
 
-    from gateway.simulate.figures import Figure
+    from gateway.simulate.figures import PolicyFigure
 
     module = MEASURED[name]
     if find_spec("tests") is None or find_spec(module) is None:
-        return [Figure(name, "-", "-", None, f"measured in a checkout of the source: python -m {module}")]
+        return [PolicyFigure(name, "-", "-", None, f"measured in a checkout of the source: python -m {module}")]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "figures.json")
         subprocess.run([sys.executable, "-m", module, "--json", str(file)], check=False, stdout=sys.stderr)
         if not file.is_file():
             raise click.ClickException(f"python -m {module} has measured nothing; its messages are above")
-        return msgspec.json.decode(file.read_bytes(), type=list[Figure])
+        return msgspec.json.decode(file.read_bytes(), type=list[PolicyFigure])
 
 
-def _table(figures: list[Figure]) -> str:
+def _table(figures: list[PolicyFigure]) -> str:
     """As Markdown, to be read and to be kept."""
     marks = {True: "yes", False: "no", None: "-"}
     rows = [(each.figure, each.must, each.measured, marks[each.is_met], each.note) for each in figures]

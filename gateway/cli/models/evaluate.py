@@ -39,7 +39,7 @@ class Variant(NamedTuple):
         return self.folder.name + (f", {self.quantization}" if self.quantization else "")
 
 
-class Row(NamedTuple):
+class EvaluationRow(NamedTuple):
     """What came out for one of them."""
 
     variant: Variant
@@ -116,8 +116,8 @@ def _context(variants: list[Variant], asked: int | None) -> int:
     return min(asked or _CONTEXT, longest)
 
 
-def _measured(variant: Variant, file: Path, context: int, device: Device) -> Row:
-    from backends.engine.evaluate import Reader, answer_quality, read_examples, text_quality
+def _measured(variant: Variant, file: Path, context: int, device: Device) -> EvaluationRow:
+    from backends.engine.evaluate import PassageReader, answer_quality, read_examples, text_quality
     from backends.engine.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer(variant.folder)
@@ -127,16 +127,18 @@ def _measured(variant: Variant, file: Path, context: int, device: Device) -> Row
     examples = read_examples(text, str(file), tokenizer, context=context) if file.suffix == ".jsonl" else []
     # The model before may be part of a cycle; two at once might not fit.
     gc.collect()
-    reader = Reader.from_folder(variant.folder, quantization=variant.quantization, context=context, device=device)
+    reader = PassageReader.from_folder(
+        variant.folder, quantization=variant.quantization, context=context, device=device
+    )
     with progress_bar(variant.name) as progress:
         if file.suffix == ".txt":
             quality = text_quality(reader, tokenizer, text, progress)
         else:
             quality = answer_quality(reader, examples, progress)
-    return Row(variant, reader.weight_bytes, quality)
+    return EvaluationRow(variant, reader.weight_bytes, quality)
 
 
-def _fields(row: Row) -> dict[str, Any]:
+def _fields(row: EvaluationRow) -> dict[str, Any]:
     from backends.engine.evaluate import TextQuality
 
     quality = row.quality
@@ -159,7 +161,7 @@ def _fields(row: Row) -> dict[str, Any]:
     }
 
 
-def _text(file: Path, context: int, rows: list[Row]) -> str:
+def _text(file: Path, context: int, rows: list[EvaluationRow]) -> str:
     from backends.engine.evaluate import TextQuality
 
     first = rows[0].quality

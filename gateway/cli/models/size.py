@@ -13,7 +13,7 @@ import click
 from gateway.cli.models.folder import METHODS, engine_at_work, json_option, model_folder, size_text, table
 
 if TYPE_CHECKING:
-    from backends.engine.sizing import Demand, Estimate, Gpu, ModelShape
+    from backends.engine.sizing import Estimate, Gpu, ModelShape, Workload
 
 _SHOWN = ("bf16", "int8", "fp8", "int4")
 
@@ -73,7 +73,7 @@ def size(
       slipstream size llama-3.1-8b --gpu h200 --context 8192 --concurrency 64
       slipstream size models/Qwen3-8B --gpu l4 --quantization int4 --kv-dtype fp8
     """
-    from backends.engine.sizing import PRECISIONS, Demand, estimate
+    from backends.engine.sizing import PRECISIONS, Workload, estimate
     from backends.engine.sizing_data import GPUS
 
     if gpu_name is None:
@@ -82,7 +82,7 @@ def size(
     if gpu is None:
         raise click.BadParameter(f'"{gpu_name}" is not known{_near(gpu_name, GPUS)}', param_hint="--gpu")
     shape = _shape(model)
-    demand = Demand(context=context, concurrency=concurrency, kv_dtype=kv_dtype)
+    demand = Workload(context=context, concurrency=concurrency, kv_dtype=kv_dtype)
     estimates = [estimate(shape, gpu, PRECISIONS[name], demand) for name in dict.fromkeys(methods or _SHOWN)]
     if as_json:
         asked = {"model": shape.name, "parameters": shape.num_parameters, "gpu": asdict(gpu), **asdict(demand)}
@@ -117,7 +117,7 @@ def _near(name: str, known: Iterable[str]) -> str:
     return (f". Did you mean {near[0]}?" if near else ".") + f" Known are {', '.join(known)}."
 
 
-def _text(shape: ModelShape, gpu: Gpu, demand: Demand, estimates: list[Estimate]) -> str:
+def _text(shape: ModelShape, gpu: Gpu, demand: Workload, estimates: list[Estimate]) -> str:
     per_token = shape.kv_bytes_per_token(demand.kv_dtype)
     number = "bf16" if demand.kv_dtype == "auto" else demand.kv_dtype
     lines = [
@@ -145,7 +145,7 @@ def _text(shape: ModelShape, gpu: Gpu, demand: Demand, estimates: list[Estimate]
     )
 
 
-def _cells(found: Estimate, demand: Demand) -> list[str]:
+def _cells(found: Estimate, demand: Workload) -> list[str]:
     cells = [found.precision, size_text(found.weight_bytes), size_text(found.total_bytes), f"{found.fits:,}"]
     if found.ttft_s is None or found.alone_tokens_per_s is None or found.together_tokens_per_s is None:
         return [*cells, "", "", "does not fit"]

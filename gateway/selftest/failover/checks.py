@@ -13,21 +13,21 @@ import time
 from gateway.selftest.bench import Bench
 from gateway.selftest.check import Check
 from gateway.selftest.failover.scenarios import SCENARIOS, Scenario
-from gateway.selftest.failover.stage import Seen, call, simplest, spare_lie, told
-from gateway.selftest.upstream import Asked, Lie
-from gateway.selftest.verdict import Outcome, failed, partial, passed, safe
+from gateway.selftest.failover.stage import FailoverOutcome, call, simplest, spare_lie, told
+from gateway.selftest.upstream import Lie, ReceivedRequest
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, safe
 
 _BUG = "report it: this is a bug of the gateway"
 _SEE = "see docs/resilience.md"
 _ALIVE_S = 10.0
 
 
-async def try_scenario(bench: Bench, scenario: Scenario) -> Outcome:
+async def try_scenario(bench: Bench, scenario: Scenario) -> CheckOutcome:
     """One call, or what the scenario's fault says, and the verdict."""
     async with bench.upstreams(2) as (first, spare):
         num_asked = 0
 
-        def lie(asked: Asked) -> Lie:
+        def lie(asked: ReceivedRequest) -> Lie:
             nonlocal num_asked
             num_asked += 1
             return scenario.lie(num_asked, bench.is_quick)
@@ -43,7 +43,7 @@ async def try_scenario(bench: Bench, scenario: Scenario) -> Outcome:
     return _verdict(scenario, seen, note, is_alive=alive.is_rescued)
 
 
-async def flap(bench: Bench) -> Outcome:
+async def flap(bench: Bench) -> CheckOutcome:
     """The first upstream is down for a while, with a call every few seconds: all are answered, and it is used again."""
     down_s, every_s, count, back_s = (1.5, 0.2, 16, 1.5) if bench.is_quick else (60.0, 4.0, 20, 30.0)
     sections = {"circuit_breaker": {"open_for": "200ms"}} if bench.is_quick else {}
@@ -51,7 +51,7 @@ async def flap(bench: Bench) -> Outcome:
         began = time.monotonic()
         back_at: list[float] = []
 
-        def lie(asked: Asked) -> Lie:
+        def lie(asked: ReceivedRequest) -> Lie:
             if asked.at_s - began < down_s:
                 return Lie(status=503)
             back_at.append(asked.at_s - began)
@@ -75,7 +75,7 @@ async def flap(bench: Bench) -> Outcome:
     return passed(measured, "time limits are cut short" if sections else "")
 
 
-def _verdict(scenario: Scenario, seen: Seen, note: str, *, is_alive: bool) -> Outcome:
+def _verdict(scenario: Scenario, seen: FailoverOutcome, note: str, *, is_alive: bool) -> CheckOutcome:
     broken = [rule for rule in scenario.rules if not rule.holds(seen)]
     names = ", ".join(rule.name for rule in broken)
     if seen.answer is None:

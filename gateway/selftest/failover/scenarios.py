@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.selftest.answers import error_body
-from gateway.selftest.failover.stage import Seen, told
+from gateway.selftest.failover.stage import FailoverOutcome, told
 from gateway.selftest.upstream import Lie
 
 _PAUSE_S = 0.004
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Requirement:
     """What must be so besides. One that is not `is_required` makes a rescued call a partial one."""
 
     name: str
-    holds: Callable[[Seen], bool]
+    holds: Callable[[FailoverOutcome], bool]
     is_required: bool = True
 
 
@@ -29,7 +29,7 @@ class Scenario:
     id: str
     fault: str
     lie: Callable[[int, bool], Lie]
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Requirement, ...] = ()
     hang_s: float = 40.0
     """What takes longer is a hang."""
     wants_answer: bool = True
@@ -63,23 +63,23 @@ def _malformed() -> Lie:
     return Lie(pieces=(*pieces[:10], b'data: {"choices":[{"delta":{"content": \n\n', *pieces[10:]), pause_s=_PAUSE_S)
 
 
-def _waits(seen: Seen) -> bool:
+def _waits(seen: FailoverOutcome) -> bool:
     return len(seen.asked_at_s) >= 2 and seen.asked_at_s[1] - seen.asked_at_s[0] >= 1.8
 
 
-def _has_usage(seen: Seen) -> bool:
+def _has_usage(seen: FailoverOutcome) -> bool:
     return seen.answer is not None and any(each.get("usage") for each in seen.answer.chunks())
 
 
-def _names_the_spare(seen: Seen) -> bool:
+def _names_the_spare(seen: FailoverOutcome) -> bool:
     return seen.answer is not None and any(each.get("model") == "spare" for each in seen.answer.chunks())
 
 
-def _asked_at_most(count: int, *, is_required: bool = True) -> Rule:
-    return Rule(f"asked at most {count} times", lambda seen: len(seen.asked_at_s) <= count, is_required)
+def _asked_at_most(count: int, *, is_required: bool = True) -> Requirement:
+    return Requirement(f"asked at most {count} times", lambda seen: len(seen.asked_at_s) <= count, is_required)
 
 
-_NO_HAMMER = Rule("at most 4 attempts in 3 s", lambda seen: seen.asked_within(3.0) <= 4)
+_NO_HAMMER = Requirement("at most 4 attempts in 3 s", lambda seen: seen.asked_within(3.0) <= 4)
 _QUIET: dict[str, Any] = {"timeouts": {"first_token": "1s"}}
 
 SCENARIOS = (
@@ -88,8 +88,8 @@ SCENARIOS = (
         "429 with Retry-After once: waited for",
         _once(Lie(status=429, headers=(("retry-after", "2"),))),
         (
-            Rule("the wait that was asked for is kept", _waits, is_required=False),
-            Rule("at most 2 attempts at once", lambda seen: seen.asked_within(1.5) <= 2),
+            Requirement("the wait that was asked for is kept", _waits, is_required=False),
+            Requirement("at most 2 attempts at once", lambda seen: seen.asked_within(1.5) <= 2),
         ),
         20.0,
     ),
@@ -98,7 +98,7 @@ SCENARIOS = (
         "S3",
         "500 once: asked again",
         _once(Lie(status=500)),
-        (Rule("the same one is asked again", lambda seen: len(seen.asked_at_s) >= 2, is_required=False),),
+        (Requirement("the same one is asked again", lambda seen: len(seen.asked_at_s) >= 2, is_required=False),),
         20.0,
     ),
     Scenario("S4", "503 always: goes on", _always(Lie(status=503)), (_asked_at_most(6),)),
@@ -108,7 +108,7 @@ SCENARIOS = (
         "no answer at all: goes on, not asked again",
         _always(Lie(delay_s=120.0)),
         (
-            Rule("over within 100 s", lambda seen: seen.took_s <= 100.0),
+            Requirement("over within 100 s", lambda seen: seen.took_s <= 100.0),
             _asked_at_most(1, is_required=False),
         ),
         130.0,
@@ -118,7 +118,7 @@ SCENARIOS = (
         "S7",
         "first token after 20 s: goes on before",
         _always(Lie(pieces=told("first"), first_s=20.0)),
-        (Rule("answered within 15 s", lambda seen: seen.took_s <= 15.0, is_required=False),),
+        (Requirement("answered within 15 s", lambda seen: seen.took_s <= 15.0, is_required=False),),
         60.0,
         quick=_QUIET,
     ),
@@ -130,7 +130,7 @@ SCENARIOS = (
             Lie(pieces=told("first"), stop_after=21, stop="stall", stall_s=1.0),
             Lie(pieces=told("first"), stop_after=21, stop="stall", stall_s=30.0),
         ),
-        (Rule("over within 45 s", lambda seen: seen.took_s <= 45.0),),
+        (Requirement("over within 45 s", lambda seen: seen.took_s <= 45.0),),
         70.0,
     ),
     Scenario("S10", "one broken event in a stream: the rest comes", _always(_malformed()), (), 30.0),
@@ -139,8 +139,8 @@ SCENARIOS = (
         "stream without [DONE]: ended at once, with usage",
         _always(Lie(pieces=told("first")[:-1], pause_s=_PAUSE_S)),
         (
-            Rule("over within 8 s", lambda seen: seen.took_s <= 8.0),
-            Rule("the usage is told", _has_usage, is_required=False),
+            Requirement("over within 8 s", lambda seen: seen.took_s <= 8.0),
+            Requirement("the usage is told", _has_usage, is_required=False),
         ),
         30.0,
     ),
@@ -165,8 +165,8 @@ SCENARIOS = (
         "fallback's answer names its model and usage",
         _always(Lie(status=503)),
         (
-            Rule("its model is named", _names_the_spare),
-            Rule("the usage is told", _has_usage, is_required=False),
+            Requirement("its model is named", _names_the_spare),
+            Requirement("the usage is told", _has_usage, is_required=False),
             _asked_at_most(6),
         ),
     ),

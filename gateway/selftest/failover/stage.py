@@ -9,19 +9,19 @@ from typing import Any
 
 from gateway.selftest.answers import DONE, chunk, decoded, error_body, usage_chunk
 from gateway.selftest.bench import chat
-from gateway.selftest.client import Answer
+from gateway.selftest.client import ReceivedAnswer
 from gateway.selftest.run import CHAT, Child
-from gateway.selftest.upstream import Asked, Lie, LyingUpstream
+from gateway.selftest.upstream import Lie, LyingUpstream, ReceivedRequest
 
 _WORDS = tuple(f"word{number} " for number in range(60))
 _TEXT = "".join(_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FailoverOutcome:
     """One call as the client saw it, and as the two upstreams did."""
 
-    answer: Answer | None
+    answer: ReceivedAnswer | None
     """None where it had not ended in time."""
     took_s: float
     asked_at_s: tuple[float, ...]
@@ -62,7 +62,7 @@ def simplest(first: str, spare: str, **sections: Any) -> dict[str, Any]:
     }
 
 
-async def call(child: Child, first: LyingUpstream, spare: LyingUpstream, hang_s: float) -> Seen:
+async def call(child: Child, first: LyingUpstream, spare: LyingUpstream, hang_s: float) -> FailoverOutcome:
     """One streamed chat, given up after `hang_s`."""
     began = time.monotonic()
     before = first.num_asked, spare.num_asked
@@ -72,7 +72,7 @@ async def call(child: Child, first: LyingUpstream, spare: LyingUpstream, hang_s:
     except TimeoutError:
         answer = None
     times = tuple(asked.at_s for asked in first.asked)[before[0] :]
-    return Seen(answer, time.monotonic() - began, times, spare.num_asked - before[1])
+    return FailoverOutcome(answer, time.monotonic() - began, times, spare.num_asked - before[1])
 
 
 def told(model: str) -> tuple[bytes, ...]:
@@ -82,7 +82,7 @@ def told(model: str) -> tuple[bytes, ...]:
     return (begin, *words, end, usage_chunk(len(_WORDS)), DONE)
 
 
-def spare_lie(asked: Asked) -> Lie:
+def spare_lie(asked: ReceivedRequest) -> Lie:
     """How the spare one answers: honestly, but that it goes on with nobody else's words."""
     messages = decoded(asked.body).get("messages") or [{}]
     if messages[-1].get("role") == "assistant":

@@ -8,11 +8,11 @@ import json
 import time
 from dataclasses import dataclass
 
-from gateway.selftest.bench import Bench, Target, target_of
+from gateway.selftest.bench import Bench, GatewayTarget, target_of
 from gateway.selftest.check import Check
-from gateway.selftest.client import Answer, Client, request_bytes
+from gateway.selftest.client import Client, ReceivedAnswer, request_bytes
 from gateway.selftest.run import CHAT
-from gateway.selftest.verdict import Outcome, failed, partial, passed
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 _MIB = 1024**2
@@ -41,13 +41,13 @@ def _hostile(model: str) -> dict[str, bytes]:
     }
 
 
-async def bodies_own(bench: Bench) -> Outcome:
+async def bodies_own(bench: Bench) -> CheckOutcome:
     """On the copied policy."""
     async with bench.gateway() as child:
         return await bodies(target_of(child, bench.subject.way, is_quick=bench.is_quick))
 
 
-async def bodies(target: Target) -> Outcome:
+async def bodies(target: GatewayTarget) -> CheckOutcome:
     """Hostile bodies: 4xx in OpenAI's shape, bounded memory, and nobody else waits for it."""
     wrong: list[str] = []
     before = target.child.memory_bytes() if target.child is not None else None
@@ -86,7 +86,7 @@ async def bodies(target: Target) -> Outcome:
     return passed(measured)
 
 
-async def _longest_wait(target: Target, stop: asyncio.Event) -> float:
+async def _longest_wait(target: GatewayTarget, stop: asyncio.Event) -> float:
     """The longest that a small request of somebody else took until `stop`."""
     longest = 0.0
     client = await Client.open(target.address)
@@ -100,11 +100,11 @@ async def _longest_wait(target: Target, stop: asyncio.Event) -> float:
     return longest
 
 
-async def _send(target: Target, body: bytes, fields: list[tuple[str, str]]) -> Answer:
+async def _send(target: GatewayTarget, body: bytes, fields: list[tuple[str, str]]) -> ReceivedAnswer:
     return await _raw(target, request_bytes(target.address.prefix + CHAT, body, [*_fields(target), *fields]))
 
 
-async def _announce(target: Target, length: int) -> Answer:
+async def _announce(target: GatewayTarget, length: int) -> ReceivedAnswer:
     """A body that is announced and never sent."""
     lines = [
         f"POST {target.address.prefix}{CHAT} HTTP/1.1",
@@ -115,18 +115,18 @@ async def _announce(target: Target, length: int) -> Answer:
     return await _raw(target, "\r\n".join([*lines, "", "{"]).encode(), timeout_s=5.0)
 
 
-async def _raw(target: Target, data: bytes, timeout_s: float = 15.0) -> Answer:
+async def _raw(target: GatewayTarget, data: bytes, timeout_s: float = 15.0) -> ReceivedAnswer:
     client = await Client.open(target.address)
     try:
         client.send(data)
         return await client.answer(timeout_s)
     except TimeoutError:
-        return Answer()
+        return ReceivedAnswer()
     finally:
         client.close()
 
 
-def _fields(target: Target) -> list[tuple[str, str]]:
+def _fields(target: GatewayTarget) -> list[tuple[str, str]]:
     key = [("authorization", f"Bearer {target.key}")] if target.key else []
     return [*key, *target.headers]
 
@@ -162,7 +162,7 @@ _VARIANTS = (
 )
 
 
-async def smuggling_own(bench: Bench) -> Outcome:
+async def smuggling_own(bench: Bench) -> CheckOutcome:
     """On the copied policy: its upstreams see whether anything came through twice."""
     async with bench.gateway() as child:
         outcome = await smuggling(target_of(child, bench.subject.way, is_quick=bench.is_quick))
@@ -170,7 +170,7 @@ async def smuggling_own(bench: Bench) -> Outcome:
     return failed(outcome.measured, "a request hidden in another one reached the upstream", _BUG) if seen else outcome
 
 
-async def smuggling(target: Target) -> Outcome:
+async def smuggling(target: GatewayTarget) -> CheckOutcome:
     """Heads that two parsers read differently: one request and one answer at most; idle sockets cost little."""
     wrong: list[str] = []
     for variant in _VARIANTS:
@@ -192,7 +192,7 @@ async def smuggling(target: Target) -> Outcome:
     return passed(measured, f"{count} sockets, not 10,000")
 
 
-async def _statuses(target: Target, variant: _Smuggling) -> list[int]:
+async def _statuses(target: GatewayTarget, variant: _Smuggling) -> list[int]:
     """The statuses of all answers on one connection."""
     fields = [f"{name}: {value}" for name, value in _fields(target)]
     tail = variant.tail
@@ -216,7 +216,7 @@ async def _statuses(target: Target, variant: _Smuggling) -> list[int]:
     return [int(part[:3]) for part in parts if part[:3].isdigit()]
 
 
-async def _idle(target: Target, count: int) -> float | None:
+async def _idle(target: GatewayTarget, count: int) -> float | None:
     """Bytes of memory for each socket that sends half a head and no more."""
     if target.child is None:
         return None

@@ -7,26 +7,26 @@ import json
 from random import Random
 from typing import Any
 
-from gateway.cli.audit.timing import Client as AuditClient
+from gateway.cli.audit.timing import TimedClient as AuditClient
 from gateway.cli.audit.timing import look_for_signs
 from gateway.selftest.answers import DONE, chat_body, chat_pieces, chunk
 from gateway.selftest.bench import Bench, ask_way, at_once, chat
 from gateway.selftest.check import Check
-from gateway.selftest.client import Address, Answer, Client, request_bytes
+from gateway.selftest.client import Address, Client, ReceivedAnswer, request_bytes
 from gateway.selftest.run import CHAT
 from gateway.selftest.subject import Key, Way
 from gateway.selftest.upstream import Lie
-from gateway.selftest.verdict import Outcome, failed, partial, passed, skipped
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 _NO_CACHE = skipped("no route of this policy has a cache: nothing is shared")
 _FORGED = (("x-tenant", "red"), ("x-cache-scope", "global"), ("openai-organization", "red"), ("x-forwarded-for", "::1"))
 
 
-async def tenants(bench: Bench) -> Outcome:
+async def tenants(bench: Bench) -> CheckOutcome:
     """What one tenant has asked is never served to another, whatever headers it sends."""
     found = _two_tenants(bench)
-    if isinstance(found, Outcome):
+    if isinstance(found, CheckOutcome):
         return found
     way, first, second = found
     count = bench.count(30, 1000)
@@ -51,7 +51,7 @@ async def tenants(bench: Bench) -> Outcome:
     return passed(measured, "" if _is_hit(own) else "but not even its own tenant was served: the cache does nothing")
 
 
-async def identity(bench: Bench) -> Outcome:
+async def identity(bench: Bench) -> CheckOutcome:
     """Every field that may change an answer makes another entry, and order of keys or white space does not."""
     way = bench.subject.caching_way()
     if way is None:
@@ -59,7 +59,7 @@ async def identity(bench: Bench) -> Outcome:
     wrong: list[str] = []
     async with bench.gateway() as child:
 
-        async def ask(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+        async def ask(body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> ReceivedAnswer:
             return await child.ask(CHAT, body, key=way.secret, headers=(*way.headers, *headers))
 
         base = {
@@ -125,7 +125,7 @@ def _variants(base: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return variants | {name: {**base, "messages": messages} for name, messages in conversations.items()}
 
 
-async def never_kept(bench: Bench) -> Outcome:
+async def never_kept(bench: Bench) -> CheckOutcome:
     """Errors, cut and filtered answers are asked for again each time."""
     way = bench.subject.caching_way()
     if way is None:
@@ -166,7 +166,7 @@ async def never_kept(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-async def together(bench: Bench) -> Outcome:
+async def together(bench: Bench) -> CheckOutcome:
     """Many identical calls at once are one upstream call, also where the first client leaves or the upstream dies."""
     way = bench.subject.caching_way()
     if way is None:
@@ -219,10 +219,10 @@ async def _all_at_once(address: Address, way: Way, text: str, count: int, *, lea
     return sum(answer.is_good for answer in answers)
 
 
-async def timing(bench: Bench) -> Outcome:
+async def timing(bench: Bench) -> CheckOutcome:
     """Another tenant cannot tell from times, dates or headers what was asked before."""
     found = _two_tenants(bench)
-    if isinstance(found, Outcome):
+    if isinstance(found, CheckOutcome):
         return found
     way, first, second = found
     count = bench.count(40, 300)
@@ -247,7 +247,7 @@ async def timing(bench: Bench) -> Outcome:
     return failed(measured, reason, "slipstream audit timing shows more")
 
 
-def _two_tenants(bench: Bench) -> tuple[Way, Key, Key] | Outcome:
+def _two_tenants(bench: Bench) -> tuple[Way, Key, Key] | CheckOutcome:
     """The route with a cache and keys of two tenants that it takes; without these, why nothing is tried."""
     way = bench.subject.caching_way()
     if way is None:
@@ -258,7 +258,7 @@ def _two_tenants(bench: Bench) -> tuple[Way, Key, Key] | Outcome:
     return way, keys[0], keys[1]
 
 
-def _is_hit(answer: Answer) -> bool:
+def _is_hit(answer: ReceivedAnswer) -> bool:
     return answer.header("x-cache") in ("hit", "semantic-hit", "semantic")
 
 

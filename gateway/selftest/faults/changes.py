@@ -15,14 +15,14 @@ from gateway.selftest.client import Client, request_bytes
 from gateway.selftest.run import CHAT, Child, policy_text
 from gateway.selftest.subject import Way
 from gateway.selftest.upstream import Lie
-from gateway.selftest.verdict import Outcome, failed, passed
+from gateway.selftest.verdict import CheckOutcome, failed, passed
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 _MAX_NEW_SERIES = 60
 """What first-time outcomes of known routes may add: statuses, errors, ends of streams, with their buckets."""
 
 
-async def labels(bench: Bench) -> Outcome:
+async def labels(bench: Bench) -> CheckOutcome:
     """Random models, keys, paths, users and headers: no series is made of what a client says."""
     way = bench.subject.way
     count = bench.count(200, 10_000)
@@ -81,7 +81,7 @@ def _bad_policies(good: dict[str, Any]) -> dict[str, str]:
     }
 
 
-async def reloads(bench: Bench) -> Outcome:
+async def reloads(bench: Bench) -> CheckOutcome:
     """Bad files are refused and the old policy stays; no call is lost while good ones take over."""
     way = bench.subject.way
     count = bench.count(8, 200)
@@ -118,7 +118,7 @@ async def reloads(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-async def stopping(bench: Bench) -> Outcome:
+async def stopping(bench: Bench) -> CheckOutcome:
     """SIGTERM with streams in flight: they finish, /ready says no first, new connections are refused at once."""
     outcomes = await asyncio.gather(_stop(bench, 1), _stop(bench, 2))
     measured = "; ".join(text for text, _ in outcomes)

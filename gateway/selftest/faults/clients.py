@@ -12,14 +12,14 @@ from gateway.selftest.client import request_bytes
 from gateway.selftest.run import CHAT, Child
 from gateway.selftest.subject import Way
 from gateway.selftest.upstream import Lie
-from gateway.selftest.verdict import Outcome, failed, partial, passed
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed
 
 _KIB = 1024
 _MAX_STREAM_BYTES = 256 * _KIB
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 
 
-async def leaving(bench: Bench) -> Outcome:
+async def leaving(bench: Bench) -> CheckOutcome:
     """A client leaves after event k: its upstream call ends. A client does not read: memory stays bounded."""
     way = bench.subject.way
     count = bench.count(12, 200)

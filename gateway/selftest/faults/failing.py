@@ -8,9 +8,9 @@ from typing import Any
 from gateway.selftest.answers import chat_pieces
 from gateway.selftest.bench import Bench, ask_way, at_once
 from gateway.selftest.check import Check
-from gateway.selftest.client import Answer
+from gateway.selftest.client import ReceivedAnswer
 from gateway.selftest.upstream import Lie
-from gateway.selftest.verdict import Outcome, failed, partial, passed, skipped
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 _RETRY_AFTER = (
@@ -27,7 +27,7 @@ _FREE_RETRIES, _FREE_RETRIES_PER_S = 10, 3
 """What the smallest route may always spend."""
 
 
-async def full(bench: Bench) -> Outcome:
+async def full(bench: Bench) -> CheckOutcome:
     """429 with whatever Retry-After: told to the client, no storm of retries, and over when the upstream is well."""
     way = bench.subject.way
     each = bench.count(8, 60)
@@ -62,7 +62,7 @@ async def full(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-async def gone(bench: Bench) -> Outcome:
+async def gone(bench: Bench) -> CheckOutcome:
     """Nobody listens, no such name, no TLS, a black hole: the right error within the limits, and a way back."""
     way = bench.subject.way
     total_s = 1.0 if bench.is_quick else 2.0
@@ -121,14 +121,14 @@ async def _flap(bench: Bench, sections: dict[str, Any]) -> float:
     return time.monotonic() - began
 
 
-async def killed(bench: Bench) -> Outcome:
+async def killed(bench: Bench) -> CheckOutcome:
     """kill -9 of a server under load: only streams that had begun are lost, the others are answered elsewhere."""
     way = bench.subject.way
     if len(set(way.backends)) < 2:
         return skipped("the route has one backend: nobody could take over", "give it a second one")
     seconds = bench.count(2, 6)
     victim = bench.all_of(way)[0]
-    calls: list[tuple[float, Answer]] = []
+    calls: list[tuple[float, ReceivedAnswer]] = []
     for upstream in bench.own.values():
         upstream.usual = Lie(pieces=chat_pieces(), pause_s=0.02)
     async with bench.gateway(bench.policy(way, cache=None, circuit_breaker=None)) as child:

@@ -9,8 +9,8 @@ from gateway.selftest.answers import chat_body, embeddings_body
 from gateway.selftest.bench import Bench, ask_way
 from gateway.selftest.check import Check
 from gateway.selftest.run import DidNotStart
-from gateway.selftest.upstream import Asked, Lie
-from gateway.selftest.verdict import Outcome, failed, partial, passed, skipped
+from gateway.selftest.upstream import Lie, ReceivedRequest
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
 _MAX_WRONG = 0.01
 _TEMPLATES = (
@@ -22,7 +22,7 @@ _DIMENSIONS = 16
 _NEEDED = ("numpy", "faiss")
 
 
-async def collisions(bench: Bench) -> Outcome:
+async def collisions(bench: Bench) -> CheckOutcome:
     """Every question gets the same vector and another answer: hardly any may be served another one's."""
     missing = [module for module in _NEEDED if find_spec(module) is None]
     if missing:
@@ -32,7 +32,7 @@ async def collisions(bench: Bench) -> Outcome:
     wrong: list[str] = []
     vector = [1.0] + [0.0] * (_DIMENSIONS - 1)
 
-    def lie(asked: Asked) -> Lie:
+    def lie(asked: ReceivedRequest) -> Lie:
         request = json.loads(asked.body)
         if asked.path.endswith("/embeddings"):
             inputs = request["input"] if isinstance(request["input"], list) else [request["input"]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gateway.selftest.bench import Bench
 from gateway.selftest.check import Check
-from gateway.selftest.verdict import Outcome, skipped
+from gateway.selftest.verdict import CheckOutcome, skipped
 
 
-async def not_built(bench: Bench) -> Outcome:
+async def not_built(bench: Bench) -> CheckOutcome:
     """Slipstream keeps no budgets and no spend yet."""
     del bench
     return skipped("not built yet: Slipstream keeps no budgets and no spend")

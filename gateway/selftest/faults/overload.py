@@ -11,8 +11,8 @@ from gateway.selftest.bench import Bench, ask_way, quantile
 from gateway.selftest.check import Check
 from gateway.selftest.run import Child
 from gateway.selftest.subject import Key, Way
-from gateway.selftest.upstream import Asked, Lie, LyingUpstream
-from gateway.selftest.verdict import Outcome, failed, partial, passed, skipped
+from gateway.selftest.upstream import Lie, LyingUpstream, ReceivedRequest
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
 _SLOTS = 4
 _SERVICE_S = 0.1
@@ -40,7 +40,7 @@ class _SlowServer:
     def __init__(self) -> None:
         self._free_at = [0.0] * _SLOTS
 
-    def lie(self, asked: Asked) -> Lie:
+    def lie(self, asked: ReceivedRequest) -> Lie:
         """An answer that begins when there is room."""
         now = time.monotonic()
         slot = min(range(_SLOTS), key=self._free_at.__getitem__)
@@ -92,7 +92,7 @@ def _policy(bench: Bench, way: Way) -> dict[str, object]:
     return bench.policy(way, **sections, cache=None, fallbacks=None, retry={"attempts": 0})
 
 
-async def overload(bench: Bench) -> Outcome:
+async def overload(bench: Bench) -> CheckOutcome:
     """Three times the load: hardly fewer answers in time than the server gives at its best."""
     way = bench.subject.admitting_way()
     if way is None:
@@ -118,7 +118,7 @@ async def overload(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-async def refusals(bench: Bench) -> Outcome:
+async def refusals(bench: Bench) -> CheckOutcome:
     """Who is turned away is told so at once, and when to come again."""
     way = bench.subject.admitting_way()
     if way is None:
@@ -141,7 +141,7 @@ async def refusals(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-async def flood(bench: Bench) -> Outcome:
+async def flood(bench: Bench) -> CheckOutcome:
     """One tenant asks ten times as much as the others: they are answered as before."""
     way = bench.subject.admitting_way()
     if way is None:

@@ -8,16 +8,16 @@ import json
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from gateway.selftest.bench import Bench, Target
+from gateway.selftest.bench import Bench, GatewayTarget
 from gateway.selftest.check import Check
-from gateway.selftest.verdict import Outcome, failed, passed, skipped
+from gateway.selftest.verdict import CheckOutcome, failed, passed, skipped
 
 _NAME = "slipstream-gateway"
 _OWN = ("backends", "gateway", "kernels", "policies")
 _COMPILED = frozenset({".pyc"})
 
 
-async def installed(bench: Bench | Target) -> Outcome:
+async def installed(bench: Bench | GatewayTarget) -> CheckOutcome:
     """Hashes of RECORD, no .pth, no file of ours that is not recorded."""
     del bench
     try:
@@ -29,7 +29,7 @@ async def installed(bench: Bench | Target) -> Outcome:
     return examine(found)
 
 
-def examine(found: Distribution) -> Outcome:
+def examine(found: Distribution) -> CheckOutcome:
     """What is wrong with an installed package."""
     files = found.files or []
     changed: list[str] = []

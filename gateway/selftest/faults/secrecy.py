@@ -6,19 +6,19 @@ import json
 from collections.abc import Callable
 
 from gateway.selftest.answers import error_body
-from gateway.selftest.bench import Bench, Target, ask_way, chat, target_of
+from gateway.selftest.bench import Bench, GatewayTarget, ask_way, chat, target_of
 from gateway.selftest.check import Check
 from gateway.selftest.client import Client, request_bytes
 from gateway.selftest.run import CHAT
-from gateway.selftest.upstream import Asked, Lie
-from gateway.selftest.verdict import Outcome, failed, passed
+from gateway.selftest.upstream import Lie, ReceivedRequest
+from gateway.selftest.verdict import CheckOutcome, failed, passed
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 _PROMPT_CANARY = "prompt-canary-5f1d"
 _ANSWER_CANARY = "answer-canary-77ab"
 
 
-async def elsewhere(bench: Bench) -> Outcome:
+async def elsewhere(bench: Bench) -> CheckOutcome:
     """Neither a client nor an upstream can send the gateway, or its keys, to another host."""
     way = bench.subject.way
     came_through: list[str] = []
@@ -72,14 +72,14 @@ async def elsewhere(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-async def canaries(bench: Bench) -> Outcome:
+async def canaries(bench: Bench) -> CheckOutcome:
     """Secrets, prompts and answers, with errors in every phase: in no log, metric or error."""
     way = bench.subject.way
     found: list[str] = []
     async with bench.gateway(bench.policy(way, cache=None, fallbacks=None, retry={"attempts": 0})) as child:
         upstream_keys = [key for key in bench.subject.canaries if key not in {k.secret for k in bench.subject.keys}]
         said: list[tuple[str, str]] = []
-        lies: dict[str, Lie | Callable[[Asked], Lie]] = {
+        lies: dict[str, Lie | Callable[[ReceivedRequest], Lie]] = {
             "honest": Lie(),
             "401 that quotes the key": lambda asked: _quoting(401, asked),
             "400 that quotes the key": lambda asked: _quoting(400, asked),
@@ -130,17 +130,17 @@ async def canaries(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-def _credentials(asked: Asked) -> str:
+def _credentials(asked: ReceivedRequest) -> str:
     """What the gateway has shown to the upstream."""
     return asked.header("authorization") or asked.header("x-api-key") or asked.header("api-key") or "none"
 
 
-def _quoting(status: int, asked: Asked) -> Lie:
+def _quoting(status: int, asked: ReceivedRequest) -> Lie:
     """An error that says which key it was asked with, as careless servers do."""
     return Lie(status=status, pieces=(error_body(f"Incorrect API key provided: {_credentials(asked)}"),))
 
 
-async def administration_own(bench: Bench) -> Outcome:
+async def administration_own(bench: Bench) -> CheckOutcome:
     """On the copied policy."""
     async with bench.gateway() as child:
         plain = next((key for key in bench.subject.keys if not key.is_admin), None)
@@ -155,7 +155,7 @@ async def administration_own(bench: Bench) -> Outcome:
     return outcome
 
 
-async def administration(target: Target) -> Outcome:
+async def administration(target: GatewayTarget) -> CheckOutcome:
     """Nobody gets in without a key or with a weak one, nor a web page on a visitor's behalf; names are not markup."""
     if not target.key:
         return await _keyless(target)
@@ -170,7 +170,7 @@ async def administration(target: Target) -> Outcome:
         "two that differ": (("authorization", "Bearer x"), ("authorization", f"Bearer {target.key}")),
         "in a cookie": (("cookie", f"authorization=Bearer {target.key}"),),
     }
-    stranger = Target(target.address, target.model, "", target.headers)
+    stranger = GatewayTarget(target.address, target.model, "", target.headers)
     for name, headers in schemes.items():
         for path in (CHAT, "/v1/models", "/v1/cache/entries", "/v1/files", "/v1/batches"):
             body = chat("who?", target.model) if path == CHAT else None
@@ -186,7 +186,7 @@ async def administration(target: Target) -> Outcome:
     return failed(measured, "; ".join(wrong[:4]), _BUG) if wrong else passed(measured)
 
 
-async def _keyless(target: Target) -> Outcome:
+async def _keyless(target: GatewayTarget) -> CheckOutcome:
     """Without keys it is loopback that protects; a web page in a browser here is on loopback too."""
     wrong = []
     page = (("origin", "https://evil.example"), ("content-type", "text/plain"))

@@ -8,13 +8,13 @@ from importlib.util import find_spec
 from gateway.selftest.bench import Bench, chat
 from gateway.selftest.check import Check
 from gateway.selftest.run import CHAT, DidNotStart
-from gateway.selftest.verdict import Outcome, failed, passed, skipped
+from gateway.selftest.verdict import CheckOutcome, failed, passed, skipped
 
 _PROMPTS = ("What is 12 + 30?", "Sort: pear, apple, fig", "Say hello.", "What is 7 * 8?", "Count from 1 to 9.")
 _NEEDED = ("torch", "numpy", "safetensors", "tokenizers", "jinja2")
 
 
-async def drafts(bench: Bench) -> Outcome:
+async def drafts(bench: Bench) -> CheckOutcome:
     """The built-in model with its draft, with itself as a draft, and with none: the same tokens at temperature 0."""
     if bench.is_quick:
         return skipped("left out by --quick: models have to be loaded")

@@ -7,11 +7,11 @@ from importlib.util import find_spec
 
 from gateway.selftest.bench import Bench, ask_way, quantile
 from gateway.selftest.check import Check
-from gateway.selftest.client import Answer
+from gateway.selftest.client import ReceivedAnswer
 from gateway.selftest.lying_redis import LyingRedis, Mode
 from gateway.selftest.run import Child
 from gateway.selftest.subject import Way
-from gateway.selftest.verdict import Outcome, failed, partial, passed, skipped
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 _OUT_OF_ORDER: tuple[Mode, ...] = ("silent", "read-only", "full", "wrong type", "loading", "cut", "down")
@@ -19,10 +19,10 @@ _STRANGE: tuple[Mode, ...] = ("damaged", "garbage", "honest")
 """The last one with entries of other calls."""
 
 
-async def out_of_order(bench: Bench) -> Outcome:
+async def out_of_order(bench: Bench) -> CheckOutcome:
     """Whatever is wrong with Redis: calls go on, nearly as fast, and the gateway stays ready."""
     way = _way_to_redis(bench)
-    if isinstance(way, Outcome):
+    if isinstance(way, CheckOutcome):
         return way
     count = bench.count(8, 100)
     wrong: list[str] = []
@@ -54,10 +54,10 @@ async def out_of_order(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-async def strange_entries(bench: Bench) -> Outcome:
+async def strange_entries(bench: Bench) -> CheckOutcome:
     """Entries that were damaged, swapped, or are none: misses, and no error for the client."""
     way = _way_to_redis(bench)
-    if isinstance(way, Outcome):
+    if isinstance(way, CheckOutcome):
         return way
     count = bench.count(5, 50)
     wrong: list[str] = []
@@ -92,7 +92,7 @@ async def strange_entries(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-def _way_to_redis(bench: Bench) -> Way | Outcome:
+def _way_to_redis(bench: Bench) -> Way | CheckOutcome:
     """The route that could keep its answers in Redis; without one, why nothing is tried."""
     way = bench.subject.caching_way()
     if way is None:
@@ -110,7 +110,7 @@ def _with_redis(bench: Bench, redis: LyingRedis, way: Way) -> dict[str, object]:
     return {**policy, "stores": {**stores, "redis": {"url": f"file:{place}", "timeout": "50ms"}}}
 
 
-async def _timed(child: Child, way: Way, text: str) -> tuple[float, Answer]:
+async def _timed(child: Child, way: Way, text: str) -> tuple[float, ReceivedAnswer]:
     began = time.monotonic()
     answer = await ask_way(child, way, text, temperature=0)
     return time.monotonic() - began, answer

@@ -11,9 +11,9 @@ from random import Random
 from gateway.selftest.answers import DONE, chat_body, chat_pieces, chunk, event, usage_chunk
 from gateway.selftest.bench import Bench, ask_way, at_once, quantile
 from gateway.selftest.check import Check
-from gateway.selftest.client import Answer
-from gateway.selftest.upstream import Asked, Framing, Lie
-from gateway.selftest.verdict import Outcome, failed, partial, passed, safe
+from gateway.selftest.client import ReceivedAnswer
+from gateway.selftest.upstream import Framing, Lie, ReceivedRequest
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, safe
 
 _WORDS = tuple(f"word{number} " for number in range(12))
 _TEXT = "".join(_WORDS)
@@ -22,7 +22,7 @@ _ALONE = {"retry": {"attempts": 0}, "fallbacks": None, "hedge": None}
 """Sections with which a failure is the client's at once."""
 
 
-async def cut(bench: Bench) -> Outcome:
+async def cut(bench: Bench) -> CheckOutcome:
     """Cut after k of n events: the client sees that it broke, and nobody gets it from the cache."""
     way = bench.subject.way
     count = bench.count(50, 1500)
@@ -31,7 +31,7 @@ async def cut(bench: Bench) -> Outcome:
     begun: list[int] = []
     cached: list[int] = []
 
-    def lie(asked: Asked) -> Lie:
+    def lie(asked: ReceivedRequest) -> Lie:
         kept = bench.random.randrange(1, len(pieces) - 1)
         is_reset, is_chunked = bench.random.random() < 0.5, bench.random.random() < 0.5
         framing: Framing = "chunked" if is_chunked else "close"
@@ -64,7 +64,7 @@ async def cut(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-def _is_told(answer: Answer) -> bool:
+def _is_told(answer: ReceivedAnswer) -> bool:
     """Whether a stream that broke says so, or is whole after all because somebody else went on."""
     if answer.is_done:
         return answer.text() == _TEXT and not answer.tells_error
@@ -105,7 +105,7 @@ _SHAPES = (
 )
 
 
-async def shapes(bench: Bench) -> Outcome:
+async def shapes(bench: Bench) -> CheckOutcome:
     """However a server ends its streams: same text, right usage, no invented finish reason."""
     way = bench.subject.way
     wrong: list[str] = []
@@ -138,7 +138,7 @@ _BAD_BEGINNINGS = {
 }
 
 
-async def bad_beginnings(bench: Bench) -> Outcome:
+async def bad_beginnings(bench: Bench) -> CheckOutcome:
     """A 200 that begins with an error: somebody else answers, and the client sees nothing of it."""
     way = bench.subject.way
     unseen: list[str] = []
@@ -165,7 +165,7 @@ _LIMIT_S = 0.6
 _TOTAL_S = 2.0
 
 
-async def stalls(bench: Bench) -> Outcome:
+async def stalls(bench: Bench) -> CheckOutcome:
     """Silence at any point, or a drip: ended by the time limit that is set for it, when it is due."""
     way = bench.subject.way
     pieces = chat_pieces(_WORDS)
@@ -205,14 +205,14 @@ async def stalls(bench: Bench) -> Outcome:
     return passed(measured)
 
 
-async def pieces_of_any_size(bench: Bench) -> Outcome:
+async def pieces_of_any_size(bench: Bench) -> CheckOutcome:
     """Comments, CRLF, split characters, a line of 1 MiB, gzip, cuts between any two bytes: relayed as they are."""
     way = bench.subject.way
     count = bench.count(40, 1500)
     wrong: list[str] = []
     bodies: dict[str, bytes] = {}
 
-    def lie(asked: Asked) -> Lie:
+    def lie(asked: ReceivedRequest) -> Lie:
         name = json.loads(asked.body)["messages"][0]["content"]
         return Lie(pieces=_split(bodies[name], bench.random), content_type="text/event-stream; charset=utf-8")
 

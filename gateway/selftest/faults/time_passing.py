@@ -9,8 +9,8 @@ from gateway.selftest.bench import Bench, ask_way, at_once
 from gateway.selftest.check import Check
 from gateway.selftest.run import CHAT, Child
 from gateway.selftest.subject import Way
-from gateway.selftest.upstream import Asked, Lie
-from gateway.selftest.verdict import Outcome, failed, partial, passed, skipped
+from gateway.selftest.upstream import Lie, ReceivedRequest
+from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
 _MIB = 1024**2
@@ -29,12 +29,12 @@ time.time_ns = lambda: _true_time_ns() + int(_jump() * 1e9)
 """Makes the wall clock of a process differ by what a file says; its monotonic clock goes on."""
 
 
-async def soak(bench: Bench) -> Outcome:
+async def soak(bench: Bench) -> CheckOutcome:
     """Unique prompts, errors and clients that leave, again and again: memory and sockets settle."""
     way = bench.subject.way
     seconds = bench.count(4, 60)
 
-    def lie(asked: Asked) -> Lie:
+    def lie(asked: ReceivedRequest) -> Lie:
         chance = bench.random.random()
         if chance < 0.1:
             return Lie(status=500)
@@ -89,7 +89,7 @@ async def _use(child: Child, bench: Bench, way: Way, seconds: float) -> int:
     return num_calls
 
 
-async def clock_jumps(bench: Bench) -> Outcome:
+async def clock_jumps(bench: Bench) -> CheckOutcome:
     """The wall clock jumps an hour ahead and two back: limits, stored answers and calls go on."""
     way = bench.subject.way
     place = bench.new_folder("clock") / "jump"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from policies.cache.replay.merge import CannotConvert, Parts, is_empty, list_of, object_of
+from policies.cache.replay.merge import CannotConvert, MergedObject, is_empty, list_of, object_of
 
 _MESSAGE_TEXTS = frozenset({"content", "refusal", "reasoning", "reasoning_content"})
 _CALL_TEXTS = frozenset({"arguments", "input"})
@@ -68,11 +68,11 @@ class ChatChoice:
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._message = Parts(texts=_MESSAGE_TEXTS)
+        self._message = MergedObject(texts=_MESSAGE_TEXTS)
         self._tool_calls: dict[int, _ToolCall] = {}
-        self._function_call = Parts(texts=_CALL_TEXTS)
-        self._logprobs = Parts(lists=_LOGPROB_LISTS)
-        self._rest = Parts()
+        self._function_call = MergedObject(texts=_CALL_TEXTS)
+        self._logprobs = MergedObject(lists=_LOGPROB_LISTS)
+        self._rest = MergedObject()
         self._finish_reason: str | None = None
 
     def add(self, choice: dict[str, Any]) -> None:
@@ -126,13 +126,13 @@ class _ToolCall:
     __slots__ = ("_fields", "_inner")
 
     def __init__(self) -> None:
-        self._fields = Parts()
-        self._inner: dict[str, Parts] = {}
+        self._fields = MergedObject()
+        self._inner: dict[str, MergedObject] = {}
 
     def add(self, delta: dict[str, Any]) -> None:
         for name, value in delta.items():
             if name in ("function", "custom") and value is not None:
-                self._inner.setdefault(name, Parts(texts=_CALL_TEXTS)).add(object_of(value))
+                self._inner.setdefault(name, MergedObject(texts=_CALL_TEXTS)).add(object_of(value))
             elif name != "index":
                 self._fields.put(name, value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from policies.cache.replay.merge import CannotConvert, Parts, object_of
+from policies.cache.replay.merge import CannotConvert, MergedObject, object_of
 
 _TEXTS = frozenset({"text"})
 _LOGPROB_LISTS = frozenset({"tokens", "token_logprobs", "top_logprobs", "text_offset"})
@@ -31,8 +31,8 @@ class CompletionChoice:
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._parts = Parts(texts=_TEXTS)
-        self._logprobs = Parts(lists=_LOGPROB_LISTS)
+        self._parts = MergedObject(texts=_TEXTS)
+        self._logprobs = MergedObject(lists=_LOGPROB_LISTS)
         self._finish_reason: str | None = None
 
     def add(self, choice: dict[str, Any]) -> None:

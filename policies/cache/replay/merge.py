@@ -35,7 +35,7 @@ def list_of(value: object) -> list[Any]:
     return value
 
 
-class Parts:
+class MergedObject:
     """An object that comes in parts: texts and lists are joined, everything else is said once.
 
     `texts` and `lists` name the fields that are deltas; null adds nothing to them.

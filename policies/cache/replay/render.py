@@ -13,12 +13,12 @@ from backends.clock import Clock
 from backends.json_errors import NOT_JSON
 from backends.protocol import Call, Operation
 from backends.sse import DONE, DONE_EVENT, encode_event, event_data, split_events
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.replay import chat as replay_chat
 from policies.cache.replay import completion as replay_completion
 from policies.cache.replay.merge import CannotConvert, is_empty, list_of, object_of
 
-CONTENT_TYPES = {Form.JSON: b"application/json", Form.SSE: b"text/event-stream; charset=utf-8"}
+CONTENT_TYPES = {AnswerForm.JSON: b"application/json", AnswerForm.SSE: b"text/event-stream; charset=utf-8"}
 
 _TOKEN_CHARS = 4
 _SAID = re.compile(rb'"content"\s*:\s*"((?:[^"\\]|\\.)*)"')
@@ -54,14 +54,14 @@ def render(entry: Entry, call: Call, piece_chars: int | None = None) -> bytes | 
     """
     watch = call.facts.stopwatch
     if watch is not None:
-        if entry.tempo is None or call.stream != (entry.form is Form.SSE):
+        if entry.tempo is None or call.stream != (entry.form is AnswerForm.SSE):
             return None
         has_usage_event = call.include_usage or _may_keep_usage(entry)
         watch.replays = entry.tempo if has_usage_event else entry.tempo.without(_num_before_usage(entry))
     if not call.stream:
         return whole_body(entry, call.operation)
     shape = _SHAPES.get(call.operation)
-    if entry.form is Form.SSE:
+    if entry.form is AnswerForm.SSE:
         return entry.body if shape is None else _with_asked_usage(entry, call.include_usage)
     if shape is None:
         return None
@@ -73,13 +73,13 @@ def render(entry: Entry, call: Call, piece_chars: int | None = None) -> bytes | 
 
 def content_type_of(entry: Entry, call: Call) -> bytes:
     """What `render` gives for this call: the upstream's own word where the form is the stored one."""
-    form = Form.SSE if call.stream else Form.JSON
+    form = AnswerForm.SSE if call.stream else AnswerForm.JSON
     return entry.content_type if entry.form is form else CONTENT_TYPES[form]
 
 
 def whole_body(entry: Entry, operation: Operation) -> bytes | None:
     """The answer as one JSON document, or None where its events do not make one."""
-    if entry.form is Form.JSON:
+    if entry.form is AnswerForm.JSON:
         return entry.body
     shape = _SHAPES.get(operation)
     if shape is None:

@@ -11,12 +11,12 @@ from backends.errors import StoreUnavailable
 from backends.protocol import Call
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.contracts import AnswerStore, EncoderBusy, History, PolicyState, StoreAway, StoredAnswer
-from policies.cache.semantic.learning.comparators import Verdict
-from policies.cache.semantic.learning.labels import FEEDBACK_WEIGHT, Source
+from policies.cache.semantic.learning.comparators import AnswerVerdict
+from policies.cache.semantic.learning.labels import FEEDBACK_WEIGHT, LabelSource
 from policies.cache.semantic.learning.teacher import SCOPE_CHARS, scope_of_id
 from policies.cache.semantic.lookup import Looked
 from policies.cache.semantic.question import Ineligible
-from policies.cache.semantic.semantic import SemanticCache, Served
+from policies.cache.semantic.semantic import SemanticCache, ServedAnswer
 
 _PAGE = 1000
 
@@ -78,13 +78,13 @@ class Administration:
         is_there = await self._find(entry) is not None
         if not is_there and given is None:
             return None
-        verdict = Verdict.SAME if is_right else Verdict.DIFFERENT
+        verdict = AnswerVerdict.SAME if is_right else AnswerVerdict.DIFFERENT
         if is_there:
             good, bad = (FEEDBACK_WEIGHT, 0.0) if is_right else (0.0, FEEDBACK_WEIGHT)
             self._answers.record(scope, entry, good=good, bad=bad)
         if given is not None and stage is not None:
             given.learning.settle(given.proposal, verdict, matters=True, weight=1.0, was_served=True)
-            stage.tally.labels[Source.FEEDBACK, verdict] += 1
+            stage.tally.labels[LabelSource.FEEDBACK, verdict] += 1
             stage.tally.wrong_hits += not is_right
         return {"object": "cache.feedback", "entry": entry, "ok": is_right, "learned": given is not None}
 
@@ -137,7 +137,9 @@ class Administration:
             for space in spaces.values():
                 space.forget(answer.question, [answer.id])
 
-    def _given(self, *, request_id: str | None, entry: str | None) -> tuple[Served, SemanticCache] | tuple[None, None]:
+    def _given(
+        self, *, request_id: str | None, entry: str | None
+    ) -> tuple[ServedAnswer, SemanticCache] | tuple[None, None]:
         for stage in self._stages.values():
             given = stage.take_served(request_id=request_id, entry=entry)
             if given is not None:

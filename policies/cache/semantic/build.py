@@ -36,7 +36,7 @@ from policies.cache.semantic.learning.decisions import Book
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.learning.state_file import StateFile
 from policies.cache.semantic.learning.state_redis import RedisState
-from policies.cache.semantic.semantic import Parts, SemanticCache
+from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.settings import EncoderPolicy, SemanticPolicy
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import RoutePolicy, StoresPolicy
@@ -131,7 +131,7 @@ class Semantics:
         assert route.cache is not None, "asked before"
         policy = route.cache.semantic
         assert policy is not None, "asked before"
-        parts = Parts(
+        parts = SemanticParts(
             space=self._space(policy, leaves),
             answers=self.shared.answers,
             book=self._book(route.name, policy),

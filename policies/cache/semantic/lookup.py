@@ -26,7 +26,7 @@ from policies.cache.semantic.contracts import (
 from policies.cache.semantic.decision.vote import NEIGHBOURS
 from policies.cache.semantic.learning.labels import Learning
 from policies.cache.semantic.settings import SemanticPolicy
-from policies.cache.semantic.tally import Tally
+from policies.cache.semantic.tally import SemanticTally
 from policies.cache.semantic.time_limit import within
 from policies.cache.semantic.vector_space import VectorSpace
 
@@ -71,7 +71,7 @@ class Lookups:
         self._clock = clock
         self._is_public = is_public
 
-    async def find(self, call: Call, looked: Looked, control: Control, tally: Tally) -> None:
+    async def find(self, call: Call, looked: Looked, control: Control, tally: SemanticTally) -> None:
         """Fill in what is found, and count the look-up with the decision. A failure on the way is a named miss."""
         try:
             await self._find(call, looked, control, tally)
@@ -87,7 +87,7 @@ class Lookups:
             looked.reason = "failed"
             _logger.exception("a look-up in the semantic cache failed")
 
-    async def search(self, looked: Looked, control: Control, tally: Tally) -> bool:
+    async def search(self, looked: Looked, control: Control, tally: SemanticTally) -> bool:
         """The vector and the neighbours. False where the stores cannot say. Raises: EncoderBusy, TimeoutError."""
         question = looked.question
         began = self._clock.now()
@@ -136,7 +136,7 @@ class Lookups:
             return neighbours, ()
         return neighbours, await self._answers.get(question.scope, [neighbour.id for neighbour in neighbours])
 
-    async def _find(self, call: Call, looked: Looked, control: Control, tally: Tally) -> None:
+    async def _find(self, call: Call, looked: Looked, control: Control, tally: SemanticTally) -> None:
         if not await self.search(looked, control, tally):
             looked.reason = "store_away"
             return

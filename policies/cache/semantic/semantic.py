@@ -27,7 +27,7 @@ from backends.recorded_pace import Stopwatch
 from backends.stream import Stream
 from policies.background import Background
 from policies.cache.control import Control, parse_control
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
 from policies.cache.replay.render import PacedReplay, Replayed, content_type_of, render
 from policies.cache.semantic.answer_text import text_of
@@ -36,12 +36,12 @@ from policies.cache.semantic.contracts import AnswerStore, Proposal, Question
 from policies.cache.semantic.learning.comparators import Comparison
 from policies.cache.semantic.learning.decisions import Book
 from policies.cache.semantic.learning.judge import RouteJudge
-from policies.cache.semantic.learning.labels import Learning, Source
+from policies.cache.semantic.learning.labels import LabelSource, Learning
 from policies.cache.semantic.learning.teacher import Teacher
 from policies.cache.semantic.lookup import Looked, Lookups
 from policies.cache.semantic.question import Ineligible, Questions
 from policies.cache.semantic.settings import SemanticPolicy
-from policies.cache.semantic.tally import Tallied, Tally
+from policies.cache.semantic.tally import SemanticCounts, SemanticTally
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
 from policies.stage import Stage
@@ -57,7 +57,7 @@ _PIECE_CHARS = 80
 """About twenty tokens: how much of a paced answer comes at once."""
 
 
-class Parts(msgspec.Struct, frozen=True):
+class SemanticParts(msgspec.Struct, frozen=True):
     """What a stage works with and does not own."""
 
     space: VectorSpace
@@ -68,7 +68,7 @@ class Parts(msgspec.Struct, frozen=True):
     random: Random
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedAnswer(msgspec.Struct, frozen=True):
     """An answer given from an entry, as far as feedback on it needs to know."""
 
     scope: bytes
@@ -80,7 +80,7 @@ class SemanticCache(Stage):
     """Answers questions near enough to stored ones. `parts` belong to whoever opened them, `inner` to the stage."""
 
     def __init__(
-        self, inner: Backend, policy: CachePolicy, parts: Parts, *, route: str, judge: RouteJudge | None = None
+        self, inner: Backend, policy: CachePolicy, parts: SemanticParts, *, route: str, judge: RouteJudge | None = None
     ) -> None:
         assert policy.semantic is not None, "a route without the section has no such stage"
         super().__init__(inner)
@@ -105,11 +105,11 @@ class SemanticCache(Stage):
             is_public=is_public,
             note_scope=partial(parts.quotas.note, max_bytes=self._policy.quota, ttl_s=self._policy.ttl),
         )
-        self._tally = Tally()
+        self._tally = SemanticTally()
         self._learners = Background(_MAX_LEARNING)
         self._shadows = Background(self._policy.max_shadows)
         self._upkeep = Background(1)
-        self._served: OrderedDict[str, Served] = OrderedDict()
+        self._served: OrderedDict[str, ServedAnswer] = OrderedDict()
 
     @property
     def book(self) -> Book:
@@ -140,7 +140,7 @@ class SemanticCache(Stage):
         self._parts.book.save()
         await super().aclose()
 
-    def take_tally(self) -> Tallied:
+    def take_tally(self) -> SemanticCounts:
         """What has happened since the last time."""
         spent = self._judge.spent_tokens if self._judge is not None else 0
         taken = self._tally.take(spent - self._judge_tokens_taken)
@@ -191,13 +191,13 @@ class SemanticCache(Stage):
     async def rehearse(self, call: Call, question: Question) -> Looked:
         """As `look_up`, for people: nothing is counted and nothing served. Raises: EncoderBusy, TimeoutError."""
         looked = await self.begin(call, question)
-        if not await self._lookups.search(looked, Control(), Tally()):
+        if not await self._lookups.search(looked, Control(), SemanticTally()):
             looked.reason = "store_away"
             return looked
         self._lookups.consider(call, looked, looked.learning.rehearse)
         return looked
 
-    def take_served(self, *, request_id: str | None = None, entry: str | None = None) -> Served | None:
+    def take_served(self, *, request_id: str | None = None, entry: str | None = None) -> ServedAnswer | None:
         """The answer that was given to that request, or the last one from that entry, while it is remembered.
 
         It is not remembered any longer: one answer is one label, however often people say what they think of it.
@@ -208,7 +208,7 @@ class SemanticCache(Stage):
         return self._served.pop(request_id, None) if request_id is not None else None
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> SemanticTally:
         """Its counters, for who adds to them."""
         return self._tally
 
@@ -231,7 +231,7 @@ class SemanticCache(Stage):
                 looked.reason = "shadow_busy"
                 return None
         self._parts.answers.record(looked.question.scope, answer.id, served=1)
-        self._remember(call.request_id, Served(looked.question.scope, looked.proposal, looked.learning))
+        self._remember(call.request_id, ServedAnswer(looked.question.scope, looked.proposal, looked.learning))
         age_s = max(0.0, self._clock.wall() - answer.entry.created)
         call.facts.cache_age_s = age_s
         call.facts.usage = answer.entry.usage
@@ -256,7 +256,7 @@ class SemanticCache(Stage):
         if looked.vector is not None:
             if reply.stream is None:
                 self._begin_learning(call, looked, headers, entry_of_body(call, reply, self._clock.wall()))
-            elif is_shareable(reply.status, headers, Form.SSE):
+            elif is_shareable(reply.status, headers, AnswerForm.SSE):
                 keep = partial(self._learn_events, call, looked, list(headers))
                 reply.stream.taps.append(Recorder(self._policy.max_entry, keep))
         facts = SemanticFacts(looked.reason)
@@ -284,7 +284,7 @@ class SemanticCache(Stage):
     def _begin_learning(self, call: Call, looked: Looked, headers: Headers, entry: Entry | None) -> None:
         if entry is None or not may_store(call, headers, entry, self._policy.max_entry):
             return
-        source = Source.SHADOW if looked.was_served else Source.MISS
+        source = LabelSource.SHADOW if looked.was_served else LabelSource.MISS
         if not self._learners.start(self._teacher.learn(call, looked, entry, source, self._tally)):
             self._tally.dropped += 1
 
@@ -302,7 +302,7 @@ class SemanticCache(Stage):
                 reply.stream.taps.append(watch)
             entry = await self._whole(own, reply)
             if entry is not None and may_store(own, reply.headers, entry, self._policy.max_entry):
-                await self._teacher.learn(own, looked, entry, Source.SHADOW, self._tally)
+                await self._teacher.learn(own, looked, entry, LabelSource.SHADOW, self._tally)
         finally:
             if facts.usage is not None:
                 self._tally.shadow_tokens += facts.usage.prompt_tokens + facts.usage.completion_tokens
@@ -326,14 +326,14 @@ class SemanticCache(Stage):
         try:
             if reply.stream is None:
                 return entry_of_body(call, reply, self._clock.wall())
-            if not is_shareable(reply.status, reply.headers, Form.SSE):
+            if not is_shareable(reply.status, reply.headers, AnswerForm.SSE):
                 return None
             body = await reply.stream.read_all(self._policy.max_entry)
             return None if body is None else entry_of_events(call, reply.headers, body, self._clock.wall())
         finally:
             await reply.aclose()
 
-    def _remember(self, request_id: str, given: Served) -> None:
+    def _remember(self, request_id: str, given: ServedAnswer) -> None:
         self._served[request_id] = given
         if len(self._served) > _MAX_REMEMBERED:
             self._served.popitem(last=False)

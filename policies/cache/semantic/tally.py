@@ -6,18 +6,18 @@ from collections import Counter
 
 import msgspec
 
-from policies.cache.semantic.learning.comparators import Verdict
-from policies.cache.semantic.learning.labels import Source
+from policies.cache.semantic.learning.comparators import AnswerVerdict
+from policies.cache.semantic.learning.labels import LabelSource
 
 MAX_TIMES = 1000
 """Durations kept until they are taken."""
 
 
-class Tallied(msgspec.Struct, frozen=True, kw_only=True):
+class SemanticCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What has happened since the last time it was taken. Times are seconds, by stage of a look-up."""
 
     results: Counter[str]
-    labels: Counter[tuple[Source, Verdict]]
+    labels: Counter[tuple[LabelSource, AnswerVerdict]]
     wrong_hits: int
     shadows: int
     shadow_tokens: int
@@ -27,7 +27,7 @@ class Tallied(msgspec.Struct, frozen=True, kw_only=True):
     times: list[tuple[str, float]]
 
 
-class Tally:
+class SemanticTally:
     """Counts until it is taken."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Tally:
 
     def _begin(self) -> None:
         self.results: Counter[str] = Counter()
-        self.labels: Counter[tuple[Source, Verdict]] = Counter()
+        self.labels: Counter[tuple[LabelSource, AnswerVerdict]] = Counter()
         self.wrong_hits = 0
         self.shadows = 0
         self.shadow_tokens = 0
@@ -48,9 +48,9 @@ class Tally:
         if len(self._times) < MAX_TIMES:
             self._times.append((stage, seconds))
 
-    def take(self, judge_tokens: int) -> Tallied:
+    def take(self, judge_tokens: int) -> SemanticCounts:
         """Everything so far; counting begins anew."""
-        taken = Tallied(
+        taken = SemanticCounts(
             results=self.results,
             labels=self.labels,
             wrong_hits=self.wrong_hits,

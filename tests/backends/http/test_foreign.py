@@ -24,7 +24,7 @@ from backends.errors import (
     UpstreamGarbage,
 )
 from backends.http.foreign import HttpxWire
-from backends.http.wire import Limits
+from backends.http.wire import TimeLimits
 from tests.support.raw_server import Peer, RawServer, generous
 
 
@@ -33,7 +33,7 @@ def mocked(handler: object) -> HttpxWire:
     return HttpxWire(httpx.MockTransport(handler), "http://upstream.test:8000/v1", SystemClock())  # type: ignore[arg-type]
 
 
-async def fetch(wire: HttpxWire, limits: Limits | None = None) -> bytes:
+async def fetch(wire: HttpxWire, limits: TimeLimits | None = None) -> bytes:
     """One whole exchange."""
     exchange = await wire.send("POST", b"/v1/x?y=%20z", [(b"x-a", b"1")], b"question", limits or generous())
     try:

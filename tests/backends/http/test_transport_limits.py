@@ -22,7 +22,7 @@ from backends.errors import (
 from backends.http.exchange import RequestStalled
 from backends.http.pool import TICK_S, OriginPool, Sweeper
 from backends.http.transport import HttpWire, Transport
-from backends.http.wire import Limits
+from backends.http.wire import TimeLimits
 from tests.support.clock import FakeClock
 from tests.support.raw_server import Peer, RawServer, generous
 
@@ -42,7 +42,7 @@ def sends(data: bytes) -> Callable[[Peer], Awaitable[None]]:
     return serve
 
 
-async def fetch(wire: HttpWire, limits: Limits) -> bytes:
+async def fetch(wire: HttpWire, limits: TimeLimits) -> bytes:
     """One whole exchange."""
     exchange = await wire.send("POST", b"/", [], b"", limits)
     try:

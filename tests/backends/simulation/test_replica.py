@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.simulation.blocks import BlockCache
-from backends.simulation.latency import StepTime
-from backends.simulation.replica import Replica, ReplicaModel, Work
+from backends.simulation.latency import ReplicaStepTime
+from backends.simulation.replica import ReplicaModel, ReplicaRequest, SimulatedReplica
 
 MODEL = ReplicaModel()
 
 
-def run_to_the_end(replica: Replica) -> None:
+def run_to_the_end(replica: SimulatedReplica) -> None:
     """Complete every step there is."""
     while replica.step_ends_at < math.inf:
         replica.advance(replica.step_ends_at)
@@ -25,8 +25,8 @@ def run_to_the_end(replica: Replica) -> None:
 @pytest.mark.parametrize("prompt_tokens", [1, 91, 2047, 2048, 2049, 12_934, 100_000])
 def test_replica_single_prompt_takes_the_closed_form(prompt_tokens: int) -> None:
     """Alone on an idle replica, a prompt's first token comes when the formula says."""
-    work = Work(prompt_tokens, 1)
-    replica = Replica(MODEL)
+    work = ReplicaRequest(prompt_tokens, 1)
+    replica = SimulatedReplica(MODEL)
 
     replica.submit(work, 5.0)
     run_to_the_end(replica)
@@ -40,8 +40,8 @@ def test_replica_single_prompt_takes_the_closed_form(prompt_tokens: int) -> None
 
 def test_replica_single_answer_takes_the_sum_of_its_steps() -> None:
     """Decode steps that are jumped in one go take what they take one by one."""
-    work = Work(1000, 301)
-    replica = Replica(MODEL)
+    work = ReplicaRequest(1000, 301)
+    replica = SimulatedReplica(MODEL)
 
     replica.submit(work, 0.0)
     run_to_the_end(replica)
@@ -55,8 +55,8 @@ def test_replica_half_speed_takes_twice_as_long() -> None:
     """`speed` divides every time, that of copies from the host included."""
     ends = []
     for speed in (1.0, 0.5):
-        work = Work(5000, 100)
-        replica = Replica(replace(MODEL, step=StepTime(speed=speed)))
+        work = ReplicaRequest(5000, 100)
+        replica = SimulatedReplica(replace(MODEL, step=ReplicaStepTime(speed=speed)))
         replica.submit(work, 0.0)
         run_to_the_end(replica)
         ends.append(work.finished_at or 0.0)
@@ -66,8 +66,8 @@ def test_replica_half_speed_takes_twice_as_long() -> None:
 
 def test_replica_same_prompt_again_is_cached_but_for_its_last_token() -> None:
     """What a prompt has in common with one before needs no computing; one token always does."""
-    replica = Replica(MODEL)
-    first, second = Work(1024, 5, (7, 8)), Work(1024, 5, (7, 8))
+    replica = SimulatedReplica(MODEL)
+    first, second = ReplicaRequest(1024, 5, (7, 8)), ReplicaRequest(1024, 5, (7, 8))
     replica.submit(first, 0.0)
     run_to_the_end(replica)
 
@@ -80,8 +80,8 @@ def test_replica_same_prompt_again_is_cached_but_for_its_last_token() -> None:
 
 def test_replica_blocks_of_a_prompt_in_progress_are_found_by_the_next() -> None:
     """A prompt's blocks can be shared as soon as the chunk that they are in is computed."""
-    replica = Replica(MODEL)
-    first, second = Work(8192, 2, tuple(range(16))), Work(8192, 2, tuple(range(16)))
+    replica = SimulatedReplica(MODEL)
+    first, second = ReplicaRequest(8192, 2, tuple(range(16))), ReplicaRequest(8192, 2, tuple(range(16)))
     replica.submit(first, 0.0)
     replica.submit(second, replica.step_ends_at / 2)
 
@@ -93,8 +93,8 @@ def test_replica_blocks_of_a_prompt_in_progress_are_found_by_the_next() -> None:
 
 def test_replica_full_room_makes_the_next_one_wait() -> None:
     """What does not fit waits for room, and whoever is behind it waits too."""
-    replica = Replica(replace(MODEL, kv_tokens=1000))
-    works = [Work(600, 100), Work(600, 100), Work(10, 1)]
+    replica = SimulatedReplica(replace(MODEL, kv_tokens=1000))
+    works = [ReplicaRequest(600, 100), ReplicaRequest(600, 100), ReplicaRequest(10, 1)]
     for work in works:
         replica.submit(work, 0.0)
 
@@ -109,14 +109,14 @@ def test_replica_full_room_makes_the_next_one_wait() -> None:
 
 def test_replica_cancelled_work_gives_its_room_back() -> None:
     """A request that is taken out in any phase leaves nothing behind, and the others go on."""
-    replica = Replica(replace(MODEL, kv_tokens=20_000))
-    decoding, prefilling, waiting = Work(100, 500), Work(9000, 500), Work(15_000, 100)
+    replica = SimulatedReplica(replace(MODEL, kv_tokens=20_000))
+    decoding, prefilling, waiting = ReplicaRequest(100, 500), ReplicaRequest(9000, 500), ReplicaRequest(15_000, 100)
     replica.submit(decoding, 0.0)
     replica.advance(0.1)
     replica.submit(prefilling, 0.1)
     replica.advance(0.2)
     replica.submit(waiting, 0.2)
-    stays = Work(10, 3)
+    stays = ReplicaRequest(10, 3)
     replica.submit(stays, 0.2)
 
     for work in (decoding, prefilling, waiting):
@@ -145,16 +145,16 @@ _arrivals = st.lists(
 @given(_arrivals)
 def test_replica_conserves_requests(arrivals: list[tuple[float, int, int, int, float | None]]) -> None:
     """Whatever comes and is cancelled, each other request ends once with all its tokens, and its room is given back."""
-    replica = Replica(replace(MODEL, kv_tokens=9000, host_kv_tokens=4000, max_sequences=4))
-    events: list[tuple[float, int, Work, bool]] = []
+    replica = SimulatedReplica(replace(MODEL, kv_tokens=9000, host_kv_tokens=4000, max_sequences=4))
+    events: list[tuple[float, int, ReplicaRequest, bool]] = []
     works = []
     for number, (at, prompt, output, family, cancel_after) in enumerate(arrivals):
-        work = Work(prompt, output, tuple(range(family * 100, family * 100 + prompt // 512)))
+        work = ReplicaRequest(prompt, output, tuple(range(family * 100, family * 100 + prompt // 512)))
         works.append((at, work, cancel_after))
         events.append((at, number, work, False))
         if cancel_after is not None:
             events.append((at + cancel_after, number, work, True))
-    seen: dict[Work, int] = {}
+    seen: dict[ReplicaRequest, int] = {}
     now = 0.0
     for at, _, work, is_cancel in sorted(events, key=lambda event: event[:2]):
         while replica.step_ends_at <= at:
@@ -190,10 +190,10 @@ def test_replica_jumps_are_exact(arrivals: list[tuple[float, int, int]]) -> None
     """Jumping over decode steps changes no time: one step at a time gives the same."""
     ends = []
     for max_run in (0, 1):
-        replica = Replica(replace(MODEL, max_run=max_run))
+        replica = SimulatedReplica(replace(MODEL, max_run=max_run))
         works = []
         for at, prompt, output in sorted(arrivals):
-            work = Work(prompt, output)
+            work = ReplicaRequest(prompt, output)
             replica.advance(at)
             replica.submit(work, at)
             works.append(work)

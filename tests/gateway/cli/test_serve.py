@@ -14,7 +14,7 @@ import pytest
 
 from gateway.cli.greeting import EMBEDDED, TRIAL, TRIAL_PROMPTS, ask_model, greeting
 from gateway.cli.loading import read_policy
-from gateway.cli.ready_made import Origin, has_embedded_models, model_name, ready_made_policy
+from gateway.cli.ready_made import PolicyOrigin, has_embedded_models, model_name, ready_made_policy
 from gateway.settings import Settings
 from tests.support.cli import Run
 from tests.support.gateway import Gateway, gateway_process, start_gateway
@@ -170,7 +170,7 @@ def test_ready_made_policy_serves_a_folder_under_its_name(tmp_path: Path) -> Non
     """The options of the command line become a backend, and the folder's name is the model's."""
     settings = {"model": str(tmp_path), "quantization": "int8", "device": "cpu"}
 
-    with ready_made_policy(Origin(model=settings), has_key=False) as path:
+    with ready_made_policy(PolicyOrigin(model=settings), has_key=False) as path:
         loaded = read_policy(path, no_env=True)
 
     kind, config = loaded.backends["model"]

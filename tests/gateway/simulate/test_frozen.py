@@ -14,7 +14,7 @@ from gateway.cli.loading import read_policy
 from gateway.simulate.fleet import parse_fleets
 from gateway.simulate.report import is_in_time
 from gateway.simulate.slo import parse_slo
-from gateway.simulate.study import Asked, simulate
+from gateway.simulate.study import StudyOptions, simulate
 from gateway.simulate.traces import Trace, TraceRequest
 from policies.stage import Stage
 
@@ -67,7 +67,7 @@ def test_balancing_keeps_new_prompts_from_a_backend_that_freezes_and_comes_back_
             TraceRequest(at, int(random.lognormvariate(6.6, 0.7)) + 1, int(random.lognormvariate(4, 0.7)) + 1, number)
         )
     registry = Registry({"simulated": Point("simulated", "", GROUP)})
-    asked = Asked(parse_slo("ttft=400ms,ttft_per_1k_prompt=0s"), seed=1)
+    asked = StudyOptions(parse_slo("ttft=400ms,ttft_per_1k_prompt=0s"), seed=1)
 
     result = simulate(
         read_policy(policy, no_env=True),

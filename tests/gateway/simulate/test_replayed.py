@@ -12,7 +12,7 @@ from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.fit import fit
 from gateway.simulate.replayed import compare
 from gateway.simulate.run import Fate
-from gateway.simulate.study import Asked, check, log_of, simulate
+from gateway.simulate.study import StudyOptions, check, log_of, simulate
 from gateway.simulate.traces import Logged, Trace, TraceRequest, read_trace
 from tests.support.replay_log import policy, traffic, write_log
 
@@ -25,7 +25,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_replay_predicts_first_tokens_of_the_second_half(log: Path, tmp_path: Path) -> None:
     """Fitted to the first half, without being told anything of the backends: medians within 10 %, p99 within 20 %."""
-    result = check(policy(tmp_path), read_trace(log), Asked(seed=1), lambda *_: None)
+    result = check(policy(tmp_path), read_trace(log), StudyOptions(seed=1), lambda *_: None)
 
     everything, fast, slow = result.compared
     assert [each.backend for each in result.compared] == ["all", "fast", "slow"]
@@ -60,7 +60,7 @@ def test_fit_leaves_out_backends_of_which_the_log_shows_too_little(log: Path, tm
     fitted = fit([*few, *most])
 
     assert list(fitted) == ["fast"]
-    asked = Asked(fitted=fitted)
+    asked = StudyOptions(fitted=fitted)
     with pytest.raises(ConfigurationError, match=r"backends.slow: the log shows too little of it; 20 streams"):
         simulate(policy(tmp_path), None, traffic(5), asked, lambda *_: None)
     alone = simulate(policy(tmp_path, used="{ref: fast}"), None, traffic(5), asked, lambda *_: None)
@@ -79,7 +79,7 @@ def test_log_leaves_out_what_no_backend_answered() -> None:
 
 def test_compare_counts_streams_of_the_second_half_by_where_each_was(log: Path, tmp_path: Path) -> None:
     """By the backend of the log, and by that of the replay; what was not answered again is in the log's part only."""
-    result = check(policy(tmp_path), read_trace(log), Asked(seed=1), lambda *_: None)
+    result = check(policy(tmp_path), read_trace(log), StudyOptions(seed=1), lambda *_: None)
     one, other, *_ = result.outcomes
     assert one.request.logged is not None
     moved = msgspec.structs.replace(one.request.logged, backend="gone", first_token_s=2.0)

@@ -16,7 +16,7 @@ from gateway.simulate.fleet import parse_fleets, refit, replicas_of
 from gateway.simulate.report import jain, max_min_shares, percentile
 from gateway.simulate.run import Fate
 from gateway.simulate.slo import parse_slo
-from gateway.simulate.study import Asked, Result, simulate, smallest_fleets
+from gateway.simulate.study import StudyOptions, StudyResult, simulate, smallest_fleets
 from gateway.simulate.traces import Trace, TraceRequest
 from policies.policy_file.load import LoadedPolicy
 
@@ -72,15 +72,15 @@ def conversation(number: int = 300) -> Trace:
     return Trace("t.jsonl", "slipstream", tuple(requests), 0)
 
 
-def run(loaded: LoadedPolicy, requests: Trace, fleet: str | None = "2", **asked: Any) -> Result:
+def run(loaded: LoadedPolicy, requests: Trace, fleet: str | None = "2", **asked: Any) -> StudyResult:
     """One simulation."""
     asked = {"slo": parse_slo(""), "model": "llama", **asked}
     return simulate(
-        loaded, parse_fleets(fleet)[0] if fleet else None, requests, Asked(**asked), lambda done, total: None
+        loaded, parse_fleets(fleet)[0] if fleet else None, requests, StudyOptions(**asked), lambda done, total: None
     )
 
 
-def figures(result: Result) -> Mapping[str, Any]:
+def figures(result: StudyResult) -> Mapping[str, Any]:
     """Everything but the real time that it took."""
     return {name: getattr(result.report, name) for name in result.report.__struct_fields__ if name != "wall_s"}
 
@@ -287,7 +287,11 @@ def test_study_smallest_fleet_is_the_first_that_stays_good(folder: Path) -> None
     requests = conversation()
     reports = [
         simulate(
-            policy(folder), fleet, requests, Asked(parse_slo("ttft=300ms"), rate=60, model="llama"), lambda *_: None
+            policy(folder),
+            fleet,
+            requests,
+            StudyOptions(parse_slo("ttft=300ms"), rate=60, model="llama"),
+            lambda *_: None,
         ).report
         for fleet in parse_fleets("1..4")
     ]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.batching.window import Limits, Window
+from policies.batching.window import BatchLimits, BatchWindow
 
-LIMITS = Limits(max_batch=8, max_bytes=100, max_in_flight=2, max_waiting=20)
+LIMITS = BatchLimits(max_batch=8, max_bytes=100, max_in_flight=2, max_waiting=20)
 
 
 @dataclass(eq=False)
@@ -22,13 +22,13 @@ class Work:
     is_late: bool = False
 
 
-def _release(window: Window[Work]) -> tuple[list[Work], list[Work]]:
+def _release(window: BatchWindow[Work]) -> tuple[list[Work], list[Work]]:
     return window.release(lambda work: work.is_late)
 
 
 def test_window_idle_lets_work_go_at_once() -> None:
     """There is nothing to wait for."""
-    window: Window[Work] = Window(LIMITS)
+    window: BatchWindow[Work] = BatchWindow(LIMITS)
     work = Work()
     window.add(work)
 
@@ -38,7 +38,7 @@ def test_window_idle_lets_work_go_at_once() -> None:
 
 def test_window_busy_gathers_until_a_place_is_free() -> None:
     """What comes meanwhile goes together."""
-    window: Window[Work] = Window(Limits(max_batch=8, max_bytes=100, max_in_flight=1, max_waiting=20))
+    window: BatchWindow[Work] = BatchWindow(BatchLimits(max_batch=8, max_bytes=100, max_in_flight=1, max_waiting=20))
     window.add(Work())
     _release(window)
     gathered = [Work(), Work(2)]
@@ -52,7 +52,7 @@ def test_window_busy_gathers_until_a_place_is_free() -> None:
 
 def test_window_fills_past_what_is_late() -> None:
     """A batch is not the smaller for those who are dropped."""
-    window: Window[Work] = Window(Limits(max_batch=2, max_bytes=100, max_in_flight=1, max_waiting=20))
+    window: BatchWindow[Work] = BatchWindow(BatchLimits(max_batch=2, max_bytes=100, max_in_flight=1, max_waiting=20))
     late, *good = [Work(is_late=True), Work(), Work()]
     for work in (late, *good):
         window.add(work)
@@ -63,7 +63,7 @@ def test_window_fills_past_what_is_late() -> None:
 
 def test_window_sends_what_is_too_large_alone() -> None:
     """Its turn comes like any other's."""
-    window: Window[Work] = Window(LIMITS)
+    window: BatchWindow[Work] = BatchWindow(LIMITS)
     large, small = Work(num_bytes=1000), Work()
     window.add(large)
     window.add(small)
@@ -75,7 +75,7 @@ def test_window_sends_what_is_too_large_alone() -> None:
 @given(st.data())
 def test_window_random_life_agrees_with_the_model(data: st.DataObject) -> None:
     """Order, limits, room and emptiness are those of a plain list, and nothing waits beside a free place."""
-    window: Window[Work] = Window(LIMITS)
+    window: BatchWindow[Work] = BatchWindow(LIMITS)
     queue: list[Work] = []
     cut: deque[list[Work]] = deque()
     out: list[list[Work]] = []

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.protocol import Usage
-from policies.cache.entry import _MAGIC, Entry, Form, pack_entry, unpack_entry
+from policies.cache.entry import _MAGIC, AnswerForm, Entry, pack_entry, unpack_entry
 from policies.cache.sealed import seal
 
 KEY = b"k" * 32
-ENTRY = Entry(Form.SSE, b"data: x\n\n" * 3, b"text/event-stream", 1.5, Usage(1, 2, 3), (9, 18), True)
+ENTRY = Entry(AnswerForm.SSE, b"data: x\n\n" * 3, b"text/event-stream", 1.5, Usage(1, 2, 3), (9, 18), True)
 
 
-@pytest.mark.parametrize("entry", [ENTRY, Entry(Form.JSON, b"{}", b"application/json", 0.0)], ids=["sse", "json"])
+@pytest.mark.parametrize("entry", [ENTRY, Entry(AnswerForm.JSON, b"{}", b"application/json", 0.0)], ids=["sse", "json"])
 def test_unpack_entry_of_packed_entry_is_the_same(entry: Entry) -> None:
     """Nothing is lost on the way."""
     assert unpack_entry(KEY, pack_entry(KEY, entry)) == entry

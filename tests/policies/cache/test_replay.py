@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.protocol import Call, Operation
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import entry_of_events
 from policies.cache.replay.render import Replayed, render
 from tests.support.cache import (
@@ -35,7 +35,7 @@ CHOICES = {"object": "chat.completion.chunk", "choices": []}
 def json_entry(answer: Any) -> Entry:
     """A stored JSON answer."""
     body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
-    return Entry(Form.JSON, body, b"application/json", 1.0)
+    return Entry(AnswerForm.JSON, body, b"application/json", 1.0)
 
 
 def sse_entry(*events: bytes) -> Entry:
@@ -241,7 +241,7 @@ def test_render_of_a_stream_as_json_joins_logprobs_and_reasoning() -> None:
 def test_render_of_a_stream_that_cannot_be_merged_is_none(events: list[bytes]) -> None:
     """Where the whole would be a guess there is no whole."""
     body = b"".join(events)
-    entry = Entry(Form.SSE, body, b"text/event-stream", 1.0)
+    entry = Entry(AnswerForm.SSE, body, b"text/event-stream", 1.0)
 
     assert render(entry, PLAIN) is None
 
@@ -271,7 +271,7 @@ def test_render_of_json_that_cannot_be_split_is_none(answer: Any) -> None:
 def test_render_of_operations_without_conversion_is_verbatim_or_none(operation: Operation) -> None:
     """Their streams and documents are different things."""
     plain, streamed = make_call(operation=operation), make_call(operation=operation, stream=True)
-    stream = Entry(Form.SSE, b"data: x\n\n", b"text/event-stream", 1.0)
+    stream = Entry(AnswerForm.SSE, b"data: x\n\n", b"text/event-stream", 1.0)
 
     assert render(json_entry(b"{}"), plain) == b"{}"
     assert render(stream, streamed) == stream.body
@@ -327,7 +327,7 @@ def test_completion_stream_that_never_finished_is_not_merged() -> None:
 @given(st.binary(max_size=200) | st.lists(st.sampled_from(chat_events()), max_size=6).map(b"".join))
 def test_render_of_anything_does_not_raise(body: bytes) -> None:
     """Whatever was stored: an answer or None."""
-    for form in Form:
+    for form in AnswerForm:
         for call in (PLAIN, STREAMED, make_call(operation=Operation.COMPLETION)):
             render(Entry(form, body, b"", 1.0), call)
 

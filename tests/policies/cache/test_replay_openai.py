@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import entry_of_events
 from policies.cache.replay.render import render
 from tests.support.cache import HEAD, SSE, USAGE
@@ -91,7 +91,7 @@ def split_texts(chunk: dict[str, Any], size: int) -> list[dict[str, Any]]:
 
 def streamed(answer: dict[str, Any]) -> bytes:
     """The answer as a stream with usage."""
-    body = render(Entry(Form.JSON, msgspec.json.encode(answer), b"application/json", 1.0), STREAMED)
+    body = render(Entry(AnswerForm.JSON, msgspec.json.encode(answer), b"application/json", 1.0), STREAMED)
     assert body is not None
     return body
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.clock import SystemClock
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.store_memory import MemoryEntryStore
 from tests.support.clock import FakeClock
 
@@ -20,7 +20,7 @@ def key(number: int) -> bytes:
 
 def entry(num_bytes: int, fill: bytes = b"x") -> Entry:
     """An entry with a body of that size."""
-    return Entry(Form.JSON, fill * num_bytes, b"application/json", 0.0)
+    return Entry(AnswerForm.JSON, fill * num_bytes, b"application/json", 0.0)
 
 
 async def test_get_nowait_just_before_expiry_hits_and_at_expiry_misses(clock: FakeClock) -> None:
@@ -75,7 +75,7 @@ def test_memory_of_small_entries_stays_within_what_is_counted() -> None:
     store = MemoryEntryStore(4 * 1024**2, SystemClock())
     tracemalloc.start()
     for number in range(10_000):
-        store.put(key(number), Entry(Form.JSON, b"%0100d" % number, b"application/json", float(number)), 60.0)
+        store.put(key(number), Entry(AnswerForm.JSON, b"%0100d" % number, b"application/json", float(number)), 60.0)
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 

@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from backends.errors import ConfigurationError
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.redis_queues import Breaker
 from policies.cache.store_redis import RedisEntryStore, build_redis_store
 from tests.support.clock import FakeClock
@@ -21,7 +21,7 @@ from tests.support.redis_server import RedisServer, redis_policy
 
 KEY = bytes(32)
 OTHER_KEY = bytes(range(32))
-ENTRY = Entry(Form.JSON, b"{}", b"application/json", 1.0)
+ENTRY = Entry(AnswerForm.JSON, b"{}", b"application/json", 1.0)
 TIMEOUT_S = 0.03
 
 
@@ -227,8 +227,8 @@ async def test_put_sets_the_time_to_live(store: RedisEntryStore, client: Redis) 
 async def test_put_while_redis_does_not_write_is_bounded(server: RedisServer, store: RedisEntryStore) -> None:
     """What waits is bounded in number, bytes and size of one; the rest is dropped and counted, and answers at once."""
     server.pause()
-    large = Entry(Form.JSON, b"x" * 1024**2, b"application/json", 1.0)
-    store.put(KEY, Entry(Form.JSON, b"x" * (17 * 1024**2), b"", 1.0), 60.0)
+    large = Entry(AnswerForm.JSON, b"x" * 1024**2, b"application/json", 1.0)
+    store.put(KEY, Entry(AnswerForm.JSON, b"x" * (17 * 1024**2), b"", 1.0), 60.0)
     assert store.statistics().dropped == 1
     for number in range(100):
         store.put(number.to_bytes(32, "big"), large, 60.0)
@@ -249,7 +249,7 @@ async def test_put_again_while_the_first_is_being_written_keeps_the_second(
     server: RedisServer, store: RedisEntryStore
 ) -> None:
     """The later answer is not lost behind the earlier one."""
-    later = Entry(Form.JSON, b"[]", b"application/json", 2.0)
+    later = Entry(AnswerForm.JSON, b"[]", b"application/json", 2.0)
     server.pause()
     store.put(OTHER_KEY, ENTRY, 60.0)
     await asyncio.sleep(0.01)

@@ -50,7 +50,7 @@ def answer_in_json(rng: Random, level: float) -> Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class TaughtTool:
     """A function that a conversation may offer: its parameters with their JSON types, and how people ask for it."""
 
     name: str
@@ -64,7 +64,7 @@ class Tool:
         return {"type": "function", "function": {"name": self.name, "parameters": parameters}}
 
 
-def call_tool(rng: Random, tool: Tool) -> Turn:
+def call_tool(rng: Random, tool: TaughtTool) -> Turn:
     """Asks for something that `tool` does; the answer is its call."""
     values: dict[str, object] = {
         "city": rng.choice(CITIES),
@@ -90,24 +90,24 @@ def tool_result(rng: Random, call: Turn) -> Turn:
 
 
 TOOLS = (
-    Tool(
+    TaughtTool(
         "get_weather", (("city", "string"),), ("What is the weather in {city}?", "How is the weather in {city} today?")
     ),
-    Tool("get_time", (("city", "string"),), ("What time is it in {city}?", "Tell me the time in {city}.")),
-    Tool("multiply", (("a", "integer"), ("b", "integer")), ("What is {a} times {b}?", "Multiply {a} by {b}.")),
-    Tool(
+    TaughtTool("get_time", (("city", "string"),), ("What time is it in {city}?", "Tell me the time in {city}.")),
+    TaughtTool("multiply", (("a", "integer"), ("b", "integer")), ("What is {a} times {b}?", "Multiply {a} by {b}.")),
+    TaughtTool(
         "set_alarm",
         (("hour", "integer"), ("day", "string")),
         ("Wake me at {hour} on {day}.", "Alarm for {day}, {hour}."),
     ),
-    Tool("find_person", (("name", "string"),), ("Where is {name}?", "Find {name} for me.")),
-    Tool(
+    TaughtTool("find_person", (("name", "string"),), ("Where is {name}?", "Find {name} for me.")),
+    TaughtTool(
         "order_item",
         (("item", "string"), ("count", "integer")),
         ("Order {count} of {item}.", "Buy {count} pieces of {item}."),
     ),
-    Tool("set_light", (("colour", "string"),), ("Make the light {colour}.", "Turn the light {colour}.")),
-    Tool(
+    TaughtTool("set_light", (("colour", "string"),), ("Make the light {colour}.", "Turn the light {colour}.")),
+    TaughtTool(
         "call_person", (("name", "string"), ("hour", "integer")), ("Call {name} at {hour}.", "At {hour}, call {name}.")
     ),
 )

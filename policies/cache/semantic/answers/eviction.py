@@ -56,7 +56,7 @@ def spread_expiry(expires: float, now: float, random: Random) -> float:
     return now + (expires - now) * random.uniform(1.0 - _JITTER, 1.0 + _JITTER)
 
 
-class Sampler:
+class RandomIds:
     """A set of ids that gives random ones in constant time."""
 
     def __init__(self) -> None:

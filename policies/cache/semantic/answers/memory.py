@@ -12,7 +12,7 @@ import msgspec
 from backends.clock import Clock
 from policies.cache.semantic.answers.eviction import (
     MAX_BAD_LABELS,
-    Sampler,
+    RandomIds,
     Use,
     spread_expiry,
     tokens_saved,
@@ -39,7 +39,7 @@ class _Tenant:
     """What one tenant has here."""
 
     def __init__(self) -> None:
-        self.ids = Sampler()
+        self.ids = RandomIds()
         self.num_bytes = 0
 
 

@@ -12,10 +12,10 @@ from random import Random
 import msgspec
 
 from backends.errors import ConfigurationError
-from policies.cache.semantic.benchmark.contenders import Contender, Cosine, Exact, Pooled
-from policies.cache.semantic.benchmark.figures import EXACT, NOISY, OURS, Row, as_json, as_text, claims
-from policies.cache.semantic.benchmark.replay import Outcome, replay
-from policies.cache.semantic.benchmark.streams import Rows, Stream, paired, read_set, returning, shuffled
+from policies.cache.semantic.benchmark.contenders import CacheContender, Cosine, Exact, Pooled
+from policies.cache.semantic.benchmark.figures import EXACT, NOISY, OURS, FigureRow, as_json, as_text, claims
+from policies.cache.semantic.benchmark.replay import ReplayCounts, replay
+from policies.cache.semantic.benchmark.streams import LabelledSet, QuestionStream, paired, read_set, returning, shuffled
 from policies.cache.semantic.benchmark.upstream import Noise, Upstream
 from policies.cache.semantic.benchmark.vcache import VCacheLike
 from policies.cache.semantic.benchmark.vectors import encode_all
@@ -33,7 +33,7 @@ _NUM_CONTENDERS = 6
 def main(arguments: list[str]) -> int:
     """Measures. 0 where all that is asked for holds, 1 where something is missed, 2 where it cannot be measured."""
     asked = _parser().parse_args(arguments)
-    progress = Progress(sys.stderr.isatty())
+    progress = ReplayProgress(sys.stderr.isatty())
     try:
         bound = Bound(asked.max_wrong_hit_rate)
         with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     return int(not all(claim.holds for claim in made))
 
 
-class Progress:
+class ReplayProgress:
     """One line on stderr that tells how far it is: a bar on a terminal, else a line for each part."""
 
     def __init__(self, is_terminal: bool) -> None:
@@ -78,23 +78,25 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
 
 
-def _measure(rows: Rows, vectors: Path, bound: Bound, num_seeds: int, progress: Progress) -> Iterator[Row]:
+def _measure(
+    rows: LabelledSet, vectors: Path, bound: Bound, num_seeds: int, progress: ReplayProgress
+) -> Iterator[FigureRow]:
     encoded = encode_all(
         rows.texts, vectors, rows.name, lambda done, of: progress.note(f"encoding {rows.name}", done, of)
     )
     order = paired if rows.pairs else returning if rows.name == "templates" else shuffled
-    outcomes: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[ReplayCounts]] = {}
     for seed in range(1, num_seeds + 1):
         stream = order(rows, encoded, seed)
         for number, (policy, make) in enumerate(_contenders(stream, bound, seed).items()):
             progress.note(f"{rows.name}, seed {seed}", number, _NUM_CONTENDERS)
             outcomes.setdefault(policy, []).append(make())
     for policy, of_seeds in outcomes.items():
-        yield Row(rows.name, policy, tuple(of_seeds))
+        yield FigureRow(rows.name, policy, tuple(of_seeds))
 
 
-def _contenders(stream: Stream, bound: Bound, seed: int) -> dict[str, Callable[[], Outcome]]:
-    def run(make: Callable[[Upstream], Contender], noise: Noise | None = None) -> Outcome:
+def _contenders(stream: QuestionStream, bound: Bound, seed: int) -> dict[str, Callable[[], ReplayCounts]]:
+    def run(make: Callable[[Upstream], CacheContender], noise: Noise | None = None) -> ReplayCounts:
         upstream = Upstream(stream.meanings, Random(seed), noise or Noise())
         contender = make(upstream)
         outcome = replay(stream, contender, upstream)
@@ -102,7 +104,7 @@ def _contenders(stream: Stream, bound: Bound, seed: int) -> dict[str, Callable[[
             return msgspec.structs.replace(outcome, cpu_us=1e6 * contender.cpu_s / max(1, contender.num_decided))
         return outcome
 
-    def ours(upstream: Upstream) -> Contender:
+    def ours(upstream: Upstream) -> CacheContender:
         return Pooled(stream, upstream, Verified(bound, Random(seed + 1)))
 
     delta = bound.share

@@ -8,13 +8,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.semantic.benchmark.streams import Stream
+from policies.cache.semantic.benchmark.streams import QuestionStream
 from policies.cache.semantic.benchmark.upstream import Upstream
 from policies.cache.semantic.contracts import Candidate, Decider, Decision, History, Proposal
 from policies.cache.semantic.decision.vote import NEIGHBOURS
 
 
-class Contender(Protocol):
+class CacheContender(Protocol):
     """A cache in front of the upstream, over one stream."""
 
     def ask(self, query: int) -> int | None:
@@ -27,7 +27,7 @@ class Contender(Protocol):
 class Entries:
     """The stored questions."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: QuestionStream) -> None:
         self._stream = stream
         self._ids = np.empty(len(stream.texts), np.int64)
         self._num = 0
@@ -60,7 +60,7 @@ class Entries:
 class Exact:
     """Serves the same text only."""
 
-    def __init__(self, stream: Stream, upstream: Upstream) -> None:
+    def __init__(self, stream: QuestionStream, upstream: Upstream) -> None:
         self._upstream = upstream
         self._known: set[int] = set()
 
@@ -78,7 +78,7 @@ class Exact:
 class Cosine:
     """One threshold for the nearest stored question, as most gateways have it."""
 
-    def __init__(self, stream: Stream, upstream: Upstream, threshold: float) -> None:
+    def __init__(self, stream: QuestionStream, upstream: Upstream, threshold: float) -> None:
         self._upstream = upstream
         self._entries = Entries(stream)
         self._threshold = threshold
@@ -100,7 +100,7 @@ class Cosine:
 class Pooled:
     """Our cache with a decider: exact look-ups with aliases, votes over answers, labels from misses and from checks."""
 
-    def __init__(self, stream: Stream, upstream: Upstream, decider: Decider) -> None:
+    def __init__(self, stream: QuestionStream, upstream: Upstream, decider: Decider) -> None:
         self._stream = stream
         self._upstream = upstream
         self._entries = Entries(stream)

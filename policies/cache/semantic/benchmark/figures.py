@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from policies.cache.semantic.benchmark.replay import Outcome, upper_limit
+from policies.cache.semantic.benchmark.replay import ReplayCounts, upper_limit
 
 OURS = "verified"
 NOISY = "verified, noise"
@@ -15,12 +15,12 @@ EXACT = "exact only"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FigureRow:
     """One cache on one set: an outcome for each seed."""
 
     set: str
     policy: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ReplayCounts, ...]
 
     @property
     def hits(self) -> list[float]:
@@ -60,7 +60,7 @@ class Claim:
         )
 
 
-def claims(rows: Sequence[Row]) -> list[Claim]:
+def claims(rows: Sequence[FigureRow]) -> list[Claim]:
     """What the rows that are there are held to."""
     by_set = {name: {row.policy: row for row in rows if row.set == name} for name in {row.set: None for row in rows}}
     made: list[Claim] = []
@@ -83,7 +83,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return made
 
 
-def as_text(rows: Sequence[Row], made: Sequence[Claim]) -> str:
+def as_text(rows: Sequence[FigureRow], made: Sequence[Claim]) -> str:
     """Two tables: what each cache did, and what is asked of ours."""
     lines = [f"{'':<12} {'':<16} {'hits':>6} {'min':>6} {'max':>6} {'wrong':>6} {'worst':>6} {'upper':>6} {'saved':>6}"]
     for row in rows:
@@ -103,7 +103,7 @@ def as_text(rows: Sequence[Row], made: Sequence[Claim]) -> str:
     return "\n".join(lines)
 
 
-def as_json(rows: Sequence[Row], made: Sequence[Claim], settings: dict[str, object]) -> str:
+def as_json(rows: Sequence[FigureRow], made: Sequence[Claim], settings: dict[str, object]) -> str:
     """The same for programs."""
     figures = [asdict(claim) | {"holds": claim.holds} for claim in made]
     measured = [

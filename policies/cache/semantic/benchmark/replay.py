@@ -6,12 +6,12 @@ import math
 
 import msgspec
 
-from policies.cache.semantic.benchmark.contenders import Contender
-from policies.cache.semantic.benchmark.streams import Stream
+from policies.cache.semantic.benchmark.contenders import CacheContender
+from policies.cache.semantic.benchmark.streams import QuestionStream
 from policies.cache.semantic.benchmark.upstream import Upstream
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ReplayCounts(msgspec.Struct, frozen=True):
     """Counts of one replay. `checks`: upstream calls beyond those that misses took. `cpu_us`: of propose and decide, by
     look-up; None for a contender that does neither."""
 
@@ -37,7 +37,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return (self.hits - self.checks) / self.asked
 
 
-def replay(stream: Stream, contender: Contender, upstream: Upstream) -> Outcome:
+def replay(stream: QuestionStream, contender: CacheContender, upstream: Upstream) -> ReplayCounts:
     """Ask every question of the stream."""
     hits = wrong = 0
     for query in stream.asked:
@@ -48,7 +48,7 @@ def replay(stream: Stream, contender: Contender, upstream: Upstream) -> Outcome:
             hits += 1
             wrong += not upstream.is_right(query, served)
     asked = len(stream.asked)
-    return Outcome(asked, hits, wrong, checks=upstream.num_calls - (asked - hits))
+    return ReplayCounts(asked, hits, wrong, checks=upstream.num_calls - (asked - hits))
 
 
 def upper_limit(wrong: int, asked: int) -> float:

@@ -22,7 +22,7 @@ _MAX_BYTES_OF_SIMILARITIES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LabelledSet:
     """A set as it is on disk. Texts of the same meaning have one answer; `pairs`: two texts and whether they do."""
 
     name: str
@@ -35,7 +35,7 @@ class Rows:
         return list(self.meanings or dict.fromkeys(text for pair in self.pairs for text in pair[:2]))
 
 
-class Stream:
+class QuestionStream:
     """Questions in the order in which they come.
 
     `asked` are indices of `texts`; where one is there twice, the text comes back. In pairs, text 2n + 1 is asked of a
@@ -68,7 +68,7 @@ class Stream:
         return found
 
 
-def read_set(folder: Path, name: str) -> Rows:
+def read_set(folder: Path, name: str) -> LabelledSet:
     """The set of that name: one JSON object a line, gzipped. Raises: FileNotFoundError where it is not there."""
     files = sorted(folder.glob(f"{name}_*.jsonl.gz"))
     if not files:
@@ -82,10 +82,10 @@ def read_set(folder: Path, name: str) -> Rows:
             pairs.append((row["a"], row["b"], bool(row["y"])))
     # Embedding them all would take an hour; which ones these are is the same every time.
     random.Random(1).shuffle(pairs)
-    return Rows(name, meanings, tuple(pairs[:_MAX_PAIRS]))
+    return LabelledSet(name, meanings, tuple(pairs[:_MAX_PAIRS]))
 
 
-def shuffled(rows: Rows, vectors: dict[str, NDArray[np.float32]], seed: int) -> Stream:
+def shuffled(rows: LabelledSet, vectors: dict[str, NDArray[np.float32]], seed: int) -> QuestionStream:
     """Every text once, in an order that the seed decides, up to 5,000."""
     texts = rows.texts
     random.Random(seed).shuffle(texts)
@@ -93,7 +93,7 @@ def shuffled(rows: Rows, vectors: dict[str, NDArray[np.float32]], seed: int) -> 
     return _stream(rows, texts, vectors, range(len(texts)))
 
 
-def returning(rows: Rows, vectors: dict[str, NDArray[np.float32]], seed: int) -> Stream:
+def returning(rows: LabelledSet, vectors: dict[str, NDArray[np.float32]], seed: int) -> QuestionStream:
     """3,000 requests, meanings drawn with weight 1 / rank ** 0.7, one of its texts at random."""
     generator = random.Random(seed)
     by_meaning: dict[str, list[int]] = defaultdict(list)
@@ -107,7 +107,7 @@ def returning(rows: Rows, vectors: dict[str, NDArray[np.float32]], seed: int) ->
     return _stream(rows, texts, vectors, [generator.choice(by_meaning[meaning]) for meaning in drawn])
 
 
-def paired(rows: Rows, vectors: dict[str, NDArray[np.float32]], seed: int) -> Stream:
+def paired(rows: LabelledSet, vectors: dict[str, NDArray[np.float32]], seed: int) -> QuestionStream:
     """Each pair a cache of its own, in an order that the seed decides, up to 5,000."""
     pairs = list(rows.pairs)
     random.Random(seed).shuffle(pairs)
@@ -119,12 +119,14 @@ def paired(rows: Rows, vectors: dict[str, NDArray[np.float32]], seed: int) -> St
         for meaning in (f"{number}", f"{number}" if is_same else f"not {number}")
     ]
     gathered = np.stack([vectors[text] for text in texts])
-    return Stream(texts, meanings, gathered, range(1, len(texts), 2), is_pairs=True)
+    return QuestionStream(texts, meanings, gathered, range(1, len(texts), 2), is_pairs=True)
 
 
-def _stream(rows: Rows, texts: list[str], vectors: dict[str, NDArray[np.float32]], asked: Sequence[int]) -> Stream:
+def _stream(
+    rows: LabelledSet, texts: list[str], vectors: dict[str, NDArray[np.float32]], asked: Sequence[int]
+) -> QuestionStream:
     gathered = np.stack([vectors[text] for text in texts])
-    return Stream(texts, [rows.meanings[text] for text in texts], gathered, asked)
+    return QuestionStream(texts, [rows.meanings[text] for text in texts], gathered, asked)
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 
 from policies.cache.semantic.benchmark.contenders import Entries
-from policies.cache.semantic.benchmark.streams import Stream
+from policies.cache.semantic.benchmark.streams import QuestionStream
 from policies.cache.semantic.benchmark.upstream import Upstream
 from policies.cache.semantic.decision.logistic import fit
 
@@ -27,7 +27,7 @@ class VCacheLike:
     No entry serves before four observations of its own, and an answer that is known is not stored a second time.
     """
 
-    def __init__(self, stream: Stream, upstream: Upstream, random: Random, delta: float) -> None:
+    def __init__(self, stream: QuestionStream, upstream: Upstream, random: Random, delta: float) -> None:
         self._upstream = upstream
         self._entries = Entries(stream)
         self._random = random

@@ -66,7 +66,7 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LookupHistory:
     """Look-ups that had a candidate, under the present model. scores: [look-ups]; was_served: [look-ups] of bool."""
 
     scores: Floats
@@ -81,7 +81,7 @@ class Spending:
     upper: float
 
 
-def spending(labelled: Labelled, seen: Seen) -> Spending:
+def spending(labelled: Labelled, seen: LookupHistory) -> Spending:
     """How many of the served answers were wrong, by the model and by how it has fared among labels as good."""
     served = seen.scores[seen.was_served]
     if not len(served):
@@ -96,7 +96,7 @@ def spending(labelled: Labelled, seen: Seen) -> Spending:
     )
 
 
-def lowest_score(labelled: Labelled, seen: Seen, *, allowed: float, of_served: bool) -> float:
+def lowest_score(labelled: Labelled, seen: LookupHistory, *, allowed: float, of_served: bool) -> float:
     """The score from which serving is expected to go wrong in at most `allowed` of look-ups, or of the served ones.
 
     Among the scores of labels; above all of them where none will do. There must be a label and a look-up.

@@ -17,11 +17,19 @@ import numpy as np
 
 from policies.cache.sealed import seal, unseal
 from policies.cache.semantic.contracts import Candidate, Decision, PolicyState, Proposal
-from policies.cache.semantic.decision.bound import Bound, Labelled, Seen, Spending, above_all, lowest_score, spending
+from policies.cache.semantic.decision.bound import (
+    Bound,
+    Labelled,
+    LookupHistory,
+    Spending,
+    above_all,
+    lowest_score,
+    spending,
+)
 from policies.cache.semantic.decision.features import FEATURES
 from policies.cache.semantic.decision.logistic import Floats, calibrated, fit
 from policies.cache.semantic.decision.proposal import propose
-from policies.cache.semantic.decision.window import Window
+from policies.cache.semantic.decision.window import RollingRows
 
 MIN_LABELS = 100
 """Below so many labels nothing is served."""
@@ -101,8 +109,8 @@ class Verified:
         self._random = random
         self._mode = mode
         self._guard_is_veto = guard == "veto"
-        self._labels = Window(_WINDOW, len(FEATURES) + 2)
-        self._seen = Window(_WINDOW, len(FEATURES) + 1)
+        self._labels = RollingRows(_WINDOW, len(FEATURES) + 2)
+        self._seen = RollingRows(_WINDOW, len(FEATURES) + 1)
         self._num_lookups = 0
         self._num_served = 0
         self._num_doubts = 0
@@ -195,7 +203,7 @@ class Verified:
     def load(self, dumped: bytes) -> None:
         """Take over what was dumped. Raises: ValueError where it is of another version or damaged."""
         learned = _unpacked(dumped)
-        labels, seen = Window(_WINDOW, len(FEATURES) + 2), Window(_WINDOW, len(FEATURES) + 1)
+        labels, seen = RollingRows(_WINDOW, len(FEATURES) + 2), RollingRows(_WINDOW, len(FEATURES) + 1)
         labels.load(learned.labels)
         seen.load(learned.seen)
         self._labels, self._seen = labels, seen
@@ -268,11 +276,11 @@ class Verified:
         if not len(seen_rows):
             # Labels of other replicas alone: what is asked here is not known yet.
             return
-        seen = Seen(seen_rows[:, :-1] @ weights[1:] + weights[0], seen_rows[:, -1] > 0)
+        seen = LookupHistory(seen_rows[:, :-1] @ weights[1:] + weights[0], seen_rows[:, -1] > 0)
         self._spent = spending(labelled, seen)
         self._set_threshold(labelled, seen)
 
-    def _set_threshold(self, labelled: Labelled, seen: Seen) -> None:
+    def _set_threshold(self, labelled: Labelled, seen: LookupHistory) -> None:
         target = _TARGET * self._bound.share
         of_served = self._bound.min_precision is not None
         num_counted = int(seen.was_served.sum()) if of_served else len(seen.scores)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 _FIRST_ROWS = 64
 
 
-class Window:
+class RollingRows:
     """Rows of `width` float32 numbers, the oldest forgotten beyond `capacity`."""
 
     def __init__(self, capacity: int, width: int) -> None:

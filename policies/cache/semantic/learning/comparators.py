@@ -51,7 +51,7 @@ _CANNOT = re.compile(r"\bcan(?:not|['\u2019]t)\b", re.IGNORECASE)
 _NEGATION = re.compile(r"\b(?:not|no|never|none|neither|nor|without|cannot)\b|n['\u2019]t\b", re.IGNORECASE)
 
 
-class Verdict(StrEnum):
+class AnswerVerdict(StrEnum):
     """What comparing two answers gave."""
 
     SAME = "same"
@@ -59,21 +59,21 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Judge(Protocol):
+class AnswerJudge(Protocol):
     """Says whether two answers to a question mean the same, for a price."""
 
     @property
     def is_resting(self) -> bool:
         """Whether it may not be asked any more for now."""
 
-    async def compare(self, question: str, left: str, right: str) -> Verdict:
+    async def compare(self, question: str, left: str, right: str) -> AnswerVerdict:
         """UNKNOWN where it cannot say, or may not be asked any more. Never raises."""
 
 
 class Comparison:
     """Compares answers with every means at hand; `judge` only where the others do not know."""
 
-    def __init__(self, encoder: Encoder, judge: Judge | None) -> None:
+    def __init__(self, encoder: Encoder, judge: AnswerJudge | None) -> None:
         self._encoder = encoder
         self._judge = judge
 
@@ -87,30 +87,30 @@ class Comparison:
         """Whether there is a judge that may not be asked for now."""
         return self._judge is not None and self._judge.is_resting
 
-    async def compare(self, question: str, left: str, right: str, *, may_ask: bool) -> Verdict:
+    async def compare(self, question: str, left: str, right: str, *, may_ask: bool) -> AnswerVerdict:
         """Whether both answer the question alike. `may_ask`: the judge, if the cheap looks do not know."""
         if without_courtesies(left) == without_courtesies(right):
-            return Verdict.SAME
+            return AnswerVerdict.SAME
         structured = compare_json(left, right)
-        if structured is Verdict.SAME:
-            return Verdict.SAME
+        if structured is AnswerVerdict.SAME:
+            return AnswerVerdict.SAME
         has_same_facts = facts_of(left) == facts_of(right)
         cosine = await self._cosine(left, right)
         is_near = has_same_facts and cosine is not None and cosine >= _SAME_COSINE
-        if is_near and structured is Verdict.UNKNOWN and not turns_on_a_word(left, right):
-            return Verdict.SAME
+        if is_near and structured is AnswerVerdict.UNKNOWN and not turns_on_a_word(left, right):
+            return AnswerVerdict.SAME
         doubts = (
-            structured is Verdict.DIFFERENT,
+            structured is AnswerVerdict.DIFFERENT,
             not has_same_facts,
             cosine is not None and cosine < _DIFFERENT_COSINE,
             share_of_words(left, right) < _DIFFERENT_SHARE,
             differ_in_facts_only(left, right),
         )
         if sum(doubts) >= 2:
-            return Verdict.DIFFERENT
+            return AnswerVerdict.DIFFERENT
         if self._judge is not None and may_ask:
             return await self._judge.compare(question, left, right)
-        return Verdict.UNKNOWN
+        return AnswerVerdict.UNKNOWN
 
     async def _cosine(self, left: str, right: str) -> float | None:
         """The cosine of the least similar pieces; None where the texts are too long, or the encoder too busy."""
@@ -149,18 +149,18 @@ def _is_courtesy(clause: str) -> bool:
     return _COURTESY.search(plain) is not None and all(word in _COURTEOUS for word in _WORD.findall(plain))
 
 
-def compare_json(left: str, right: str) -> Verdict:
+def compare_json(left: str, right: str) -> AnswerVerdict:
     """Two objects or lists are the same or they are not; of other texts this knows nothing."""
     values = []
     for text in (left, right):
         try:
             value = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            return Verdict.UNKNOWN
+            return AnswerVerdict.UNKNOWN
         if not isinstance(value, dict | list):
-            return Verdict.UNKNOWN
+            return AnswerVerdict.UNKNOWN
         values.append(value)
-    return Verdict.SAME if values[0] == values[1] else Verdict.DIFFERENT
+    return AnswerVerdict.SAME if values[0] == values[1] else AnswerVerdict.DIFFERENT
 
 
 def facts_of(text: str) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from policies.cache.semantic.contracts import Decider, Decision, PolicyState, Proposal
-from policies.cache.semantic.learning.comparators import Verdict
+from policies.cache.semantic.learning.comparators import AnswerVerdict
 
 FEEDBACK_WEIGHT = 3.0
 """Of what people say, in an entry's history. For the decision it is one answer, right or wrong as any other."""
@@ -21,7 +21,7 @@ _MAX_COMPARED = 400
 _MAX_UNKNOWN_SHARE = 0.3
 
 
-class Source(StrEnum):
+class LabelSource(StrEnum):
     """Where a label comes from."""
 
     MISS = "miss"
@@ -63,14 +63,14 @@ class Learning:
         return copy.decide(proposal)
 
     def settle(
-        self, proposal: Proposal, verdict: Verdict | None, *, matters: bool, weight: float, was_served: bool
+        self, proposal: Proposal, verdict: AnswerVerdict | None, *, matters: bool, weight: float, was_served: bool
     ) -> None:
         """Take a comparison in. `matters`: the proposal was served, or scored well enough to be.
 
         None is a comparison that was not made, whatever it would have said: no label.
         """
         if matters:
-            is_known = verdict is not None and verdict is not Verdict.UNKNOWN
+            is_known = verdict is not None and verdict is not AnswerVerdict.UNKNOWN
             self._num_known += is_known
             self._num_unknown += not is_known
             if self._num_known + self._num_unknown >= _MAX_COMPARED:
@@ -78,7 +78,7 @@ class Learning:
                 self._num_unknown //= 2
         if verdict is not None:
             self.is_changed = True
-            self._decider.label(proposal, is_right=verdict is Verdict.SAME, weight=weight, was_served=was_served)
+            self._decider.label(proposal, is_right=verdict is AnswerVerdict.SAME, weight=weight, was_served=was_served)
 
     def state(self) -> PolicyState:
         """What has been learned."""

@@ -58,7 +58,7 @@ class Label(msgspec.Struct, frozen=True, array_like=True):
     was_served: bool
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True):
+class LearningEvent(msgspec.Struct, frozen=True, array_like=True):
     """What one replica counted and learned since its event before; `sequence` counts its events of that scope."""
 
     origin: str
@@ -75,7 +75,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     dumped: bytes
 
 
-_EVENTS = msgspec.msgpack.Decoder(Event)
+_EVENTS = msgspec.msgpack.Decoder(LearningEvent)
 _DUMPS = msgspec.msgpack.Decoder(_Saved)
 
 
@@ -98,7 +98,7 @@ class SharedDecider:
         self._origin = origin
         self._sequence = 0
         self._num_lookups = 0
-        self._unpublished: list[Event] = []
+        self._unpublished: list[LearningEvent] = []
         self.position = position
         self._ahead = dict(ahead)
 
@@ -134,14 +134,14 @@ class SharedDecider:
         """Go on with another decision, which has taken over what this one knew."""
         self._decider = decider
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[LearningEvent]:
         """What the others have not been told yet; tell them in this order."""
         if self._num_lookups:
             self._add_event(None)
         told, self._unpublished = self._unpublished, []
         return told
 
-    def take(self, position: str, event: Event) -> bool:
+    def take(self, position: str, event: LearningEvent) -> bool:
         """Take in what stands at that position of the stream. False: it was in already."""
         self.position = position
         if event.origin == self._origin:
@@ -168,7 +168,7 @@ class SharedDecider:
 
     def _add_event(self, label: Label | None) -> None:
         self._sequence += 1
-        self._unpublished.append(Event(self._origin, self._sequence, self._num_lookups, label))
+        self._unpublished.append(LearningEvent(self._origin, self._sequence, self._num_lookups, label))
         self._num_lookups = 0
 
 

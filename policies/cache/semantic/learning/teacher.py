@@ -15,10 +15,10 @@ from policies.cache.entry import Entry
 from policies.cache.key import digest_of
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.contracts import AnswerStore, StoredAnswer
-from policies.cache.semantic.learning.comparators import Comparison, Verdict, normal_form
-from policies.cache.semantic.learning.labels import Source
+from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, normal_form
+from policies.cache.semantic.learning.labels import LabelSource
 from policies.cache.semantic.lookup import Looked
-from policies.cache.semantic.tally import Tally
+from policies.cache.semantic.tally import SemanticTally
 from policies.cache.semantic.vector_space import VectorSpace
 
 SCOPE_CHARS = 43
@@ -66,7 +66,7 @@ class Teacher:
         self._is_public = is_public
         self._note_scope = note_scope
 
-    async def learn(self, call: Call, looked: Looked, entry: Entry, source: Source, tally: Tally) -> None:
+    async def learn(self, call: Call, looked: Looked, entry: Entry, source: LabelSource, tally: SemanticTally) -> None:
         """Take in what the backend answered to a call that was looked up."""
         text = text_of(entry)
         if text is None or looked.vector is None:
@@ -76,7 +76,9 @@ class Teacher:
             same = await self._find_same(looked, text)
         self._store(call, looked, entry, text, same)
 
-    async def _judge_proposal(self, looked: Looked, text: str, source: Source, tally: Tally) -> StoredAnswer | None:
+    async def _judge_proposal(
+        self, looked: Looked, text: str, source: LabelSource, tally: SemanticTally
+    ) -> StoredAnswer | None:
         """Label the proposal; its entry if it says the same."""
         answer, proposal = looked.answer, looked.proposal
         if answer is None or proposal is None:
@@ -93,13 +95,13 @@ class Teacher:
             was_served=looked.was_served,
         )
         tally.labels[source, verdict] += 1
-        tally.wrong_hits += looked.was_served and verdict is Verdict.DIFFERENT
+        tally.wrong_hits += looked.was_served and verdict is AnswerVerdict.DIFFERENT
         record = partial(self._answers.record, looked.question.scope, answer.id)
-        if verdict is Verdict.SAME:
+        if verdict is AnswerVerdict.SAME:
             record(good=1.0)
             return answer
         # What would not have been served is not the entry's fault: two of these are its end.
-        if verdict is Verdict.DIFFERENT and matters:
+        if verdict is AnswerVerdict.DIFFERENT and matters:
             record(bad=1.0)
         return None
 
@@ -122,14 +124,14 @@ class Teacher:
         for answer, _, _ in looked.found:
             if answer.answer_id not in seen:
                 seen.add(answer.answer_id)
-                if await self._compare(looked, answer, text, may_ask=False) is Verdict.SAME:
+                if await self._compare(looked, answer, text, may_ask=False) is AnswerVerdict.SAME:
                     return answer
         return None
 
-    async def _compare(self, looked: Looked, answer: StoredAnswer, text: str, *, may_ask: bool) -> Verdict:
+    async def _compare(self, looked: Looked, answer: StoredAnswer, text: str, *, may_ask: bool) -> AnswerVerdict:
         stored = text_of(answer.entry)
         if stored is None:
-            return Verdict.UNKNOWN
+            return AnswerVerdict.UNKNOWN
         return await self._comparison.compare(looked.question.text, stored, text, may_ask=may_ask)
 
     def _store(self, call: Call, looked: Looked, entry: Entry, text: str, same: StoredAnswer | None) -> None:

@@ -18,10 +18,10 @@ from backends.errors import ConfigurationError
 from policies.cache.semantic.encoder.batched import BatchingEncoder
 from policies.cache.semantic.encoder.child import Load
 from policies.cache.semantic.encoder.process import ProcessModel
-from policies.cache.semantic.log_replay.exchanges import BadLine, Exchange, read_log
+from policies.cache.semantic.log_replay.exchanges import BadLogLine, LoggedExchange, read_log
 from policies.cache.semantic.log_replay.figures import as_json, as_text, report
 from policies.cache.semantic.log_replay.plot import as_svg
-from policies.cache.semantic.log_replay.replay import Replay, Replayed
+from policies.cache.semantic.log_replay.replay import LogReplay, LogReplayResult
 from policies.cache.semantic.settings import EncoderPolicy
 from policies.schema import CachePolicy, StoresPolicy
 
@@ -46,9 +46,9 @@ def main(arguments: list[str]) -> int:
     try:
         total, skipped = _check(asked.log, skip_bad=asked.skip_bad)
         encoder = BatchingEncoder(_model(semantic.encoder), max_waiting=semantic.encoder.max_waiting)
-        replay = Replay(policy, encoder, route=given.route, max_bytes=max_bytes)
+        replay = LogReplay(policy, encoder, route=given.route, max_bytes=max_bytes)
         replayed = asyncio.run(_run(replay, asked.log, total))
-    except (BadLine, ConfigurationError, OSError) as error:
+    except (BadLogLine, ConfigurationError, OSError) as error:
         sys.stderr.write(f"Error: {error}\n")
         return 1
     except KeyboardInterrupt:
@@ -63,26 +63,26 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(log: Path, *, skip_bad: bool) -> tuple[int, int]:
-    """How many exchanges there are, and how many lines are none: told before an hour is spent. Raises: BadLine."""
+    """How many exchanges there are, and how many lines are none: told before an hour is spent. Raises: BadLogLine."""
     num_good = num_bad = 0
     for read in read_log(log):
-        if isinstance(read, Exchange):
+        if isinstance(read, LoggedExchange):
             num_good += 1
         elif skip_bad:
             num_bad += 1
         else:
-            raise BadLine(f"{log}, {read}; --skip-bad leaves such lines out")
+            raise BadLogLine(f"{log}, {read}; --skip-bad leaves such lines out")
     if not num_good:
-        raise BadLine(f"{log} holds no exchange")
+        raise BadLogLine(f"{log} holds no exchange")
     return num_good, num_bad
 
 
-async def _run(replay: Replay, log: Path, total: int) -> Replayed:
+async def _run(replay: LogReplay, log: Path, total: int) -> LogReplayResult:
     return await replay.run(_good(log), lambda done: _note(done, total))
 
 
-def _good(log: Path) -> Iterator[Exchange]:
-    return (read for read in read_log(log) if isinstance(read, Exchange))
+def _good(log: Path) -> Iterator[LoggedExchange]:
+    return (read for read in read_log(log) if isinstance(read, LoggedExchange))
 
 
 def _note(done: int, total: int) -> None:

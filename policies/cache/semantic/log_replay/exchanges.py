@@ -18,11 +18,11 @@ _LAST_SECOND = 1e11
 """Later than any time in seconds: such a number counts something else, as milliseconds."""
 
 
-class BadLine(Exception):
+class BadLogLine(Exception):
     """A line that is no exchange. The message names the line, the field and what is wrong with it."""
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class LoggedExchange(msgspec.Struct, frozen=True):
     """A chat completion's body and what it was answered. `created`: seconds since the epoch, where the answer says so.
 
     `tenant` and `key` are whose call it was, "" where the log does not say.
@@ -63,13 +63,13 @@ class _Line(msgspec.Struct):
 
 
 _CHECK = msgspec.json.Decoder(_Line).decode
-_DECODE = msgspec.json.Decoder(Exchange).decode
+_DECODE = msgspec.json.Decoder(LoggedExchange).decode
 
 
-def read_log(path: Path) -> Iterator[Exchange | BadLine]:
+def read_log(path: Path) -> Iterator[LoggedExchange | BadLogLine]:
     """Each line's exchange, or why it has none; blank lines are nothing.
 
-    Raises: BadLine where the file itself cannot be read on: what is compressed is damaged.
+    Raises: BadLogLine where the file itself cannot be read on: what is compressed is damaged.
     """
     number = 0
     with ExitStack() as files:
@@ -83,12 +83,12 @@ def read_log(path: Path) -> Iterator[Exchange | BadLine]:
                 if not line.isspace():
                     yield _exchange(number, line)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise BadLine(f"{path}, after line {number}: the gzip file is damaged or cut off ({error})") from error
+            raise BadLogLine(f"{path}, after line {number}: the gzip file is damaged or cut off ({error})") from error
 
 
-def _exchange(number: int, line: bytes) -> Exchange | BadLine:
+def _exchange(number: int, line: bytes) -> LoggedExchange | BadLogLine:
     try:
         _CHECK(line)
         return _DECODE(line)
     except NOT_JSON as error:
-        return BadLine(f"line {number}: {error}")
+        return BadLogLine(f"line {number}: {error}")

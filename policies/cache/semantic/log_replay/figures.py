@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 
 from policies.cache.semantic.benchmark.replay import upper_limit
 from policies.cache.semantic.decision.verified import MIN_LABELS
-from policies.cache.semantic.learning.comparators import Verdict
-from policies.cache.semantic.log_replay.replay import Replayed
-from policies.cache.semantic.log_replay.stand_ins import Seen
+from policies.cache.semantic.learning.comparators import AnswerVerdict
+from policies.cache.semantic.log_replay.replay import LogReplayResult
+from policies.cache.semantic.log_replay.stand_ins import ReplayedLookup
 from policies.schema import CachePolicy
 
 THRESHOLDS = tuple(percent / 100 for percent in range(70, 101))
@@ -41,7 +41,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class AllowedErrors:
     """What the policy allows: wrong answers of look-ups, or of served ones where `is_of_served`."""
 
     share: float
@@ -54,11 +54,11 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LogReport:
     """Everything that is told. `notes` are what the figures cannot tell."""
 
     route: str
-    bound: Bound
+    bound: AllowedErrors
     exchanges: int
     skipped: int
     exact: int
@@ -74,17 +74,21 @@ class Report:
     notes: list[str]
 
 
-def report(replayed: Replayed, route: str, policy: CachePolicy, *, skipped: int) -> Report:
+def report(replayed: LogReplayResult, route: str, policy: CachePolicy, *, skipped: int) -> LogReport:
     """The figures of a replay."""
     semantic = policy.semantic
     assert semantic is not None, "it was replayed"
     precision = semantic.min_precision
-    bound = Bound(semantic.max_wrong_hit_rate) if precision is None else Bound(1.0 - precision, is_of_served=True)
+    bound = (
+        AllowedErrors(semantic.max_wrong_hit_rate)
+        if precision is None
+        else AllowedErrors(1.0 - precision, is_of_served=True)
+    )
     served = replayed.served
     verified = _rates(served)
-    wrong = sum(verdict is Verdict.DIFFERENT for verdict in served)
+    wrong = sum(verdict is AnswerVerdict.DIFFERENT for verdict in served)
     first = next((number for number, verdict in enumerate(served, 1) if verdict is not None), None)
-    return Report(
+    return LogReport(
         route=route,
         bound=bound,
         exchanges=replayed.num_exchanges,
@@ -97,18 +101,18 @@ def report(replayed: Replayed, route: str, policy: CachePolicy, *, skipped: int)
         wrong_upper_95=upper_limit(wrong, len(served)) if served else 1.0,
         first_served=first,
         checks=replayed.num_checks,
-        labels={verdict.value: replayed.compared[verdict] for verdict in Verdict},
+        labels={verdict.value: replayed.compared[verdict] for verdict in AnswerVerdict},
         curve=[Point(threshold, _static(replayed.seen, threshold)) for threshold in THRESHOLDS],
         notes=_notes(replayed, verified, policy),
     )
 
 
-def as_json(made: Report) -> str:
+def as_json(made: LogReport) -> str:
     """For programs: shares are 0..1."""
     return json.dumps(asdict(made), indent=2)
 
 
-def as_text(made: Report) -> str:
+def as_text(made: LogReport) -> str:
     """For people: percent."""
     head = f"route {made.route}, mode: verified, {made.bound.text}"
     calls = [
@@ -144,10 +148,10 @@ def as_text(made: Report) -> str:
     return "\n".join([*lines, "", *made.notes])
 
 
-def _notes(replayed: Replayed, verified: Rates, policy: CachePolicy) -> list[str]:
+def _notes(replayed: LogReplayResult, verified: Rates, policy: CachePolicy) -> list[str]:
     notes = ["The answers of the log are taken for right, and compared as the live cache compares them."]
     compared = replayed.compared
-    num_unknown = compared[Verdict.UNKNOWN]
+    num_unknown = compared[AnswerVerdict.UNKNOWN]
     if num_unknown:
         notes.append(
             f"Of {compared.total():,} pairs of answers {num_unknown:,} could not be compared: whether they agree "
@@ -173,18 +177,20 @@ def _notes(replayed: Replayed, verified: Rates, policy: CachePolicy) -> list[str
     return notes
 
 
-def _rates(served: Sequence[Verdict | None]) -> Rates:
+def _rates(served: Sequence[AnswerVerdict | None]) -> Rates:
     counts = Counter(served)
     num = len(served)
     hits = num - counts[None]
-    return Rates(num, _share(hits, num), _share(counts[Verdict.DIFFERENT], num), _share(counts[Verdict.UNKNOWN], num))
+    return Rates(
+        num, _share(hits, num), _share(counts[AnswerVerdict.DIFFERENT], num), _share(counts[AnswerVerdict.UNKNOWN], num)
+    )
 
 
-def _static(seen: Sequence[Seen], threshold: float) -> Rates:
+def _static(seen: Sequence[ReplayedLookup], threshold: float) -> Rates:
     served = [one for one in seen if one.similarity is not None and one.similarity >= threshold - _SAME]
     num = len(seen)
-    wrong = sum(one.verdict is Verdict.DIFFERENT for one in served)
-    unknown = sum(one.verdict is Verdict.UNKNOWN for one in served)
+    wrong = sum(one.verdict is AnswerVerdict.DIFFERENT for one in served)
+    unknown = sum(one.verdict is AnswerVerdict.UNKNOWN for one in served)
     return Rates(num, _share(len(served), num), _share(wrong, num), _share(unknown, num))
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from policies.cache.semantic.log_replay.figures import Bound, Report
+from policies.cache.semantic.log_replay.figures import AllowedErrors, LogReport
 
 _WIDTH, _HEIGHT = 760, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 24, 64, 108
@@ -21,7 +21,7 @@ _Place = Callable[[float, float], tuple[float, float]]
 """From wrong and hits, as shares, to where that is in the picture."""
 
 
-def as_svg(made: Report) -> str:
+def as_svg(made: LogReport) -> str:
     """Hits over wrong ones: a line for thresholds, one more that counts what nothing could tell as wrong, our point."""
     verified = made.verified
     rates = [point.rates for point in made.curve]
@@ -72,7 +72,7 @@ def _frame(place: _Place, wrong_end: float, hits_end: float) -> Iterable[str]:
     yield _text(left, top - 12, "answers served, of look-ups", "")
 
 
-def _of_bound(bound: Bound, wrong_end: float, hits_end: float) -> Sequence[tuple[float, float]]:
+def _of_bound(bound: AllowedErrors, wrong_end: float, hits_end: float) -> Sequence[tuple[float, float]]:
     """Where the bound is just kept: upright for a share of look-ups, through 0 for one of served answers."""
     if not bound.is_of_served:
         return [(bound.share, 0.0), (bound.share, hits_end)]
@@ -89,7 +89,7 @@ def _until(end: float, points: Sequence[tuple[float, float]]) -> Sequence[tuple[
     return inside
 
 
-def _names(made: Report, place: _Place) -> Iterable[str]:
+def _names(made: LogReport, place: _Place) -> Iterable[str]:
     """Thresholds at their points, but not one on top of the other."""
     last = (-math.inf, -math.inf)
     # The white around the letters keeps lines that cross them from making them unreadable.
@@ -104,7 +104,7 @@ def _names(made: Report, place: _Place) -> Iterable[str]:
                 last = at
 
 
-def _legend(made: Report) -> Iterable[str]:
+def _legend(made: LogReport) -> Iterable[str]:
     entries = (
         ('stroke="#1f5fbf" stroke-width="2"', "static thresholds (cosine)"),
         (

@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from backends.protocol import Backend, CacheOutcome, Call, Facts, Operation
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.exact import ExactCache
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
@@ -19,12 +19,12 @@ from policies.cache.semantic.contracts import Decider, Encoder
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.index.memory import MemoryIndex
-from policies.cache.semantic.learning.comparators import Comparison, Verdict
+from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison
 from policies.cache.semantic.learning.decisions import Book
-from policies.cache.semantic.log_replay.exchanges import Exchange
-from policies.cache.semantic.log_replay.stand_ins import LogClock, LoggedAnswers, Seen, Watching
+from policies.cache.semantic.log_replay.exchanges import LoggedExchange
+from policies.cache.semantic.log_replay.stand_ins import LogClock, LoggedAnswers, ReplayedLookup, Watching
 from policies.cache.semantic.question import Ineligible
-from policies.cache.semantic.semantic import Parts, SemanticCache
+from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.cache.store_memory import MemoryEntryStore
@@ -36,7 +36,7 @@ _UNHURRIED_S = 60.0
 _INELIGIBLE = frozenset(reason.value for reason in Ineligible)
 
 
-class Replayed(msgspec.Struct):
+class LogReplayResult(msgspec.Struct):
     """What the replay saw. `served` has an item for each look-up, in order: a verdict, or None for a miss.
 
     `seen` are the look-ups' proposals where every answer is kept, for static thresholds. `compared` are the comparisons
@@ -48,16 +48,16 @@ class Replayed(msgspec.Struct):
     num_exact: int = 0
     left_alone: Counter[str] = msgspec.field(default_factory=Counter)
     missed: Counter[str] = msgspec.field(default_factory=Counter)
-    served: list[Verdict | None] = []
-    seen: list[Seen] = []
-    compared: Counter[Verdict] = msgspec.field(default_factory=Counter)
+    served: list[AnswerVerdict | None] = []
+    seen: list[ReplayedLookup] = []
+    compared: Counter[AnswerVerdict] = msgspec.field(default_factory=Counter)
     num_labels: int = 0
     num_checks: int = 0
     names_tenants: bool = False
     names_keys: bool = False
 
 
-class Replay:
+class LogReplay:
     """One log through one route's cache. `max_bytes` bounds the stored answers; `run` opens and closes the `encoder`.
 
     Two stages see every look-up: one that serves within the bound, and one that serves nothing and keeps everything.
@@ -77,7 +77,7 @@ class Replay:
         self._space = VectorSpace(
             encoder, lambda opened: MemoryIndex(opened.dimension, opened.fingerprint, self._clock)
         )
-        self._replayed = Replayed()
+        self._replayed = LogReplayResult()
         self._verified = self._stage(self._decider, route)
         self._watching = self._stage(
             lambda: Watching(self._replayed.seen, guard_is_veto=self._semantic.guard == "veto"), f"{route}, watching"
@@ -87,7 +87,7 @@ class Replay:
             store = MemoryEntryStore(max_bytes, self._clock)
             self._outer = ExactCache(self._verified, self._policy, store, self._clock, route)
 
-    async def run(self, exchanges: Iterable[Exchange], note: Callable[[int], None]) -> Replayed:
+    async def run(self, exchanges: Iterable[LoggedExchange], note: Callable[[int], None]) -> LogReplayResult:
         """Every exchange, one after the other; `note` is told how many are done. Raises: ConfigurationError."""
         try:
             await self._space.open()
@@ -107,7 +107,7 @@ class Replay:
         self._replayed.num_labels = max((one.state().labels for one in self._verified.book.all()), default=0)
         return self._replayed
 
-    async def _ask(self, exchange: Exchange) -> None:
+    async def _ask(self, exchange: LoggedExchange) -> None:
         replayed = self._replayed
         self._clock.advance(exchange)
         logged = msgspec.json.encode(exchange.response)
@@ -133,14 +133,14 @@ class Replay:
             if not is_served:
                 replayed.missed[facts.reason] += 1
 
-    async def _compare(self, served: bytes, logged: bytes) -> Verdict:
+    async def _compare(self, served: bytes, logged: bytes) -> AnswerVerdict:
         """Whether what was served says what the log says."""
-        left, right = (text_of(Entry(Form.JSON, body, b"application/json", 0.0)) for body in (served, logged))
+        left, right = (text_of(Entry(AnswerForm.JSON, body, b"application/json", 0.0)) for body in (served, logged))
         if left is None or right is None:
-            return Verdict.UNKNOWN
+            return AnswerVerdict.UNKNOWN
         return await self._comparison.compare("", left, right, may_ask=False)
 
-    def _call(self, exchange: Exchange) -> Call:
+    def _call(self, exchange: LoggedExchange) -> Call:
         body = exchange.request
         user = body.get("user")
         return Call(
@@ -162,7 +162,7 @@ class Replay:
         answers = MemoryAnswerStore(
             self._max_bytes, self._clock, self._random, quota=quotas, on_gone=self._space.forget
         )
-        parts = Parts(self._space, answers, Book(fresh, None), quotas, self._clock, self._random)
+        parts = SemanticParts(self._space, answers, Book(fresh, None), quotas, self._clock, self._random)
         return SemanticCache(self._log, self._policy, parts, route=route)
 
     def _decider(self) -> Decider:

@@ -10,8 +10,8 @@ import msgspec
 from backends.protocol import Call, Capabilities, Operation, Reply, Statistics
 from policies.cache.semantic.contracts import Candidate, Decision, PolicyState, Proposal
 from policies.cache.semantic.decision.proposal import propose
-from policies.cache.semantic.learning.comparators import Verdict
-from policies.cache.semantic.log_replay.exchanges import Exchange
+from policies.cache.semantic.learning.comparators import AnswerVerdict
+from policies.cache.semantic.log_replay.exchanges import LoggedExchange
 
 
 class LogClock:
@@ -28,7 +28,7 @@ class LogClock:
         """When the latest exchange was answered; seconds since the epoch."""
         return self._latest
 
-    def advance(self, exchange: Exchange) -> None:
+    def advance(self, exchange: LoggedExchange) -> None:
         """It is the time of this exchange now; of one without a time, that of the one before."""
         self._latest = max(self._latest, exchange.created or 0.0)
 
@@ -74,20 +74,20 @@ class LoggedAnswers:
         return Statistics(sent=self._num_sent)
 
 
-class Seen(msgspec.Struct):
+class ReplayedLookup(msgspec.Struct):
     """A look-up's proposal, and whether its answer says what the log says.
 
     `similarity`: the cosine of the two questions; None where there was no candidate.
     """
 
     similarity: float | None
-    verdict: Verdict = Verdict.UNKNOWN
+    verdict: AnswerVerdict = AnswerVerdict.UNKNOWN
 
 
 class Watching:
     """A `Decider` that serves nothing and remembers every proposal, for the curve over thresholds."""
 
-    def __init__(self, seen: list[Seen], *, guard_is_veto: bool) -> None:
+    def __init__(self, seen: list[ReplayedLookup], *, guard_is_veto: bool) -> None:
         self._seen = seen
         self._guard_is_veto = guard_is_veto
 
@@ -98,7 +98,7 @@ class Watching:
     def decide(self, proposal: Proposal | None) -> Decision:
         """Never serves, so that every answer of the log is compared with the one proposed, and kept."""
         is_out = proposal is None or (proposal.guarded and self._guard_is_veto)
-        self._seen.append(Seen(None if is_out or proposal is None else proposal.candidate.similarity))
+        self._seen.append(ReplayedLookup(None if is_out or proposal is None else proposal.candidate.similarity))
         return Decision(False, False, 1.0, -1.0, 1.0, "below_threshold")
 
     def label(self, proposal: Proposal, *, is_right: bool, weight: float, was_served: bool) -> None:

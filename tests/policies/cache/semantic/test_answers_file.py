@@ -11,7 +11,7 @@ import pytest
 
 from backends.errors import ConfigurationError
 from backends.protocol import Usage
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.semantic.answers.file import FileAnswerStore
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.contracts import History, Question, StoredAnswer
@@ -23,7 +23,7 @@ SCOPE, OTHER_SCOPE = bytes(range(32)), bytes(range(1, 33))
 
 def answer(name: str, clock: FakeClock, scope: bytes = SCOPE, answer_id: str = "") -> StoredAnswer:
     """An answer that lives for an hour."""
-    entry = Entry(Form.JSON, b'{"id": "\xc3\xa9"}', b"application/json", clock.wall(), Usage(1, 2, 0))
+    entry = Entry(AnswerForm.JSON, b'{"id": "\xc3\xa9"}', b"application/json", clock.wall(), Usage(1, 2, 0))
     question = Question(scope, scope + b"group", f"what of {name}")
     return StoredAnswer(
         name,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.cache.entry import Entry, Form
+from policies.cache.entry import AnswerForm, Entry
 from policies.cache.semantic.answers.eviction import (
     NUM_SAMPLED,
-    Sampler,
+    RandomIds,
     Use,
     spread_expiry,
     tokens_saved,
@@ -231,8 +231,8 @@ def test_value_per_byte_orders_by_each_part() -> None:
 
 def test_tokens_saved_without_usage_are_guessed_from_the_body() -> None:
     """Never nothing."""
-    assert tokens_saved(Entry(Form.JSON, b"x" * 400, b"", 0.0)) == 101
-    assert tokens_saved(Entry(Form.JSON, b"", b"", 0.0)) == 1
+    assert tokens_saved(Entry(AnswerForm.JSON, b"x" * 400, b"", 0.0)) == 101
+    assert tokens_saved(Entry(AnswerForm.JSON, b"", b"", 0.0)) == 1
 
 
 @given(left_s=st.floats(0.001, 1e7), seed=st.integers(0, 1000))
@@ -245,7 +245,7 @@ def test_spread_expiry_stays_within_a_tenth(left_s: float, seed: int) -> None:
 @given(actions=st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=80))
 def test_sampler_holds_what_a_set_holds(actions: list[tuple[bool, int]]) -> None:
     """Additions and removals in any order; samples come from inside, and from everywhere."""
-    sampler, model, random = Sampler(), set[str](), Random(1)
+    sampler, model, random = RandomIds(), set[str](), Random(1)
     for is_added, number in actions:
         if is_added:
             sampler.add(str(number))

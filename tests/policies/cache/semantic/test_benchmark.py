@@ -13,9 +13,9 @@ import pytest
 
 from policies.cache.semantic.benchmark import __main__ as benchmark
 from policies.cache.semantic.benchmark.contenders import Cosine, Entries, Exact, Pooled
-from policies.cache.semantic.benchmark.figures import EXACT, NOISY, OURS, Claim, Row, as_text, claims
-from policies.cache.semantic.benchmark.replay import Outcome, replay, upper_limit
-from policies.cache.semantic.benchmark.streams import Rows, Stream, paired, read_set, returning, shuffled
+from policies.cache.semantic.benchmark.figures import EXACT, NOISY, OURS, Claim, FigureRow, as_text, claims
+from policies.cache.semantic.benchmark.replay import ReplayCounts, replay, upper_limit
+from policies.cache.semantic.benchmark.streams import LabelledSet, QuestionStream, paired, read_set, returning, shuffled
 from policies.cache.semantic.benchmark.upstream import Noise, Upstream
 from policies.cache.semantic.benchmark.vcache import VCacheLike
 from policies.cache.semantic.decision.bound import Bound
@@ -25,16 +25,16 @@ from policies.cache.semantic.decision.verified import Verified
 WORDS = "abcdefghijklmno"
 
 
-def stream_of(cosines_to_first: Sequence[float], meanings: Sequence[str], asked: Sequence[int]) -> Stream:
+def stream_of(cosines_to_first: Sequence[float], meanings: Sequence[str], asked: Sequence[int]) -> QuestionStream:
     """Texts whose cosine to the first is given, in a plane."""
     angles = np.arccos(np.array(cosines_to_first))
     vectors = np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
-    return Stream([f"text {place}" for place in range(len(meanings))], meanings, vectors, asked)
+    return QuestionStream([f"text {place}" for place in range(len(meanings))], meanings, vectors, asked)
 
 
 def clusters(
     num: int, size: int, seed: int = 1
-) -> tuple[Rows, dict[str, np.ndarray[tuple[int], np.dtype[np.float32]]]]:
+) -> tuple[LabelledSet, dict[str, np.ndarray[tuple[int], np.dtype[np.float32]]]]:
     """Texts around as many directions as there are meanings, near enough to be told apart mostly."""
     generator = np.random.default_rng(seed)
     centres = generator.normal(size=(num, 24))
@@ -45,7 +45,7 @@ def clusters(
     for text, meaning in meanings.items():
         vector = centres[int(meaning[1:])] + 0.5 * generator.normal(size=24)
         vectors[text] = (vector / np.linalg.norm(vector)).astype(np.float32)
-    return Rows("banking77", meanings), vectors
+    return LabelledSet("banking77", meanings), vectors
 
 
 def test_replay_of_cosine_counts_hits_wrong_ones_and_nothing_else() -> None:
@@ -69,7 +69,7 @@ def test_replay_of_exact_serves_what_comes_back() -> None:
 
 def test_replay_of_pairs_holds_one_question_at_a_time() -> None:
     """A pair's first text is served to its second or to nobody."""
-    rows = Rows("qqp", {}, (("a", "b", True), ("c", "d", False), ("a", "c", False)))
+    rows = LabelledSet("qqp", {}, (("a", "b", True), ("c", "d", False), ("a", "c", False)))
     near = np.array([1.0, 0.0], np.float32)
     far = np.array([0.0, 1.0], np.float32)
     stream = paired(rows, {"a": near, "b": near, "c": far, "d": far}, 1)
@@ -189,8 +189,8 @@ def test_upper_limit_is_clopper_and_pearsons(wrong: int, asked: int, limit: floa
 def test_claims_are_held_against_the_rows() -> None:
     """Hits below what is asked, wrong ones above it, and a rival that is better within one percent are told."""
 
-    def row(policy: str, hits: int, wrong: int) -> Row:
-        return Row("banking77", policy, (Outcome(100, hits, wrong, 0, cpu_us=10.0),))
+    def row(policy: str, hits: int, wrong: int) -> FigureRow:
+        return FigureRow("banking77", policy, (ReplayCounts(100, hits, wrong, 0, cpu_us=10.0),))
 
     made = claims([row(OURS, 40, 2), row(EXACT, 0, 0), row("cosine 0.9", 45, 1), row(NOISY, 99, 0)])
     held = {claim.name.partition(": ")[2]: claim.holds for claim in made}
@@ -203,7 +203,7 @@ def test_claims_are_held_against_the_rows() -> None:
     assert "missed" in as_text([row(OURS, 40, 2)], made)
 
 
-def write_set(folder: Path, rows: Rows) -> None:
+def write_set(folder: Path, rows: LabelledSet) -> None:
     """As the data folder has it."""
     with gzip.open(folder / f"{rows.name}_made.jsonl.gz", "wt", encoding="utf-8") as file:
         for text, meaning in rows.meanings.items():
@@ -261,7 +261,7 @@ def test_benchmark_of_an_absurd_bound_says_so(tmp_path: Path, capsys: pytest.Cap
 
 def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     """Rewritten in place, and gone at the end."""
-    progress = benchmark.Progress(is_terminal=True)
+    progress = benchmark.ReplayProgress(is_terminal=True)
     progress.note("encoding", 1, 2)
     progress.done()
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.decision.bound import Labelled, Seen, above_all, lowest_score, spending
+from policies.cache.semantic.decision.bound import Labelled, LookupHistory, above_all, lowest_score, spending
 from policies.cache.semantic.decision.logistic import wrong_probability
 
 
@@ -16,9 +16,9 @@ def labelled(scores: list[float], is_wrong: list[bool], *, was_served: bool = Tr
     return Labelled(np.array(scores), np.array(is_wrong, float), np.full(len(scores), was_served))
 
 
-def seen(scores: list[float], *, was_served: bool = True) -> Seen:
+def seen(scores: list[float], *, was_served: bool = True) -> LookupHistory:
     """All served, or none."""
-    return Seen(np.array(scores), np.full(len(scores), was_served))
+    return LookupHistory(np.array(scores), np.full(len(scores), was_served))
 
 
 @given(

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from backends.errors import ConnectFailed
 from backends.protocol import Call, Timeouts
-from policies.cache.semantic.learning.comparators import Comparison, Verdict, facts_of, normal_form, without_courtesies
+from policies.cache.semantic.learning.comparators import (
+    AnswerVerdict,
+    Comparison,
+    facts_of,
+    normal_form,
+    without_courtesies,
+)
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.settings import JudgePolicy
 from tests.support.cache import Exchange, Upstream, chat_answer
@@ -21,7 +27,7 @@ LONG = "word " * 2000
 ROAD = "Open the app, choose the menu named settings at the top, scroll to the section about security of sign in"
 
 
-def compare(left: str, right: str, judge: RouteJudge | None = None, *, may_ask: bool = True) -> Verdict:
+def compare(left: str, right: str, judge: RouteJudge | None = None, *, may_ask: bool = True) -> AnswerVerdict:
     """The verdict on two answers."""
     return asyncio.run(Comparison(WordEncoder(), judge).compare("a question", left, right, may_ask=may_ask))
 
@@ -42,7 +48,7 @@ def compare(left: str, right: str, judge: RouteJudge | None = None, *, may_ask: 
 )
 def test_compare_same_answers(left: str, right: str) -> None:
     """But for form, courtesies, and a word that changes little."""
-    assert compare(left, right) is Verdict.SAME
+    assert compare(left, right) is AnswerVerdict.SAME
 
 
 @pytest.mark.parametrize(
@@ -57,8 +63,8 @@ def test_compare_same_answers(left: str, right: str) -> None:
 )
 def test_compare_different_answers_for_two_reasons(left: str, right: str) -> None:
     """Numbers, negation, values, or nothing in common."""
-    assert compare(left, right) is Verdict.DIFFERENT
-    assert compare(right, left) is Verdict.DIFFERENT
+    assert compare(left, right) is AnswerVerdict.DIFFERENT
+    assert compare(right, left) is AnswerVerdict.DIFFERENT
 
 
 @pytest.mark.parametrize(
@@ -73,13 +79,13 @@ def test_compare_different_answers_for_two_reasons(left: str, right: str) -> Non
 )
 def test_compare_one_reason_is_not_enough(left: str, right: str) -> None:
     """A single doubt is no label."""
-    assert compare(left, right) is Verdict.UNKNOWN
+    assert compare(left, right) is AnswerVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "Sure.", "```\n```", "\ud83d", "{", "[" * 500])
 def test_compare_odd_texts_never_fail(text: str) -> None:
     """Nothing an upstream says breaks a comparison."""
-    assert compare(text, text) is Verdict.SAME
+    assert compare(text, text) is AnswerVerdict.SAME
     compare(text, "Press the red button.")
 
 
@@ -122,16 +128,16 @@ VAGUE = ("Press the red button on the left side.", "Press the blue button on the
 @pytest.mark.parametrize(
     ("said", "verdict"),
     [
-        ("Yes.", Verdict.SAME),
-        ("no", Verdict.DIFFERENT),
-        ("unsure", Verdict.UNKNOWN),
-        ("Well, that depends", Verdict.UNKNOWN),
+        ("Yes.", AnswerVerdict.SAME),
+        ("no", AnswerVerdict.DIFFERENT),
+        ("unsure", AnswerVerdict.UNKNOWN),
+        ("Well, that depends", AnswerVerdict.UNKNOWN),
     ],
 )
-def test_judge_decides_what_nothing_else_can(said: str, verdict: Verdict) -> None:
+def test_judge_decides_what_nothing_else_can(said: str, verdict: AnswerVerdict) -> None:
     """It is asked once, and only where it may be."""
 
-    async def run() -> tuple[Verdict, Verdict, int]:
+    async def run() -> tuple[AnswerVerdict, AnswerVerdict, int]:
         upstream = Upstream(lambda exchange: exchange.answer(chat_answer(said)))
         judge = judge_of(upstream)
         comparison = Comparison(WordEncoder(), judge)
@@ -140,7 +146,7 @@ def test_judge_decides_what_nothing_else_can(said: str, verdict: Verdict) -> Non
         await comparison.compare("which button", "It costs 5.", "It costs 6.", may_ask=True)
         return asked, unasked, len(upstream.exchanges)
 
-    assert asyncio.run(run()) == (verdict, Verdict.UNKNOWN, 1)
+    assert asyncio.run(run()) == (verdict, AnswerVerdict.UNKNOWN, 1)
 
 
 def test_judge_call_holds_both_answers_and_asks_for_a_word() -> None:
@@ -214,7 +220,7 @@ def test_judge_that_fails_has_no_opinion(failure: str) -> None:
         else:
             exchange.answer(b"<html>" if failure == "garbage" else b"{}", status=200 if failure == "garbage" else 500)
 
-    async def run() -> Verdict:
+    async def run() -> AnswerVerdict:
         return await judge_of(Upstream(fail)).compare("which button", *VAGUE)
 
-    assert asyncio.run(run()) is Verdict.UNKNOWN
+    assert asyncio.run(run()) is AnswerVerdict.UNKNOWN

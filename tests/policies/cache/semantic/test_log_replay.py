@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from policies.cache.semantic.learning.comparators import Verdict
-from policies.cache.semantic.log_replay.exchanges import BadLine, Exchange, read_log
-from policies.cache.semantic.log_replay.figures import THRESHOLDS, Rates, Report, as_json, as_text, report
+from policies.cache.semantic.learning.comparators import AnswerVerdict
+from policies.cache.semantic.log_replay.exchanges import BadLogLine, LoggedExchange, read_log
+from policies.cache.semantic.log_replay.figures import THRESHOLDS, LogReport, Rates, as_json, as_text, report
 from policies.cache.semantic.log_replay.plot import as_svg
-from policies.cache.semantic.log_replay.replay import Replay, Replayed
+from policies.cache.semantic.log_replay.replay import LogReplay, LogReplayResult
 from policies.schema import CachePolicy
 from tests.support.semantic import WordEncoder
 
@@ -28,7 +28,9 @@ BUTTON = "Press the button named Forgot."
 DAYS = "Groups cancel ten days before arrival, or pay 50 euros."
 
 
-def exchange(text: str, answer: str, *, created: float | None = None, finish: str = "stop", **fields: Any) -> Exchange:
+def exchange(
+    text: str, answer: str, *, created: float | None = None, finish: str = "stop", **fields: Any
+) -> LoggedExchange:
     """One exchange that may be answered semantically; `fields` are its tenant and key, or go into the request."""
     whose = {name: fields.pop(name) for name in ("tenant", "key") if name in fields}
     request = {"model": "m", "temperature": 0, "messages": [{"role": "user", "content": text}], **fields}
@@ -36,7 +38,7 @@ def exchange(text: str, answer: str, *, created: float | None = None, finish: st
     response: dict[str, Any] = {"choices": [{"index": 0, "message": message, "finish_reason": finish}]}
     if created is not None:
         response["created"] = created
-    return Exchange(request, response, **whose)
+    return LoggedExchange(request, response, **whose)
 
 
 def written(path: Path, *lines: object) -> Path:
@@ -46,18 +48,20 @@ def written(path: Path, *lines: object) -> Path:
     return path
 
 
-async def replayed(exchanges: Sequence[Exchange], **cache: Any) -> Replayed:
+async def replayed(exchanges: Sequence[LoggedExchange], **cache: Any) -> LogReplayResult:
     """These through a cache with these settings."""
     policy = CachePolicy.model_validate({**cache, "semantic": cache.get("semantic", {})})
-    return await Replay(policy, WordEncoder(), route="help", max_bytes=1 << 24).run(exchanges, lambda done: None)
+    return await LogReplay(policy, WordEncoder(), route="help", max_bytes=1 << 24).run(exchanges, lambda done: None)
 
 
-def told(seen: Replayed, *, skipped: int = 0, route: str = "help", scope: str = "tenant", **semantic: Any) -> Report:
+def told(
+    seen: LogReplayResult, *, skipped: int = 0, route: str = "help", scope: str = "tenant", **semantic: Any
+) -> LogReport:
     """The report of a replay under a policy with these settings."""
     return report(seen, route, CachePolicy.model_validate({"scope": scope, "semantic": semantic}), skipped=skipped)
 
 
-def traffic(num: int, *, is_treacherous: bool = False) -> list[Exchange]:
+def traffic(num: int, *, is_treacherous: bool = False) -> list[LoggedExchange]:
     """Questions of ten subjects in many wordings, with an answer each; `is_treacherous`: near ones differ."""
     random = Random(5)
     subjects = [f"subject{chr(97 + number)} matter{chr(97 + number)} thing{chr(97 + number)}" for number in range(10)]
@@ -80,8 +84,8 @@ def test_read_log_plain_and_gzip_are_the_same(tmp_path: Path) -> None:
 
     read = list(read_log(plain))
     assert read == list(read_log(packed))
-    assert read == [Exchange(line["request"], line["response"], "red", "k")] * 2  # type: ignore[arg-type]
-    assert [one.created for one in read if isinstance(one, Exchange)] == [7.0, 7.0]
+    assert read == [LoggedExchange(line["request"], line["response"], "red", "k")] * 2  # type: ignore[arg-type]
+    assert [one.created for one in read if isinstance(one, LoggedExchange)] == [7.0, 7.0]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +106,9 @@ def test_read_log_bad_line_is_named_with_its_field(tmp_path: Path, line: str, sa
     good: dict[str, dict[str, list[str]]] = {"request": {"messages": []}, "response": {"choices": []}}
     before, bad, after = read_log(written(tmp_path / "log", good, line, good))
 
-    assert isinstance(before, Exchange)
-    assert isinstance(after, Exchange)
-    assert isinstance(bad, BadLine)
+    assert isinstance(before, LoggedExchange)
+    assert isinstance(after, LoggedExchange)
+    assert isinstance(bad, BadLogLine)
     assert "line 2: " in str(bad)
     assert said in str(bad)
 
@@ -114,7 +118,7 @@ def test_read_log_that_is_no_text_is_bad_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b'{"request": {"messages": [], "model": "\xff"}, "response": {"choices": []}}\n')
 
-    assert [type(read) for read in read_log(path)] == [BadLine]
+    assert [type(read) for read in read_log(path)] == [BadLogLine]
 
 
 def test_read_log_cut_off_gzip_says_where(tmp_path: Path) -> None:
@@ -122,7 +126,7 @@ def test_read_log_cut_off_gzip_says_where(tmp_path: Path) -> None:
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(b'{"request": 1}\n' * 9)[:-10])
 
-    with pytest.raises(BadLine, match=r"after line \d+: the gzip file is damaged or cut off"):
+    with pytest.raises(BadLogLine, match=r"after line \d+: the gzip file is damaged or cut off"):
         list(read_log(path))
 
 
@@ -155,7 +159,7 @@ async def test_replay_static_curve_counts_right_wrong_and_unknown() -> None:
     )
     by_threshold = {point.threshold: point.rates for point in told(seen).curve}
 
-    assert [one.verdict for one in seen.seen] == ["unknown", Verdict.SAME, Verdict.DIFFERENT, "unknown"]
+    assert [one.verdict for one in seen.seen] == ["unknown", AnswerVerdict.SAME, AnswerVerdict.DIFFERENT, "unknown"]
     assert by_threshold[0.7] == Rates(4, 0.75, 0.25, 0.25)
     assert by_threshold[1.0] == Rates(4, 0.0, 0.0, 0.0)
 

@@ -17,7 +17,7 @@ from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.answers.redis import RedisAnswerStore
 from policies.cache.semantic.index.redis import RedisIndex
 from policies.cache.semantic.learning.decisions import Book
-from policies.cache.semantic.semantic import Parts, SemanticCache
+from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
 from tests.support.cache import Upstream, answer_chat
@@ -49,7 +49,7 @@ class Stage:
         self.space = VectorSpace(WordEncoder(), lambda encoder: self.index)
         book = Book(FixedDecider, None)
         policy = CachePolicy.model_validate({"semantic": {"mode": "static", "encode_timeout": "5s"}})
-        parts = Parts(self.space, self.answers, book, Quotas(10**9), clock, Random(1))
+        parts = SemanticParts(self.space, self.answers, book, Quotas(10**9), clock, Random(1))
         self.upstream = Upstream(answer_chat)
         self.cache = SemanticCache(self.upstream, policy, parts, route="route")
 

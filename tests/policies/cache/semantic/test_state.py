@@ -26,7 +26,7 @@ from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.features import FEATURES
 from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.learning.state_file import StateFile
-from policies.cache.semantic.learning.state_redis import _MAGIC, Event, RedisState, SharedDecider, _Saved
+from policies.cache.semantic.learning.state_redis import _MAGIC, LearningEvent, RedisState, SharedDecider, _Saved
 from tests.support.redis_server import RedisServer, redis_policy
 from tests.support.small_disk import make_read_only, small_disk
 from tests.support.vectors import OTHER_SCOPE, SCOPE, until
@@ -83,7 +83,7 @@ class _Stream:
     """What Redis does, in memory: one stream, one dump, replicas that come and go."""
 
     def __init__(self, count: int) -> None:
-        self.events: list[Event] = []
+        self.events: list[LearningEvent] = []
         self.dump: tuple[int, bytes] | None = None
         self.num_origins = 0
         self.ledgers = [Ledger() for _ in range(count)]

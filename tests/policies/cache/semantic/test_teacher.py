@@ -10,7 +10,7 @@ from backends.protocol import Timeouts
 from policies.cache.semantic.contracts import Proposal
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.verified import Verified
-from policies.cache.semantic.learning.comparators import Verdict
+from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.learning.labels import Learning
 from policies.cache.semantic.settings import JudgePolicy
@@ -81,9 +81,9 @@ async def test_teacher_where_only_same_is_recognised_keeps_the_bound(told_differ
 
 @pytest.mark.parametrize(
     ("verdict", "labels"),
-    [(Verdict.SAME, [True]), (Verdict.DIFFERENT, [False]), (Verdict.UNKNOWN, [False]), (None, [])],
+    [(AnswerVerdict.SAME, [True]), (AnswerVerdict.DIFFERENT, [False]), (AnswerVerdict.UNKNOWN, [False]), (None, [])],
 )
-def test_learning_takes_what_is_not_the_same_for_wrong(verdict: Verdict | None, labels: list[bool]) -> None:
+def test_learning_takes_what_is_not_the_same_for_wrong(verdict: AnswerVerdict | None, labels: list[bool]) -> None:
     """All but a comparison that was not made."""
     decider = FixedDecider()
     learning = Learning("red", decider, FixedDecider)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.decision.window import Window
+from policies.cache.semantic.decision.window import RollingRows
 
 _CAPACITY = 100
 
@@ -17,7 +17,7 @@ _CAPACITY = 100
 @given(st.lists(st.one_of(st.integers(1, 90), st.just(0)), max_size=20))
 def test_window_holds_the_last_rows_in_order(bursts: list[int]) -> None:
     """Any number of rows added in between any clearings (0), and a copy of it is the same."""
-    window, model, number = Window(_CAPACITY, 2), deque[tuple[float, float]](maxlen=_CAPACITY), 0
+    window, model, number = RollingRows(_CAPACITY, 2), deque[tuple[float, float]](maxlen=_CAPACITY), 0
     for burst in bursts:
         if burst == 0:
             window.clear()
@@ -26,7 +26,7 @@ def test_window_holds_the_last_rows_in_order(bursts: list[int]) -> None:
             number += 1
             window.append((float(number), -float(number)))
             model.append((float(number), -float(number)))
-        copy = Window(_CAPACITY, 2)
+        copy = RollingRows(_CAPACITY, 2)
         copy.load(window.dump())
         copy.append((1.0, 2.0))
 
@@ -41,7 +41,7 @@ def test_window_holds_the_last_rows_in_order(bursts: list[int]) -> None:
 )
 def test_window_refuses_what_does_not_fit(dumped: bytes) -> None:
     """And stays what it was."""
-    window = Window(_CAPACITY, 2)
+    window = RollingRows(_CAPACITY, 2)
     window.append((1.0, 2.0))
 
     with pytest.raises(ValueError):
