@@ -50,7 +50,8 @@ def test_serving_imports_nothing_heavy() -> None:
     program = f"""
 import asyncio, sys
 from gateway.process.factory import create_application
-from gateway import server, app
+from gateway import app
+from gateway.process import server
 from gateway.cli import main, serve
 application = create_application()
 async def live():
