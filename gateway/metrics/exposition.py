@@ -46,7 +46,7 @@ def _lines(name: str, before: Sequence[str], after: Sequence[str], series: Metri
 
 
 def _number(value: float) -> str:
-    written: str = floatToGoString(value)  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
+    written: str = floatToGoString(value)
     return written
 
 

@@ -67,7 +67,7 @@ def _render_shared() -> Sequence[bytes]:
     from prometheus_client.multiprocess import MultiProcessCollector
 
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
+    MultiProcessCollector(registry)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # Nothing here is a cycle, and the collector would stop everybody to find that out.
     gc.disable()

@@ -99,7 +99,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     Raises: ConfigurationError.
     """
     # Nobody asks when a series began, and it would be another series for each.
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it out
+    disable_created_metrics()
     clock = SystemClock()
     loaded = _without_text(loaded)
     store = build_store(loaded.policy.stores, clock)

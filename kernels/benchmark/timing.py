@@ -36,7 +36,7 @@ def time_us(works: Sequence[Work]) -> float:
 
 
 def _time_us(works: Sequence[Work]) -> float:
-    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream: Any = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         # Compiles, picks configurations and allocates workspaces, none of which can be captured.
@@ -61,7 +61,7 @@ def _time_us(works: Sequence[Work]) -> float:
 
 
 def _replay_ms(graph: torch.cuda.CUDAGraph) -> float:
-    events: list[Any] = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+    events: list[Any] = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
     start, end = events
     start.record()
     graph.replay()

@@ -101,7 +101,7 @@ class RedisLink:
 
     async def call(self, *command: str | bytes | int) -> object:
         """The reply to one command, on a connection that others do not wait for. Raises whatever the client raises."""
-        reply: object = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # is not annotated
+        reply: object = await self._client.execute_command(*command)
         return reply
 
     def statistics(self) -> LinkStatistics:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -79,6 +79,14 @@ def answered(line: Line) -> Line:
     return {"id": "batch_req_up", "custom_id": line["custom_id"], "response": response, "error": None}
 
 
+class _Server(uvicorn.Server):
+    """Leaves signals alone: they are the test run's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
 class BatchProvider:
     """Listens on that port of the loopback interface while entered. What it holds outlives leaving and coming back."""
 
@@ -108,8 +116,7 @@ class BatchProvider:
         config = uvicorn.Config(
             self._application, port=self.port, log_config=None, lifespan="off", timeout_graceful_shutdown=1
         )
-        self._server = uvicorn.Server(config)
-        self._server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]  # signals are the test run's
+        self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve())
         while not self._server.started:
             await asyncio.sleep(0.01)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import cbrt, sqrt
 
 import torch
 from torch import Tensor
@@ -29,4 +29,4 @@ def misfit(counts: Tensor, probs: Tensor) -> float:
     if freedom < 1:
         return 0.0
     spread = 2 / (9 * freedom)
-    return ((statistic / freedom) ** (1 / 3) - (1 - spread)) / sqrt(spread)
+    return (cbrt(statistic / freedom) - (1 - spread)) / sqrt(spread)

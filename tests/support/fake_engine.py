@@ -12,7 +12,12 @@ from typing import Any
 import msgspec
 
 from backends.engine.errors import EngineStopped, RequestRefused
+from backends.engine.kv.pages import PagePool
 from backends.engine.request import Event, Request, TokenLogprob, Usage
+from backends.engine.speculation.speculate import SpeculationStatistics
+from backends.engine.statistics import EngineStatistics, StepCounts
+from backends.engine.step.scheduler import Scheduler
+from backends.engine.step.utilization import Work
 from backends.serving.requests import Model
 from backends.serving.tool_syntax import ToolSyntax
 
@@ -114,6 +119,26 @@ class FakeEngine:
         with self._changed:
             self.aborted.append(request_id)
             self._active.pop(request_id, None)
+
+    def statistics(self) -> EngineStatistics:
+        """Those of an engine that has worked on nothing so far."""
+        pool = PagePool(1, host_pages=0, fingerprint=b"fake")
+        scheduler = Scheduler(pool, max_batch_tokens=1, max_sequences=1, max_context=1)
+        return EngineStatistics(
+            num_requests=self.num_active,
+            num_started=0,
+            queue_s=0.0,
+            queue_times=(),
+            steps=StepCounts(),
+            scheduler=scheduler.statistics(),
+            speculation=SpeculationStatistics({}, {}, ()),
+            weight_bytes=0,
+            page_bytes=0,
+            work=Work(),
+            peaks=None,
+            kernel_fallbacks={},
+            failure=None,
+        )
 
     def say(self, events: list[Event]) -> None:
         """Hand over these events, as a step's."""

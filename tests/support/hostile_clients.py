@@ -118,7 +118,7 @@ _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([^\r\n\0]*)\r\n")
 
 def read_answers(data: bytes) -> list[Seen]:
     """The answers that stand in these bytes, the last one perhaps cut. Raises: ValueError where they are no HTTP."""
-    answers = []
+    answers: list[Seen] = []
     at = 0
     while at < len(data):
         if b"\r\n\r\n" not in data[at:]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -135,7 +135,7 @@ class _Teller:
             return {}
         return {name: self.value(honest)}
 
-    def object(self, **fields: object) -> dict[str, object]:
+    def object_of(self, **fields: object) -> dict[str, object]:
         """An object with these fields, each perhaps a lie."""
         made: dict[str, object] = {}
         for name, honest in fields.items():
@@ -146,7 +146,7 @@ class _Teller:
                 made[name] = self._odd()
         return made
 
-    def usage(self, names: dict[str, tuple[str, ...]], nested: str | None) -> object:
+    def usage(self, names: Mapping[str, tuple[str, ...]], nested: str | None) -> object:
         """A usage object. `names`: what is counted to its fields; the cached tokens are in `nested`, if not beside."""
         made: dict[str, object] = {}
         self._counts = dict.fromkeys(self._counts, 0)
@@ -218,75 +218,77 @@ _WORDS = ("hi", "", "two words", 'a "quote" and \\', "é😀", "x" * 3000)
 
 
 def _chat(teller: _Teller) -> list[object]:
-    message = teller.object(role="assistant", content=_WORDS[2], refusal=None, tool_calls=None)
-    choice = teller.object(index=0, message=message, logprobs=None, finish_reason="stop")
-    head = teller.object(id="c1", object="chat.completion", created=1_700_000_000, model="m", system_fingerprint="fp")
+    message = teller.object_of(role="assistant", content=_WORDS[2], refusal=None, tool_calls=None)
+    choice = teller.object_of(index=0, message=message, logprobs=None, finish_reason="stop")
+    head = teller.object_of(
+        id="c1", object="chat.completion", created=1_700_000_000, model="m", system_fingerprint="fp"
+    )
     return [{**head, **teller.field("choices", [choice]), "usage": teller.usage(_CHAT_USAGE, "prompt_tokens_details")}]
 
 
 def _chat_stream(teller: _Teller) -> list[object]:
     def chunk(delta: dict[str, object], finish: str | None) -> dict[str, object]:
-        choice = teller.object(index=0, delta=delta, logprobs=None, finish_reason=finish)
-        head = teller.object(id="c1", object="chat.completion.chunk", created=1_700_000_000, model="m")
+        choice = teller.object_of(index=0, delta=delta, logprobs=None, finish_reason=finish)
+        head = teller.object_of(id="c1", object="chat.completion.chunk", created=1_700_000_000, model="m")
         return {**head, **teller.field("choices", [choice])}
 
-    chunks: list[object] = [chunk(teller.object(role="assistant", content=""), None)]
-    chunks += [chunk(teller.object(content=word), None) for word in _WORDS]
+    chunks: list[object] = [chunk(teller.object_of(role="assistant", content=""), None)]
+    chunks += [chunk(teller.object_of(content=word), None) for word in _WORDS]
     chunks.append(chunk({}, "stop"))
-    last = teller.object(id="c1", object="chat.completion.chunk", created=1_700_000_000, model="m")
+    last = teller.object_of(id="c1", object="chat.completion.chunk", created=1_700_000_000, model="m")
     return [*chunks, {**last, "choices": [], "usage": teller.usage(_CHAT_USAGE, "prompt_tokens_details")}, DONE_EVENT]
 
 
 def _completion(teller: _Teller) -> list[object]:
-    choice = teller.object(index=0, text=_WORDS[2], logprobs=None, finish_reason="length")
-    head = teller.object(id="c1", object="text_completion", created=1_700_000_000, model="m")
+    choice = teller.object_of(index=0, text=_WORDS[2], logprobs=None, finish_reason="length")
+    head = teller.object_of(id="c1", object="text_completion", created=1_700_000_000, model="m")
     return [{**head, **teller.field("choices", [choice]), "usage": teller.usage(_CHAT_USAGE, "prompt_tokens_details")}]
 
 
 def _embedding(teller: _Teller) -> list[object]:
-    item = teller.object(object="embedding", index=0, embedding=[0.5, -0.25])
-    head = teller.object(object="list", model="m")
+    item = teller.object_of(object="embedding", index=0, embedding=[0.5, -0.25])
+    head = teller.object_of(object="list", model="m")
     usage = teller.usage({"prompt": ("prompt_tokens",), "total": ("total_tokens",)}, None)
     return [{**head, **teller.field("data", [item]), "usage": usage}]
 
 
 def _responses(teller: _Teller) -> list[object]:
-    text = teller.object(type="output_text", text=_WORDS[2], annotations=[])
-    message = teller.object(id="m1", type="message", role="assistant", status="completed", content=[text])
-    head = teller.object(id="r1", object="response", created_at=1_700_000_000, status="completed", model="m")
+    text = teller.object_of(type="output_text", text=_WORDS[2], annotations=[])
+    message = teller.object_of(id="m1", type="message", role="assistant", status="completed", content=[text])
+    head = teller.object_of(id="r1", object="response", created_at=1_700_000_000, status="completed", model="m")
     usage = teller.usage(_RESPONSES_USAGE, "input_tokens_details")
     return [{**head, **teller.field("output", [message]), "usage": usage}]
 
 
 def _responses_stream(teller: _Teller) -> list[object]:
-    head = teller.object(id="r1", object="response", created_at=1_700_000_000, status="in_progress", model="m")
+    head = teller.object_of(id="r1", object="response", created_at=1_700_000_000, status="in_progress", model="m")
     events: list[object] = [{"type": "response.created", "response": head}]
-    events += [teller.object(type="response.output_text.delta", item_id="m1", delta=word) for word in _WORDS]
+    events += [teller.object_of(type="response.output_text.delta", item_id="m1", delta=word) for word in _WORDS]
     usage = teller.usage(_RESPONSES_USAGE, "input_tokens_details")
     return [*events, {"type": "response.completed", "response": {**head, "usage": usage}}]
 
 
 def _messages(teller: _Teller) -> list[object]:
-    block = teller.object(type="text", text=_WORDS[2])
-    head = teller.object(id="m1", type="message", role="assistant", model="c", stop_reason="end_turn")
+    block = teller.object_of(type="text", text=_WORDS[2])
+    head = teller.object_of(id="m1", type="message", role="assistant", model="c", stop_reason="end_turn")
     return [{**head, **teller.field("content", [block]), "usage": teller.usage(_MESSAGES_USAGE, None)}]
 
 
 def _messages_stream(teller: _Teller) -> list[object]:
-    message = teller.object(id="m1", type="message", role="assistant", model="c", content=[])
+    message = teller.object_of(id="m1", type="message", role="assistant", model="c", content=[])
     events: list[object] = [{"type": "message_start", "message": message}]
-    events.append(teller.object(type="content_block_start", index=0, content_block={"type": "text", "text": ""}))
+    events.append(teller.object_of(type="content_block_start", index=0, content_block={"type": "text", "text": ""}))
     for word in _WORDS:
-        delta = teller.object(type="text_delta", text=word)
-        events.append(teller.object(type="content_block_delta", index=0, delta=delta))
-    events.append(teller.object(type="content_block_stop", index=0))
+        delta = teller.object_of(type="text_delta", text=word)
+        events.append(teller.object_of(type="content_block_delta", index=0, delta=delta))
+    events.append(teller.object_of(type="content_block_stop", index=0))
     usage = teller.usage(_MESSAGES_USAGE, None)
-    end = teller.object(stop_reason="end_turn")
+    end = teller.object_of(stop_reason="end_turn")
     return [*events, {"type": "message_delta", "delta": end, "usage": usage}, {"type": "message_stop"}]
 
 
 def _error(teller: _Teller) -> list[object]:
-    return [{"error": teller.value(teller.object(message="no", type="x", param=None, code="y"))}]
+    return [{"error": teller.value(teller.object_of(message="no", type="x", param=None, code="y"))}]
 
 
 _MESSAGES = [{"role": "user", "content": "hi"}]

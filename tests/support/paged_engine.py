@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from random import Random
+from typing import Any
 from zlib import crc32
 
 from backends.engine.errors import EngineError
@@ -23,9 +24,9 @@ Cell = tuple[str | None, bytes, int, int]
 """What a slot holds: adapter, salt, position, token."""
 
 
-def make_sequence(prompt: list[int], *, order: int = 0, index: int = 0, **request: object) -> Sequence:
+def make_sequence(prompt: list[int], *, order: int = 0, index: int = 0, **request: Any) -> Sequence:
     """A new sequence; `request` are further fields of its Request."""
-    whole = Request(id=f"r{order}", prompt=tuple(prompt), **request)  # type: ignore[arg-type]
+    whole = Request(id=f"r{order}", prompt=tuple(prompt), **request)
     return Sequence(request=whole, index=index, order=order, tokens=list(prompt), seed=order)
 
 
@@ -106,7 +107,7 @@ class PagedEngine:
         self._limits = (max_batch_tokens, max_sequences, max_context)
         self._random = Random(0)
 
-    def add(self, prompt: list[int], *, order: int, max_tokens: int = 1, **request: object) -> Sequence:
+    def add(self, prompt: list[int], *, order: int, max_tokens: int = 1, **request: Any) -> Sequence:
         """Queues a request for `max_tokens` tokens."""
         sequence = make_sequence(prompt, order=order, params=answering(max_tokens), **request)
         self.alive.append(sequence)

@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
-def _words_kernel(words, uniforms, seed, position, stream, N: tl.constexpr, ROUNDS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _words(words, uniforms, seed, position, stream, N: tl.constexpr, ROUNDS: tl.constexpr):  # type: ignore[no-untyped-def]
     index = tl.arange(0, N)
     zero = index * 0
     a, b, c, d = tl.philox(seed, index, zero + position, zero + stream, zero, n_rounds=ROUNDS)
@@ -20,6 +19,9 @@ def _words_kernel(words, uniforms, seed, position, stream, N: tl.constexpr, ROUN
     tl.store(words + 2 * N + index, c.to(tl.int32, bitcast=True))
     tl.store(words + 3 * N + index, d.to(tl.int32, bitcast=True))
     tl.store(uniforms + index, tl.rand(seed, index, n_rounds=ROUNDS))
+
+
+_words_kernel = triton.jit(_words)
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def write_folder(weights: Path, folder: Path, shape: dict[str, Any], tokenizer: 
     if unexpected or set(missing) - {"lm_head.weight"}:
         raise ValueError(f"{weights} does not fit the network: {missing=}, {unexpected=}")
     network.tie_weights()
-    network.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    network.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False
     )
     network.bfloat16().save_pretrained(folder)

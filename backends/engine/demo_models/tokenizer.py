@@ -75,7 +75,7 @@ def train_tokenizer(seed: int, *, conversations: int = 20000) -> PreTrainedToken
         # a trainer makes every mark special; those of calls must outlive decoding, for the parser of calls
         token["special"] = token["content"] not in (CALL_START, CALL_END)
     tokenizer = Tokenizer.from_str(json.dumps(content))
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=TURN_END,
         pad_token=END_OF_TEXT,

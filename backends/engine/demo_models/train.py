@@ -61,7 +61,7 @@ class Learner:
         """One step down from `loss`."""
         self.steps += 1
         warm_up = min(1.0, self.steps / WARM_UP_STEPS)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         for optimizer, rate in self.optimizers:
             for group in optimizer.param_groups:

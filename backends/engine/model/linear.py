@@ -207,7 +207,7 @@ def _is_native(dtype: torch.dtype) -> bool:
 
 
 def _has_onednn() -> bool:
-    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]  # torch has no types here
+    return bool(torch.backends.mkldnn.is_available())
 
 
 def _cpu_int8(weight: RowWeight, bias: Tensor | None) -> Linear:

@@ -64,7 +64,7 @@ def load_sentence_transformer(folder: Path) -> Any:
         raise ConfigurationError(
             f"the encoder lacks {error.name}: pip install 'slipstream-gateway[semantic]'"
         ) from error
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs has no annotations
+    logging.disable_progress_bar()
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True).eval()
 
 
