@@ -16,7 +16,6 @@ from policies.schema import RoutePolicy
 if TYPE_CHECKING:
     from policies.admission.admission import Admission
     from policies.autoscale import Autoscale
-    from policies.batching.embeddings import EmbeddingBatches
     from policies.cache.semantic.admin import Administration
     from policies.cache.semantic.build import Semantics
     from policies.failures import Failures
@@ -58,11 +57,14 @@ class Stack:
 
     policy: RoutePolicy
     backend: Backend
+    """The outermost stage, which takes the calls."""
+    stages: tuple[Backend, ...]
+    """All of them in the order in which a call meets them; the last is the pool."""
     timeouts: Timeouts
     leaves: tuple[Backend, ...]
     """Who answers in the end."""
     pool: Pool
-    """The innermost stage: what chooses among the leaves."""
+    """The innermost stage, which chooses among the leaves."""
     below: tuple[Stack, ...]
     """Those of other routes that it asks."""
     operations: frozenset[Operation]
@@ -70,8 +72,6 @@ class Stack:
     """Whether one of them is that of calls that only pass through."""
     passes: PassRules
     """Which calls go on without being understood here."""
-    batches: EmbeddingBatches | None = None
-    """Its windows, where it has some."""
     slo: Slo | None = None
 
 

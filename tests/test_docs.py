@@ -16,7 +16,7 @@ from backends.http.openai import presets
 from gateway.cli.loading import read_policy
 from gateway.cli.main import cli
 from gateway.cli.reference import with_settings
-from tests.support.architecture_map import with_map
+from tests.support.architecture_map import with_generated
 from tests.support.docs import ROOT, Block, anchors, blocks, code_spans, links, page, pages, table, whole_policy
 
 POLICY_FILES = [*(ROOT / "policies" / "presets").glob("*.yaml"), ROOT / "deploy" / "policy.yaml"]
@@ -136,11 +136,11 @@ def test_docs_index_names_every_page() -> None:
     assert [name[:3] for name in decisions] == [f"{number:03}" for number in range(1, len(decisions) + 1)]
 
 
-def test_docs_architecture_map_is_current() -> None:
-    """The map names every folder of the tree with what it says of itself; `make docs` writes it."""
+def test_docs_architecture_is_current() -> None:
+    """The picture has every stage, the map every folder of the tree with what it says of itself (`make docs`)."""
     text = page("docs/architecture.md")
 
-    assert with_map(text) == text
+    assert with_generated(text) == text
 
 
 def test_docs_backend_settings_are_current() -> None:

@@ -11,16 +11,14 @@ from typing import Any, TextIO
 import click
 
 from backends.config import format_duration
+from gateway.assembly.stages import describe_stages
 from gateway.cli.loading import file_argument, format_option, no_env_option, read_policy_or_exit
 from policies.admission.settings import AdmissionPolicy, SloPolicy
-from policies.batching.settings import BatchingPolicy
-from policies.cache.semantic.settings import SemanticPolicy
 from policies.forecast import as_call, reasons, retries, rule
 from policies.matching.conditions import below_root
 from policies.matching.globs import allows
 from policies.matching.match import RouteMatcher, RouteVerdict
 from policies.policy_file.load import LoadedPolicy
-from policies.policy_file.units import format_size
 from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy
 from policies.schema import Policy, RouteBackend, RoutePolicy
 
@@ -98,40 +96,23 @@ def explain(
 
 def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: Request) -> list[Stage]:
     """The stages that the request meets in this route, top to bottom; stages that it has not asked for are absent."""
-    stages: list[Stage] = []
-    if route.fallbacks is not None:
-        targets = ", then ".join(f"route {name}" for name in route.fallbacks.routes)
-        stages.append(Stage("fallback", f"on {', '.join(route.fallbacks.on)}: {targets}", len(stages)))
-    if route.cache is not None and route.cache.pacing != "off":
-        stages.append(Stage("pacing", "stored answers come when they came at first, with no sign of it", len(stages)))
-    if route.cache is not None and route.cache.exact.enabled:
-        exact = route.cache.exact
-        coalesce = exact.coalesce if route.cache.pacing == "off" else "off"
-        store = "Redis" if loaded.policy.stores.redis is not None else "memory"
-        detail = (
-            f"kept {format_duration(exact.ttl)} in {store} per {route.cache.scope}, "
-            f"answers up to {format_size(exact.max_entry)}, identical calls in flight: {coalesce}"
-        )
-        stages.append(Stage("exact cache", detail, len(stages)))
-    if route.cache is not None and route.cache.semantic is not None and route.cache.semantic.is_on:
-        stages.append(Stage("semantic cache", _semantic_detail(route.cache.semantic), len(stages)))
-    if route.batching is not None and below_root(asked.path) == "/embeddings":
-        stages.append(Stage("batching", _batching_detail(route.batching), len(stages)))
-    if route.resume is not None and asked.body.get("stream"):
-        goes_on = "an engine of the same model" if route.resume.mode == "exact" else "whoever can go on behind its text"
-        stages.append(Stage("resume", f"a stream that breaks off goes on at {goes_on}", len(stages)))
-    if route.slo is not None:
-        stages.append(Stage("admission", _admission_detail(route.slo, route.admission), len(stages)))
-    opens = _breaker_detail(route.circuit_breaker)
-    hedge = f"{_hedge_detail(route.hedge)}; " if route.hedge is not None else ""
-    balance = f"{route.balance}: {rule(route)}; " if len(route.backends) > 1 else ""
-    total = format_duration(route.timeouts.total)
-    stages.append(Stage("pool", f"{balance}{hedge}{retries(route)}; {opens}; {total} in all", len(stages)))
-    depth = len(stages)
     call = as_call(below_root(asked.path), asked.body, asked.tenant)
+    described = describe_stages(route, loaded.policy.stores, call)
+    if route.slo is not None:
+        described.append(("admission", _admission_detail(route.slo, route.admission)))
+    described.append(("pool", _pool_detail(route)))
+    stages = [Stage(name, detail, depth) for depth, (name, detail) in enumerate(described)]
     whys = {id(reason.part): reason.why for reason in reasons(route, call, loaded.policy.stores.state)}
     by_priority = sorted(route.backends, key=lambda part: part.priority)
+    depth = len(stages)
     return [*stages, *(Stage(part.ref, _leaf(part, route, loaded, whys.get(id(part))), depth) for part in by_priority)]
+
+
+def _pool_detail(route: RoutePolicy) -> str:
+    balance = f"{route.balance}: {rule(route)}; " if len(route.backends) > 1 else ""
+    hedge = f"{_hedge_detail(route.hedge)}; " if route.hedge is not None else ""
+    opens = _breaker_detail(route.circuit_breaker)
+    return f"{balance}{hedge}{retries(route)}; {opens}; {format_duration(route.timeouts.total)} in all"
 
 
 def _breaker_detail(breaker: CircuitBreakerPolicy) -> str:
@@ -165,29 +146,6 @@ def _admission_detail(slo: SloPolicy, admission: AdmissionPolicy | None) -> str:
     }[admission.on_overload]
     by = admission.fairness.by
     return f"{limits}; who cannot be: {late}; up to {admission.max_waiting} wait, in turns by {by}"
-
-
-def _batching_detail(batching: BatchingPolicy) -> str:
-    at_once = f", {batching.max_in_flight} at once" if batching.max_in_flight is not None else ""
-    return (
-        f"at once while a backend is free, else with others: up to {batching.max_batch} inputs and "
-        f"{format_size(batching.max_bytes)} a call{at_once}, nobody waits for one that takes over "
-        f"{format_duration(batching.patience)}"
-    )
-
-
-def _semantic_detail(semantic: SemanticPolicy) -> str:
-    if semantic.mode == "static":
-        bound = f"serves from cosine {semantic.threshold:g} on, which promises nothing"
-    elif semantic.min_precision is not None:
-        bound = f"at least {100 * semantic.min_precision:g} % of served answers right"
-    else:
-        bound = f"at most {100 * semantic.max_wrong_hit_rate:g} % wrong answers per look-up"
-    if semantic.mode == "observe":
-        bound = f"serves nothing, only says what it would have served: {bound}"
-    judge = f", judged by route {semantic.judge.route}" if semantic.judge is not None else ""
-    kept = format_duration(semantic.ttl)
-    return f"{semantic.mode}: {bound}; encoder {semantic.encoder.type}, context {semantic.context}, kept {kept}{judge}"
 
 
 def _leaf(part: RouteBackend, route: RoutePolicy, loaded: LoadedPolicy, why: str | None) -> str:

@@ -11,6 +11,7 @@ from backends.protocol import Backend, ModelServer
 from gateway.core import Core
 from gateway.process.slices import Slices
 from gateway.settings import shares_metrics
+from policies.batching.embeddings import EmbeddingBatches
 
 if TYPE_CHECKING:
     from prometheus_client import Gauge
@@ -108,8 +109,13 @@ def _refresh_backend(metrics: Metrics, name: str, backend: Backend, fail: Callab
 def _refresh_stack(metrics: Metrics, route: str, stack: Stack) -> None:
     metrics.pools.refresh(stack.pool)
     metrics.pools.refresh_breakers(route, stack.pool.breaker_states())
-    if stack.batches is not None:
-        metrics.batching.refresh(route, stack.batches)
+    windows = _windows_of(stack)
+    if windows is not None:
+        metrics.batching.refresh(route, windows)
+
+
+def _windows_of(stack: Stack) -> EmbeddingBatches | None:
+    return next((stage for stage in stack.stages if isinstance(stage, EmbeddingBatches)), None)
 
 
 def _refresh_store(metrics: Metrics, store: Store) -> None:
@@ -178,9 +184,10 @@ def _retire_backend(metrics: Metrics, name: str, *, is_gone: bool) -> None:
 
 
 def _retire_stack(metrics: Metrics, route: str, stack: Stack, kept: Stack | None) -> None:
-    if stack.batches is not None:
-        metrics.batching.refresh(route, stack.batches)
-        if kept is None or kept.batches is None:
+    windows = _windows_of(stack)
+    if windows is not None:
+        metrics.batching.refresh(route, windows)
+        if kept is None or _windows_of(kept) is None:
             _retire_gone(metrics.batching.gauges(), (route,))
     metrics.pools.refresh(stack.pool)
     names = stack.pool.breaker_states().keys() - (kept.pool.breaker_states().keys() if kept is not None else set())

@@ -16,17 +16,9 @@ from backends.errors import ConfigurationError
 from backends.protocol import Backend
 from backends.registry import Registry
 from gateway.app import Application
-from gateway.assemble import (
-    Prepared,
-    assemble,
-    assemble_in_steps,
-    build_batches,
-    build_owners,
-    build_store,
-    check_batches,
-    check_resume,
-    prepare,
-)
+from gateway.assembly.assemble import Prepared, assemble, assemble_in_steps, prepare
+from gateway.assembly.checks import check_batches, check_resume
+from gateway.assembly.stores import build_batches, build_owners, build_store
 from gateway.core import Core
 from gateway.metrics.metrics import Metrics
 from gateway.process.aside import run_aside, without_full_collections

@@ -16,7 +16,8 @@ from backends.errors import ConfigurationError, SlipstreamError
 from backends.protocol import CacheOutcome, Reply, Slo
 from backends.registry import Registry
 from backends.stream import StreamEnd
-from gateway.assemble import assemble, build_store
+from gateway.assembly.assemble import assemble
+from gateway.assembly.stores import build_store
 from gateway.runtime import Runtime, Stack
 from gateway.simulate.calls import PATH, CallMaker
 from gateway.simulate.traces import Trace, TraceRequest

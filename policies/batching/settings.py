@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from backends.config import ByteSize, Config, Duration
+from backends.config import ByteSize, Config, Duration, format_duration
+from policies.policy_file.units import format_size
 
 
 class BatchingPolicy(Config):
@@ -33,3 +34,12 @@ class BatchingPolicy(Config):
     patience: Duration = Field(
         1.0, gt=0, description="An upstream call that takes longer keeps nobody waiting: the next goes beside it."
     )
+
+    def describe(self) -> str:
+        """What becomes of calls, in the words of `slipstream explain`."""
+        at_once = f", {self.max_in_flight} at once" if self.max_in_flight is not None else ""
+        return (
+            f"at once while a backend is free, else with others: up to {self.max_batch} inputs and "
+            f"{format_size(self.max_bytes)} a call{at_once}, nobody waits for one that takes over "
+            f"{format_duration(self.patience)}"
+        )

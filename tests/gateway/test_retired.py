@@ -13,7 +13,8 @@ import pytest
 from backends.clock import SystemClock
 from backends.config import Config
 from backends.registry import Registry
-from gateway.assemble import assemble, assemble_in_steps, build_store, prepare
+from gateway.assembly.assemble import assemble, assemble_in_steps, prepare
+from gateway.assembly.stores import build_store
 from gateway.reload import open_runtime
 from gateway.runtime import Runtime
 from policies.policy_file.load import LoadedPolicy, parse_policy

@@ -9,7 +9,8 @@ import yaml
 
 from backends.errors import SlipstreamError
 from backends.registry import Registry
-from gateway.assemble import assemble, build_store
+from gateway.assembly.assemble import assemble
+from gateway.assembly.stores import build_store
 from gateway.cli.loading import read_policy
 from gateway.runtime import Runtime
 from gateway.simulate.calls import CallMaker

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from backends.config import ByteSize, Config, Duration, Name
+from backends.config import ByteSize, Config, Duration, Name, format_duration
 
 EncoderType = Literal["minilm", "sentence_transformers", "onnx", "openai"]
 SemanticMode = Literal["off", "exact", "observe", "verified", "static"]
@@ -132,3 +132,17 @@ class SemanticPolicy(Config):
     def is_on(self) -> bool:
         """Whether a route with this section has the stage."""
         return self.mode not in ("off", "exact")
+
+    def describe(self) -> str:
+        """What it serves and to which bound, in the words of `slipstream explain`."""
+        if self.mode == "static":
+            bound = f"serves from cosine {self.threshold:g} on, which promises nothing"
+        elif self.min_precision is not None:
+            bound = f"at least {100 * self.min_precision:g} % of served answers right"
+        else:
+            bound = f"at most {100 * self.max_wrong_hit_rate:g} % wrong answers per look-up"
+        if self.mode == "observe":
+            bound = f"serves nothing, only says what it would have served: {bound}"
+        judge = f", judged by route {self.judge.route}" if self.judge is not None else ""
+        kept = format_duration(self.ttl)
+        return f"{self.mode}: {bound}; encoder {self.encoder.type}, context {self.context}, kept {kept}{judge}"

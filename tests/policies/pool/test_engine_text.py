@@ -27,7 +27,8 @@ from pathlib import Path
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
 from backends.registry import Registry
-from gateway.assemble import assemble, build_store
+from gateway.assembly.assemble import assemble
+from gateway.assembly.stores import build_store
 from policies.policy_file.load import load_policy
 
 print([name for name in ("zmq", "policies.pool.prompts.kv_feed", "tokenizers") if name in sys.modules])

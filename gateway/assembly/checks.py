@@ -1,0 +1,33 @@
+"""What a policy asks of its backends, looked at before it comes into force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from backends.errors import ConfigurationError
+from backends.protocol import Backend, Operation
+from backends.resume import Continues
+from policies.policy_file.load import LoadedPolicy
+
+
+def check_batches(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
+    """Whether backends that are to take batches may have an API for them. Raises: ConfigurationError."""
+    for route in loaded.policy.routes:
+        for part in route.backends if route.batch.mode == "provider" else ():
+            if Operation.PASSTHROUGH not in leaves[part.ref].capabilities.operations:
+                raise ConfigurationError(
+                    f'route "{route.name}": batch: provider needs backends of type openai, which "{part.ref}" is not'
+                )
+
+
+def check_resume(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
+    """Whether streams that break off have where to go on. Raises: ConfigurationError."""
+    for route in loaded.policy.routes:
+        if route.resume is None:
+            continue
+        able = frozenset[Continues]().union(*(leaves[part.ref].capabilities.continues for part in route.backends))
+        if "tokens" not in able and (route.resume.mode == "exact" or not able):
+            raise ConfigurationError(
+                f'route "{route.name}": resume needs backends that go on with an answer: type engine, or type openai '
+                "with `continues: slipstream`" + (", final_message or prefill" if route.resume.mode != "exact" else "")
+            )
