@@ -320,7 +320,8 @@ class BackendPolicy(Config):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     type: str = Field(
-        min_length=1, description="The type of backend: openai, anthropic, scripted, or one that a package adds."
+        min_length=1,
+        description="The type of backend: openai, anthropic, engine, scripted, simulated, or one that a package adds.",
     )
 
 

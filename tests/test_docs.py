@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import shlex
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,10 +18,14 @@ from backends.http.openai import presets
 from gateway.cli.loading import read_policy
 from gateway.cli.main import cli
 from gateway.cli.reference import with_settings
+from gateway.record.access_log import Line
+from policies.schema import BackendPolicy
 from tests.support.architecture_map import with_generated
 from tests.support.docs import ROOT, Block, anchors, blocks, code_spans, links, page, pages, table, whole_policy
 
 POLICY_FILES = [*(ROOT / "policies" / "presets").glob("*.yaml"), ROOT / "deploy" / "policy.yaml"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+BUILT_IN = tuple(PROJECT["project"]["entry-points"]["slipstream.backends"])
 _PROMPT = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(?:.*\| )?(?:\S*/)?slipstream ")
 
 
@@ -151,6 +157,31 @@ def test_docs_backend_settings_are_current() -> None:
     assert with_settings(text) == text, "docs/backends.md is out of date: run `slipstream config docs`"
 
 
+def test_docs_types_of_backends_are_named_wherever_they_are_listed() -> None:
+    """The schema, the page on backends, the index and the architecture name every type that is built in."""
+    described = {row[0].partition("]")[0].strip("[`") for row in table("docs/backends.md", "`type`")}
+    listings = {
+        "policies/schema.py": BackendPolicy.model_fields["type"].description or "",
+        "docs/README.md": next(line for line in page("docs/README.md").splitlines() if "(backends.md)" in line),
+        "docs/architecture.md": next(line for line in page("docs/architecture.md").splitlines() if " leaf  " in line),
+    }
+
+    assert described == set(BUILT_IN)
+    for place, listing in listings.items():
+        assert [name for name in BUILT_IN if name not in listing] == [], place
+
+
+def test_docs_extras_are_all_described() -> None:
+    """The page that says how to install has a row for every extra but that of developers, and names every package."""
+    extras = {row[0].strip("`") for row in table("docs/getting-started.md", "extra")}
+    [sentence] = re.findall(r"in an environment of its own: .*?\.\n", page("docs/getting-started.md"), re.DOTALL)
+
+    assert extras == set(PROJECT["project"]["optional-dependencies"]) - {"dev"}
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(
+        PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    )
+
+
 def test_docs_presets_are_all_described() -> None:
     """The table of presets has each of them with its address, and the README counts them right."""
     described = {row[0].strip("`"): row[1].strip("`") for row in table("docs/backends.md", "preset")}
@@ -166,6 +197,19 @@ def test_readme_shows_a_command_within_25_lines_and_a_short_policy() -> None:
 
     assert next(number for number, line in enumerate(lines, 1) if line.startswith("make serve")) <= 25
     assert len(policy.splitlines()) <= 12
+
+
+def test_readme_shows_a_session_that_can_be_repeated(tmp_path: Path) -> None:
+    """The policy file that its first session prints is valid, and the lines of the log have fields that there are."""
+    session = next(block.text for block in blocks("console") if block.place.startswith("README.md"))
+    policy = tmp_path / "cached.yaml"
+    policy.write_text(session.partition("\n")[2].partition("$ ")[0], encoding="utf-8")
+    lines = [json.loads(line) for line in session.splitlines() if line.startswith('{"')]
+
+    assert session.startswith("$ cat cached.yaml\n")
+    assert read_policy(policy, no_env=False).warnings == ()
+    assert [line["cache"] for line in lines] == ["miss", "hit"]
+    assert set().union(*lines) <= set(Line.__struct_fields__)
 
 
 def test_docs_stay_within_the_project() -> None:
