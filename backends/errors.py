@@ -117,7 +117,7 @@ class Forbidden(RequestError):
     code = "not_allowed"
 
 
-class NotFromHere(RequestError):
+class ForeignOrigin(RequestError):
     """There are no keys, and the request looks like that of a web page that is not trusted."""
 
     status = 403

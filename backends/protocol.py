@@ -16,7 +16,7 @@ import msgspec
 from backends.answer_budget import AnswerBudget
 from backends.header_names import EVERY_HEADER, HeaderNames
 from backends.recorded_pace import Stopwatch
-from backends.resume import Broken, Continues, Resumed
+from backends.resume import BrokenAnswer, Continues, Resumed
 from backends.stream import Stream, StreamEnd
 
 Headers = list[tuple[bytes, bytes]]
@@ -172,7 +172,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     model_at: tuple[int, int] | None = None
     slo: Slo | None = None
     priority: Priority = Priority.NORMAL
-    resume: Broken | None = None
+    resume: BrokenAnswer | None = None
     answers: AnswerBudget | None = None
 
 

@@ -17,7 +17,7 @@ _MAX_US = 2**32 - 1
 _EVENT_BYTES = 4
 
 
-class Tempo(msgspec.Struct, frozen=True, array_like=True):
+class RecordedPace(msgspec.Struct, frozen=True, array_like=True):
     """Microseconds from the question to the head of its answer, and to the end of each event of a stream.
 
     `events` are unsigned 32-bit numbers of this machine's order; a whole answer has none.
@@ -31,10 +31,10 @@ class Tempo(msgspec.Struct, frozen=True, array_like=True):
         """Seconds to the head; of a whole answer to all of it."""
         return self.head_us / _MICROSECONDS
 
-    def without(self, position: int) -> Tempo:
+    def without(self, position: int) -> RecordedPace:
         """That of the stream without the event at that position."""
         start = position * _EVENT_BYTES
-        return Tempo(self.head_us, self.events[:start] + self.events[start + _EVENT_BYTES :])
+        return RecordedPace(self.head_us, self.events[:start] + self.events[start + _EVENT_BYTES :])
 
     @property
     def events_s(self) -> list[float]:
@@ -57,7 +57,7 @@ class Stopwatch:
         self._num_bytes = 0
         self._ends: list[int] = []
         self._times_us: list[int] = []
-        self.replays: Tempo | None = None
+        self.replays: RecordedPace | None = None
 
     @property
     def began(self) -> float:
@@ -77,15 +77,15 @@ class Stopwatch:
     def end(self, how: StreamEnd) -> None:
         """Nothing more passes."""
 
-    def of_body(self) -> Tempo:
+    def of_body(self) -> RecordedPace:
         """The tempo of a whole answer that has come just now."""
-        return Tempo(self._now_us())
+        return RecordedPace(self._now_us())
 
-    def of_events(self, body: bytes) -> Tempo:
+    def of_events(self, body: bytes) -> RecordedPace:
         """The tempo of the stream whose pieces were `body`: an event comes with the piece that ends it."""
         ends = accumulate(map(len, split_events(body)))
         times = array("I", (self._times_us[bisect_left(self._ends, end)] for end in ends))
-        return Tempo(self._head_us, times.tobytes())
+        return RecordedPace(self._head_us, times.tobytes())
 
     def _now_us(self) -> int:
         return min(int((self._clock.now() - self._began) * _MICROSECONDS), _MAX_US)

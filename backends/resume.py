@@ -38,7 +38,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: tuple[_Token, ...] = ()
 
 
-class Broken(msgspec.Struct, frozen=True, kw_only=True):
+class BrokenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that broke off, for whoever takes it over: one of `takers`, by their names as backends.
 
     Either `begun` has tokens, or `text` is what was passed on of it, in `num_pieces` events that said something.

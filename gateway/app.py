@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backends.errors import (
     ConfigurationError,
+    ForeignOrigin,
     MethodNotAllowed,
-    NotFromHere,
     SlipstreamError,
     UnknownPath,
     WebSocketRefused,
@@ -33,7 +33,7 @@ from gateway.api.respond import refuse
 from gateway.core import Core
 from gateway.http.cors import preflight_headers
 from gateway.http.incoming import Incoming
-from gateway.http.keyless import OpenDoor
+from gateway.http.keyless import KeylessAccess
 from gateway.metrics.gauges import refresh_gauges
 from gateway.metrics.scrape import Scrape
 from gateway.process.vitals import Vitals
@@ -65,7 +65,7 @@ class Application:
         self._reloader = reloader
         self._batches = batches
         self._of_batches = _batch_apis(core, batches)
-        self._open_door = OpenDoor(core.settings.cors_origins, core.settings.allowed_hosts)
+        self._open_door = KeylessAccess(core.settings.cors_origins, core.settings.allowed_hosts)
         self._hot: dict[bytes, ASGIApp] = {}
         for path, operation in _OPERATIONS.items():
             endpoint = Endpoint(core, operation, path)
@@ -87,7 +87,7 @@ class Application:
             if self._core.runtime.keyring.is_open:
                 try:
                     self._open_door.check(scope["method"], scope["headers"])
-                except NotFromHere as error:
+                except ForeignOrigin as error:
                     await refuse(self._core, scope, error)
                     return
             await self._application_for(scope)(scope, receive, send)

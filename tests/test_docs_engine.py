@@ -12,7 +12,7 @@ from backends.engine.model.linear import QUANTIZATIONS
 from backends.engine.model.quantized_formats import READ_BITS
 from backends.engine.options import EngineOptions, Quantization, Speculate
 from gateway.cli.main import cli
-from gateway.cli.models.folder import METHODS
+from gateway.cli.models.model_folder import METHODS
 from kernels.paging import PAGE_SIZE
 from tests.support.docs import blocks, page, table
 

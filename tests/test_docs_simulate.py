@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.simulate.fleet import DEFAULT_PROFILE, PROFILES
 from gateway.simulate.report import SimulationReport
+from gateway.simulate.simulated_fleet import DEFAULT_PROFILE, PROFILES
 from gateway.simulate.slo import slo_text
 from policies.admission.settings import SloPolicy
 from tests.support.docs import names, page, table

@@ -45,7 +45,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PassageScores:
     """Of one passage: the scored tokens' log-probabilities; and the likeliest token in each one's place, and after."""
 
     logprobs: list[float]
@@ -124,10 +124,10 @@ class PassageReader:
         """Tokens of the longest passage."""
         return self._context
 
-    def read(self, passages: Sequence[Passage], progress: Progress) -> list[Reading]:
+    def read(self, passages: Sequence[Passage], progress: Progress) -> list[PassageScores]:
         """One reading a passage, in their order. No passage may be longer than the context."""
         total, done = sum(len(passage.tokens) for passage in passages), 0
-        readings: list[Reading] = []
+        readings: list[PassageScores] = []
         with torch.inference_mode():
             while len(readings) < len(passages):
                 together = self._together(passages[len(readings) : len(readings) + _MOST_PASSAGES])
@@ -147,7 +147,7 @@ class PassageReader:
             taken.append(passage)
         return taken
 
-    def _step(self, passages: Sequence[Passage]) -> list[Reading]:
+    def _step(self, passages: Sequence[Passage]) -> list[PassageScores]:
         spans: list[Span] = []
         rows: list[int] = []
         wanted: list[int] = []
@@ -171,7 +171,7 @@ class PassageReader:
         row = 0
         for passage in passages:
             end = row + len(passage.tokens) - passage.first
-            readings.append(Reading(logprobs[row:end], likeliest[row : end + 1]))
+            readings.append(PassageScores(logprobs[row:end], likeliest[row : end + 1]))
             row = end + 1
         return readings
 
@@ -273,7 +273,7 @@ def _question(fields: dict[str, Any], where: str, tokenizer: Tokenizer) -> tuple
         raise EngineError(f"{where}: {error}") from error
 
 
-def _is_exact(example: Example, reading: Reading) -> bool:
+def _is_exact(example: Example, reading: PassageScores) -> bool:
     passage = example.passage
     *answer, after = reading.likeliest
     return answer == passage.tokens[passage.first :] and (not example.ends or after in example.ends)

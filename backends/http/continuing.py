@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from backends.http.splice import set_field
-from backends.resume import RESUME_FIELD, Broken, Continues, beginning
+from backends.resume import RESUME_FIELD, BrokenAnswer, Continues, beginning
 
 ContinuesBy = Literal["slipstream", "final_message", "prefill"]
 BEHIND: Mapping[ContinuesBy, Continues] = {"slipstream": "tokens", "final_message": "text", "prefill": "text"}
@@ -16,7 +16,7 @@ BEHIND: Mapping[ContinuesBy, Continues] = {"slipstream": "tokens", "final_messag
 _LIMITS = ("max_tokens", "max_completion_tokens", "min_tokens")
 
 
-def with_beginning(raw: bytes, body: Mapping[str, Any], broken: Broken, way: ContinuesBy) -> bytes:
+def with_beginning(raw: bytes, body: Mapping[str, Any], broken: BrokenAnswer, way: ContinuesBy) -> bytes:
     """The call's body, `raw` decoded being `body`, as one that asks for the rest, or for marks where there is no
     beginning yet.
     """
@@ -31,7 +31,7 @@ def without_marks(body: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
     return msgspec.json.encode(kept), kept
 
 
-def changes(body: Mapping[str, Any], broken: Broken, way: ContinuesBy) -> dict[str, Any]:
+def changes(body: Mapping[str, Any], broken: BrokenAnswer, way: ContinuesBy) -> dict[str, Any]:
     """The fields of such a body that are other than the client's."""
     if way == "slipstream":
         return {RESUME_FIELD: beginning(broken.begun)}

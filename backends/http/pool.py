@@ -27,7 +27,7 @@ from backends.errors import (
     UpstreamTimeout,
 )
 from backends.http.connection import READ_BYTES, Connection
-from backends.http.exchange import HttpExchange
+from backends.http.http1_exchange import HttpExchange
 from backends.http.origin import Origin
 from backends.http.wire import TimeLimits
 from backends.protocol import Statistics

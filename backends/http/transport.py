@@ -23,7 +23,7 @@ from backends.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from backends.http.exchange import WRITE_SLICE_BYTES, HttpExchange, NeverRead, RequestStalled
+from backends.http.http1_exchange import WRITE_SLICE_BYTES, HttpExchange, NeverRead, RequestStalled
 from backends.http.origin import Origin, parse_origin
 from backends.http.pool import OriginPool, PoolLimits, Sweeper
 from backends.http.wire import TimeLimits

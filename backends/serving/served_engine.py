@@ -29,7 +29,7 @@ from backends.errors import (
 from backends.header_names import NO_HEADERS
 from backends.protocol import AnswerTimes, Call, Capabilities, Facts, ModelStatistics, Operation, Reply, Statistics
 from backends.resume import Continues
-from backends.serving.exchange import Exchange, FactsTap, translated
+from backends.serving.engine_exchange import Exchange, FactsTap, translated
 from backends.serving.meter import Meter
 from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan

@@ -18,9 +18,9 @@ from backends.header_names import NO_HEADERS
 from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.registry import Kind
 from backends.simulation.answers import OPERATIONS, SimulatedAnswer, read_question
-from backends.simulation.driver import QueuedCall, ReplicaDriver
 from backends.simulation.latency import ReplicaStepTime
-from backends.simulation.replica import ReplicaModel, ReplicaRequest, SimulatedReplica
+from backends.simulation.replica_driver import QueuedCall, ReplicaDriver
+from backends.simulation.simulated_replica import ReplicaModel, ReplicaRequest, SimulatedReplica
 from backends.stream import Stream
 
 

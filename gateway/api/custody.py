@@ -19,7 +19,7 @@ from gateway.http.auth import Principal
 from gateway.http.decode import decode_json
 from gateway.process.slices import Slices
 from gateway.runtime import Runtime, Stack
-from policies.objects.found_in_answers import ToldTap, objects_told, parts_told
+from policies.objects.found_in_answers import ObjectIdTap, objects_told, parts_told
 from policies.objects.names import can_name_objects, is_of_collection, is_of_job, object_in, objects_asked_for
 from policies.objects.owner import Owner
 from policies.passthrough.rules import is_api_path
@@ -131,7 +131,7 @@ class Custody:
         if is_whole or reply.stream is None or not (is_made or with_parts):
             return None
         late = Late(self._owners, owner)
-        reply.stream.taps.append(ToldTap(late.note, is_made=is_made, with_parts=with_parts))
+        reply.stream.taps.append(ObjectIdTap(late.note, is_made=is_made, with_parts=with_parts))
         return late
 
     async def _put(self, told: list[str], owner: Owner) -> None:

@@ -30,7 +30,7 @@ from gateway.batches.records import BatchRow, LineRow, Result
 from gateway.core import Core
 from gateway.http.decode import decode_body
 from gateway.http.relay import JSON_HEADER
-from gateway.ledger.disk_space import Room
+from gateway.ledger.disk_space import DiskSpace
 from gateway.overdue import GRACE_S
 from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime, Stack
@@ -57,7 +57,7 @@ class LineCalls:
         store: BatchStore,
         files: FileStore,
         *,
-        room: Room,
+        room: DiskSpace,
         outcomes: Outcomes,
         retry_after: RetryAfter,
     ) -> None:

@@ -29,7 +29,7 @@ from gateway.batches.provider import Provider
 from gateway.batches.records import BatchRow
 from gateway.batches.result_files import finish_batch
 from gateway.core import Core
-from gateway.ledger.disk_space import Room
+from gateway.ledger.disk_space import DiskSpace
 from gateway.runtime import Runtime
 from policies.batches.settings import BatchPolicy
 
@@ -72,7 +72,7 @@ class Driver:
         store: BatchStore,
         files: FileStore,
         jobs: JobStore,
-        room: Room,
+        room: DiskSpace,
         calls: LineCalls,
         provider: Provider,
         outcomes: Outcomes,

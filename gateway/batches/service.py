@@ -15,7 +15,7 @@ from gateway.batches.provider import Provider
 from gateway.batches.records import TABLES
 from gateway.core import Core
 from gateway.ledger.database import Database
-from gateway.ledger.disk_space import Room
+from gateway.ledger.disk_space import DiskSpace
 from policies.batches.settings import LedgerStore
 
 
@@ -31,7 +31,7 @@ class Batches:
         self.store = BatchStore(self._database, self.files, clock, max_batches=limits.max_batches, keep_s=limits.keep)
         jobs = JobStore(self._database, clock)
         self._outcomes = Outcomes(core, self.store, amount)
-        room = Room(folder, clock)
+        room = DiskSpace(folder, clock)
         calls = LineCalls(core, self.store, self.files, room=room, outcomes=self._outcomes, retry_after=retry_after)
         provider = Provider(core, self.files, jobs, outcomes=self._outcomes, retry_after=retry_after)
         self._driver = Driver(

@@ -11,10 +11,10 @@ import msgspec
 
 from backends.errors import ConfigurationError
 from gateway.cli.loading import FileProblem, read_policy
-from gateway.cli.models.folder import json_option, progress_bar, table
+from gateway.cli.models.model_folder import json_option, progress_bar, table
 
 if TYPE_CHECKING:
-    from gateway.simulate.fleet import AdmissionChoice
+    from gateway.simulate.simulated_fleet import AdmissionChoice
     from gateway.simulate.study import StudyResult
     from policies.pool.balance.settings import Balance
 
@@ -128,7 +128,7 @@ def _results(
     Raises: ConfigurationError.
     """
     from gateway.simulate.fit import fit
-    from gateway.simulate.fleet import BALANCES, parse_fleets
+    from gateway.simulate.simulated_fleet import BALANCES, parse_fleets
     from gateway.simulate.slo import parse_slo
     from gateway.simulate.study import StudyOptions, check, log_of, simulate
     from gateway.simulate.traces import read_trace

@@ -20,8 +20,8 @@ from uvicorn.server import ServerState
 
 from backends.errors import error_body
 from backends.protocol import Headers
+from gateway.http.connection_count import ConnectionCount
 from gateway.http.corked import CorkedTransport
-from gateway.http.crowd import ConnectionCount
 from gateway.http.upgrade import asks_for_websocket, head_without_upgrade
 
 _STATE_KEY = "slipstream.connection"

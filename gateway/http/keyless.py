@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from backends.errors import NotFromHere
+from backends.errors import ForeignOrigin
 from backends.protocol import Headers
 from gateway.http.cors import is_allowed_origin
 
@@ -18,7 +18,7 @@ _OWN_NAMES = frozenset({"localhost", "host.docker.internal", "host.containers.in
 _MAX_KNOWN_HOSTS = 256
 
 
-class OpenDoor:
+class KeylessAccess:
     """Looks at the head of every request while there are no keys."""
 
     def __init__(self, cors_origins: tuple[str, ...], allowed_hosts: tuple[str, ...]) -> None:
@@ -27,7 +27,7 @@ class OpenDoor:
         self._known_hosts: set[bytes] = set()
 
     def check(self, method: str, headers: Headers) -> None:
-        """Raises: NotFromHere."""
+        """Raises: ForeignOrigin."""
         host, is_foreign = None, False
         origins = []
         content_type = b""
@@ -47,9 +47,9 @@ class OpenDoor:
         for origin in origins:
             self._check_origin(origin, host)
         if is_foreign and not origins:
-            raise NotFromHere("a page of another site asked for this; a gateway without keys does not answer it")
+            raise ForeignOrigin("a page of another site asked for this; a gateway without keys does not answer it")
         if content_type[:10].lower() == b"text/plain" and method not in ("GET", "HEAD"):
-            raise NotFromHere(
+            raise ForeignOrigin(
                 "web pages can send bodies of type text/plain anywhere, so a gateway without keys reads none:"
                 " send it as application/json, or write `keys` into the policy"
             )
@@ -59,7 +59,7 @@ class OpenDoor:
         name = _name_of(host)
         is_own = "*" in self._allowed_hosts or name in self._allowed_hosts or _is_own_name(name)
         if is_second or not is_own:
-            raise NotFromHere(
+            raise ForeignOrigin(
                 f"a gateway without keys answers under this machine's own names only, not as {name[:100]!r}:"
                 " set SLIPSTREAM_ALLOWED_HOSTS to the names that it may be called by, or write `keys` into the policy"
             )
@@ -69,7 +69,7 @@ class OpenDoor:
     def _check_origin(self, origin: bytes, host: bytes | None) -> None:
         is_own = host is not None and origin.partition(b"://")[2].lower() == host.lower()
         if not is_own and not is_allowed_origin(origin, self._cors_origins):
-            raise NotFromHere(
+            raise ForeignOrigin(
                 f"pages of {origin[:200].decode('latin-1')!r} may not call a gateway without keys:"
                 " set SLIPSTREAM_CORS_ORIGINS to the origins that may"
             )

@@ -21,7 +21,7 @@ _PIECE_BYTES = 1024**2
 _TRY_EVERY_S = 1.0
 
 
-class Room:
+class DiskSpace:
     """Of the one process that drives. `has_room` says whether more may be asked."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:

@@ -22,7 +22,7 @@ from prometheus_client.multiprocess import mark_process_dead
 from backends.errors import ConfigurationError
 from gateway.app import Application
 from gateway.http.connection import ClientConnection
-from gateway.http.crowd import ConnectionCount
+from gateway.http.connection_count import ConnectionCount
 from gateway.process.aside import TURN_S
 from gateway.process.factory import create_application
 from gateway.process.processors import available_processors, threads_for

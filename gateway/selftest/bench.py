@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from gateway.selftest.client import Address, Fields, ReceivedAnswer
 from gateway.selftest.run import CHAT, Child, Policy, ask, child_gateway
-from gateway.selftest.subject import Key, Subject, Way
+from gateway.selftest.subject import ChatRoute, Key, Subject
 from gateway.selftest.upstream import LyingUpstream
 
 Start = Callable[..., AbstractAsyncContextManager[Child]]
@@ -64,7 +64,7 @@ class Bench:
         for upstream in self.own.values():
             upstream.forget()
 
-    def all_of(self, way: Way) -> list[LyingUpstream]:
+    def all_of(self, way: ChatRoute) -> list[LyingUpstream]:
         """The lying upstreams of a route."""
         return [self.own[name] for name in dict.fromkeys(way.backends)]
 
@@ -72,7 +72,7 @@ class Bench:
         """How often the upstreams of the copied policy have been asked for anything in this check."""
         return sum(upstream.num_asked for upstream in self.own.values())
 
-    def policy(self, way: Way | None = None, **sections: Any) -> dict[str, Any]:
+    def policy(self, way: ChatRoute | None = None, **sections: Any) -> dict[str, Any]:
         """The copied policy with its upstreams' addresses, and sections of one route changed; None takes one away."""
         return self.subject.at({name: upstream.url for name, upstream in self.own.items()}, way, **sections)
 
@@ -149,7 +149,7 @@ class GatewayTarget:
         return await self.ask(CHAT, chat(text, self.model, stream=stream, **more))
 
 
-def target_of(child: Child, way: Way, *, is_quick: bool) -> GatewayTarget:
+def target_of(child: Child, way: ChatRoute, *, is_quick: bool) -> GatewayTarget:
     """A gateway of ours, seen from outside."""
     return GatewayTarget(child.address, way.model, way.secret, way.headers, child, is_quick)
 
@@ -161,7 +161,7 @@ def chat(text: str, model: str, *, stream: bool = False, **more: object) -> dict
 
 async def ask_way(
     child: Child,
-    way: Way,
+    way: ChatRoute,
     text: str,
     *,
     stream: bool = False,

@@ -46,7 +46,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ChatRoute:
     """A route for chats, and how to come to it."""
 
     index: int
@@ -80,7 +80,7 @@ class Subject:
     policy: Mapping[str, Any]
     backends: tuple[str, ...]
     """Names of the backends that are to be lying upstreams."""
-    ways: tuple[Way, ...]
+    ways: tuple[ChatRoute, ...]
     """In the order of the file."""
     keys: tuple[Key, ...]
     canaries: tuple[str, ...]
@@ -89,19 +89,19 @@ class Subject:
     """What is not as in the original, for people."""
 
     @property
-    def way(self) -> Way:
+    def way(self) -> ChatRoute:
         """The one to try most things on: with a cache if there is one, and with two servers."""
         return max(self.ways, key=lambda way: (_caches(way.route), len(way.backends) > 1, -way.index))
 
-    def caching_way(self) -> Way | None:
+    def caching_way(self) -> ChatRoute | None:
         """The first route with an exact cache."""
         return next((way for way in self.ways if _caches(way.route)), None)
 
-    def admitting_way(self) -> Way | None:
+    def admitting_way(self) -> ChatRoute | None:
         """The first route with admission."""
         return next((way for way in self.ways if way.route.admission is not None), None)
 
-    def at(self, urls: Mapping[str, str], way: Way | None = None, **sections: Any) -> dict[str, Any]:
+    def at(self, urls: Mapping[str, str], way: ChatRoute | None = None, **sections: Any) -> dict[str, Any]:
         """The policy with the addresses of its upstreams, and sections of one route changed; None takes one away."""
         made = copy.deepcopy(dict(self.policy))
         for name, url in urls.items():
@@ -219,7 +219,7 @@ def _caches(route: RoutePolicy) -> bool:
     return route.cache is not None and route.cache.exact.enabled
 
 
-def _way(index: int, loaded: LoadedPolicy, names: Sequence[str], keys: Sequence[Key]) -> Way | None:
+def _way(index: int, loaded: LoadedPolicy, names: Sequence[str], keys: Sequence[Key]) -> ChatRoute | None:
     """How to come to a route; None where no chat does, or where it asks nobody of ours."""
     route = loaded.policy.routes[index]
     backends = tuple(part.ref for part in route.backends if part.ref in names)
@@ -234,10 +234,10 @@ def _way(index: int, loaded: LoadedPolicy, names: Sequence[str], keys: Sequence[
         return matcher.match(model=model, path=_CHAT, headers=fields, key=key, tenant=tenant) is route
 
     if not keys:
-        return Way(index, model, headers, (), backends, route) if takes("", "default") else None
+        return ChatRoute(index, model, headers, (), backends, route) if takes("", "default") else None
     pairs = zip(loaded.policy.keys, keys, strict=True)
     taken = tuple(key for policy, key in pairs if allows(policy.models, model) and takes(key.name, key.tenant))
-    return Way(index, model, headers, taken, backends, route) if taken else None
+    return ChatRoute(index, model, headers, taken, backends, route) if taken else None
 
 
 def _of_glob(glob: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from backends.errors import ConfigurationError
 from backends.simulation.blocks import BlockCache
-from backends.simulation.replica import ReplicaRequest, SimulatedReplica
 from backends.simulation.simulated import SimulatedConfig
+from backends.simulation.simulated_replica import ReplicaRequest, SimulatedReplica
 from gateway.simulate.traces import BLOCK_TOKENS, Trace, TraceRequest
 
 _MAX_WARM_REQUESTS = 20_000

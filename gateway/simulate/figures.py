@@ -20,9 +20,9 @@ from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.simulate.baselines import limited_registry
 from gateway.simulate.derive import HOG, repeated, with_hog
-from gateway.simulate.fleet import parse_fleets
 from gateway.simulate.report import ClientReport, SimulationReport
 from gateway.simulate.run import Progress
+from gateway.simulate.simulated_fleet import parse_fleets
 from gateway.simulate.slo import parse_slo
 from gateway.simulate.study import StudyOptions, simulate
 from gateway.simulate.traces import Trace, read_trace

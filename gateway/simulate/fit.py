@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import product
 from statistics import fmean
 
-from backends.simulation.replica import ReplicaRequest, SimulatedReplica
 from backends.simulation.simulated import SimulatedConfig
+from backends.simulation.simulated_replica import ReplicaRequest, SimulatedReplica
 from gateway.simulate.traces import Logged, TraceRequest
 
 MIN_REQUESTS = 20

@@ -12,7 +12,7 @@ from gateway.simulate.run import Fate, Outcome
 ALL = "all"
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class FirstTokenComparison(msgspec.Struct, frozen=True, kw_only=True):
     """First tokens of one backend, or of all: of the log's requests there, and of those that the replay sent there.
 
     Ratios are simulated beside logged. None where one of them has none.
@@ -29,7 +29,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p99_ratio: float | None
 
 
-def compare(outcomes: Sequence[Outcome], since_s: float) -> list[Compared]:
+def compare(outcomes: Sequence[Outcome], since_s: float) -> list[FirstTokenComparison]:
     """Everything together, then backend by backend; of streams that came after the first `since_s` of the log."""
     logged: dict[str, list[float]] = {ALL: []}
     simulated: dict[str, list[float]] = {ALL: []}
@@ -46,7 +46,7 @@ def compare(outcomes: Sequence[Outcome], since_s: float) -> list[Compared]:
     return [_compared(name, sorted(logged.get(name, ())), sorted(simulated.get(name, ()))) for name in names]
 
 
-def compared_rows(compared: Sequence[Compared]) -> list[list[str]]:
+def compared_rows(compared: Sequence[FirstTokenComparison]) -> list[list[str]]:
     """As a table."""
     head = ["backend", "requests", "simulated"]
     head += ["first token, median", "simulated", "ratio", "99 of 100", "simulated", "ratio"]
@@ -67,10 +67,10 @@ def compared_rows(compared: Sequence[Compared]) -> list[list[str]]:
     return [head, *rows]
 
 
-def _compared(name: str, logged: Sequence[float], simulated: Sequence[float]) -> Compared:
+def _compared(name: str, logged: Sequence[float], simulated: Sequence[float]) -> FirstTokenComparison:
     logged_p50_s, simulated_p50_s = percentile(logged, 0.5), percentile(simulated, 0.5)
     logged_p99_s, simulated_p99_s = percentile(logged, 0.99), percentile(simulated, 0.99)
-    return Compared(
+    return FirstTokenComparison(
         backend=name,
         logged_requests=len(logged),
         simulated_requests=len(simulated),

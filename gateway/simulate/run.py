@@ -19,7 +19,7 @@ from backends.stream import StreamEnd
 from gateway.assembly.assemble import assemble
 from gateway.assembly.stores import build_store
 from gateway.runtime import Runtime, Stack
-from gateway.simulate.calls import PATH, CallMaker
+from gateway.simulate.trace_calls import PATH, CallMaker
 from gateway.simulate.traces import Trace, TraceRequest
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.matching.globs import is_glob

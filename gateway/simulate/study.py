@@ -10,10 +10,10 @@ from backends.registry import Registry
 from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
 from gateway.simulate.fit import fit
-from gateway.simulate.fleet import AdmissionChoice, SimulatedFleet, refit, replicas_of, with_fitted
-from gateway.simulate.replayed import Compared, compare
+from gateway.simulate.replayed import FirstTokenComparison, compare
 from gateway.simulate.report import SimulationReport, SimulationSetting, make_report
 from gateway.simulate.run import Outcome, Progress, maker_of, replay, routes_of
+from gateway.simulate.simulated_fleet import AdmissionChoice, SimulatedFleet, refit, replicas_of, with_fitted
 from gateway.simulate.slo import check_slo
 from gateway.simulate.traces import Trace
 from policies.admission.settings import SloPolicy
@@ -52,7 +52,7 @@ class StudyResult:
     outcomes: Sequence[Outcome]
     slo: SloPolicy
     fitted: Mapping[str, SimulatedConfig] | None = None
-    compared: Sequence[Compared] = ()
+    compared: Sequence[FirstTokenComparison] = ()
 
 
 def simulate(

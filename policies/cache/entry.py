@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from backends.protocol import Usage
-from backends.recorded_pace import Tempo
+from backends.recorded_pace import RecordedPace
 from policies.cache.sealed import seal, unseal
 
 _MAGIC = b"slipstream answer 1\n"
@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     usage: Usage | None = None
     usage_event: tuple[int, int] | None = None
     shows_usage: bool = False
-    tempo: Tempo | None = None
+    tempo: RecordedPace | None = None
 
 
 _DECODER = msgspec.msgpack.Decoder(Entry)

@@ -11,7 +11,7 @@ from random import Random
 
 from backends.clock import Clock
 from backends.protocol import Backend, CacheOutcome, Call, Reply
-from backends.recorded_pace import Stopwatch, Tempo
+from backends.recorded_pace import RecordedPace, Stopwatch
 from backends.sse import split_events
 from backends.stream import Stream
 from policies.stage import Stage
@@ -62,7 +62,7 @@ class Pacing(Stage):
             reply.stream.taps.append(watch)
         return reply
 
-    async def _replay(self, call: Call, reply: Reply, began: float, tempo: Tempo) -> Reply:
+    async def _replay(self, call: Call, reply: Reply, began: float, tempo: RecordedPace) -> Reply:
         body = reply.body
         if reply.stream is not None:
             body = b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backends.clock import Clock
 
 
-class SteadyWall:
+class SteadyWallClock:
     """One for each store, so that all who date its entries mean the same time.
 
     Where the wall clock is set anew, what is stored neither ages nor grows young.

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from backends.clock import Clock
 from policies.cache.entry import Entry
-from policies.cache.steady_wall import SteadyWall
+from policies.cache.steady_wall import SteadyWallClock
 from policies.cache.store import StoreStatistics
 
 _OVERHEAD_BYTES = 768
@@ -19,7 +19,7 @@ class MemoryEntryStore:
     def __init__(self, max_bytes: int, clock: Clock) -> None:
         self._max_bytes = max_bytes
         self._clock = clock
-        self._wall = SteadyWall(clock)
+        self._wall = SteadyWallClock(clock)
         self._entries: OrderedDict[bytes, tuple[Entry, float]] = OrderedDict()
         self._num_bytes = 0
         self._hits = 0

@@ -10,7 +10,7 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError
 from policies.cache.entry import Entry, pack_entry, unpack_entry
 from policies.cache.redis_queues import Breaker, ReadQueue, WriteQueue
-from policies.cache.steady_wall import SteadyWall
+from policies.cache.steady_wall import SteadyWallClock
 from policies.cache.store import StoreStatistics
 from policies.schema import RedisStore
 
@@ -42,7 +42,7 @@ class RedisEntryStore:
     ) -> None:
         self._client = client
         self._keeps_first = keeps_first
-        self._wall = SteadyWall(clock)
+        self._wall = SteadyWallClock(clock)
         self._prefix = f"{prefix}:answer:"
         self._reads: ReadQueue[bytes, Entry] = ReadQueue(
             self._fetch, Breaker(clock, timeout_s, _NAME), timeout_s=timeout_s

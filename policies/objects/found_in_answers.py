@@ -77,7 +77,7 @@ def parts_told(said: bytes) -> list[str]:
     return _ids(found)
 
 
-class ToldTap:
+class ObjectIdTap:
     """A `Tap` that hands on what the events of a stream tell, before whoever reads it has them.
 
     Of objects that are made until one has been told (`is_made` says whether any is waited for), of parts `with_parts`.

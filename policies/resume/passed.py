@@ -11,9 +11,9 @@ import msgspec
 from backends.errors import UpstreamErrorEvent, UpstreamGarbage
 from backends.json_errors import NOT_JSON
 from backends.protocol import Operation
-from backends.resume import Broken, Continues, Resume, read_mark
+from backends.resume import BrokenAnswer, Continues, Resume, read_mark
 from backends.sse import EventBuffer, event_data, has_done
-from policies.resume.text import ToldText
+from policies.resume.text import PassedText
 
 _ERROR = b'"error"'
 _MAX_HELD_BYTES = 1024**2
@@ -30,14 +30,14 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-class Passed:
+class PassedStream:
     """Takes pieces of streams, gives what the client gets. `tells_text`: its text is wanted too.
 
     `failure` is there once an event has said that there will be no more.
     """
 
     def __init__(self, operation: Operation, *, tells_text: bool) -> None:
-        self._text = ToldText(operation) if tells_text else None
+        self._text = PassedText(operation) if tells_text else None
         self._buffer = EventBuffer()
         self._held: list[bytes] = []
         self._num_held = 0
@@ -59,15 +59,15 @@ class Passed:
         """Events that said something, where the text is wanted."""
         return self._text.num_pieces if self._text is not None else 0
 
-    def broken(self, kind: Continues, takers: frozenset[str]) -> Broken | None:
+    def broken(self, kind: Continues, takers: frozenset[str]) -> BrokenAnswer | None:
         """The answer for somebody who goes on behind its tokens, or its text; None where it cannot be told so."""
         if kind == "tokens":
             if not self._tokens or self._is_loose or len(self._tokens) > _MAX_TOKENS:
                 return None
-            return Broken(begun=msgspec.structs.replace(self._head, tokens=tuple(self._tokens)), takers=takers)
+            return BrokenAnswer(begun=msgspec.structs.replace(self._head, tokens=tuple(self._tokens)), takers=takers)
         if self._text is None or not self._text.text:
             return None
-        return Broken(text=self._text.text, num_pieces=self._text.num_pieces, takers=takers)
+        return BrokenAnswer(text=self._text.text, num_pieces=self._text.num_pieces, takers=takers)
 
     def follow(self, kind: Continues) -> None:
         """What is fed from here on comes from whom `broken` was given to. What was held is told again by them."""

@@ -13,11 +13,11 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import SlipstreamError, UpstreamCut, UpstreamError
 from backends.protocol import Backend, Call, Facts, Operation, Reply
-from backends.resume import RESUME_FIELD, Broken, Continues, Resumed, ResumeKind, ResumeOutcome
+from backends.resume import RESUME_FIELD, BrokenAnswer, Continues, Resumed, ResumeKind, ResumeOutcome
 from backends.stream import Stream, StreamEnd
 from policies.pool.attempts.retry import RetryBudget
 from policies.pool.settings import ResumePolicy
-from policies.resume.passed import Passed
+from policies.resume.passed import PassedStream
 from policies.resume.text import can_be_text
 from policies.stage import Stage
 
@@ -53,7 +53,7 @@ class Resuming(Stage):
         if not (call.stream and call.operation in _RESUMABLE and _is_single(call)):
             return await self._inner.send(call)
         self.budget.add_call()
-        call = msgspec.structs.replace(call, resume=Broken())
+        call = msgspec.structs.replace(call, resume=BrokenAnswer())
         reply = await self._inner.send(call)
         if not _is_readable(reply):
             return reply
@@ -97,7 +97,7 @@ class _Source:
         self._call = call
         self._reply = reply
         self._takers = takers
-        self._passed = Passed(call.operation, tells_text=bool(takers.get("text")))
+        self._passed = PassedStream(call.operation, tells_text=bool(takers.get("text")))
         self._attempts_left = stage.policy.attempts
         # What is learned of whoever goes on is kept apart: the first one's is not all of it.
         self._facts = call.facts
@@ -188,7 +188,7 @@ class _Source:
         takers = self._takers[kind]
         return takers if takers == failed and len(takers) == 1 else takers - failed
 
-    async def _ask(self, kind: Continues, broken: Broken, facts: Facts) -> bytes:
+    async def _ask(self, kind: Continues, broken: BrokenAnswer, facts: Facts) -> bytes:
         """What the pool makes of a call that goes on: the first to be passed on, with its stream in place; or b""."""
         facts.asked_routes = self._call.facts.asked_routes
         await self._reply.aclose()

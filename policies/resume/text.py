@@ -39,7 +39,7 @@ def _type_of(form: Any) -> Any:
     return form.get("type") if isinstance(form, Mapping) else None
 
 
-class ToldText:
+class PassedText:
     """What of an answer was passed on, as one text; `is_whole_story` until something was that is none."""
 
     __slots__ = ("_head", "_num_chars", "_operation", "_texts", "is_whole_story", "num_pieces")

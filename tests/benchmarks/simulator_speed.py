@@ -18,8 +18,8 @@ from random import Random
 
 from gateway.cli.loading import read_policy
 from gateway.simulate.capacity import backlog_rps
-from gateway.simulate.fleet import parse_fleets, refit
 from gateway.simulate.run import replay
+from gateway.simulate.simulated_fleet import parse_fleets, refit
 from gateway.simulate.traces import Trace, TraceRequest
 from policies.pool.balance.settings import Balance
 

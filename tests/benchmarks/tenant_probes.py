@@ -26,7 +26,7 @@ from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import Vector
 from policies.cache.semantic.decision.static import Static
 from policies.cache.semantic.index.memory import MemoryIndex
-from policies.cache.semantic.learning.decisions import Book
+from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
@@ -101,7 +101,7 @@ async def run(num_probes: int, num_tenants: int, num_questions: int) -> dict[str
     policy = CachePolicy.model_validate(
         {"semantic": {"mode": "static", "threshold": 0.5, "search_timeout": "5s", "volatile": []}}
     )
-    book = Book(lambda: Static(0.5, random), None)
+    book = LearnedDecisions(lambda: Static(0.5, random), None)
     stage = SemanticCache(nobody, policy, SemanticParts(space, answers, book, quotas, clock, random), route="probes")
     for part in (space, answers, stage):
         await part.open()

@@ -23,8 +23,8 @@ from backends.engine.demo_models.facts import CAPITALS
 from backends.engine.demo_models.generator import TASK_NAMES, held_out_conversation, training_conversation
 from backends.engine.demo_models.muon import orthogonalize
 from backends.engine.demo_models.networks import DRAFT_SHAPE, make_network, quicken
-from backends.engine.demo_models.stream import TrainingStream, held_out_batches
 from backends.engine.demo_models.tokenizer import encode, train_tokenizer
+from backends.engine.demo_models.training_stream import TrainingStream, held_out_batches
 from backends.engine.demo_models.turn import is_held_out
 from backends.engine.text.tokenizer import Tokenizer as ServedTokenizer
 from tests.support.demo_oracle import ORACLES, follow_up

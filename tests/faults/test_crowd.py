@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.http.crowd import ConnectionCount
+from gateway.http.connection_count import ConnectionCount
 from tests.support.gateway import running_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
 

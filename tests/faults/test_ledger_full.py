@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, InternalServerError
 from openai.types import Batch
 
 from backends.errors import StoreUnavailable
-from gateway.ledger.disk_space import Room
+from gateway.ledger.disk_space import DiskSpace
 from tests.support.batch_provider import BatchProvider
 from tests.support.clock import FakeClock
 from tests.support.gateway import Gateway, reserved_port, start_gateway
@@ -114,7 +114,7 @@ async def test_batch_holds_answers_that_cannot_be_written_at_all(tmp_path: Path)
 async def test_room_lets_what_waits_go_first(tmp_path: Path) -> None:
     """While an answer waits for the ledger, the room is not laid anew, so that the answer has it."""
     clock = FakeClock()
-    room = Room(tmp_path, clock)
+    room = DiskSpace(tmp_path, clock)
     is_full = True
     written: list[bool] = []
 

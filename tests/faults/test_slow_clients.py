@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from gateway.http.connection import ClientConnection
-from gateway.http.crowd import ConnectionCount
+from gateway.http.connection_count import ConnectionCount
 from tests.support.http_client import chat_body, request_bytes
 
 _REQUEST = request_bytes("/v1/chat/completions", chat_body())

@@ -13,7 +13,7 @@ from gateway.assembly.assemble import assemble
 from gateway.assembly.stores import build_store
 from gateway.cli.loading import read_policy
 from gateway.runtime import Runtime
-from gateway.simulate.calls import CallMaker
+from gateway.simulate.trace_calls import CallMaker
 from gateway.simulate.traces import TraceRequest
 from gateway.simulate.virtual_loop import VirtualClock
 from policies.autoscale import LOOK_EVERY_S, Autoscale, ScalingSignals

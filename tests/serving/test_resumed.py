@@ -16,7 +16,7 @@ from backends.engine.request import Event, Usage
 from backends.errors import InvalidRequest, UpstreamCut
 from backends.protocol import Backend, Call, Operation, Reply
 from backends.registry import Registry
-from backends.resume import RESUME_FIELD, Broken, Resume, read_mark
+from backends.resume import RESUME_FIELD, BrokenAnswer, Resume, read_mark
 from backends.serving.replies.chat_reply import ChatShape, ChatStream
 from backends.serving.replies.parts import Head
 from backends.serving.requests import plan
@@ -125,7 +125,7 @@ async def test_stream_resumed_behind_every_mark_is_the_unbroken_one(
         if is_field:
             extra_ = {**extra, RESUME_FIELD: msgspec.to_builtins(begun)}
             return await read_all(await backend.send(make_call(operation=operation, extra=extra_, stream=True)))
-        call = make_call(operation=operation, extra=extra, stream=True, resume=Broken(begun=begun))
+        call = make_call(operation=operation, extra=extra, stream=True, resume=BrokenAnswer(begun=begun))
         return await read_all(await backend.send(call))
 
     whole = await ask(first, Resume())
@@ -220,11 +220,11 @@ async def test_stream_that_nobody_wants_marked_has_no_marks(backends: tuple[Back
 async def test_tokens_of_the_beginning_are_not_counted_as_this_engines(pair: Any) -> None:
     """The client's usage is of the whole answer; the engine's own numbers are of what it did."""
     backend = await opened(pair.target)
-    whole = await read_all(await backend.send(make_call(extra=SEEDED, stream=True, resume=Broken())))
+    whole = await read_all(await backend.send(make_call(extra=SEEDED, stream=True, resume=BrokenAnswer())))
     begun = next(mark for _, mark in parted(whole) if mark is not None)
     before = backend.model_statistics()  # type: ignore[attr-defined]  # a ModelServer
 
-    call = make_call(extra=SEEDED, stream=True, resume=Broken(begun=begun))
+    call = make_call(extra=SEEDED, stream=True, resume=BrokenAnswer(begun=begun))
     await read_all(await backend.send(call))
 
     assert call.facts.usage is not None
@@ -244,7 +244,7 @@ async def test_answer_of_another_model_is_not_continued(
 ) -> None:
     """It would go on with other tokens: refused, and the field named."""
     first, taker = backends
-    whole = await read_all(await first.send(make_call(extra=SEEDED, stream=True, resume=Broken())))
+    whole = await read_all(await first.send(make_call(extra=SEEDED, stream=True, resume=BrokenAnswer())))
     begun = next(mark for _, mark in parted(whole) if mark is not None)
     if changes:
         begun = Resume(**changes)
@@ -255,7 +255,7 @@ async def test_answer_of_another_model_is_not_continued(
     else:
         taker = await opened(pair.target, **settings)
 
-    reply = await taker.send(make_call(extra=SEEDED, stream=True, resume=Broken(begun=begun)))
+    reply = await taker.send(make_call(extra=SEEDED, stream=True, resume=BrokenAnswer(begun=begun)))
 
     assert (reply.status, json.loads(reply.body or b"")["error"]["param"]) == (400, RESUME_FIELD)
     if taker not in backends:

@@ -27,7 +27,7 @@ from policies.cache.semantic.contracts import (
     StateStore,
     Vector,
 )
-from policies.cache.semantic.learning.decisions import Book
+from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
@@ -190,7 +190,7 @@ class Stage:
             on_gone=lambda question, ids: self.space.forget(question, ids),
         )
         self.deciders: list[Decider] = [self.decider]
-        self.book = Book(self._fresh, states)
+        self.book = LearnedDecisions(self._fresh, states)
         settings = {"mode": "static", "encode_timeout": "5s", "search_timeout": "5s", **semantic}
         policy = CachePolicy.model_validate({**(cache or {}), "semantic": settings})
         parts = SemanticParts(self.space, self.answers, self.book, self.quotas, clock, random)

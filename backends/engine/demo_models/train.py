@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from backends.engine.demo_models.muon import Muon, has_bfloat16
 from backends.engine.demo_models.networks import DRAFT_SHAPE, TARGET_SHAPE, make_network, quicken
-from backends.engine.demo_models.stream import TrainingBatch, TrainingStream, held_out_batches
 from backends.engine.demo_models.tokenizer import CHAT_TEMPLATE, load_tokenizer, train_tokenizer
+from backends.engine.demo_models.training_stream import TrainingBatch, TrainingStream, held_out_batches
 
 MATRIX_RATE = 4e-3
 OTHER_RATE = 4e-3

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from gateway.cli.audit.timing import CannotAudit, Sign, TimedClient, look_for_signs
-from gateway.cli.models.folder import json_option, progress_bar, table
+from gateway.cli.audit.timing import CannotAudit, TimedClient, TimingSignal, look_for_signs
+from gateway.cli.models.model_folder import json_option, progress_bar, table
 from gateway.cli.parameters import KeyReference, gateway_address
 
 _QUANTILES = {"p10": 9, "p50": 49, "p90": 89, "p99": 98}
@@ -86,7 +86,7 @@ def timing(
     click.get_current_context().exit(1 if telling else 0)
 
 
-def _figures(sign: Sign) -> dict[str, Any]:
+def _figures(sign: TimingSignal) -> dict[str, Any]:
     return {
         "sign": sign.name,
         "auc": sign.auc.value,
@@ -103,7 +103,7 @@ def _at_quantiles(values: Sequence[float]) -> dict[str, float]:
     return {name: cuts[cut] for name, cut in _QUANTILES.items()}
 
 
-def _text(signs: Sequence[Sign], questions: int, tolerance: float, telling: Sequence[str]) -> str:
+def _text(signs: Sequence[TimingSignal], questions: int, tolerance: float, telling: Sequence[str]) -> str:
     rows = [["sign", "asked before p50", "p90", "never asked p50", "p90", "AUC", "95 % limits"]]
     for sign in signs:
         cells = [""] * 4

@@ -36,7 +36,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class TimingSignal:
     """Something that may tell the groups apart: its value for each probe of both, and how well it does."""
 
     name: str
@@ -82,7 +82,7 @@ class TimedClient:
 
 def look_for_signs(
     first: TimedClient, second: TimedClient, num_questions: int, random: Random, note: Callable[[int, int], None]
-) -> list[Sign]:
+) -> list[TimingSignal]:
     """The signs, of which each may tell; `note` hears how many of how many questions have been asked.
 
     Raises: CannotAudit.
@@ -105,7 +105,7 @@ def look_for_signs(
     return _signs(before, never)
 
 
-def _signs(before: list[Probe], never: list[Probe]) -> list[Sign]:
+def _signs(before: list[Probe], never: list[Probe]) -> list[TimingSignal]:
     signs = [
         _sign("first byte", [probe.first_s for probe in before], [probe.first_s for probe in never]),
         _sign("last byte", [probe.last_s for probe in before], [probe.last_s for probe in never]),
@@ -122,8 +122,8 @@ def _signs(before: list[Probe], never: list[Probe]) -> list[Sign]:
     return [*signs, *sorted(shown, key=lambda sign: -abs(sign.auc.value - 0.5))[:1]]
 
 
-def _sign(name: str, before: Sequence[float], never: Sequence[float]) -> Sign:
-    return Sign(name, before, never, area(before, never))
+def _sign(name: str, before: Sequence[float], never: Sequence[float]) -> TimingSignal:
+    return TimingSignal(name, before, never, area(before, never))
 
 
 def _fields(headers: Sequence[tuple[str, str]]) -> frozenset[str]:

@@ -13,7 +13,7 @@ import click
 
 from backends.errors import ConfigurationError
 from gateway.cli.loading import FileProblem
-from gateway.cli.models.folder import progress_bar
+from gateway.cli.models.model_folder import progress_bar
 from gateway.cli.module import check_can_be_written
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gateway.cli.models.folder import (
+from gateway.cli.models.model_folder import (
     METHODS,
     engine_at_work,
     existing_folder,

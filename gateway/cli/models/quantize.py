@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.models.folder import METHODS, engine_at_work, existing_folder, file_text, progress_bar, size_text
+from gateway.cli.models.model_folder import METHODS, engine_at_work, existing_folder, file_text, progress_bar, size_text
 
 if TYPE_CHECKING:
     from torch import Tensor

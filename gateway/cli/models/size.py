@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.models.folder import METHODS, engine_at_work, json_option, model_folder, size_text, table
+from gateway.cli.models.model_folder import METHODS, engine_at_work, json_option, model_folder, size_text, table
 
 if TYPE_CHECKING:
     from backends.engine.sizing import Estimate, Gpu, ModelShape, Workload

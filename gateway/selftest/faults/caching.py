@@ -14,7 +14,7 @@ from gateway.selftest.bench import Bench, ask_way, at_once, chat
 from gateway.selftest.check import Check
 from gateway.selftest.client import Address, Client, ReceivedAnswer, request_bytes
 from gateway.selftest.run import CHAT
-from gateway.selftest.subject import Key, Way
+from gateway.selftest.subject import ChatRoute, Key
 from gateway.selftest.upstream import Lie
 from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
@@ -199,7 +199,7 @@ async def together(bench: Bench) -> CheckOutcome:
     return passed(measured)
 
 
-async def _all_at_once(address: Address, way: Way, text: str, count: int, *, leaving: bool = False) -> int:
+async def _all_at_once(address: Address, way: ChatRoute, text: str, count: int, *, leaving: bool = False) -> int:
     """How many of so many identical streams came whole; with `leaving` the first one's client leaves."""
     clients = [await Client.open(address) for _ in range(count)]
     fields = [("authorization", f"Bearer {way.secret}"), *way.headers] if way.secret else list(way.headers)
@@ -247,7 +247,7 @@ async def timing(bench: Bench) -> CheckOutcome:
     return failed(measured, reason, "slipstream audit timing shows more")
 
 
-def _two_tenants(bench: Bench) -> tuple[Way, Key, Key] | CheckOutcome:
+def _two_tenants(bench: Bench) -> tuple[ChatRoute, Key, Key] | CheckOutcome:
     """The route with a cache and keys of two tenants that it takes; without these, why nothing is tried."""
     way = bench.subject.caching_way()
     if way is None:

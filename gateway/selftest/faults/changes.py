@@ -13,7 +13,7 @@ from gateway.selftest.bench import Bench, ask_way, at_once, chat
 from gateway.selftest.check import Check
 from gateway.selftest.client import Client, request_bytes
 from gateway.selftest.run import CHAT, Child, policy_text
-from gateway.selftest.subject import Way
+from gateway.selftest.subject import ChatRoute
 from gateway.selftest.upstream import Lie
 from gateway.selftest.verdict import CheckOutcome, failed, passed
 
@@ -158,7 +158,7 @@ async def _stop(bench: Bench, workers: int) -> tuple[str, str]:
     return text, "" if code in (0, -signal.SIGTERM) else f"it ended with {code}"
 
 
-async def _streams(child: Child, way: Way, count: int) -> list[Client]:
+async def _streams(child: Child, way: ChatRoute, count: int) -> list[Client]:
     """Streams that have begun."""
     fields = [("authorization", f"Bearer {way.secret}"), *way.headers] if way.secret else list(way.headers)
     clients = []

@@ -10,7 +10,7 @@ from gateway.selftest.bench import Bench, at_once, chat, quantile
 from gateway.selftest.check import Check
 from gateway.selftest.client import request_bytes
 from gateway.selftest.run import CHAT, Child
-from gateway.selftest.subject import Way
+from gateway.selftest.subject import ChatRoute
 from gateway.selftest.upstream import Lie
 from gateway.selftest.verdict import CheckOutcome, failed, partial, passed
 
@@ -39,7 +39,7 @@ async def leaving(bench: Bench) -> CheckOutcome:
     return passed(measured)
 
 
-async def _leave(bench: Bench, child: Child, way: Way, count: int) -> list[float]:
+async def _leave(bench: Bench, child: Child, way: ChatRoute, count: int) -> list[float]:
     """Seconds from leaving to the upstream's seeing it; calls that were not cancelled are left out."""
     waits: list[float] = []
     for upstream in bench.all_of(way):
@@ -63,7 +63,7 @@ async def _leave(bench: Bench, child: Child, way: Way, count: int) -> list[float
     return waits
 
 
-async def _read_nothing(bench: Bench, child: Child, way: Way, count: int) -> float | None:
+async def _read_nothing(bench: Bench, child: Child, way: ChatRoute, count: int) -> float | None:
     """Bytes that the gateway holds for each client that stops reading; None where the system does not tell."""
     large = (chunk({"role": "assistant", "content": ""}), *(chunk({"content": "x" * 65536}) for _ in range(200)))
     for upstream in bench.all_of(way):
@@ -85,7 +85,7 @@ async def _read_nothing(bench: Bench, child: Child, way: Way, count: int) -> flo
     return None if before is None or after is None else max(0, after - before) / count
 
 
-async def _until_quiet(bench: Bench, way: Way) -> None:
+async def _until_quiet(bench: Bench, way: ChatRoute) -> None:
     """Until the upstreams cannot get rid of any more."""
     sent = -1
     while sent != (now := sum(a.num_pieces for upstream in bench.all_of(way) for a in upstream.asked)):

@@ -10,7 +10,7 @@ from gateway.selftest.answers import chat_pieces
 from gateway.selftest.bench import Bench, ask_way, quantile
 from gateway.selftest.check import Check
 from gateway.selftest.run import Child
-from gateway.selftest.subject import Key, Way
+from gateway.selftest.subject import ChatRoute, Key
 from gateway.selftest.upstream import Lie, LyingUpstream, ReceivedRequest
 from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
@@ -48,7 +48,7 @@ class _SlowServer:
         return Lie(delay_s=self._free_at[slot] - now, pieces=chat_pieces(("a ", "b ")))
 
 
-async def _load(child: Child, way: Way, rates: dict[Key, float], seconds: float) -> list[_Call]:
+async def _load(child: Child, way: ChatRoute, rates: dict[Key, float], seconds: float) -> list[_Call]:
     """Calls at a steady rate for each key, whether or not earlier ones have been answered."""
     calls: list[_Call] = []
     began = time.monotonic()
@@ -80,13 +80,13 @@ async def _load(child: Child, way: Way, rates: dict[Key, float], seconds: float)
     return calls
 
 
-def _prepared(bench: Bench, way: Way) -> None:
+def _prepared(bench: Bench, way: ChatRoute) -> None:
     upstreams: list[LyingUpstream] = bench.all_of(way)
     for upstream in upstreams:
         upstream.plan = _SlowServer().lie
 
 
-def _policy(bench: Bench, way: Way) -> dict[str, object]:
+def _policy(bench: Bench, way: ChatRoute) -> dict[str, object]:
     parts = [{"ref": way.backends[0]}]
     sections = {"slo": {"ttft": "400ms"}, "admission": {"on_overload": "shed"}, "backends": parts}
     return bench.policy(way, **sections, cache=None, fallbacks=None, retry={"attempts": 0})

@@ -10,7 +10,7 @@ from gateway.selftest.check import Check
 from gateway.selftest.client import ReceivedAnswer
 from gateway.selftest.lying_redis import LyingRedis, Mode
 from gateway.selftest.run import Child
-from gateway.selftest.subject import Way
+from gateway.selftest.subject import ChatRoute
 from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
 _BUG = "report it: this is a bug of the gateway, not of your policy"
@@ -92,7 +92,7 @@ async def strange_entries(bench: Bench) -> CheckOutcome:
     return passed(measured)
 
 
-def _way_to_redis(bench: Bench) -> Way | CheckOutcome:
+def _way_to_redis(bench: Bench) -> ChatRoute | CheckOutcome:
     """The route that could keep its answers in Redis; without one, why nothing is tried."""
     way = bench.subject.caching_way()
     if way is None:
@@ -102,7 +102,7 @@ def _way_to_redis(bench: Bench) -> Way | CheckOutcome:
     return way
 
 
-def _with_redis(bench: Bench, redis: LyingRedis, way: Way) -> dict[str, object]:
+def _with_redis(bench: Bench, redis: LyingRedis, way: ChatRoute) -> dict[str, object]:
     place = bench.new_folder("redis") / "url"
     place.write_text(redis.url, encoding="utf-8")
     policy = bench.policy(way, cache={"scope": "tenant", "exact": {"ttl": "1h"}})
@@ -110,7 +110,7 @@ def _with_redis(bench: Bench, redis: LyingRedis, way: Way) -> dict[str, object]:
     return {**policy, "stores": {**stores, "redis": {"url": f"file:{place}", "timeout": "50ms"}}}
 
 
-async def _timed(child: Child, way: Way, text: str) -> tuple[float, ReceivedAnswer]:
+async def _timed(child: Child, way: ChatRoute, text: str) -> tuple[float, ReceivedAnswer]:
     began = time.monotonic()
     answer = await ask_way(child, way, text, temperature=0)
     return time.monotonic() - began, answer

@@ -8,7 +8,7 @@ from gateway.selftest.answers import chat_pieces
 from gateway.selftest.bench import Bench, ask_way, at_once
 from gateway.selftest.check import Check
 from gateway.selftest.run import CHAT, Child
-from gateway.selftest.subject import Way
+from gateway.selftest.subject import ChatRoute
 from gateway.selftest.upstream import Lie, ReceivedRequest
 from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, skipped
 
@@ -66,7 +66,7 @@ async def soak(bench: Bench) -> CheckOutcome:
     return passed(measured, shortened)
 
 
-async def _use(child: Child, bench: Bench, way: Way, seconds: float) -> int:
+async def _use(child: Child, bench: Bench, way: ChatRoute, seconds: float) -> int:
     """Calls of every kind for so long; how many."""
     until = time.monotonic() + seconds
     num_calls = 0

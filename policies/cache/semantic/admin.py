@@ -10,11 +10,18 @@ import msgspec
 from backends.errors import StoreUnavailable
 from backends.protocol import Call
 from policies.cache.semantic.answer_text import text_of
-from policies.cache.semantic.contracts import AnswerStore, EncoderBusy, History, PolicyState, StoreAway, StoredAnswer
+from policies.cache.semantic.contracts import (
+    AnswerStore,
+    EncoderBusy,
+    History,
+    PolicyState,
+    SharedStoreUnavailable,
+    StoredAnswer,
+)
 from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.learning.labels import FEEDBACK_WEIGHT, LabelSource
 from policies.cache.semantic.learning.teacher import SCOPE_CHARS, scope_of_id
-from policies.cache.semantic.lookup import Looked
+from policies.cache.semantic.lookup import LookupResult
 from policies.cache.semantic.question import Ineligible
 from policies.cache.semantic.semantic import SemanticCache, ServedAnswer
 
@@ -122,7 +129,7 @@ class Administration:
         place = (behind, after) if behind is not None and after is not None else None
         try:
             return await self._answers.listing(wanted, count, tag=tag, model=model, after=place)
-        except StoreAway as error:
+        except SharedStoreUnavailable as error:
             raise StoreUnavailable(str(error) or "the store of the semantic cache does not answer") from error
 
     async def _find(self, id: str) -> tuple[StoredAnswer, History] | None:
@@ -166,7 +173,7 @@ def _shown(answer: StoredAnswer, history: History) -> dict[str, Any]:
     }
 
 
-def _explained(looked: Looked) -> dict[str, Any]:
+def _explained(looked: LookupResult) -> dict[str, Any]:
     candidates = [
         {"entry": answer.id, "text": answer.question.text, "similarity": round(similarity, 4), **_history(history)}
         | {"answer_id": answer.answer_id}

@@ -32,7 +32,7 @@ from policies.cache.semantic.encoder.process import ProcessModel
 from policies.cache.semantic.encoder.upstream import BackendModel
 from policies.cache.semantic.index.memory import MemoryIndex
 from policies.cache.semantic.index.redis import RedisIndex
-from policies.cache.semantic.learning.decisions import Book
+from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.learning.state_file import StateFile
 from policies.cache.semantic.learning.state_redis import RedisState
@@ -48,7 +48,7 @@ _DECISION_FIELDS = ("mode", "max_wrong_hit_rate", "min_precision", "threshold", 
 """What a decision is made of: where these stay, a reload takes it over as it is."""
 
 
-class Shared:
+class SharedStores:
     """What outlives policies: the stored answers of all routes, and what was learned."""
 
     def __init__(self, stores: StoresPolicy, clock: Clock, random: Random) -> None:
@@ -109,14 +109,14 @@ class Semantics:
         self._random = random
         self._stores = stores
         self._previous = previous
-        self.shared: Shared = previous.shared if previous is not None else Shared(stores, clock, random)
+        self.shared: SharedStores = previous.shared if previous is not None else SharedStores(stores, clock, random)
         self.spaces: dict[tuple[EncoderPolicy, Backend | None], VectorSpace] = {}
-        self.books: dict[str, tuple[Mapping[str, object], Book]] = {}
+        self.books: dict[str, tuple[Mapping[str, object], LearnedDecisions]] = {}
         self._stages: dict[str, SemanticCache] = {}
         self.administration = Administration(self.shared.answers, self._stages)
 
     @property
-    def resources(self) -> tuple[Shared | VectorSpace, ...]:
+    def resources(self) -> tuple[SharedStores | VectorSpace, ...]:
         """What is opened before the stages and closed after them."""
         return (self.shared, *self.spaces.values())
 
@@ -178,7 +178,7 @@ class Semantics:
         )
         return ProcessModel(load, self._clock)
 
-    def _book(self, route: str, policy: SemanticPolicy) -> Book:
+    def _book(self, route: str, policy: SemanticPolicy) -> LearnedDecisions:
         """The route's book: the one before where the decision stays what it is, else a new one with what it knew."""
         fields = {name: getattr(policy, name) for name in _DECISION_FIELDS}
         before = self._previous.books.get(route) if self._previous is not None else None
@@ -187,11 +187,11 @@ class Semantics:
         else:
             dumps = before[1].dumps() if before is not None else None
             fresh = partial(_decider, self._random, policy)
-            self.books[route] = (fields, Book(fresh, self.shared.states, dumps))
+            self.books[route] = (fields, LearnedDecisions(fresh, self.shared.states, dumps))
         return self.books[route][1]
 
 
-def _index(stores: StoresPolicy, shared: Shared, clock: Clock, encoder: Encoder) -> Index:
+def _index(stores: StoresPolicy, shared: SharedStores, clock: Clock, encoder: Encoder) -> Index:
     """The index of an encoder that is open. No method: the next policy takes it over, and must not keep this one."""
     folder = stores.semantic.folder if stores.redis is None else None
     name = hashlib.sha256(encoder.fingerprint.encode()).hexdigest()[:16]

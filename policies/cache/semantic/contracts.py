@@ -156,7 +156,8 @@ class AnswerStore(Protocol):
     ) -> Sequence[tuple[StoredAnswer, History]]:
         """Up to `count` entries of a scope, or of all, that have the tag and the model: for people, not for look-ups.
 
-        In the order of scope and id, from behind `after` on; fewer than `count` are the last. Raises: StoreAway.
+        In the order of scope and id, from behind `after` on; fewer than `count` are the last.
+        Raises: SharedStoreUnavailable.
         """
 
     def statistics(self) -> AnswerStatistics:
@@ -182,7 +183,7 @@ class AnswerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
 
 
-class StoreAway(Exception):
+class SharedStoreUnavailable(Exception):
     """A shared store does not answer, and an empty listing would be a lie."""
 
 

@@ -33,7 +33,7 @@ from policies.cache.semantic.vector_space import VectorSpace
 _logger = logging.getLogger(__name__)
 
 
-class Looked(msgspec.Struct):
+class LookupResult(msgspec.Struct):
     """What a look-up found. `reason` says why nothing is served, or by what right something is.
 
     `found` are the neighbours that this call might be given, nearest first; `answer` is the proposal's. Without a
@@ -71,7 +71,7 @@ class Lookups:
         self._clock = clock
         self._is_public = is_public
 
-    async def find(self, call: Call, looked: Looked, control: Control, tally: SemanticTally) -> None:
+    async def find(self, call: Call, looked: LookupResult, control: Control, tally: SemanticTally) -> None:
         """Fill in what is found, and count the look-up with the decision. A failure on the way is a named miss."""
         try:
             await self._find(call, looked, control, tally)
@@ -87,7 +87,7 @@ class Lookups:
             looked.reason = "failed"
             _logger.exception("a look-up in the semantic cache failed")
 
-    async def search(self, looked: Looked, control: Control, tally: SemanticTally) -> bool:
+    async def search(self, looked: LookupResult, control: Control, tally: SemanticTally) -> bool:
         """The vector and the neighbours. False where the stores cannot say. Raises: EncoderBusy, TimeoutError."""
         question = looked.question
         began = self._clock.now()
@@ -109,7 +109,7 @@ class Lookups:
             self._space.index.remove(question, gone)
         return True
 
-    def consider(self, call: Call, looked: Looked, decide: Callable[[Proposal | None], Decision]) -> Decision:
+    def consider(self, call: Call, looked: LookupResult, decide: Callable[[Proposal | None], Decision]) -> Decision:
         """The candidate of what was found, if there is one, and what `decide` makes of it where the caller may have it.
 
         On a public route that is only what a second owner has confirmed.
@@ -136,7 +136,7 @@ class Lookups:
             return neighbours, ()
         return neighbours, await self._answers.get(question.scope, [neighbour.id for neighbour in neighbours])
 
-    async def _find(self, call: Call, looked: Looked, control: Control, tally: SemanticTally) -> None:
+    async def _find(self, call: Call, looked: LookupResult, control: Control, tally: SemanticTally) -> None:
         if not await self.search(looked, control, tally):
             looked.reason = "store_away"
             return

@@ -34,11 +34,11 @@ from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import AnswerStore, Proposal, Question
 from policies.cache.semantic.learning.comparators import Comparison
-from policies.cache.semantic.learning.decisions import Book
+from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.learning.labels import LabelSource, Learning
 from policies.cache.semantic.learning.teacher import Teacher
-from policies.cache.semantic.lookup import Looked, Lookups
+from policies.cache.semantic.lookup import LookupResult, Lookups
 from policies.cache.semantic.question import Ineligible, Questions
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.semantic.tally import SemanticCounts, SemanticTally
@@ -62,7 +62,7 @@ class SemanticParts(msgspec.Struct, frozen=True):
 
     space: VectorSpace
     answers: AnswerStore
-    book: Book
+    book: LearnedDecisions
     quotas: Quotas
     clock: Clock
     random: Random
@@ -112,7 +112,7 @@ class SemanticCache(Stage):
         self._served: OrderedDict[str, ServedAnswer] = OrderedDict()
 
     @property
-    def book(self) -> Book:
+    def book(self) -> LearnedDecisions:
         """What it has learned."""
         return self._parts.book
 
@@ -176,19 +176,19 @@ class SemanticCache(Stage):
             raise Draining("the route is not open yet")
         return self._questions.read(call)
 
-    async def look_up(self, call: Call, question: Question, control: Control) -> Looked:
+    async def look_up(self, call: Call, question: Question, control: Control) -> LookupResult:
         """What is known of the question, and the decision; it counts."""
         looked = await self.begin(call, question)
         await self._lookups.find(call, looked, control, self._tally)
         return looked
 
-    async def begin(self, call: Call, question: Question) -> Looked:
+    async def begin(self, call: Call, question: Question) -> LookupResult:
         """A look-up that has found nothing yet."""
         assert self._questions is not None, "there is a question"
         learning = await self._parts.book.learning(self._questions.learning_scope(call), call.tenant)
-        return Looked(question, learning, "no_candidate")
+        return LookupResult(question, learning, "no_candidate")
 
-    async def rehearse(self, call: Call, question: Question) -> Looked:
+    async def rehearse(self, call: Call, question: Question) -> LookupResult:
         """As `look_up`, for people: nothing is counted and nothing served. Raises: EncoderBusy, TimeoutError."""
         looked = await self.begin(call, question)
         if not await self._lookups.search(looked, Control(), SemanticTally()):
@@ -212,7 +212,7 @@ class SemanticCache(Stage):
         """Its counters, for who adds to them."""
         return self._tally
 
-    def _serve(self, call: Call, looked: Looked) -> Reply | None:
+    def _serve(self, call: Call, looked: LookupResult) -> Reply | None:
         """The proposal's answer as this call's, or None where it has no faithful form for it or cannot be checked."""
         answer, decision = looked.answer, looked.decision
         assert answer is not None, "it serves an entry"
@@ -249,7 +249,7 @@ class SemanticCache(Stage):
             return Reply(200, headers, body=body)
         return Reply(200, headers, stream=Stream(PacedReplay(body, pace, self._clock) if pace else Replayed(body)))
 
-    async def _ask(self, call: Call, looked: Looked) -> Reply:
+    async def _ask(self, call: Call, looked: LookupResult) -> Reply:
         """The answer of the backend within, from which the decision learns if it is whole and good."""
         reply = await self._inner.send(self._with_prediction(call, looked))
         headers = reply.headers
@@ -278,17 +278,17 @@ class SemanticCache(Stage):
             headers[:] = [field for field in headers if field[0] != b"x-cache"]
             headers.append((b"x-cache", outcome.value.encode("ascii")))
 
-    def _learn_events(self, call: Call, looked: Looked, headers: Headers, body: bytes) -> None:
+    def _learn_events(self, call: Call, looked: LookupResult, headers: Headers, body: bytes) -> None:
         self._begin_learning(call, looked, headers, entry_of_events(call, headers, body, self._clock.wall()))
 
-    def _begin_learning(self, call: Call, looked: Looked, headers: Headers, entry: Entry | None) -> None:
+    def _begin_learning(self, call: Call, looked: LookupResult, headers: Headers, entry: Entry | None) -> None:
         if entry is None or not may_store(call, headers, entry, self._policy.max_entry):
             return
         source = LabelSource.SHADOW if looked.was_served else LabelSource.MISS
         if not self._learners.start(self._teacher.learn(call, looked, entry, source, self._tally)):
             self._tally.dropped += 1
 
-    async def _shadow(self, call: Call, looked: Looked) -> None:
+    async def _shadow(self, call: Call, looked: LookupResult) -> None:
         """Ask the backend within what it would have answered, at nobody's expense but the route's."""
         facts = Facts()
         watch = facts.stopwatch = Stopwatch(self._clock) if call.facts.stopwatch is not None else None
@@ -307,7 +307,7 @@ class SemanticCache(Stage):
             if facts.usage is not None:
                 self._tally.shadow_tokens += facts.usage.prompt_tokens + facts.usage.completion_tokens
 
-    def _with_prediction(self, call: Call, looked: Looked) -> Call:
+    def _with_prediction(self, call: Call, looked: LookupResult) -> Call:
         """The call with the proposal's answer as what a model will probably say, where the route wants that.
 
         On a public route too it is only an answer that this caller may have: how soon the next one comes would tell.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backends.protocol import Call, Operation
-from backends.resume import Broken
+from backends.resume import BrokenAnswer
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Balancer, Share
 from policies.pool.health.breaker import CircuitBreaker
@@ -50,7 +50,7 @@ class Balancers:
                 self._of_pinned[call.pinned] = known
         return known
 
-    def _takes(self, share: Share, broken: Broken) -> bool:
+    def _takes(self, share: Share, broken: BrokenAnswer) -> bool:
         return self._members[share.index].backend.name in broken.takers
 
     def _shares(self, operation: Operation) -> list[Share]:

@@ -9,7 +9,7 @@ import pytest
 
 from backends.errors import UpstreamCut, UpstreamGarbage
 from backends.http.connection import READ_BYTES
-from backends.http.exchange import HIGH_WATER_BYTES
+from backends.http.http1_exchange import HIGH_WATER_BYTES
 from backends.http.transport import Transport
 from tests.support.clock import settle
 from tests.support.raw_server import OK, Peer, RawRequest, RawServer, always, fetch, generous

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from backends.errors import InvalidRequest, UpstreamGarbage
-from backends.http.exchange import MAX_FRAMING_BYTES
+from backends.http.http1_exchange import MAX_FRAMING_BYTES
 from backends.http.transport import Transport
 from tests.support.raw_server import OK, Peer, RawRequest, RawServer, always, fetch, generous
 

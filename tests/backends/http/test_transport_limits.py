@@ -19,7 +19,7 @@ from backends.errors import (
     StreamStalled,
     TotalTimeout,
 )
-from backends.http.exchange import RequestStalled
+from backends.http.http1_exchange import RequestStalled
 from backends.http.pool import TICK_S, OriginPool, Sweeper
 from backends.http.transport import HttpWire, Transport
 from backends.http.wire import TimeLimits

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from backends.clock import SystemClock
 from backends.errors import UpstreamCut, UpstreamGarbage
 from backends.http.connection import READ_BYTES, Connection
-from backends.http.exchange import MAX_FRAMING_BYTES, HttpExchange
+from backends.http.http1_exchange import MAX_FRAMING_BYTES, HttpExchange
 from backends.protocol import Headers
 from tests.support.raw_server import generous
 

@@ -9,7 +9,7 @@ import pytest
 
 from backends.clock import SystemClock
 from backends.errors import ConnectFailed, ConnectTimeout, UpstreamCut, UpstreamError
-from backends.http.exchange import HttpExchange
+from backends.http.http1_exchange import HttpExchange
 from backends.http.transport import HttpWire, Transport
 from tests.support.clock import FakeClock, settle
 from tests.support.raw_server import OK, Peer, RawServer, always, fetch, generous

@@ -12,7 +12,7 @@ import pytest
 
 from backends.clock import SystemClock
 from backends.errors import UpstreamCut
-from backends.http.exchange import HttpExchange
+from backends.http.http1_exchange import HttpExchange
 from backends.http.transport import HttpWire, Transport
 from tests.support.clock import FakeClock
 from tests.support.raw_server import OK, Peer, RawServer, always, fetch, generous

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backends.simulation.blocks import BlockCache
 from backends.simulation.latency import ReplicaStepTime
-from backends.simulation.replica import ReplicaModel, ReplicaRequest, SimulatedReplica
+from backends.simulation.simulated_replica import ReplicaModel, ReplicaRequest, SimulatedReplica
 
 MODEL = ReplicaModel()
 

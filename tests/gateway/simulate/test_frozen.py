@@ -11,8 +11,8 @@ from backends.protocol import Call, Reply
 from backends.registry import GROUP, Kind, Registry
 from backends.simulation.simulated import Simulated, SimulatedConfig
 from gateway.cli.loading import read_policy
-from gateway.simulate.fleet import parse_fleets
 from gateway.simulate.report import is_in_time
+from gateway.simulate.simulated_fleet import parse_fleets
 from gateway.simulate.slo import parse_slo
 from gateway.simulate.study import StudyOptions, simulate
 from gateway.simulate.traces import Trace, TraceRequest

@@ -10,13 +10,13 @@ import pytest
 
 from backends.errors import ConfigurationError
 from gateway.cli.loading import read_policy
-from gateway.simulate.calls import prompt_pieces
 from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
-from gateway.simulate.fleet import parse_fleets, refit, replicas_of
 from gateway.simulate.report import jain, max_min_shares, percentile
 from gateway.simulate.run import Fate
+from gateway.simulate.simulated_fleet import parse_fleets, refit, replicas_of
 from gateway.simulate.slo import parse_slo
 from gateway.simulate.study import StudyOptions, StudyResult, simulate, smallest_fleets
+from gateway.simulate.trace_calls import prompt_pieces
 from gateway.simulate.traces import Trace, TraceRequest
 from policies.policy_file.load import LoadedPolicy
 

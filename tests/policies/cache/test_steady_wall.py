@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.cache.steady_wall import SteadyWall
+from policies.cache.steady_wall import SteadyWallClock
 from policies.cache.store_memory import MemoryEntryStore
 from tests.support.clock import FakeClock
 
@@ -23,7 +23,7 @@ class _SetAnew(FakeClock):
 async def test_dates_go_on_when_the_wall_clock_jumps(jump_s: float) -> None:
     """By as much as time has passed."""
     clock = _SetAnew()
-    wall = SteadyWall(clock)
+    wall = SteadyWallClock(clock)
     began = wall()
     clock.jump_s = jump_s
     await clock.advance(7)

@@ -6,7 +6,7 @@ import msgspec
 
 from backends.protocol import Operation
 from backends.resume import Resume, encode_mark
-from policies.resume.passed import Passed
+from policies.resume.passed import PassedStream
 
 TAKERS = frozenset({"b"})
 
@@ -20,7 +20,7 @@ def event(content: str) -> bytes:
 
 def test_upstream_that_stops_marking_is_passed_on_and_not_gone_on_with() -> None:
     """A mark promises further ones; without them a stream is held to a bound, and can go on again behind the next."""
-    passed = Passed(Operation.CHAT, tells_text=False)
+    passed = PassedStream(Operation.CHAT, tells_text=False)
     begin = passed.feed(event("x") + encode_mark(Resume(id="a", tokens=(1,))))
     piece = event("y" * 10_000)
 
@@ -38,7 +38,7 @@ def test_upstream_that_stops_marking_is_passed_on_and_not_gone_on_with() -> None
 
 def test_text_without_end_is_not_kept() -> None:
     """Beyond a MiB an answer passes, and that is all."""
-    passed = Passed(Operation.CHAT, tells_text=True)
+    passed = PassedStream(Operation.CHAT, tells_text=True)
     piece = event("z" * 100_000)
 
     for _ in range(10):
@@ -53,7 +53,7 @@ def test_text_without_end_is_not_kept() -> None:
 
 def test_tokens_without_end_are_not_kept() -> None:
     """No model has an answer of a million tokens."""
-    passed = Passed(Operation.CHAT, tells_text=False)
+    passed = PassedStream(Operation.CHAT, tells_text=False)
     mark = event("x") + encode_mark(Resume(id="a", tokens=tuple(range(250_000))))
 
     for _ in range(4):

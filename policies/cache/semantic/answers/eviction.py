@@ -22,7 +22,7 @@ _JITTER = 0.1
 _BYTES_A_TOKEN = 4
 
 
-class Use(msgspec.Struct):
+class RecentUse(msgspec.Struct):
     """How much an answer was used lately: a count that halves every hour. Being stored counts as one use."""
 
     level: float
@@ -38,7 +38,7 @@ class Use(msgspec.Struct):
         return self.level * math.exp2((self.at - now) / _USE_HALF_LIFE_S)
 
 
-def value_per_byte(use: Use, history: History, tokens: int, num_bytes: int, now: float) -> float:
+def value_per_byte(use: RecentUse, history: History, tokens: int, num_bytes: int, now: float) -> float:
     """What keeping an answer is likely to save: recent uses x tokens x chance of being right, for each byte of it."""
     is_right = (history.good + 1.0) / (history.good + history.bad + 2.0)
     return use.recent(now) * tokens * is_right / num_bytes

@@ -13,7 +13,7 @@ from backends.clock import Clock
 from policies.cache.semantic.answers.eviction import (
     MAX_BAD_LABELS,
     RandomIds,
-    Use,
+    RecentUse,
     spread_expiry,
     tokens_saved,
     value_per_byte,
@@ -29,7 +29,7 @@ _MAX_DEAD_EXPIRIES = 1024
 class _Record(msgspec.Struct):
     answer: StoredAnswer
     history: History
-    use: Use
+    use: RecentUse
     tenant: str
     num_bytes: int
     num_bad_labels: int = 0
@@ -113,7 +113,7 @@ class MemoryAnswerStore:
             return
         if before is None:
             answer = msgspec.structs.replace(answer, expires=spread_expiry(answer.expires, now, self._random))
-            record = _Record(answer, History(), Use(1.0, now), quota.tenant, num_bytes)
+            record = _Record(answer, History(), RecentUse(1.0, now), quota.tenant, num_bytes)
             heapq.heappush(self._expiries, (answer.expires, answer.id))
         else:
             self._forget(before)

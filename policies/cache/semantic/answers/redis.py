@@ -20,7 +20,7 @@ from policies.cache.sealed import seal, unseal
 from policies.cache.semantic.answers.eviction import MAX_BAD_LABELS, spread_expiry, tokens_saved
 from policies.cache.semantic.answers.quotas import Quota, Quotas
 from policies.cache.semantic.answers.scripts import DELETE, PUT, RECORD
-from policies.cache.semantic.contracts import AnswerStatistics, History, StoreAway, StoredAnswer
+from policies.cache.semantic.contracts import AnswerStatistics, History, SharedStoreUnavailable, StoredAnswer
 
 _MAGIC = b"slipstream stored answer 1\n"
 _DECODER = msgspec.msgpack.Decoder(StoredAnswer)
@@ -123,7 +123,10 @@ class RedisAnswerStore:
         model: str | None = None,
         after: tuple[bytes, str] | None = None,
     ) -> Sequence[tuple[StoredAnswer, History]]:
-        """Up to `count` entries in the order of scope and id, from behind `after` on. Raises: StoreAway."""
+        """Up to `count` entries in the order of scope and id, from behind `after` on.
+
+        Raises: SharedStoreUnavailable.
+        """
         start = "-" if scope is None else f"[{scope.hex()}/"
         end = "+" if scope is None else f"({scope.hex()}0"  # "0" is the character behind "/"
         if after is not None and (scope is None or after[0] == scope):
@@ -211,7 +214,7 @@ class RedisAnswerStore:
     async def _read(self, *commands: Command) -> Results:
         results = await self._link.read(*commands, timeout_s=_LISTING_TIMEOUT_S)
         if results is None:
-            raise StoreAway("redis does not say which answers it holds")
+            raise SharedStoreUnavailable("redis does not say which answers it holds")
         return results
 
     def _count_evicted(self, results: Results) -> None:

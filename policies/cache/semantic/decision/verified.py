@@ -29,7 +29,7 @@ from policies.cache.semantic.decision.bound import (
 from policies.cache.semantic.decision.features import FEATURES
 from policies.cache.semantic.decision.logistic import Floats, calibrated, fit
 from policies.cache.semantic.decision.proposal import propose
-from policies.cache.semantic.decision.window import RollingRows
+from policies.cache.semantic.decision.rolling_rows import RollingRows
 
 MIN_LABELS = 100
 """Below so many labels nothing is served."""

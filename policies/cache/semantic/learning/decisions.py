@@ -11,7 +11,7 @@ from policies.cache.semantic.learning.labels import Learning
 _logger = logging.getLogger(__name__)
 
 
-class Book:
+class LearnedDecisions:
     """The learning of each scope, made when it is first asked for. `before`: dumps of decisions to go on from."""
 
     def __init__(

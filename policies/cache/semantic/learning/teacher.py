@@ -17,7 +17,7 @@ from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.contracts import AnswerStore, StoredAnswer
 from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, normal_form
 from policies.cache.semantic.learning.labels import LabelSource
-from policies.cache.semantic.lookup import Looked
+from policies.cache.semantic.lookup import LookupResult
 from policies.cache.semantic.tally import SemanticTally
 from policies.cache.semantic.vector_space import VectorSpace
 
@@ -66,7 +66,9 @@ class Teacher:
         self._is_public = is_public
         self._note_scope = note_scope
 
-    async def learn(self, call: Call, looked: Looked, entry: Entry, source: LabelSource, tally: SemanticTally) -> None:
+    async def learn(
+        self, call: Call, looked: LookupResult, entry: Entry, source: LabelSource, tally: SemanticTally
+    ) -> None:
         """Take in what the backend answered to a call that was looked up."""
         text = text_of(entry)
         if text is None or looked.vector is None:
@@ -77,7 +79,7 @@ class Teacher:
         self._store(call, looked, entry, text, same)
 
     async def _judge_proposal(
-        self, looked: Looked, text: str, source: LabelSource, tally: SemanticTally
+        self, looked: LookupResult, text: str, source: LabelSource, tally: SemanticTally
     ) -> StoredAnswer | None:
         """Label the proposal; its entry if it says the same."""
         answer, proposal = looked.answer, looked.proposal
@@ -105,7 +107,7 @@ class Teacher:
             record(bad=1.0)
         return None
 
-    def _is_examined(self, looked: Looked, matters: bool) -> bool:
+    def _is_examined(self, looked: LookupResult, matters: bool) -> bool:
         """Whether the verdict becomes a label, decided before it is known.
 
         Cheap looks mostly find "same", a judge is mostly needed for "different": labels of the cheap ones alone, where
@@ -117,7 +119,7 @@ class Teacher:
             return False
         return matters or looked.reason == "learning" or self._random.random() < _EXAMINED_SHARE
 
-    async def _find_same(self, looked: Looked, text: str) -> StoredAnswer | None:
+    async def _find_same(self, looked: LookupResult, text: str) -> StoredAnswer | None:
         """Another neighbour that says the same."""
         judged = looked.answer
         seen = {judged.answer_id} if judged is not None else set()
@@ -128,13 +130,13 @@ class Teacher:
                     return answer
         return None
 
-    async def _compare(self, looked: Looked, answer: StoredAnswer, text: str, *, may_ask: bool) -> AnswerVerdict:
+    async def _compare(self, looked: LookupResult, answer: StoredAnswer, text: str, *, may_ask: bool) -> AnswerVerdict:
         stored = text_of(answer.entry)
         if stored is None:
             return AnswerVerdict.UNKNOWN
         return await self._comparison.compare(looked.question.text, stored, text, may_ask=may_ask)
 
-    def _store(self, call: Call, looked: Looked, entry: Entry, text: str, same: StoredAnswer | None) -> None:
+    def _store(self, call: Call, looked: LookupResult, entry: Entry, text: str, same: StoredAnswer | None) -> None:
         question = looked.question
         assert looked.vector is not None, "asked before"
         self._note_scope(question.scope, call.tenant)
@@ -158,7 +160,7 @@ class Teacher:
         self._answers.put(answer)
         self._space.index.add(question, answer.id, looked.vector)
 
-    def _forget_older(self, call: Call, looked: Looked) -> None:
+    def _forget_older(self, call: Call, looked: LookupResult) -> None:
         """The same text was asked anew: its new answer takes the old one's place, but never another owner's."""
         question = looked.question
         older = [

@@ -20,9 +20,9 @@ from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.index.memory import MemoryIndex
 from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison
-from policies.cache.semantic.learning.decisions import Book
+from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.log_replay.exchanges import LoggedExchange
-from policies.cache.semantic.log_replay.stand_ins import LogClock, LoggedAnswers, ReplayedLookup, Watching
+from policies.cache.semantic.log_replay.stand_ins import LogClock, LoggedAnswers, ReplayedLookup, WatchingDecider
 from policies.cache.semantic.question import Ineligible
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.settings import SemanticPolicy
@@ -80,7 +80,8 @@ class LogReplay:
         self._replayed = LogReplayResult()
         self._verified = self._stage(self._decider, route)
         self._watching = self._stage(
-            lambda: Watching(self._replayed.seen, guard_is_veto=self._semantic.guard == "veto"), f"{route}, watching"
+            lambda: WatchingDecider(self._replayed.seen, guard_is_veto=self._semantic.guard == "veto"),
+            f"{route}, watching",
         )
         self._outer: Backend = self._verified
         if policy.exact.enabled:
@@ -162,7 +163,7 @@ class LogReplay:
         answers = MemoryAnswerStore(
             self._max_bytes, self._clock, self._random, quota=quotas, on_gone=self._space.forget
         )
-        parts = SemanticParts(self._space, answers, Book(fresh, None), quotas, self._clock, self._random)
+        parts = SemanticParts(self._space, answers, LearnedDecisions(fresh, None), quotas, self._clock, self._random)
         return SemanticCache(self._log, self._policy, parts, route=route)
 
     def _decider(self) -> Decider:

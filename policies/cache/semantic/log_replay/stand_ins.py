@@ -84,7 +84,7 @@ class ReplayedLookup(msgspec.Struct):
     verdict: AnswerVerdict = AnswerVerdict.UNKNOWN
 
 
-class Watching:
+class WatchingDecider:
     """A `Decider` that serves nothing and remembers every proposal, for the curve over thresholds."""
 
     def __init__(self, seen: list[ReplayedLookup], *, guard_is_veto: bool) -> None:

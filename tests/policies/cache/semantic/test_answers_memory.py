@@ -14,7 +14,7 @@ from policies.cache.entry import AnswerForm, Entry
 from policies.cache.semantic.answers.eviction import (
     NUM_SAMPLED,
     RandomIds,
-    Use,
+    RecentUse,
     spread_expiry,
     tokens_saved,
     value_per_byte,
@@ -219,14 +219,14 @@ async def test_statistics_bytes_are_about_what_answers_take(clock: FakeClock) ->
 
 def test_value_per_byte_orders_by_each_part() -> None:
     """More use, more tokens, a better record and fewer bytes are worth more; an hour halves a use."""
-    plain = value_per_byte(Use(1.0, 0.0), History(), 100, 1000, 0.0)
+    plain = value_per_byte(RecentUse(1.0, 0.0), History(), 100, 1000, 0.0)
 
-    assert value_per_byte(Use(2.0, 0.0), History(), 100, 1000, 0.0) == 2 * plain
-    assert value_per_byte(Use(1.0, 0.0), History(), 200, 1000, 0.0) == 2 * plain
-    assert value_per_byte(Use(1.0, 0.0), History(), 100, 2000, 0.0) == plain / 2
-    assert value_per_byte(Use(1.0, 0.0), History(), 100, 1000, 3600.0) == plain / 2
-    assert value_per_byte(Use(1.0, 0.0), History(good=3.0), 100, 1000, 0.0) > plain
-    assert value_per_byte(Use(1.0, 0.0), History(bad=1.0), 100, 1000, 0.0) < plain
+    assert value_per_byte(RecentUse(2.0, 0.0), History(), 100, 1000, 0.0) == 2 * plain
+    assert value_per_byte(RecentUse(1.0, 0.0), History(), 200, 1000, 0.0) == 2 * plain
+    assert value_per_byte(RecentUse(1.0, 0.0), History(), 100, 2000, 0.0) == plain / 2
+    assert value_per_byte(RecentUse(1.0, 0.0), History(), 100, 1000, 3600.0) == plain / 2
+    assert value_per_byte(RecentUse(1.0, 0.0), History(good=3.0), 100, 1000, 0.0) > plain
+    assert value_per_byte(RecentUse(1.0, 0.0), History(bad=1.0), 100, 1000, 0.0) < plain
 
 
 def test_tokens_saved_without_usage_are_guessed_from_the_body() -> None:

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from backends.clock import SystemClock
 from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.cache.semantic.answers.redis import RedisAnswerStore
-from policies.cache.semantic.contracts import History, StoreAway
+from policies.cache.semantic.contracts import History, SharedStoreUnavailable
 from tests.support.clock import FakeClock
 from tests.support.redis_server import RedisServer, redis_policy
 from tests.support.vectors import OTHER_SCOPE, SCOPE, make_answer, make_question
@@ -313,7 +313,7 @@ async def test_listing_of_a_redis_that_is_away_says_so(server: RedisServer) -> N
     async with opened(server, "30ms") as replica:
         await replica.put("one")
         await server.kill()
-        with pytest.raises(StoreAway):
+        with pytest.raises(SharedStoreUnavailable):
             await replica.store.listing(SCOPE, 10)
 
 

@@ -16,7 +16,7 @@ from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.answers.redis import RedisAnswerStore
 from policies.cache.semantic.index.redis import RedisIndex
-from policies.cache.semantic.learning.decisions import Book
+from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
@@ -47,7 +47,7 @@ class Stage:
         )
         self.answers = RedisAnswerStore(self.link, clock, Random(1))
         self.space = VectorSpace(WordEncoder(), lambda encoder: self.index)
-        book = Book(FixedDecider, None)
+        book = LearnedDecisions(FixedDecider, None)
         policy = CachePolicy.model_validate({"semantic": {"mode": "static", "encode_timeout": "5s"}})
         parts = SemanticParts(self.space, self.answers, book, Quotas(10**9), clock, Random(1))
         self.upstream = Upstream(answer_chat)

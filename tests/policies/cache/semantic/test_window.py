@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.decision.window import RollingRows
+from policies.cache.semantic.decision.rolling_rows import RollingRows
 
 _CAPACITY = 100
 

@@ -9,7 +9,7 @@ import math
 from backends.clock import Clock
 from backends.errors import FirstTokenTimeout, TotalTimeout, UpstreamCut, UpstreamError
 from backends.protocol import Call
-from backends.simulation.replica import ReplicaRequest, SimulatedReplica
+from backends.simulation.simulated_replica import ReplicaRequest, SimulatedReplica
 
 _TOLERANCE_S = 1e-9
 """How much too early a clock may wake: a sum of floating-point seconds is not exact."""
