@@ -6,7 +6,7 @@
     │   │   └── ContextLengthExceeded 400, prompt and answer are longer than the model's context
     │   ├── Unauthorized             401
     │   ├── Forbidden                403, the key may not do that
-    │   ├── NotFromHere              403, a web page, or a name that is not ours, where there are no keys
+    │   ├── ForeignOrigin            403, a web page, or a name that is not ours, where there are no keys
     │   ├── UnknownModel             404
     │   ├── UnknownPath              404
     │   ├── UnknownEntry             404, nothing of that id is cached
