@@ -34,7 +34,8 @@ from gateway.core import Core
 from gateway.http.cors import preflight_headers
 from gateway.http.incoming import Incoming
 from gateway.http.keyless import KeylessAccess
-from gateway.metrics.gauges import refresh_gauges
+from gateway.metrics.engine import EngineMetrics
+from gateway.metrics.refresh import refresh_metrics
 from gateway.metrics.scrape import Scrape
 from gateway.process.vitals import Vitals
 from gateway.reload import Reloader, open_runtime, show_revision
@@ -227,9 +228,9 @@ class Application:
 
     async def _refresh_gauges(self) -> None:
         failures, others = self._gauges_left, self._vitals.failures
-        await refresh_gauges(
-            self._core, self._store, self._batches, failures=failures, others=others, fail=self._vitals.fail
-        )
+        await refresh_metrics(self._core, failures=failures, others=others)
+        for reason in self._core.metrics.of(EngineMetrics).failures():
+            self._vitals.fail(reason)
 
     async def _close(self) -> None:
         await self._vitals.aclose()

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from backends.errors import ConfigurationError
 from backends.registry import broken_backend
 from gateway.core import Core
-from gateway.metrics.gauges import retire_gauges
+from gateway.metrics.process import ProcessMetrics
+from gateway.metrics.refresh import retire_metrics
 from gateway.process.slices import Slices
 from gateway.runtime import Resource, Runtime
 from policies.policy_file.sources import PolicyFiles
@@ -91,7 +92,7 @@ class Reloader:
                 self._retired.add(new)
             if not isinstance(error, Exception):
                 raise
-            core.metrics.policy_reloads.labels("refused").inc()
+            core.metrics.of(ProcessMetrics).policy_reloads.labels("refused").inc()
             _log_refusal(old, error)
             return
         core.runtime = new
@@ -99,9 +100,9 @@ class Reloader:
         if old.prober is not None:
             # The new one asks all that are still there; calls in flight need nobody to ask for them.
             await _close(old.prober)
-        core.metrics.policy_reloads.labels("applied").inc()
+        core.metrics.of(ProcessMetrics).policy_reloads.labels("applied").inc()
         show_revision(core)
-        await retire_gauges(core, old)
+        await retire_metrics(core, old)
         _logger.info("policy revision %s is in force (was %s)", new.revision, old.revision)
 
     async def _close_idle(self) -> None:
@@ -145,7 +146,7 @@ async def open_runtime(runtime: Runtime, previous: Runtime | None = None) -> Non
 
 def show_revision(core: Core) -> None:
     """Say in the metrics which revision is in force."""
-    core.metrics.policy_info.labels(core.runtime.revision).set(1)
+    core.metrics.of(ProcessMetrics).policy_info.labels(core.runtime.revision).set(1)
 
 
 def _log_refusal(kept: Runtime, error: Exception) -> None:

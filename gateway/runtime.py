@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from backends.protocol import Backend, Operation, Slo, Timeouts
 from gateway.http.auth import Keyring
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from policies.pool.load.fleet import Fleet
     from policies.pool.pool import Pool
     from policies.pool.prompts.kv_feed import KvFeed
+
+_Stage = TypeVar("_Stage")
 
 
 class Stacks(Protocol):
@@ -73,6 +75,13 @@ class Stack:
     passes: PassRules
     """Which calls go on without being understood here."""
     slo: Slo | None = None
+
+    def stage(self, kind: type[_Stage]) -> _Stage | None:
+        """Its stage of that kind, if it has one."""
+        for stage in self.stages:
+            if isinstance(stage, kind):
+                return stage
+        return None
 
 
 @dataclass(slots=True, eq=False)

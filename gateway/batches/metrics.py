@@ -6,26 +6,26 @@ what waits.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from gateway.batches.records import UNFINISHED
+from gateway.metrics.group import MetricGroup, Step
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
+    from gateway.runtime import Runtime
 
 
-class BatchesMetrics:
-    """Every metric of batches, on the gateway's registry."""
+class BatchesMetrics(MetricGroup):
+    """Every metric of batches."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, meaning: str, *labels: str) -> Counter:
-            return Counter(f"slipstream_batches_{name}", meaning, labels, registry=registry)
-
-        def gauge(name: str, meaning: str, *labels: str) -> Gauge:
-            return Gauge(f"slipstream_batches_{name}", meaning, labels, registry=registry, multiprocess_mode="livesum")
-
+        super().__init__(registry, "slipstream_batches_")
+        counter, gauge = self.counter, self.gauge
         self.ended = counter("ended", "Batches that ended, by the status that they ended with.", "status")
         self.lines = counter("lines", "Lines of batches that ended, by how.", "route", "how")
         self.tokens = counter("tokens", "Tokens of answered lines.", "route", "kind")
@@ -37,17 +37,20 @@ class BatchesMetrics:
         self.oldest = gauge("oldest_seconds", "For how long the oldest of them has waited.", "route")
         self.upstream = gauge("upstream", "Batches at a provider.", "route")
         self._shown: set[str] = set()
+        self._batches: Batches | None = None
 
-    def metrics(self) -> list[Counter | Gauge]:
-        """All of them, for who compares."""
-        return [value for value in vars(self).values() if isinstance(value, Counter | Gauge)]
+    def watch(self, batches: Batches) -> None:
+        """Show what it does."""
+        self._batches = batches
 
-    def gauges(self) -> tuple[Gauge, ...]:
-        """Those that a route leaves behind."""
-        return self.waiting, self.oldest, self.upstream
+    def refresh(self, runtime: Runtime) -> Iterator[Step]:
+        """One for all, and one for each route for which nothing waits any more; batches outlive policies."""
+        if self._batches is not None:
+            before = self._shown
+            yield partial(self._copy, self._batches)
+            yield from self.drops("route", before - self._shown)
 
-    def refresh(self, batches: Batches) -> set[str]:
-        """Bring them up to date. Returns routes for which nothing waits any more."""
+    def _copy(self, batches: Batches) -> None:
         done = batches.take_tally()
         for status, number in done.batches.items():
             self.ended.labels(status).inc(number)
@@ -66,5 +69,4 @@ class BatchesMetrics:
             self.waiting.labels(route).set(queue.waiting)
             self.oldest.labels(route).set(queue.oldest_s)
             self.upstream.labels(route).set(now.jobs.get(route, 0))
-        gone, self._shown = self._shown - now.routes.keys(), set(now.routes)
-        return gone
+        self._shown = set(now.routes)

@@ -5,67 +5,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+
+from gateway.metrics.group import MetricGroup, Step
 
 if TYPE_CHECKING:
+    from gateway.runtime import Runtime
     from policies.admission.gate import Gate
 
 _WAIT_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
-class AdmissionMetrics:
-    """Every metric of limits and admission, on the gateway's registry."""
+class AdmissionMetrics(MetricGroup):
+    """Every metric of limits and admission."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, meaning: str) -> Gauge:
-            return Gauge(
-                f"slipstream_admission_{name}", meaning, ("route",), registry=registry, multiprocess_mode="livesum"
-            )
-
-        self.requests = Counter(
-            "slipstream_slo_requests",
-            "Requests by how they stood to the limits of their route.",
-            ("route", "outcome"),
-            registry=registry,
+        super().__init__(registry, "slipstream_", "route")
+        counter, gauge = self.counter, self.gauge
+        self.requests = counter("slo_requests", "Requests by how they stood to the limits of their route.", "outcome")
+        self.shed = counter(
+            "admission_shed", "Calls turned away, or sent to another route, for want of room.", "reason"
         )
-        self.shed = Counter(
-            "slipstream_admission_shed",
-            "Calls turned away, or sent to another route, for want of room.",
-            ("route", "reason"),
-            registry=registry,
-        )
-        self.wait = Histogram(
-            "slipstream_admission_wait_seconds",
+        self.wait = self.histogram(
+            "admission_wait_seconds",
             "Waits in front of backends, of calls that had to wait, also of those that were turned away.",
-            ("route",),
             buckets=_WAIT_BUCKETS,
-            registry=registry,
         )
-        self.waiting = gauge("waiting", "Calls that wait.")
-        self.waiting_tokens = gauge("waiting_tokens", "Tokens of their prompts, as estimated.")
-        self.drain = Gauge(
-            "slipstream_admission_drain_seconds",
+        self.waiting = gauge("admission_waiting", "Calls that wait.")
+        self.waiting_tokens = gauge("admission_waiting_tokens", "Tokens of their prompts, as estimated.")
+        self.drain = gauge(
+            "admission_drain_seconds",
             "How long those who wait will take, at the present pace.",
-            ("route",),
-            registry=registry,
-            multiprocess_mode="livemax",
+            workers="livemax",
         )
 
-    def metrics(self) -> list[Gauge | Counter | Histogram]:
-        """All of them, for who compares."""
-        return list(vars(self).values())
+    def refresh(self, runtime: Runtime) -> Iterator[Step]:
+        """A step a gate; requests and waits are counted as they end."""
+        for route, gate in _gates_of(runtime).items():
+            yield partial(self._copy, route, gate)
 
-    def gauges(self) -> tuple[Gauge, ...]:
-        """Those that a route leaves behind."""
-        return self.waiting, self.waiting_tokens, self.drain
+    def retire(self, previous: Runtime, runtime: Runtime) -> Iterator[Step]:
+        """A step a gate, and one for each route that has none any more."""
+        yield from self.refresh(previous)
+        yield from self.drops("route", _gates_of(previous).keys() - _gates_of(runtime).keys())
 
-    def refresh(self, route: str, gate: Gate) -> None:
-        """Bring what is known of a route's gate up to date."""
+    def _copy(self, route: str, gate: Gate) -> None:
         for reason, number in gate.take_shed().items():
             self.shed.labels(route, reason).inc(number)
         now = gate.statistics()
         self.waiting.labels(route).set(now.waiting)
         self.waiting_tokens.labels(route).set(now.waiting_tokens)
         self.drain.labels(route).set(now.drain_s)
+
+
+def _gates_of(runtime: Runtime) -> Mapping[str, Gate]:
+    return runtime.admission.gates if runtime.admission is not None else {}

@@ -6,11 +6,17 @@ compares the two.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from backends.protocol import AnswerTimes, ModelServer, ModelStatistics
+from gateway.metrics.group import MetricGroup, Step, drop_series
+
+if TYPE_CHECKING:
+    from gateway.runtime import Runtime
 
 _FIRST_TOKEN_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -24,26 +30,18 @@ _TOTAL_BUCKETS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
-_LABELS = ("model_name", "engine")
 
 
-class EngineMetrics:
-    """Every metric of such models, on the gateway's registry. `engine` is the backend's name."""
+class EngineMetrics(MetricGroup):
+    """Every metric of such models. `engine` is the backend's name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, meaning: str, workers: Literal["livesum", "livemax"] = "livesum") -> Gauge:
-            return Gauge(name, meaning, _LABELS, registry=registry, multiprocess_mode=workers)
-
-        def counter(name: str, meaning: str, *labels: str) -> Counter:
-            return Counter(name, meaning, (*_LABELS, *labels), registry=registry)
-
-        def histogram(name: str, meaning: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, meaning, _LABELS, buckets=buckets, registry=registry)
-
+        super().__init__(registry, "", "model_name", "engine")
+        counter, gauge, histogram = self.counter, self.gauge, self.histogram
         self.running = gauge("vllm:num_requests_running", "Answers that the model works on.")
         self.waiting = gauge("vllm:num_requests_waiting", "Answers that wait for the model.")
         self.kv_usage = gauge(
-            "vllm:kv_cache_usage_perc", "Used share of the room for keys and values, 0 to 1.", "livemax"
+            "vllm:kv_cache_usage_perc", "Used share of the room for keys and values, 0 to 1.", workers="livemax"
         )
         self.places = gauge("slipstream_engine_places", "Answers that one step can hold.")
         self.success = counter("vllm:request_success", "Answers by the way they ended.", "finished_reason")
@@ -51,41 +49,54 @@ class EngineMetrics:
             "slipstream_engine_kernel_fallbacks", "Kernels that the machine cannot run, done without.", "operation"
         )
         self.first_token = histogram(
-            "vllm:time_to_first_token_seconds", "From a call's start to its first token.", _FIRST_TOKEN_BUCKETS
+            "vllm:time_to_first_token_seconds", "From a call's start to its first token.", buckets=_FIRST_TOKEN_BUCKETS
         )
         self.per_token = histogram(
-            "vllm:request_time_per_output_token_seconds", "A call's mean time per token.", _TOKEN_BUCKETS
+            "vllm:request_time_per_output_token_seconds", "A call's mean time per token.", buckets=_TOKEN_BUCKETS
         )
         self.decode = histogram(
-            "vllm:request_decode_time_seconds", "From a call's first token to its last.", _TOTAL_BUCKETS
+            "vllm:request_decode_time_seconds", "From a call's first token to its last.", buckets=_TOTAL_BUCKETS
         )
         self.total = histogram(
-            "vllm:e2e_request_latency_seconds", "From a call's start to its last token.", _TOTAL_BUCKETS
+            "vllm:e2e_request_latency_seconds", "From a call's start to its last token.", buckets=_TOTAL_BUCKETS
         )
         self.queue = histogram(
-            "vllm:request_queue_time_seconds", "From a prompt's arrival to its first step.", _TOTAL_BUCKETS
+            "vllm:request_queue_time_seconds", "From a prompt's arrival to its first step.", buckets=_TOTAL_BUCKETS
         )
         self.peak_operations = gauge(
-            "slipstream_engine_peak_operations_per_second", "What the device reaches, where measured.", "livemax"
+            "slipstream_engine_peak_operations_per_second",
+            "What the device reaches, where measured.",
+            workers="livemax",
         )
         self.peak_bytes = gauge(
-            "slipstream_engine_peak_bytes_per_second", "What the device's memory reaches, where measured.", "livemax"
+            "slipstream_engine_peak_bytes_per_second",
+            "What the device's memory reaches, where measured.",
+            workers="livemax",
         )
-        self._totals: dict[str, Counter] = {}
-        for field, name, meaning in _TOTALS:
-            self._totals[field] = counter(name, meaning)
+        self._totals = {field: counter(name, meaning) for field, name, meaning in _TOTALS}
         self._last: dict[str, ModelStatistics] = {}
 
-    def metrics(self) -> list[Gauge | Counter | Histogram]:
-        """All of them, for who compares."""
-        own = [value for value in vars(self).values() if isinstance(value, Gauge | Counter | Histogram)]
-        return [*own, *self._totals.values()]
+    def refresh(self, runtime: Runtime) -> Iterator[Step]:
+        """A step for each backend with a model."""
+        for name, leaf in runtime.leaves.items():
+            if isinstance(leaf, ModelServer):
+                yield partial(self.refresh_server, name, leaf)
 
-    def refresh(self, name: str, server: ModelServer) -> ModelStatistics | None:
-        """Bring one backend's metrics up to date; what they were taken from."""
+    def retire(self, previous: Runtime, runtime: Runtime) -> Iterator[Step]:
+        """A step for each backend that is another one now, or gone."""
+        for name, leaf in previous.leaves.items():
+            if runtime.leaves.get(name) is not leaf:
+                yield partial(self.retire_server, name)
+
+    def failures(self) -> list[str]:
+        """Which models will not answer any more, and why."""
+        return [f"backend {name}: {last.failure}" for name, last in self._last.items() if last.failure is not None]
+
+    def refresh_server(self, name: str, server: ModelServer) -> None:
+        """Bring one backend's metrics up to date."""
         now = server.model_statistics()
         if now is None:
-            return None
+            return
         last = self._last.get(name)
         if last is None or last.model != now.model or last.steps > now.steps:
             # Another engine took the name over, and counts from nothing.
@@ -110,17 +121,17 @@ class EngineMetrics:
         for times in server.take_answer_times():
             self._observe(labels, times)
         self._last[name] = now
-        return now
 
-    def retire(self, name: str) -> tuple[list[Gauge], tuple[str, ...]]:
-        """The gauges that a backend leaves behind, none where it had none, and their labels."""
+    def retire_server(self, name: str) -> None:
+        """Take away the gauges that a backend leaves behind, if it had some."""
         last = self._last.pop(name, None)
         if last is None:
-            return [], ()
+            return
         gauges = [self.running, self.waiting, self.kv_usage, self.places]
         if last.peak_operations_per_s:
             gauges += [self.peak_operations, self.peak_bytes]
-        return gauges, (last.model, name)
+        for gauge in gauges:
+            drop_series(gauge, last.model, name)
 
     def _observe(self, labels: tuple[str, str], times: AnswerTimes) -> None:
         self.first_token.labels(*labels).observe(times.first_token_s)

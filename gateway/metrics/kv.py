@@ -5,46 +5,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
+
+from gateway.metrics.group import MetricGroup, Step
 
 if TYPE_CHECKING:
+    from gateway.runtime import Runtime
     from policies.pool.prompts.kv_feed import KvFeed
 
 
-class KvMetrics:
-    """Every metric of these feeds, on the gateway's registry."""
+class KvMetrics(MetricGroup):
+    """Every metric of these feeds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.events = Counter(
-            "slipstream_kv_events", "What an engine's KV events said.", ("backend", "kind"), registry=registry
-        )
-        self.live = Gauge(
-            "slipstream_kv_live",
-            "1 while an engine's KV events are followed.",
-            ("backend",),
-            registry=registry,
-            multiprocess_mode="livemin",
-        )
-        self.blocks = Gauge(
-            "slipstream_kv_blocks",
-            "An engine's blocks whose text is known.",
-            ("backend",),
-            registry=registry,
-            multiprocess_mode="livemax",
-        )
+        super().__init__(registry, "slipstream_kv_", "backend")
+        self.events = self.counter("events", "What an engine's KV events said.", "kind")
+        self.live = self.gauge("live", "1 while an engine's KV events are followed.", workers="livemin")
+        self.blocks = self.gauge("blocks", "An engine's blocks whose text is known.", workers="livemax")
 
-    def metrics(self) -> list[Gauge | Counter]:
-        """All of them, for who compares."""
-        return [self.events, self.live, self.blocks]
+    def refresh(self, runtime: Runtime) -> Iterator[Step]:
+        """A step a feed."""
+        for backend, feed in runtime.kv_feeds.items():
+            yield partial(self._copy, backend, feed)
 
-    def gauges(self) -> list[Gauge]:
-        """Those that a feed leaves behind; their label is its backend."""
-        return [self.live, self.blocks]
+    def retire(self, previous: Runtime, runtime: Runtime) -> Iterator[Step]:
+        """A step a feed, and one for each that is gone."""
+        yield from self.refresh(previous)
+        yield from self.drops("backend", previous.kv_feeds.keys() - runtime.kv_feeds.keys())
 
-    def refresh(self, backend: str, feed: KvFeed) -> None:
-        """Bring them up to date."""
+    def _copy(self, backend: str, feed: KvFeed) -> None:
         for kind, number in feed.take_counts().items():
             self.events.labels(backend, kind).inc(number)
         self.live.labels(backend).set(feed.is_live)

@@ -1,36 +1,43 @@
-"""Prometheus metrics: one table of what is measured, children bound once per route, nothing looked up per event.
-
-`docs/metrics.md` describes each of them; a test compares the two. Label values come from the policy file or from
-closed vocabularies, so the number of series is bounded by configuration.
-"""
+"""All metrics of a process: one registry, and the groups that are on it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
-from backends.protocol import CacheOutcome, Facts, Operation
-from backends.stream import StreamEnd
 from gateway.batches.metrics import BatchesMetrics
 from gateway.metrics.admission import AdmissionMetrics
+from gateway.metrics.autoscaling import AutoscalingMetrics
+from gateway.metrics.backend import BackendMetrics
 from gateway.metrics.batching import BatchingMetrics
 from gateway.metrics.engine import EngineMetrics
+from gateway.metrics.group import MetricGroup
 from gateway.metrics.kv import KvMetrics
 from gateway.metrics.pool import PoolMetrics
+from gateway.metrics.process import ProcessMetrics
+from gateway.metrics.requests import RequestMetrics
 from gateway.metrics.routing import RoutingMetrics
-from gateway.metrics.scaling import ScalingMetrics
 from gateway.metrics.semantic import SemanticMetrics
-from gateway.metrics.tallied_histogram import HistogramTally, TalliedHistogram
+from gateway.metrics.store import StoreMetrics
 
-SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
-OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
-_MAX_TOKENS = 2**53
-"""From here on a float, which is what a counter is, skips numbers."""
-_SAVED = frozenset({CacheOutcome.HIT, CacheOutcome.SEMANTIC, CacheOutcome.JOINED})
-_AcrossWorkers = Literal["livesum", "max"]
-OTHER = "_other"
-"""Stands for a model that the policy file does not name, and for calls that no route took."""
+GROUPS = (
+    RequestMetrics,
+    ProcessMetrics,
+    BackendMetrics,
+    StoreMetrics,
+    EngineMetrics,
+    SemanticMetrics,
+    RoutingMetrics,
+    KvMetrics,
+    AutoscalingMetrics,
+    PoolMetrics,
+    BatchingMetrics,
+    BatchesMetrics,
+    AdmissionMetrics,
+)
+"""In the order in which /metrics shows them."""
+_Group = TypeVar("_Group", bound=MetricGroup)
 
 
 class Metrics:
@@ -38,144 +45,8 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        self.groups: tuple[MetricGroup, ...] = tuple(group(registry) for group in GROUPS)
 
-        def counter(name: str, meaning: str, *labels: str) -> Counter:
-            return Counter(f"slipstream_{name}", meaning, labels, registry=registry)
-
-        def histogram(
-            name: str, meaning: str, *labels: str, buckets: tuple[float, ...] = SECONDS_BUCKETS
-        ) -> TalliedHistogram:
-            return TalliedHistogram(f"slipstream_{name}", meaning, labels, buckets=buckets, registry=registry)
-
-        def gauge(name: str, meaning: str, *labels: str, workers: _AcrossWorkers = "livesum") -> Gauge:
-            return Gauge(f"slipstream_{name}", meaning, labels, registry=registry, multiprocess_mode=workers)
-
-        on = ("route", "operation", "model")
-        self.requests = counter("requests", "Requests answered.", *on, "status")
-        self.errors = counter("errors", "Requests that the gateway itself refused or broke off.", "route", "code")
-        self.duration = histogram("request_seconds", "From a request's head to the last byte of its answer.", *on)
-        self.first_token = histogram("first_token_seconds", "From a request's head to its answer's first event.", *on)
-        self.overhead = histogram(
-            "overhead_seconds", "From a request's head to its going upstream.", "route", buckets=OVERHEAD_BUCKETS
-        )
-        self.tokens = counter("tokens", "Tokens as upstreams count them; `cached` is part of `prompt`.", *on, "kind")
-        self.saved_tokens = counter("saved_tokens", "Tokens of answers that no upstream was asked for.", *on, "kind")
-        self.in_flight = gauge("requests_in_flight", "Requests being answered.")
-        self.answer_bytes = gauge(
-            "answer_bytes", "Bytes of upstreams' whole answers held, those of less than 64 KiB left out."
-        )
-        self.body_bytes = gauge("body_bytes", "Bytes of request bodies held, those of less than 16 KiB left out.")
-        self.cache_lookups = counter("cache_lookups", "Calls that met a cache.", "route", "layer", "outcome")
-        self.stream_ends = counter("stream_end", "Streamed answers by the way they ended.", "route", "how")
-        self.attempts = counter("upstream_attempts", "Attempts, the first of a request included.", "route", "backend")
-        self.fallbacks = counter("fallbacks", "Requests that another route answered.", "route", "to")
-        self.resumes = counter(
-            "resumes", "Streams that broke off, and what became of them.", "route", "backend", "kind", "outcome"
-        )
-        self.policy_info = gauge("policy_info", "1 for the revision in force.", "revision", workers="max")
-        self.policy_reloads = counter("policy_reloads", "Changed policy files, taken over or refused.", "outcome")
-        self.log_lines_dropped = counter("log_lines_dropped", "Log lines dropped for a reader that does not take them.")
-        self.background_failures = counter("background_failures", "Failures of work that begins again.", "loop")
-        self.backend_in_flight = gauge("backend_in_flight", "Calls a backend is working on.", "backend")
-        self.backend_connections = gauge(
-            "backend_connections", "Connections since start: opened, or reused for another call.", "backend", "kind"
-        )
-        self.store_entries = gauge("cache_entries", "Answers that the cache holds in memory.")
-        self.store_bytes = gauge("cache_bytes", "Bytes that the cache holds in memory.")
-        self.store_errors = gauge("cache_store_errors", "Failures of the cache's store since start; each was a miss.")
-        self.engines = EngineMetrics(registry)
-        self.semantic = SemanticMetrics(registry)
-        self.routing = RoutingMetrics(registry)
-        self.kv = KvMetrics(registry)
-        self.scaling = ScalingMetrics(registry)
-        self.pools = PoolMetrics(registry)
-        self.batching = BatchingMetrics(registry)
-        self.batches = BatchesMetrics(registry)
-        self.admission = AdmissionMetrics(registry)
-
-
-class RouteMetrics:
-    """What one (route, operation, model) has done since the last `flush`, in plain numbers.
-
-    A counter of prometheus_client takes a lock for every step, which would be a tenth of a request's whole cost;
-    here a request adds to integers, and the counters and histograms get the sums when somebody looks.
-    """
-
-    __slots__ = (
-        "_cache",
-        "_duration",
-        "_ends",
-        "_first_token",
-        "_labels",
-        "_metrics",
-        "_overhead",
-        "_saved",
-        "_statuses",
-        "_used",
-    )
-
-    def __init__(self, metrics: Metrics, route: str, operation: Operation, model: str) -> None:
-        self._metrics = metrics
-        self._labels = labels = (route, operation.value, model)
-        self._duration = HistogramTally(metrics.duration, labels, SECONDS_BUCKETS)
-        self._first_token = HistogramTally(metrics.first_token, labels, SECONDS_BUCKETS)
-        self._overhead = HistogramTally(metrics.overhead, (route,), OVERHEAD_BUCKETS)
-        self._statuses: dict[int, int] = {}
-        self._used = [0, 0, 0]
-        self._saved = [0, 0, 0]
-        self._cache: dict[CacheOutcome, int] = {}
-        self._ends: dict[StreamEnd, int] = {}
-
-    def count(self, status: int, facts: Facts, started_at: float, now: float, *, stream: bool) -> None:
-        """One finished request; times in seconds. Raises: ValueError, having counted nothing, where tokens are none."""
-        usage = facts.usage
-        if usage is not None:
-            # All three at once: the bits of one that is negative, or too large, are in this too.
-            if not 0 <= (usage.prompt_tokens | usage.completion_tokens | usage.cached_tokens) < _MAX_TOKENS:
-                raise ValueError("numbers of tokens that cannot be")
-            counted = self._saved if facts.cache in _SAVED else self._used
-            counted[0] += usage.prompt_tokens
-            counted[1] += usage.completion_tokens
-            counted[2] += usage.cached_tokens
-        self._statuses[status] = self._statuses.get(status, 0) + 1
-        self._duration.observe(now - started_at)
-        if facts.sent_at is not None:
-            self._overhead.observe(facts.sent_at - started_at)
-        if stream:
-            if facts.first_token_at is not None:
-                self._first_token.observe(facts.first_token_at - started_at)
-            if facts.stream_end is not None:
-                self._ends[facts.stream_end] = self._ends.get(facts.stream_end, 0) + 1
-        if facts.waited_s:
-            self._metrics.admission.wait.labels(self._labels[0]).observe(facts.waited_s)
-        if facts.cache is not None:
-            self._cache[facts.cache] = self._cache.get(facts.cache, 0) + 1
-
-    @property
-    def has_counted(self) -> bool:
-        """Whether there is anything to flush."""
-        return bool(self._statuses)
-
-    def flush(self) -> None:
-        """Add what was counted to the metrics and begin anew. A series begins with the first that it counts."""
-        metrics = self._metrics
-        route = self._labels[0]
-        for status, number in self._statuses.items():
-            metrics.requests.labels(*self._labels, str(status)).inc(number)
-        for kind, used, saved in zip(("prompt", "completion", "cached"), self._used, self._saved, strict=True):
-            if used:
-                metrics.tokens.labels(*self._labels, kind).inc(used)
-            if saved:
-                metrics.saved_tokens.labels(*self._labels, kind).inc(saved)
-        for outcome, number in self._cache.items():
-            layer = "semantic" if outcome is CacheOutcome.SEMANTIC else "exact"
-            metrics.cache_lookups.labels(route, layer, outcome.value).inc(number)
-        for how, number in self._ends.items():
-            metrics.stream_ends.labels(route, how.value).inc(number)
-        for tally in (self._duration, self._overhead, self._first_token):
-            tally.flush()
-        self._statuses.clear()
-        self._cache.clear()
-        self._ends.clear()
-        self._used = [0, 0, 0]
-        self._saved = [0, 0, 0]
+    def of(self, kind: type[_Group]) -> _Group:
+        """The group of that kind, for who counts in it by himself or gives it something to watch."""
+        return next(group for group in self.groups if isinstance(group, kind))

@@ -5,52 +5,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
+
+from gateway.metrics.group import MetricGroup, Step
 
 if TYPE_CHECKING:
+    from gateway.runtime import Runtime
     from policies.pool.load.fleet import Fleet
     from policies.pool.load.replica import ReplicaStatistics
 
 
-class RoutingMetrics:
-    """Every metric of balancing, on the gateway's registry."""
+class RoutingMetrics(MetricGroup):
+    """Every metric of balancing."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, meaning: str, *labels: str) -> Counter:
-            return Counter(f"slipstream_routing_{name}", meaning, labels, registry=registry)
-
-        def gauge(name: str, meaning: str, workers: Literal["livesum", "livemax"]) -> Gauge:
-            return Gauge(
-                f"slipstream_routing_{name}", meaning, ("replica",), registry=registry, multiprocess_mode=workers
-            )
-
+        super().__init__(registry, "slipstream_routing_")
+        counter, gauge = self.counter, self.gauge
         self.unpredicted = counter("unpredicted", "Decisions made without a prediction.", "route", "reason")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens sent, as estimated.", "replica", "kind")
-        self.known = gauge("model_known", "1 while first tokens can be predicted.", "livemax")
+        self.known = gauge("model_known", "1 while first tokens can be predicted.", "replica", workers="livemax")
         self.error = gauge(
-            "first_token_error", "Running median of how far predictions are off, as a share of them.", "livemax"
+            "first_token_error",
+            "Running median of how far predictions are off, as a share of them.",
+            "replica",
+            workers="livemax",
         )
-        self.residual = gauge("first_token_residual", "Running 95th percentile of observed / predicted.", "livemax")
+        self.residual = gauge(
+            "first_token_residual", "Running 95th percentile of observed / predicted.", "replica", workers="livemax"
+        )
         self.degraded = gauge(
-            "degraded", "1 while first tokens come far too late, so that it counts as more costly.", "livemax"
+            "degraded",
+            "1 while first tokens come far too late, so that it counts as more costly.",
+            "replica",
+            workers="livemax",
         )
-        self.per_token = gauge("seconds_per_token", "What an uncached prompt token takes to compute.", "livemax")
-        self.nonsense = gauge("nonsense", "Observations that could not be, since start.", "livesum")
-        self.in_flight = gauge("tokens_in_flight", "Tokens in hand: prompts, and answers as expected.", "livesum")
-        self.blocks = gauge("index_blocks", "Blocks of prompts that it is thought to hold.", "livemax")
+        self.per_token = gauge(
+            "seconds_per_token", "What an uncached prompt token takes to compute.", "replica", workers="livemax"
+        )
+        self.nonsense = gauge("nonsense", "Observations that could not be, since start.", "replica")
+        self.in_flight = gauge("tokens_in_flight", "Tokens in hand: prompts, and answers as expected.", "replica")
+        self.blocks = gauge(
+            "index_blocks", "Blocks of prompts that it is thought to hold.", "replica", workers="livemax"
+        )
 
-    def metrics(self) -> list[Gauge | Counter]:
-        """All of them, for who compares."""
-        return [value for value in vars(self).values() if isinstance(value, Gauge | Counter)]
+    def refresh(self, runtime: Runtime) -> Iterator[Step]:
+        """A step for the tally of the fleet, and one a replica."""
+        if runtime.fleet is not None:
+            yield partial(self._copy_tally, runtime.fleet)
+            for replica in runtime.fleet.statistics():
+                yield partial(self._copy_replica, replica)
 
-    def gauges(self) -> list[Gauge]:
-        """Those that a replica leaves behind; their label is its name."""
-        return [metric for metric in self.metrics() if isinstance(metric, Gauge)]
+    def retire(self, previous: Runtime, runtime: Runtime) -> Iterator[Step]:
+        """A step for the last tally, and one a replica that is gone."""
+        if previous.fleet is not None:
+            yield partial(self._copy_tally, previous.fleet)
+            kept = runtime.fleet.names if runtime.fleet is not None else frozenset[str]()
+            yield from self.drops("replica", previous.fleet.names - kept)
 
-    def refresh_tally(self, fleet: Fleet) -> None:
-        """Add what has been counted since the last time."""
+    def _copy_tally(self, fleet: Fleet) -> None:
         tally = fleet.take_tally()
         for (route, reason), number in tally.without_prediction.items():
             self.unpredicted.labels(route, reason).inc(number)
@@ -58,8 +74,7 @@ class RoutingMetrics:
             self.prompt_tokens.labels(name, "all").inc(prompt)
             self.prompt_tokens.labels(name, "matched").inc(matched)
 
-    def refresh_replica(self, replica: ReplicaStatistics) -> None:
-        """Bring one replica's gauges up to date."""
+    def _copy_replica(self, replica: ReplicaStatistics) -> None:
         self.known.labels(replica.name).set(replica.doubt is None)
         self.error.labels(replica.name).set(replica.error)
         self.residual.labels(replica.name).set(replica.residual)

@@ -5,27 +5,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+
+from gateway.metrics.group import MetricGroup, Step
 
 if TYPE_CHECKING:
+    from gateway.runtime import Runtime
     from policies.cache.semantic.contracts import AnswerStore, PolicyState
     from policies.cache.semantic.semantic import SemanticCache
 
 _BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
-class SemanticMetrics:
-    """Every metric of the semantic cache, on the gateway's registry."""
+class SemanticMetrics(MetricGroup):
+    """Every metric of the semantic cache."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, meaning: str, *labels: str) -> Counter:
-            return Counter(f"slipstream_semantic_{name}", meaning, labels, registry=registry)
-
-        def gauge(name: str, meaning: str, *labels: str, workers: Literal["livesum", "livemax"] = "livesum") -> Gauge:
-            return Gauge(f"slipstream_semantic_{name}", meaning, labels, registry=registry, multiprocess_mode=workers)
-
+        super().__init__(registry, "slipstream_semantic_")
+        counter, gauge = self.counter, self.gauge
         self.lookups = counter("lookups", "Calls that met the semantic cache.", "route", "result")
         self.labels = counter("labels", "Comparisons of answers.", "route", "source", "verdict")
         self.wrong_hits = counter("wrong_hits_found", "Served answers that were found wrong.", "route")
@@ -33,12 +34,11 @@ class SemanticMetrics:
         self.predictions = counter("predictions", "Calls sent on with a stored answer to propose.", "route")
         self.spent = counter("spent_tokens", "Tokens spent on checking.", "route", "purpose")
         self.dropped = counter("answers_not_learned", "Answers dropped since too many waited to be compared.", "route")
-        self.seconds = Histogram(
-            "slipstream_semantic_stage_seconds",
+        self.seconds = self.histogram(
+            "stage_seconds",
             "Stages of a look-up; at most 1000 between two scrapes are observed.",
-            ("route", "stage"),
+            *("route", "stage"),
             buckets=_BUCKETS,
-            registry=registry,
         )
         self.rate = gauge("wrong_hit_rate", "Estimated wrong answers per look-up.", "route", workers="livemax")
         self.rate_upper = gauge("wrong_hit_rate_upper", "Upper 95 % limit of that rate.", "route", workers="livemax")
@@ -52,12 +52,20 @@ class SemanticMetrics:
         self.gone = gauge("entries_gone", "Stored answers that went, since the start, by the reason.", "why")
         self.store_errors = gauge("store_errors", "Failures of the semantic cache's store since the start.")
 
-    def metrics(self) -> list[Gauge | Counter | Histogram]:
-        """All of them, for who compares."""
-        return [value for value in vars(self).values() if isinstance(value, Gauge | Counter | Histogram)]
+    def refresh(self, runtime: Runtime) -> Iterator[Step]:
+        """A step a route, and one for the store."""
+        for route, stage in _stages_of(runtime).items():
+            yield partial(self._copy, route, stage)
+        if runtime.semantic is not None:
+            yield partial(self._copy_store, runtime.semantic.answers)
 
-    def refresh(self, route: str, stage: SemanticCache) -> None:
-        """Bring one route's metrics up to date."""
+    def retire(self, previous: Runtime, runtime: Runtime) -> Iterator[Step]:
+        """A step a route, and one for each that has no semantic cache any more."""
+        for route, stage in _stages_of(previous).items():
+            yield partial(self._copy, route, stage)
+        yield from self.drops("route", _stages_of(previous).keys() - _stages_of(runtime).keys())
+
+    def _copy(self, route: str, stage: SemanticCache) -> None:
         taken = stage.take_tally()
         for result, number in taken.results.items():
             self.lookups.labels(route, result).inc(number)
@@ -76,18 +84,13 @@ class SemanticMetrics:
             self._show(route, [each.state() for each in learning])
             self.doubt.labels(route).set(any(each.is_in_doubt for each in learning))
 
-    def refresh_store(self, answers: AnswerStore) -> None:
-        """Bring the metrics of the store up to date."""
+    def _copy_store(self, answers: AnswerStore) -> None:
         held = answers.statistics()
         self.entries.set(held.entries)
         self.bytes.set(held.bytes)
         self.store_errors.set(held.errors)
         for why in ("evicted", "expired", "rejected", "dropped"):
             self.gone.labels(why).set(getattr(held, why))
-
-    def gauges(self) -> tuple[Gauge, ...]:
-        """Those that a route leaves behind."""
-        return self.rate, self.rate_upper, self.threshold, self.known, self.doubt
 
     def _show(self, route: str, states: list[PolicyState]) -> None:
         """A route's rate is that of all its tenants together; limit and threshold are those of the busiest one."""
@@ -97,3 +100,7 @@ class SemanticMetrics:
         self.rate_upper.labels(route).set(busiest.wrong_hit_rate_upper)
         self.threshold.labels(route).set(busiest.threshold)
         self.known.labels(route).set(sum(state.labels for state in states))
+
+
+def _stages_of(runtime: Runtime) -> Mapping[str, SemanticCache]:
+    return runtime.semantic.stages if runtime.semantic is not None else {}

@@ -1,6 +1,6 @@
 """A histogram that gets many observations at once, counted elsewhere without its locks.
 
-`telemetry.py` counts requests by bucket in plain integers, and hands over the sums when somebody looks.
+`requests.py` counts requests by bucket in plain integers, and hands over the sums when somebody looks.
 """
 
 from __future__ import annotations

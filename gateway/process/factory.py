@@ -19,8 +19,12 @@ from gateway.app import Application
 from gateway.assembly.assemble import Prepared, assemble, assemble_in_steps, prepare
 from gateway.assembly.checks import check_batches, check_resume
 from gateway.assembly.stores import build_batches, build_owners, build_store
+from gateway.batches.metrics import BatchesMetrics
 from gateway.core import Core
 from gateway.metrics.metrics import Metrics
+from gateway.metrics.process import ProcessMetrics
+from gateway.metrics.requests import RequestMetrics
+from gateway.metrics.store import StoreMetrics
 from gateway.process.aside import run_aside, without_full_collections
 from gateway.process.slices import Slices
 from gateway.record.access_log import AccessLog
@@ -99,7 +103,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     access_log = None
     if settings.access_log == "json":
         output = FileIO(sys.stdout.fileno(), "wb", closefd=False)
-        access_log = AccessLog(output, metrics.log_lines_dropped)
+        access_log = AccessLog(output, metrics.of(ProcessMetrics).log_lines_dropped)
     core = Core(
         settings,
         clock,
@@ -136,4 +140,8 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
 
     check(loaded, core.runtime.leaves)
     batches = build_batches(loaded.policy.stores, core)
+    metrics.of(RequestMetrics).watch(core)
+    metrics.of(StoreMetrics).watch(store)
+    if batches is not None:
+        metrics.of(BatchesMetrics).watch(batches)
     return Application(core, store, Reloader(core, files, build), batches)

@@ -13,7 +13,9 @@ from backends.clock import Clock
 from backends.protocol import Facts, Operation, Slo
 from gateway.http.auth import ANONYMOUS, Principal
 from gateway.http.body_budget import HeldBody
-from gateway.metrics.metrics import OTHER, Metrics, RouteMetrics
+from gateway.metrics.admission import AdmissionMetrics
+from gateway.metrics.metrics import Metrics
+from gateway.metrics.requests import OTHER, RequestMetrics, RouteMetrics
 from gateway.record.access_log import AccessLog, Line
 from gateway.record.slo_outcome import SloOutcome, slo_outcome
 from policies.failures import Failures
@@ -56,7 +58,8 @@ class Observer:
 
     def __init__(self, clock: Clock, metrics: Metrics, access_log: AccessLog | None) -> None:
         self._clock = clock
-        self._metrics = metrics
+        self._metrics = metrics.of(RequestMetrics)
+        self._admission = metrics.of(AdmissionMetrics)
         self._log = access_log
         self._finished: list[Exchange] = []
         self._routes: dict[tuple[str, Operation, str], RouteMetrics] = {}
@@ -100,7 +103,7 @@ class Observer:
         self._metrics.attempts.labels(*where).inc(self._attempts.pop(where, 0))
 
     def _flush_outcome(self, told: tuple[str, SloOutcome]) -> None:
-        self._metrics.admission.requests.labels(*told).inc(self._slo.pop(told, 0))
+        self._admission.requests.labels(*told).inc(self._slo.pop(told, 0))
 
     def _settle(self) -> None:
         exchanges, self._finished = self._finished, []
@@ -124,7 +127,7 @@ class Observer:
         labels = (exchange.route, exchange.operation, exchange.model_label)
         route = self._routes.get(labels)
         if route is None:
-            route = self._routes[labels] = RouteMetrics(self._metrics, *labels)
+            route = self._routes[labels] = RouteMetrics(self._metrics, self._admission.wait, *labels)
         route.count(exchange.status, facts, exchange.started_at, exchange.finished_at, stream=exchange.stream)
         if facts.attempts:
             where = (exchange.route, facts.backend or OTHER)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from gateway.metrics.scaling import ScalingMetrics
+from gateway.metrics.autoscaling import AutoscalingMetrics
 from policies.pool.load.scaling import DOWN_AFTER_S, MEMORY_TARGET, PREFILL_TARGET, UP_AFTER_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -41,7 +41,7 @@ tests:
 
 def test_rules_ask_for_metrics_that_the_gateway_has_and_with_its_own_targets() -> None:
     """A renamed metric or another target would leave the rule behind. What one gateway desires is not for many."""
-    known = {metric._name for metric in ScalingMetrics(CollectorRegistry()).metrics()}
+    known = {metric._name for metric in AutoscalingMetrics(CollectorRegistry()).metrics}
     text = RULES.read_text()
     asked = set(re.findall(r"slipstream_autoscale_\w+", text))
 

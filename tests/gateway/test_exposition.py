@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
+from gateway.metrics.engine import EngineMetrics
 from gateway.metrics.exposition import exposition
 from gateway.metrics.metrics import Metrics
+from gateway.metrics.requests import RequestMetrics
 
 
 def test_exposition_is_that_of_the_client_library() -> None:
@@ -31,8 +33,9 @@ def test_exposition_of_the_gateways_own_metrics_is_that_of_the_client_library() 
     """All of them, with a series or two."""
     registry = CollectorRegistry()
     metrics = Metrics(registry)
-    metrics.requests.labels("r", "chat", "m", "200").inc()
-    metrics.duration.labels("r", "chat", "m").observe(0.2)
-    metrics.engines.first_token.labels("m", "e").observe(0.2)
+    requests = metrics.of(RequestMetrics)
+    requests.requests.labels("r", "chat", "m", "200").inc()
+    requests.duration.labels("r", "chat", "m").observe(0.2)
+    metrics.of(EngineMetrics).first_token.labels("m", "e").observe(0.2)
 
     assert "".join(exposition(registry)).encode() == generate_latest(registry)
