@@ -76,7 +76,7 @@ class HeldBody:
         self._tenant = tenant
 
     def announce(self, num_bytes: int) -> None:
-        """So many are to come: nothing is held for what was only announced. Raises: as `BodyBudget.check`."""
+        """Check a body's announced length against the budget, without reserving it. Raises: as `BodyBudget.check`."""
         if num_bytes > UNCOUNTED_BYTES:
             self._budget.check(self._key, self._tenant, num_bytes)
 

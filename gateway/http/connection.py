@@ -76,7 +76,7 @@ class ClientConnection(HttpToolsProtocol):
         """The client has left: whatever is being answered is cancelled."""
         self.is_gone = True
         self._corked.lose()
-        # uvicorn tells the request that was read last; others were sent ahead of it, and one of them is answered now.
+        # uvicorn notifies only the request that was read last. With pipelining, earlier ones may still be unanswered.
         for cycle, _ in self.pipeline:
             cycle.disconnected = True
         self.pipeline.clear()
@@ -102,7 +102,8 @@ class ClientConnection(HttpToolsProtocol):
         cycle = self._cycle
         if cycle.disconnected:
             return
-        # Whoever waits to be told to go on sends its body or, told otherwise, may leave it out: nobody knows which.
+        # A client that sent `expect: 100-continue` and got a final answer may or may not send its body. What comes next
+        # could be a body or a request, so the connection cannot be reused.
         keep_alive = cycle.keep_alive and not cycle.waiting_for_100_continue
         lines = [b"%b: %b\r\n" % field for field in headers]
         head = b"%b%bcontent-length: %d\r\n%b\r\n" % (
@@ -146,13 +147,13 @@ class ClientConnection(HttpToolsProtocol):
         self._corked.write_rest(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        # `self.cycle` is the request read last; this one is answered now.
+        # With pipelining `self.cycle` is the request that was read last; this is the one being answered.
         self._cycle = cycle
         self._idle_since = None
         super()._start_asgi_task(cycle, app)
 
     def eof_received(self) -> None:
-        """The client closed its half. While it waits for an answer it has left; the rest it would never read."""
+        """The client has closed its sending half. Where an answer is due, this counts as a disconnect."""
         if self.answering:
             self.transport.abort()
 
@@ -170,7 +171,7 @@ class ClientConnection(HttpToolsProtocol):
         self.headers = []
 
     def on_message_complete(self) -> None:
-        """The request is whole; from now on reading is for noticing that the client leaves."""
+        """The request is complete. Reading goes on only to notice when the client disconnects."""
         if self.parser.should_upgrade():
             return
         cycle = self.cycle
@@ -233,7 +234,7 @@ class ClientConnection(HttpToolsProtocol):
         if self.scope is None or "method" not in self.scope:
             is_begun = self._head_seen is not self.scope
             if is_begun:
-                # What came in front of it was another request's, and nobody knows how much.
+                # The bytes before this head belonged to another request, and how many they were is not known.
                 self._head_seen = self.scope
                 self._num_head_bytes = 0
             if (is_begun or self._count_head_bytes(len(data))) and self._read_limit is None:
@@ -250,7 +251,7 @@ class ClientConnection(HttpToolsProtocol):
         self._num_ahead = len(self.pipeline)
 
     def _count_head_bytes(self, num_bytes: int) -> bool:
-        """Count what is no body. False where that was too much."""
+        """Count bytes of the head, trailers included. False where they are over the limit."""
         self._num_head_bytes += num_bytes
         if self._num_head_bytes <= _MAX_HEAD_BYTES:
             return True
@@ -262,9 +263,9 @@ class ClientConnection(HttpToolsProtocol):
         return False
 
     def _watch_body(self, cycle: RequestResponseCycle, num_bytes: int) -> None:
-        """A body is on its way: in time, and made of something else than trailers and the like."""
+        """Set the time limit for the next bytes of a body, and bound bytes that are no body, such as trailers."""
         if cycle.response_complete:
-            # Answered without it: the rest is not kept, and the time it has does not begin anew.
+            # The request was answered before its body ended. The rest is dropped, within one time limit for all of it.
             if self._read_limit is None:
                 self._set_read_limit(_MAX_BODY_PAUSE_S)
             return
@@ -276,13 +277,14 @@ class ClientConnection(HttpToolsProtocol):
         self._set_read_limit(_MAX_BODY_PAUSE_S)
 
     def _should_upgrade(self) -> bool:
-        # uvicorn then leaves a request alone that asks for another protocol; it is asked only for such ones.
+        # uvicorn calls this only for requests with `upgrade`. With True it does not touch the request.
         return True
 
     def _leave_upgrades_aside(self, data: bytes, upgrade: httptools.HttpParserUpgrade) -> None:
-        """Read again, as a request in HTTP/1.1, what the parser took for the end of HTTP on this connection.
+        """Parse the rest of a request that offers `upgrade` as plain HTTP/1.1.
 
-        llhttp gives up the body of a request that offers another protocol; a new parser is told of none.
+        llhttp stops at the head of such a request, as if another protocol followed. A new parser gets the same head
+        without the offer.
         """
         rest = memoryview(data)
         is_left = False
@@ -299,7 +301,7 @@ class ClientConnection(HttpToolsProtocol):
                 is_left = True
 
     def _begin_again(self) -> bool:
-        """A new parser, told of the request's head and of no offer. False for CONNECT, which is refused."""
+        """Start a new parser with the request's head, without its offer to upgrade. CONNECT is refused: False."""
         method = self.scope["method"]
         if method == "CONNECT":
             self._refuse(b"405 Method Not Allowed", "CONNECT is for proxies", "method_not_allowed")
@@ -320,7 +322,7 @@ class ClientConnection(HttpToolsProtocol):
         self._read_limit = self.loop.call_later(seconds, self._request_is_late) if seconds is not None else None
 
     def _request_is_late(self) -> None:
-        # What came behind a whole request waits for that one's answer, and is late after it.
+        # The start of a pipelined request waits for the answer to the one before it. Its time limit begins after that.
         self._set_read_limit(_MAX_HEAD_S if self.answering else None)
         if not self.answering:
             self._refuse(b"408 Request Timeout", "the request did not arrive in time", "request_timeout")
@@ -349,14 +351,14 @@ def _is_next_to_answer(cycle: RequestResponseCycle) -> bool:
 
 
 class _Flow(FlowControl):
-    """Reads on while little is sent ahead: only who reads notices that the client leaves. What is kept is bounded."""
+    """Keeps reading while few pipelined bytes wait, because only a connection that reads notices a disconnect."""
 
     def __init__(self, connection: ClientConnection) -> None:
         super().__init__(connection.transport)
         self._connection = connection
 
     def pause_reading(self) -> None:
-        """Another request is sent ahead, or a body is long: stop reading if that is much."""
+        """Called where a request is pipelined or a body is long: stop reading if much is waiting already."""
         num_ahead = len(self._connection.pipeline)
         if num_ahead >= self._connection.crowd.max_kept_ahead:
             raise httptools.HttpParserError("too many requests were sent ahead")

@@ -1,6 +1,6 @@
 """A transport that sends the head of an answer together with the first bytes of its body.
 
-It also bears being written to when there is nobody any more.
+After the client has disconnected, writes are dropped instead of raising.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class CorkedTransport:
             self._write(data)
 
     def write_rest(self, data: bytes) -> None:
-        """Write what is no head."""
+        """Write bytes that do not begin with a head."""
         if self._held:
             self.write(data)
         else:
             self._write(data)
 
     def lose(self) -> None:
-        """There is nobody to write to: uvloop's transports raise from now on."""
+        """The client has disconnected: drop further writes, for which uvloop's transports would raise."""
         self._write = _drop
 
     def close(self) -> None:
@@ -64,4 +64,4 @@ class CorkedTransport:
 
 
 def _drop(data: bytes) -> None:
-    """Nobody reads it."""
+    """Write nothing: the client has disconnected."""

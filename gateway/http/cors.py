@@ -32,9 +32,9 @@ def cors_headers(origin: bytes, allowed: tuple[str, ...]) -> Headers:
 
 
 def preflight_headers(asked: Headers, allowed: tuple[str, ...]) -> Headers:
-    """The answer to a browser that asks, with these fields, whether a page may call: it may send what it wants to.
+    """The headers of the answer to a preflight request with these fields: every method and header is allowed.
 
-    Methods and fields are said again as they were asked for, since `*` stands for no authorization.
+    They are listed by name, as the browser requested them, because `*` would not include `authorization`.
     """
     fields = dict(asked)
     origin = fields.get(b"origin", b"")

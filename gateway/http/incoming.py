@@ -45,7 +45,8 @@ class Incoming(msgspec.Struct, eq=False):
     origin: bytes = b""
     connection: bytes = b""
     asked: Headers = []
-    """What the caller says of its own urgency; among `forwarded` too, for a route without limits passes it on."""
+    """The headers by which a caller sets its own limits and priority (`x-slo-*`, `x-priority`). They are in `forwarded`
+    too, because a route without limits passes them on."""
     forwarded: Headers = []
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class Incoming(msgspec.Struct, eq=False):
             # The server in front has checked that these are digits.
             self.content_length = int(value)
         elif name == b"authorization":
-            # Of two different ones nobody knows which is meant: another reader on the way may have taken the first.
+            # Two different values are ambiguous, as a proxy in front may have checked the first one: neither counts.
             self.credentials = value if self._authorization in (None, value) else b""
             self._authorization = value
         elif name in (b"x-api-key", b"api-key"):
@@ -92,7 +93,7 @@ class Incoming(msgspec.Struct, eq=False):
 
 
 class Pace:
-    """How fast a body comes: what a client takes ever longer for is not waited for."""
+    """The least rate at which a body has to arrive. A client that stays below it is not waited for."""
 
     _GRACE_S = 30.0
 

@@ -1,8 +1,8 @@
-"""What a form (multipart/form-data) says that is acted on: its model, and the objects that it names. Else nothing is
-copied of it.
+"""Finds in a form (multipart/form-data) what the gateway acts on: its model, and the objects that it names. Nothing
+else is copied.
 
-Strict, since the upstream reads the form again with a reader of its own: what two readers could take for different
-forms is refused, whatever it is that is in doubt.
+It is strict, because the upstream parses the form again with its own parser: a form that two parsers could read
+differently is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AS_IT_IS = frozenset({b"7bit", b"8bit", b"binary"})
 
 
 class FormModel(msgspec.Struct, frozen=True):
-    """What a form's `model` says, and the bytes of the form that say it."""
+    """The value of a form's field `model`, and the range of bytes where it stands."""
 
     name: str
     begin: int
@@ -44,13 +44,13 @@ class FormModel(msgspec.Struct, frozen=True):
 
 
 class MultipartForm(msgspec.Struct, frozen=True):
-    """What was found in one."""
+    """What was found in a form."""
 
     model: FormModel | None
     named: tuple[tuple[str, str], ...]
     """Fields that name an object, and its id."""
     lines: tuple[int, int] | None
-    """Where the requests of a batch stand in it that is to be made of its file."""
+    """For a file that is uploaded for a batch: the range of bytes with the batch's requests."""
 
 
 def is_form(content_type: bytes) -> bool:
@@ -113,7 +113,7 @@ def _boundary(content_type: bytes) -> bytes:
 
 
 async def _find(raw: bytes, delimiter: bytes, begin: int) -> int:
-    """Where it stands next, -1 if nowhere; others have their turn while a large form is looked through."""
+    """The position of the next delimiter, or -1. Lets other tasks run while it searches a large form."""
     while begin < len(raw):
         end = begin + _STEP_BYTES
         at = raw.find(delimiter, begin, end + len(delimiter))

@@ -34,10 +34,10 @@ async def send_error(connection: ClientConnection, error: SlipstreamError, heade
 
 
 class Late(Protocol):
-    """What a stream tells on its way that others have to know before its end."""
+    """What a stream brings that other workers must know before it ends, such as the owner of a new object."""
 
     async def share(self) -> None:
-        """Let them know."""
+        """Store it where the others look."""
 
 
 async def send_stream(
@@ -75,7 +75,7 @@ async def send_stream(
 
 
 def send_error_event(connection: ClientConnection, reply: Reply, error: SlipstreamError) -> None:
-    """Say in a stream that has begun that it will not be whole, where the client can read that."""
+    """Send an error event in a stream that has begun and breaks, where the client can read events."""
     if _is_readable_sse(reply):
         connection.write_chunk(encode_event(error.body()))
 
@@ -97,7 +97,7 @@ async def _pump_events(
 
     def receive(piece: bytes) -> bool:
         if connection.is_gone:
-            # This task is on the way to being cancelled; what it would read until then is not to be paid for.
+            # This task is about to be cancelled. It takes no more pieces, which would cost upstream.
             return False
         if out := feed(piece):
             write_chunk(conceal(out) if facts.may_quote and conceal is not None else out)

@@ -28,9 +28,10 @@ _OBJECT = re.compile(rb"(?:^|[\r\n])data: ?\{")
 
 
 class UsageChunkFilter:
-    """Pieces in, pieces out; with `hides_usage` without events of empty `choices` whose `usage` is an object.
+    """Takes pieces of a stream and returns pieces of it. With `hides_usage` it removes the usage chunk: an event with
+    empty `choices` whose `usage` is an object.
 
-    An unfinished event waits for its rest, at most 64 KiB of it: a usage chunk is never that long.
+    The beginning of an event is held until its end comes, up to 64 KiB, as a usage chunk is never longer.
     """
 
     __slots__ = ("_finish", "_held", "_hides_usage", "_is_new", "_passing", "_seeks")

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class Database:
-    """The file. `tables` are the statements that make what is not there yet."""
+    """The file. `tables` are the SQL statements that create the tables that it does not have yet."""
 
     def __init__(self, path: Path, tables: Sequence[str]) -> None:
         self._path = path
@@ -56,11 +56,11 @@ class Database:
         self._thread.shutdown(wait=False)
 
     async def read(self, ask: Callable[[sqlite3.Connection], _T]) -> _T:
-        """What `ask` finds; it runs in the ledger's thread. Raises: StoreUnavailable, and what `ask` raises."""
+        """The result of `ask`, which runs in the ledger's thread. Raises: StoreUnavailable, and what `ask` raises."""
         return await self._run(ask)
 
     async def write(self, change: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Do that as one transaction, also where the caller does not wait for its end. Raises: as `read`."""
+        """Run `change` as one transaction, which is completed even if the caller is cancelled. Raises: as `read`."""
         return await self._run(partial(_transact, change=change))
 
     async def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:

@@ -1,7 +1,8 @@
-"""Room on the ledger's disk for what is on its way: nothing is asked whose answer could not be kept.
+"""Reserves space on the ledger's disk for answers that are still to come, so that no line is sent upstream whose answer
+could not be stored.
 
-A file of random bytes holds the room (random, so that no file system stores it smaller than it is). As long as it lies
-there, a write that fails can be made to fit by deleting it; where it cannot be laid, no more is asked.
+The reserve is a file of random bytes (random, so that no file system compresses it). When a write fails for want of
+space, the file is deleted and the write is repeated. While the file cannot be created, no further lines are sent.
 """
 
 from __future__ import annotations

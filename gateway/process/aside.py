@@ -1,4 +1,4 @@
-"""Long work beside the event loop, in a thread that hardly delays it. For what is made anew as a whole: a policy."""
+"""Runs long work, such as building a policy's runtime, in a thread that hardly delays the event loop."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ TURN_S = 0.0005
 """How long a thread may compute before the event loop gets its turn: the switch interval of a process that serves.
 Python's own 5 ms would come several times in a request: each time that it has waited for a socket."""
 _NEVER = 1_000_000
-"""Collections of the youngest generation before one of the others: a pass over these would stop the loop for as long as
-they have objects, and what is being made is no garbage."""
+"""Collections of the youngest generation before one of an older generation. A pass over the older ones would stop the
+event loop for a time that grows with their objects, and would find nothing: what is being built is in use."""
 
 
 async def run_aside(work: Callable[[], T]) -> T:
-    """The result of `work`, which runs in a thread of its own. One at a time, please.
+    """The result of `work`, which runs in a thread of its own. Callers run one at a time.
 
-    What there is afterwards is taken for what stays, and left out of every later pass of the collector: the first one
-    would stop the loop for as long as the result is large. A result that goes with its last reference goes as ever.
+    All objects that exist afterwards are taken for permanent, and the garbage collector leaves them out of every later
+    pass: the first pass over a large result would stop the event loop. Reference counting still frees the result.
     """
     with without_full_collections():
         try:
@@ -33,7 +33,7 @@ async def run_aside(work: Callable[[], T]) -> T:
 
 @contextmanager
 def without_full_collections() -> Iterator[None]:
-    """No pass over more than the youngest objects meanwhile; what dies young is collected as ever."""
+    """Meanwhile the garbage collector passes over the youngest generation only."""
     thresholds = gc.get_threshold()
     gc.set_threshold(thresholds[0], _NEVER, _NEVER)
     try:

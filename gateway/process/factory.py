@@ -94,7 +94,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
 
     Raises: ConfigurationError.
     """
-    # Nobody asks when a series began, and it would be another series for each.
+    # prometheus_client would add a series `..._created` to each counter, which no query needs.
     disable_created_metrics()
     clock = SystemClock()
     loaded = _without_text(loaded)

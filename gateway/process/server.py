@@ -40,16 +40,17 @@ _KEEP_ALIVE_S = 75
 
 
 class _UnfinishedOnPurpose(logging.Filter):
-    """Drops uvicorn's complaint about answers left without an end: that is how a broken stream is told."""
+    """Drops uvicorn's complaint about answers left without an end: that is how a client learns that a stream broke."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith("ASGI callable returned without completing response")
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn's server, with readiness that flips before the port closes, reload on SIGHUP, and an end that is told.
+    """uvicorn's server, with three additions: /ready turns to 503 before the port closes, SIGHUP reloads the policy,
+    and the log says how it ends.
 
-    SIGTERM or Ctrl-C: what is in flight is finished. A second Ctrl-C, or SIGQUIT: it is cut.
+    After SIGTERM or Ctrl-C, calls in flight are finished. After a second Ctrl-C, or SIGQUIT, they are cancelled.
     """
 
     def __init__(self, config: uvicorn.Config, limits: DrainLimits, on_started: Callable[[], None]) -> None:
@@ -74,9 +75,9 @@ class GatewayServer(uvicorn.Server):
         self._on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM, SIGINT: /ready says so, load balancers get time to see it, then stop. A second SIGINT is at once."""
+        """SIGTERM or SIGINT: /ready answers 503 for the drain delay, then the server stops. A second SIGINT: now."""
         if not self.started:
-            # A model that loads would be waited for, and nobody has been served yet.
+            # An orderly stop would wait for a model that still loads, and there is no call in flight to finish.
             _logger.warning("stopped before it served")
             os._exit(SIGNALLED + sig)
         if self._application().is_draining:
@@ -90,7 +91,7 @@ class GatewayServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._loop.call_later, self._limits.delay_s, self._stop)
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: whether to stop. What cannot go on stops too, with an exit code that says so."""
+        """Ten times a second: whether to stop, because of a signal or because the application cannot go on."""
         return await super().on_tick(counter) or self.has_failed
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
@@ -183,7 +184,7 @@ def run_worker(
 ) -> None:
     """Serve in this process, on a socket that listens already.
 
-    Raises: ConfigurationError where a backend cannot be opened; SystemExit after an end out of order.
+    Raises: ConfigurationError where a backend cannot be opened; SystemExit where the application fails later.
     """
     config = _config(settings, create)
     config.load()

@@ -10,7 +10,8 @@ _SLICE_S = 0.001
 
 
 class Slices:
-    """Whoever works long awaits `give_way` between two steps: others run once a millisecond."""
+    """For a long computation on the event loop: it awaits `give_way` between its steps, so that other tasks run once a
+    millisecond."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

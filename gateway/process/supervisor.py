@@ -66,7 +66,7 @@ def supervise(
     fleet = _Fleet([_Slot() for _ in range(num_workers)], run, listener, limits, on_died)
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(sig, fleet.take_signal)
-    # Blocked since the process began; nobody has been started who has to hear of one that came so early.
+    # SIGHUP was blocked since the process began. One that came so early reaches no worker, as none has been started.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
     try:
         if fleet.start():
@@ -98,7 +98,7 @@ def follow_supervisor(limits: DrainLimits) -> None:
 
 
 class _Slot:
-    """The place of one worker: who is in it, and how its predecessors fared."""
+    """One of the `num_workers` places: the process that fills it now, and how often earlier ones failed."""
 
     def __init__(self) -> None:
         self.process: SpawnProcess | None = None
@@ -110,12 +110,12 @@ class _Slot:
 
     @property
     def has_started(self) -> bool:
-        """Whether whoever is in it has served."""
+        """Whether its process has begun to serve."""
         return self._started is not None and self._started.is_set()
 
     @property
     def is_serving(self) -> bool:
-        """Whether it serves, as far as can be seen."""
+        """Whether its process has begun to serve and still lives."""
         return self.has_started and self.process is not None and self.process.is_alive()
 
     def start(self, run: Worker) -> None:
@@ -127,7 +127,7 @@ class _Slot:
         self._began = time.monotonic()
 
     def bury(self) -> None:
-        """Whoever was in it is dead: note how that went, and when the next one may begin."""
+        """Its process has died: log how, and set when the next one may be started."""
         assert self.process is not None, "there was one"
         lived_s = time.monotonic() - self._began
         what = "ended" if self.has_started else "could not start, it ended"
@@ -141,14 +141,14 @@ class _Slot:
 
 
 class _Fleet:
-    """All places, and what is to become of them."""
+    """All worker processes: starts them, replaces those that die, and stops them."""
 
     def __init__(
         self, slots: list[_Slot], run: Worker, listener: socket, limits: DrainLimits, on_died: Callable[[int], None]
     ) -> None:
         self.was_forced = False
         self.stopped_early_by: int | None = None
-        """The signal that came before all served."""
+        """The signal that came before all workers served."""
         self._slots = slots
         self._run = run
         self._listener = listener
@@ -166,7 +166,7 @@ class _Fleet:
             if self._stopping_since is not None:
                 return False
             if not all(process.is_alive() for process in self._processes()):
-                # Nobody has been promised anything yet, and the reason stands in the log.
+                # No client has connected yet, and the worker has logged its reason.
                 raise SystemExit(1)
             time.sleep(_TICK_S)
         self._has_started = True
@@ -201,7 +201,7 @@ class _Fleet:
         """Ask the workers that are left to stop, refuse new connections, and wait for them, in bounds."""
         if self._stopping_since is None:
             self._stopping_since = time.monotonic()
-        # Also those that were started while the signal came.
+        # This includes workers that were started while the signal came.
         self._send(signal.SIGTERM, self._processes())
         limits = self._limits
         kill_at = self._stopping_since + limits.delay_s + limits.limit_s + _STOP_MARGIN_S
@@ -241,8 +241,9 @@ class _Fleet:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Children that begin here never hear of Ctrl-C, which the terminal sends to all, and of SIGHUP once they take it;
-    for the supervisor both wait.
+    """Blocks SIGINT and SIGHUP. Children that are started meanwhile inherit the block, so that the Ctrl-C that a
+    terminal sends to the whole group does not reach them; they unblock SIGHUP once they handle it. The supervisor gets
+    both signals later.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
     try:

@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 class Vitals:
     """Runs the loops that the gateway cannot be without, from `start` to `aclose`.
 
-    `failure` says what has ended it, where something has: then no more calls should come, and the process has to end.
+    `failure` is the reason why the process cannot go on, or None. Once it is set, /ready is 503 and the process ends.
     """
 
     def __init__(self, loops: Mapping[str, Callable[[], Awaitable[None]]], clock: Clock) -> None:
@@ -28,7 +28,7 @@ class Vitals:
 
     @property
     def failures(self) -> list[Failures]:
-        """Those of every loop, and of what belongs to none."""
+        """Failure counts: one of each loop, and one for errors that belong to no loop."""
         return [*(loop.failures for loop in self._loops), self._strays]
 
     def start(self) -> None:
@@ -55,6 +55,6 @@ class Vitals:
             self.fail(f"{task.get_name()} has ended" + (f" with {type(error).__name__}: {error}" if error else ""))
 
     def _note_stray(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        """What was raised where nobody waits for it: in a timer, or a task that nobody asks."""
+        """Counts an exception that no code awaits: one raised in a timer, or in a task whose result is never read."""
         error = context.get("exception")
         self._strays.note(error if isinstance(error, BaseException) else RuntimeError(str(context.get("message"))))

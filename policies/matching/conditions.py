@@ -18,9 +18,9 @@ Fields = Sequence[tuple[bytes, bytes]]
 """HTTP fields, names in lower case."""
 
 _FEW = 4
-"""Rules that are simply tried one after the other."""
+"""Up to so many rules are tried one after the other, without an index."""
 _MAX_FILED = 256
-"""A rule is filed under so many combinations of its own keys, tenants, paths and fields at most."""
+"""The most combinations of its keys, tenants, paths and fields under which one rule is put into the index."""
 
 
 def below_root(path: str) -> str:
@@ -62,7 +62,7 @@ class Rule:
 
 
 class Rules(Protocol):
-    """Rules in their order, ready to be asked."""
+    """Rules in their order, indexed for look-ups."""
 
     def first(self, path: str, headers: Fields, key: str, tenant: str, before: int) -> Rule | None:
         """The first rule that holds, if its `order` is lower than `before`."""

@@ -1,6 +1,6 @@
-"""What an upstream's answers tell of objects that it keeps: their ids, in whole answers and in streams.
+"""Finds the ids of objects that an upstream keeps, in its whole answers and its streams.
 
-Pure. Only the upstream's own words count: of what an answer repeats of its caller, nothing is read.
+No input or output. Only fields that the upstream itself writes are read, and none that repeat what the caller sent.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _decode_choices = msgspec.json.Decoder(list[_Choice]).decode
 
 
 def objects_told(said: bytes, *, is_made: bool) -> list[str]:
-    """Ids of objects that an answer, or an event, tells are the caller's: what came of its object, and where something
-    `is_made`, that.
+    """Ids in an answer, or an event, that belong to the caller: results of its object, such as a batch's output file,
+    and the object itself where one `is_made`.
     """
     answer = _read(_decode_answer, said)
     if answer is None or answer.object == "list":
@@ -66,7 +66,7 @@ def objects_told(said: bytes, *, is_made: bool) -> list[str]:
 
 
 def parts_told(said: bytes) -> list[str]:
-    """Ids of what an answer, or an event, consists of and what can be named by itself: items, and sound."""
+    """Ids of the parts of an answer, or an event, that a later call may refer to: output items, and sound."""
     answer = _read(_decode_answer, said)
     if answer is None:
         return []
@@ -96,7 +96,7 @@ class ObjectIdTap:
         try:
             events = self._events.feed(piece)
         except UpstreamGarbage:
-            # No object takes that many words.
+            # An event that is too large to buffer names no object.
             self._events = None
             return
         for event in events:

@@ -1,6 +1,6 @@
 """Objects that upstreams keep for who made them (responses, files, batches, ...): how paths and bodies name them.
 
-Pure. What answers tell of them is read by `told.py`; whose they are is remembered by `gateway/api/owners.py`.
+No input or output. `found_in_answers.py` finds the ids in answers; `gateway/api/owners.py` remembers the owners.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BROUGHT_BY: dict[str, tuple[str, ...]] = {
     "reasoning": ("encrypted_content", "content"),
     "image_generation_call": ("result",),
 }
-"""Kinds of items that an upstream looks up by their `id`, where they do not bring what is kept under it."""
+"""Kinds of items that an upstream looks up by their `id`, unless one of these fields of the item has the content."""
 _ITEMS = ("input", "items")
 _NAMES = tuple(f'"{name}"'.encode() for name in sorted(_OF_TOP | _OF_ANY_DEPTH | _BROUGHT_BY.keys() | {"audio"}))
 _MAX_PARTS = 50_000
@@ -129,7 +129,7 @@ def _collection_of(path: str) -> str | None:
 
 
 def _looked_up(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What an item stands for that is only named, and the sound of an earlier answer."""
+    """The ids that an item refers to without bringing their content, and that of the sound of an earlier answer."""
     kind = part.get("type")
     brought_by = _BROUGHT_BY.get(kind) if isinstance(kind, str) else None
     if brought_by is not None and not any(part.get(name) for name in brought_by):

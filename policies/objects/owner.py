@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 TTL_S = 30 * 86400.0
-"""As long as OpenAI keeps a response."""
+"""How long an owner is remembered: as long as OpenAI keeps a response."""
 
 
 class Owner(msgspec.Struct, frozen=True, array_like=True):
@@ -19,7 +19,7 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SharedOwners(Protocol):
-    """Where several processes remember together. One that is down costs what it would have known, and nothing else."""
+    """A store of owners that several processes share. While it is down its owners are unknown, and calls go on."""
 
     async def open(self) -> None:
         """Acquire what it needs."""
@@ -31,7 +31,7 @@ class SharedOwners(Protocol):
         """Whose it is; None where that is not known, or cannot be told now."""
 
     async def put(self, id: str, owner: Owner) -> Owner:
-        """Remember it, before others are asked for it, unless it is somebody's: whose it is now."""
+        """Store the owner unless the object has one already. Returns the owner that is stored afterwards."""
 
 
 def pack_owner(owner: Owner) -> bytes:
