@@ -1,1 +1,1 @@
-"""Tensors in, tensors out: one file an operation, its Triton kernel beside its torch twin."""
+"""Tensors in, tensors out: a torch twin for each operation, and beside it the Triton kernel, in a `_kernel.py` file."""

@@ -1,28 +1,32 @@
 """The operations the engine is written in, chosen once: Triton kernels on CUDA, their torch twins elsewhere.
 
-The engine is handed an `Ops` and never asks what device it runs on. Each operation is described in its own file.
+The engine is handed an `Ops` and never asks what device it runs on. Each operation is described in its own file. Also
+the list of all kernels, by which tests and benchmarks try them one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
+from kernels.attention.plan import AttentionPlan
 from kernels.choice.sample import SampleRows
 from kernels.fallback import Fallbacks
-from kernels.paging import AttentionPlan, PagedKV, StorePlan
-from kernels.products.twin import BuiltProduct
+from kernels.operation import Op
+from kernels.paging import PagedKV, StorePlan
+from kernels.products.quantized_product import BuiltProduct
 from kernels.products.w4a16 import GroupWeight
 from kernels.products.w8 import RowWeight
 
 
 class RMSNorm(Protocol):
-    """See `norm_kernel.py`."""
+    """See `rows/norm.py`."""
 
     def __call__(
         self, x: Tensor, weight: Tensor, eps: float, *, residual: Tensor | None = None, offset: float = 0.0
@@ -31,7 +35,7 @@ class RMSNorm(Protocol):
 
 
 class RopeStore(Protocol):
-    """See `rope_store_kernel.py`."""
+    """See `rows/rope_store.py`."""
 
     def __call__(
         self,
@@ -53,7 +57,7 @@ class RopeStore(Protocol):
 
 
 class PagedAttention(Protocol):
-    """See `paged_decode.py` and `paged_prefill.py`."""
+    """See `attention/paged_attention.py`, and on CUDA `attention/launch.py`."""
 
     def __call__(
         self, q: Tensor, kv: PagedKV, plan: AttentionPlan, *, scale: float, window: int = 0, softcap: float = 0.0
@@ -66,11 +70,11 @@ class PagedAttention(Protocol):
 
 
 GatedActivation = Callable[[Tensor, str], Tensor]
-"""See `act_kernel.py`: [tokens, 2 * width], gate first -> act(gate) * up, [tokens, width]; silu, gelu, gelu_tanh."""
+"""See `rows/act.py`: [tokens, 2 * width], gate first -> act(gate) * up, [tokens, width]; silu, gelu, gelu_tanh."""
 
 
 class QuantizedProduct(Protocol):
-    """See `w4a16_kernel.py`, `w8_kernel.py` and `w8a8_kernel.py`."""
+    """See `products/quantized_product.py`, and on CUDA `products/launch.py`."""
 
     def __call__(
         self, weight: RowWeight | GroupWeight, bias: Tensor | None, *, dtype: torch.dtype, round_input: bool = False
@@ -82,47 +86,76 @@ class QuantizedProduct(Protocol):
 
 
 class MoE(Protocol):
-    """See `moe.py`."""
+    """See `products/moe.py`."""
 
     def __call__(self, x: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, chosen: Tensor, kind: str) -> Tensor:
         """The sum over a token's `chosen` experts of share * down(act(gate(x)) * up(x)), [tokens, hidden]."""
 
 
 class Sample(Protocol):
-    """See `sample.py`."""
+    """See `choice/sample.py`."""
 
     def __call__(self, logits: Tensor, rows: SampleRows, stream: int) -> Tensor:
         """One token a row, [rows] int64, of [rows, vocab] float32."""
 
 
 class SampleWithLogprobs(Protocol):
-    """See `sample.py`."""
+    """See `choice/sample.py`."""
 
     def __call__(self, logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
         """The tokens, and their log-probabilities by the logits alone, [rows] float32."""
 
 
 class SampleWithProbs(Protocol):
-    """See `sample.py`."""
+    """See `choice/sample.py`."""
 
     def __call__(self, logits: Tensor, rows: SampleRows, stream: int) -> tuple[Tensor, Tensor]:
         """The tokens, and the distributions they were drawn from, [rows, vocab] float32."""
 
 
 class Probabilities(Protocol):
-    """See `sample.py`."""
+    """See `choice/sample.py`."""
 
     def __call__(self, logits: Tensor, rows: SampleRows) -> Tensor:
         """The distributions that tokens would be drawn from, [rows, vocab] float32."""
 
 
 class Reject(Protocol):
-    """See `reject.py`."""
+    """See `choice/reject.py`."""
 
     def __call__(
         self, probs: Tensor, draft_probs: Tensor, drafts: Tensor, row_starts: Tensor, rows: SampleRows
     ) -> tuple[Tensor, Tensor]:
         """How many drafts of each sequence are accepted, and the token that follows them: two [sequences] int64."""
+
+
+MODULES = {
+    "paged_decode": "attention.decode_kernel",
+    "paged_prefill": "attention.prefill_kernel",
+    "cascade": "attention.cascade_kernel",
+    "norm": "rows.norm_kernel",
+    "act": "rows.act_kernel",
+    "rope_store": "rows.rope_store_kernel",
+    "w4a16": "products.w4a16_kernel",
+    "w8": "products.w8_kernel",
+    "quantize_rows": "rows.quantize_rows_kernel",
+    "w8a8": "products.w8a8_kernel",
+    "sample": "choice.sample_kernel",
+    "probabilities": "choice.probabilities_kernel",
+    "reject": "choice.reject_kernel",
+    "moe": "products.moe_kernel",
+}
+"""Where the kernel of each operation stands, which has it as `OP`; some are parts of an operation of `Ops`."""
+
+
+def op_names() -> list[str]:
+    """The names of all operations that have a kernel. Does not import Triton."""
+    return list(MODULES)
+
+
+def load_ops() -> list[Op]:
+    """All of them. Imports Triton."""
+    return [cast("Op", import_module(f"kernels.{name}").OP) for name in MODULES.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +185,9 @@ def select_ops(device_type: str, *, reference: bool = False, fallbacks: Fallback
 
     `fallbacks` learns of kernels that cannot run here (None: nobody asks), whose work their twins do.
     """
-    from kernels.attention import twin as paged_attention
+    from kernels.attention import paged_attention
     from kernels.choice import reject, sample
-    from kernels.products import moe
-    from kernels.products import twin as products
+    from kernels.products import moe, quantized_product
     from kernels.rows import act, norm, rope_store
 
     twins = Ops(
@@ -163,7 +195,7 @@ def select_ops(device_type: str, *, reference: bool = False, fallbacks: Fallback
         rope_store=rope_store.rope_store_reference,
         paged_attention=paged_attention.paged_attention_reference,
         gated_activation=act.gated_activation_reference,
-        quantized_product=products.quantized_product_reference,
+        quantized_product=quantized_product.quantized_product_reference,
         moe=moe.moe_reference,
         sample=sample.sample_reference,
         sample_with_logprobs=sample.sample_with_logprobs_reference,
@@ -179,17 +211,17 @@ def select_ops(device_type: str, *, reference: bool = False, fallbacks: Fallback
     from kernels.choice.sample_kernel import prepare_sample, prepare_tokens, prepare_with_probs
     from kernels.products.launch import Products
     from kernels.products.moe_kernel import prepare_moe
-    from kernels.rows.act_kernel import prepare_gated
-    from kernels.rows.norm_kernel import prepare_norm
+    from kernels.rows.act_kernel import prepare_gated_activation
+    from kernels.rows.norm_kernel import prepare_rms_norm
     from kernels.rows.rope_store_kernel import prepare_queries
 
     fallbacks = Fallbacks() if fallbacks is None else fallbacks
     guarded = fallbacks.guarded
     return Ops(
-        rms_norm=guarded("rms_norm", prepare_norm, twins.rms_norm),
+        rms_norm=guarded("rms_norm", prepare_rms_norm, twins.rms_norm),
         rope_store=guarded("rope_store", prepare_queries, twins.rope_store),
         paged_attention=guarded("paged_attention", prepare_paged_attention, twins.paged_attention),
-        gated_activation=guarded("gated_activation", prepare_gated, twins.gated_activation),
+        gated_activation=guarded("gated_activation", prepare_gated_activation, twins.gated_activation),
         quantized_product=Products(fallbacks),
         moe=guarded("moe", prepare_moe, twins.moe),
         sample=guarded("sample", prepare_tokens, twins.sample),

@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 import torch
 from torch import Tensor
 
+from kernels.operation import Arguments, Op, Result, tensors
 from kernels.paging import PagedKV
-from kernels.registry import Arguments, Op, Result, tensors
 
 BOUNDS = {
     torch.float32: (5e-6, 1e-6),

@@ -1,4 +1,4 @@
-"""The vocabulary of paged attention: where keys and values lie, and which of them a step reads.
+"""The pages: where keys and values lie, and where a step puts its own.
 
 A page holds 64 tokens of every KV head of one layer. One (page, head) is one contiguous block, so a kernel needs
 one page id a tile.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from kernels.attention.shared_prefix import SharedPrefixes
+from kernels.checks import QUANTIZED_DTYPES, KernelInputError, check, check_tensor
 
 PAGE_SIZE = 64
 """Tokens in a page; also the tile of every attention kernel."""
@@ -36,36 +34,6 @@ class PagedKV:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionPlan:
-    """Which queries see which pages; built once a step, read by every layer.
-
-    The step's tokens lie one sequence after the other; sequence b has the flat rows
-    query_starts[b]..query_starts[b+1], which are its last tokens: row i of its n sits at position
-    kv_lengths[b] - n + i and sees the positions up to its own.
-
-        page_table    [sequences, max pages] int32, filled up with 0
-        query_starts  [sequences + 1] int32
-        kv_lengths    [sequences] int32, this step's tokens included; 0 for a padded row of a captured graph
-
-        shared        which sequences begin alike, where that is worth knowing; no result depends on it
-
-    `max_query` and `max_kv` are host numbers, so that no launcher has to wait for the device. `derived` holds what an
-    implementation worked out from the plan in the step's first layer and reads again in the others, so tensors that
-    are written anew need a new plan. `lasting` is the same for what holds in the steps behind this one as well: their
-    plans share it as long as every sequence goes on by one token, within its page.
-    """
-
-    page_table: Tensor
-    query_starts: Tensor
-    kv_lengths: Tensor
-    max_query: int
-    max_kv: int
-    shared: SharedPrefixes | None = None
-    lasting: dict[Hashable, object] = field(default_factory=dict, repr=False, compare=False)
-    derived: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
 class StorePlan:
     """How far a step's queries and keys are turned, and where its keys and values go.
 
@@ -74,7 +42,7 @@ class StorePlan:
         cos_sin  [tokens, rotary_dim] float32, each token's cosines in the first half and its sines in the second
         slots    [tokens] int64, page * PAGE_SIZE + offset; -1 stores nothing
 
-    `lasting` and `derived` as an AttentionPlan has them.
+    `lasting` and `derived` as an AttentionPlan (`attention/plan.py`) has them.
     """
 
     cos_sin: Tensor
@@ -89,7 +57,35 @@ def allocate_kv(
     """Zeroed pages of one layer; with scales where `dtype` is int8 or float8_e4m3fn."""
     shape = (num_pages, num_kv_heads, PAGE_SIZE, head_dim)
     keys, values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
-    if dtype not in (torch.int8, torch.float8_e4m3fn):
+    if dtype not in QUANTIZED_DTYPES:
         return PagedKV(keys, values)
     key_scales, value_scales = (torch.ones(shape[:3], dtype=torch.float16, device=device) for _ in range(2))
     return PagedKV(keys, values, key_scales, value_scales)
+
+
+def check_pages(kv: PagedKV, dtype: torch.dtype, head_dim: int, *, device: torch.device) -> None:
+    """Pages of `dtype`, or quantized ones with their scales; keys and values lie alike. Raises KernelInputError."""
+    keys, dtypes = kv.keys, (dtype,) if kv.key_scales is None else QUANTIZED_DTYPES
+    check_tensor("kv.keys", keys, dtypes, (None, None, PAGE_SIZE, head_dim), device=device, packed=2)
+    check(keys.shape[1] >= 1, "kv.keys", "of one head or more", keys.shape[1])
+    check_tensor("kv.values", kv.values, (keys.dtype,), keys.shape, device=device, packed=2)
+    check(kv.values.stride() == keys.stride(), "kv.values", f"strided as the keys, {keys.stride()}", kv.values.stride())
+    if kv.key_scales is not None or kv.value_scales is not None:
+        _check_scales(kv, device)
+
+
+def _check_scales(kv: PagedKV, device: torch.device) -> None:
+    shape = kv.keys.shape[:3]
+    for argument, scales in (("kv.key_scales", kv.key_scales), ("kv.value_scales", kv.value_scales)):
+        if scales is None:
+            raise KernelInputError(argument, "given, as the other's scales are", None)
+        check_tensor(argument, scales, (torch.float16,), shape, device=device, packed=1)
+    assert kv.key_scales is not None
+    assert kv.value_scales is not None
+    strides = kv.key_scales.stride()
+    check(
+        kv.value_scales.stride() == strides,
+        "kv.value_scales",
+        f"strided as the keys' {strides}",
+        kv.value_scales.stride(),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from kernels.benchmark.bars import BARS
-from kernels.registry import op_names
+from kernels.dispatch import op_names
 from tests.support.docs import table
 
 

@@ -6,9 +6,10 @@ Each rule is a function from one module (or all of them) to complaints, and each
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -18,6 +19,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = ("kernels", "backends", "policies", "gateway")
 """From the bottom to the top."""
+LAYERS_WITHOUT_ANY_CYCLE = ("kernels", "backends")
+"""Where imports for types only, and late ones, close no cycle either."""
+LAYERS_WITH_FILES_BY_NAME = ("kernels", "backends")
+"""Where docstrings are held to name files that are there."""
 MAX_LINES = 400
 MAX_MODULES = 20
 SHARED_BACKENDS = {
@@ -202,12 +207,32 @@ def only_the_command_line_prints(module: Module) -> Iterator[str]:
                 yield f"line {node.lineno}: prints"
 
 
-def import_cycle(modules: list[Module]) -> list[str]:
-    """The names of a cycle of imports that happen at import time, [] where there is none."""
+def kernels_are_found_by_name(module: Module) -> Iterator[str]:
+    """What Triton compiles stands in files that end in `_kernel.py`, and these come through the door to Triton."""
+    if module.layer == "kernels":
+        is_named = module.name.endswith("_kernel")
+        if re.search(r"^@jit\(", module.source, re.MULTILINE) and not is_named:
+            yield "holds kernels, so its name has to end in _kernel"
+        if is_named and not any(is_within(found.name, "kernels.jit") for found in module.imports()):
+            yield "is named for a kernel and has none"
+
+
+def files_are_called_by_their_names(module: Module) -> Iterator[str]:
+    """A file that a docstring names in backquotes is there: beside the module, or where its path says."""
+    if module.layer in LAYERS_WITH_FILES_BY_NAME:
+        path = ROOT / module.name.replace(".", "/")
+        folder = path if module.is_package else path.parent
+        for name in re.findall(r"`([a-z][\w/]*\.py)`", module.source):
+            if not any((place / name).exists() for place in (folder, ROOT, ROOT / module.layer)):
+                yield f"names {name}, which is not there"
+
+
+def import_cycle(modules: list[Module], kinds: Collection[str] = ("import",)) -> list[str]:
+    """The names of a cycle of imports of these kinds, [] where there is none."""
     known = {module.name for module in modules}
     graph: dict[str, set[str]] = {}
     for module in modules:
-        targets = (found.name for found in module.imports() if found.kind == "import")
+        targets = (found.name for found in module.imports() if found.kind in kinds)
         graph[module.name] = {target if target in known else target.rpartition(".")[0] for target in targets} & known
     try:
         TopologicalSorter(graph).prepare()
@@ -228,6 +253,8 @@ RULES: list[Callable[[Module], Iterator[str]]] = [
     package_is_a_docstring,
     file_is_short,
     only_the_command_line_prints,
+    kernels_are_found_by_name,
+    files_are_called_by_their_names,
 ]
 
 
@@ -267,6 +294,14 @@ def test_tree_has_no_import_cycle() -> None:
     assert import_cycle(source_tree()) == []
 
 
+@pytest.mark.parametrize("layer", LAYERS_WITHOUT_ANY_CYCLE)
+def test_layer_has_no_cycle_of_any_kind(layer: str) -> None:
+    """Not even of imports for types only, or of such as happen late: these modules can be understood one by one."""
+    modules = [module for module in source_tree() if module.layer == layer]
+
+    assert import_cycle(modules, ("import", "function", "types")) == []
+
+
 def test_tree_holds_every_layer_that_is_shipped() -> None:
     """The rules would hold of an empty list too, so this one is not empty."""
     names = {module.name for module in source_tree()}
@@ -303,6 +338,9 @@ def test_tree_holds_every_layer_that_is_shipped() -> None:
         (module_says_what_it_is, "backends.x", "A = 1"),
         (file_is_short, "backends.x", "A = 1\n" * (MAX_LINES + 1)),
         (only_the_command_line_prints, "gateway.app", "def f():\n    print('x')"),
+        (kernels_are_found_by_name, "kernels.rows.x", "from kernels.jit import jit\n@jit()\ndef f(): ..."),
+        (kernels_are_found_by_name, "kernels.rows.x_kernel", "import torch"),
+        (files_are_called_by_their_names, "kernels.rows.norm", '"""See `twin.py`."""'),
     ],
 )
 def test_rule_complains_about_a_bad_module(rule: Callable[[Module], Iterator[str]], name: str, source: str) -> None:
@@ -326,6 +364,9 @@ def test_rule_complains_about_a_bad_module(rule: Callable[[Module], Iterator[str
         (environment_is_read_in_settings, "backends.x", "def f(info):\n    return info.environ"),
         (file_is_short, "backends.x", "A = 1\n" * MAX_LINES),
         (only_the_command_line_prints, "gateway.cli.main", "print('x')"),
+        (kernels_are_found_by_name, "kernels.rows.x_kernel", "from kernels.jit import jit\n@jit()\ndef f(): ..."),
+        (kernels_are_found_by_name, "kernels.rows.launch", "from kernels.jit import launched"),
+        (files_are_called_by_their_names, "kernels.rows.norm_kernel", '"""See `norm.py` and `kernels/dispatch.py`."""'),
     ],
 )
 def test_rule_accepts_a_good_module(rule: Callable[[Module], Iterator[str]], name: str, source: str) -> None:
@@ -349,3 +390,6 @@ def test_import_cycle_is_found() -> None:
     assert set(import_cycle([a, back])) == {"backends.a", "backends.b"}
     assert import_cycle([a, late]) == []
     assert import_cycle([a, typed]) == []
+    assert set(import_cycle([a, typed], ("import", "types"))) == {"backends.a", "backends.b"}
+    assert set(import_cycle([a, late], ("import", "function"))) == {"backends.a", "backends.b"}
+    assert import_cycle([typed, late], ("types",)) == []

@@ -34,7 +34,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     grammar: str | None = None
-    """A grammar as the grammar library takes it (see `grammar.py`): JSON mode, a JSON schema, a regex."""
+    """A grammar as the grammar library takes it (see `choosing/grammar.py`): JSON mode, a JSON schema, a regex."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

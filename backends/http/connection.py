@@ -1,6 +1,6 @@
 """One socket to an origin: an asyncio protocol that hands what happens to it to whatever exchange it carries now.
 
-Knows nothing of HTTP; `exchange.py` does, and `pool.py` keeps the connections.
+Knows nothing of HTTP; `http1_exchange.py` does, and `pool.py` keeps the connections.
 """
 
 from __future__ import annotations

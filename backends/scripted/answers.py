@@ -1,6 +1,6 @@
 """What the scripted backend says: answers in OpenAI's shapes that follow from the request alone.
 
-One word counts as one token, here and in the usage it reports. When and whether an answer arrives is `scripted.py`.
+One word counts as one token, here and in the usage it reports. When and whether an answer arrives is `script.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A backend that plays a script: the built-in answer where no upstream is configured, and the fake of every test.
 
-It behaves like an HTTP upstream, failures included, without a socket. What it says is `scripted_answers.py`.
+It behaves like an HTTP upstream, failures included, without a socket. What it says is `answers.py`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Attention over paged keys and values. On CUDA `launch.py` takes every step, by the decode or the prefill kernel."""
+"""Attention over paged keys and values. On CUDA `launch.py` takes every step: decode, prefill or cascade kernel."""

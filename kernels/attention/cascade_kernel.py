@@ -1,6 +1,6 @@
 """Attention where neighbouring sequences begin with the same pages: a shared prefix is read once, not once a sequence.
 
-The splits of `paged_decode.py`, of which those that a whole group has in common are attended to by the rows of all its
+The splits of `decode_kernel.py`, of which those that a whole group has in common are attended to by the rows of all its
 sequences at once; the rest and the merge are the decode kernel's own. (Cascade inference, Ye et al., FlashInfer, 2024.)
 Torch twin: `paged_attention.py`, which knows nothing of groups.
 """
@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from kernels.attention.cases import cascade_cost, shared_cases
+from kernels.attention.checks import check_attention
 from kernels.attention.decode_kernel import count_splits, prepare_paged_decode, split_states
-from kernels.attention.shared_prefix import SharedPrefixes
+from kernels.attention.paged_attention import paged_attention_reference
+from kernels.attention.plan import AttentionPlan, SharedPrefixes
 from kernels.attention.tile_kernel import PAGE, attend_arguments, attend_pages, averaged, log_weight, padded
-from kernels.attention.twin import paged_attention_reference
-from kernels.checks import check, check_attention, check_tensor
+from kernels.checks import check, check_tensor
 from kernels.jit import Launch, jit, run, tl
-from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
-from kernels.registry import Op
+from kernels.operation import Op
+from kernels.paging import PAGE_SIZE, PagedKV
 from kernels.tuning import MAX_QUERY, SPLIT, prefill_config, prefill_rows
 
 _SPLIT_PAGES = tl.constexpr(SPLIT // PAGE_SIZE)

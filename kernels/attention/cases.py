@@ -10,9 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kernels.attention.plan import AttentionPlan
 from kernels.attention.shared_prefix import find_shared_prefixes
-from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
-from kernels.registry import Arguments, Case, Cost
+from kernels.operation import Arguments, Case, Cost
+from kernels.paging import PAGE_SIZE, PagedKV
 from kernels.tuning import SPLIT
 
 _SEED = 20

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from kernels.attention.cases import attention_cost, decode_cases
+from kernels.attention.checks import check_attention
+from kernels.attention.paged_attention import paged_attention_reference
+from kernels.attention.plan import AttentionPlan
 from kernels.attention.tile_kernel import LN_2, PAGE, attend_arguments, attend_pages, averaged, log_weight, padded
-from kernels.attention.twin import paged_attention_reference
-from kernels.checks import check, check_attention, check_tensor
+from kernels.checks import check, check_tensor
 from kernels.jit import Launch, jit, run, tl
-from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
-from kernels.registry import Op
+from kernels.operation import Op
+from kernels.paging import PAGE_SIZE, PagedKV
 from kernels.tuning import MAX_QUERY, MERGE, MOST_PROGRAMS, SPLIT, decode_config
 
 _SPLIT_PAGES = tl.constexpr(SPLIT // PAGE_SIZE)

@@ -6,9 +6,10 @@ from torch import Tensor
 
 from kernels.attention.cascade_kernel import prepare_cascade
 from kernels.attention.decode_kernel import prepare_paged_decode
+from kernels.attention.plan import AttentionPlan
 from kernels.attention.prefill_kernel import prepare_paged_prefill
 from kernels.jit import Launch, launched
-from kernels.paging import AttentionPlan, PagedKV
+from kernels.paging import PagedKV
 from kernels.tuning import MAX_QUERY
 
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from kernels.attention.cases import attention_cost, prefill_cases
+from kernels.attention.checks import check_attention
+from kernels.attention.paged_attention import paged_attention_reference
+from kernels.attention.plan import AttentionPlan
 from kernels.attention.tile_kernel import PAGE, attend_arguments, attend_pages, averaged, padded
-from kernels.attention.twin import paged_attention_reference
-from kernels.checks import check_attention, check_tensor
+from kernels.checks import check_tensor
 from kernels.jit import Launch, jit, run, tl
-from kernels.paging import AttentionPlan, PagedKV
-from kernels.registry import Op
+from kernels.operation import Op
+from kernels.paging import PagedKV
 from kernels.tuning import prefill_config, prefill_rows
 
 _PAGES = tl.constexpr(32)

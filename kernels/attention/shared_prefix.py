@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from torch import Tensor
 
+from kernels.attention.plan import SharedPrefixes
 from kernels.paging import PAGE_SIZE
 from kernels.tuning import SHARED_POSITIONS, SPLIT
 
 _SPLIT_PAGES = SPLIT // PAGE_SIZE
-
-
-@dataclass(frozen=True, slots=True)
-class SharedPrefixes:
-    """Groups of neighbouring sequences; every sequence is in one, alone if need be.
-
-        group_starts  [groups + 1] int32; group g is the sequences group_starts[g]..group_starts[g + 1]
-        num_shared    [groups] int32, leading splits whose pages the group has in common and which end before the first
-                      query of each of its sequences; 0 where it has none
-        skipped       [sequences] int32, `num_shared` of each sequence's group
-
-    `max_members` and `max_shared` are host numbers: sequences of the largest group, and the most shared splits.
-    """
-
-    group_starts: Tensor
-    num_shared: Tensor
-    skipped: Tensor
-    max_members: int
-    max_shared: int
 
 
 def find_shared_prefixes(

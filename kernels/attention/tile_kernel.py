@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from kernels.attention.plan import AttentionPlan
 from kernels.jit import jit, tl
-from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
+from kernels.paging import PAGE_SIZE, PagedKV
 
 PAGE = tl.constexpr(PAGE_SIZE)
 LOG2_E = 1.4426950408889634

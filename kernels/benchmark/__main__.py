@@ -11,7 +11,7 @@ import torch
 
 from kernels.benchmark.bars import BARS, judge
 from kernels.benchmark.report import as_json, as_text
-from kernels.registry import op_names
+from kernels.dispatch import op_names
 
 NO_GPU = 2
 """The exit code where there is nothing to measure on."""

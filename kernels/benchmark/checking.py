@@ -10,8 +10,9 @@ from concurrent.futures.process import BrokenProcessPool
 
 import torch
 
+from kernels.dispatch import load_ops
 from kernels.exactness import op_complaint
-from kernels.registry import Case, Op, load_ops
+from kernels.operation import Case, Op
 
 _MOST_WORKERS = 6
 """A case may need tens of gigabytes in float64."""

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.benchmark.timing import Work
+from kernels.operation import Arguments, Result
 from kernels.paging import PAGE_SIZE
-from kernels.registry import Arguments, Result
 
 Peer = Callable[[Sequence[Arguments]], list[Work]]
 
@@ -119,10 +119,10 @@ def _compiled(function: Callable[..., Result]) -> Peer:
 
 
 def _norm_peers(arguments: Arguments) -> dict[str, Peer]:
-    from kernels.rows.norm_kernel import rms_norm_rows_reference
+    from kernels.rows.norm import rms_norm_reference
 
-    peers: dict[str, Peer] = {"torch.compile": _compiled(rms_norm_rows_reference)}
-    if arguments["quantized"] is None and arguments["residual"] is not None and find_spec("liger_kernel"):
+    peers: dict[str, Peer] = {"torch.compile": _compiled(rms_norm_reference)}
+    if arguments["residual"] is not None and find_spec("liger_kernel"):
         peers["liger"] = _each(_liger_norm)
     return peers
 
@@ -134,10 +134,10 @@ def _liger_norm(arguments: Arguments) -> Work:
 
 
 def _act_peers(arguments: Arguments) -> dict[str, Peer]:
-    from kernels.rows.act_kernel import gated_activation_rows_reference
+    from kernels.rows.act import gated_activation_reference
 
-    peers: dict[str, Peer] = {"torch.compile": _compiled(gated_activation_rows_reference)}
-    if arguments["quantized"] is None and arguments["kind"] == "silu" and find_spec("liger_kernel"):
+    peers: dict[str, Peer] = {"torch.compile": _compiled(gated_activation_reference)}
+    if arguments["kind"] == "silu" and find_spec("liger_kernel"):
         peers["liger"] = _each(_liger_act)
     return peers
 

@@ -17,8 +17,9 @@ from kernels.benchmark.figures import Measurement, Run
 from kernels.benchmark.peers import peers_of
 from kernels.benchmark.progress import Progress
 from kernels.benchmark.timing import copy_gb_per_s, count_copies, time_us
+from kernels.dispatch import load_ops
 from kernels.jit import run as launch_all
-from kernels.registry import Case, Op, load_ops
+from kernels.operation import Case, Op
 
 DEVICE = torch.device("cuda")
 _SECONDS = 540.0

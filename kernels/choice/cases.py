@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.choice.penalties import Penalties
 from kernels.choice.random import TARGET_STREAM
 from kernels.choice.sample import SampleRows
-from kernels.registry import Arguments, Case, Cost
+from kernels.operation import Arguments, Case, Cost, cases_of
 
 _SEED = 22
 _FAR = 2**32 - 1
@@ -235,18 +235,12 @@ _REAL_REJECT: dict[str, tuple[Sequence[int], int, float, float]] = {
 
 def sample_cases() -> list[Case]:
     """Every filter alone and with the others, at the edges of their ranges."""
-    return [
-        *(Case(name, partial(build_sample, shape)) for name, shape in _SMALL.items()),
-        *(Case(name, partial(build_sample, shape), is_real=True) for name, shape in _REAL.items()),
-    ]
+    return cases_of(build_sample, _SMALL, _REAL)
 
 
 def probabilities_cases() -> list[Case]:
     """The same rows, and where cuts are hard to find, which is the same kernel's work for either."""
-    return [
-        *(Case(name, partial(build_probabilities, shape)) for name, shape in (_SMALL | _SMALL_CUTS).items()),
-        *(Case(name, partial(build_probabilities, shape), is_real=True) for name, shape in _REAL.items()),
-    ]
+    return cases_of(build_probabilities, _SMALL | _SMALL_CUTS, _REAL)
 
 
 def reject_cases() -> list[Case]:

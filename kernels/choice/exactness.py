@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.choice.penalties import penalised_reference
 from kernels.choice.sample import SampleRows, probabilities_reference, sample_with_logprobs_reference
-from kernels.registry import Arguments, Result, tensors
+from kernels.operation import Arguments, Result, tensors
 
 _ROUNDING = 2.0**-24
 """Half of the distance between 1 and the next float32."""

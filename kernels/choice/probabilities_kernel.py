@@ -11,14 +11,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.checks import check_sampling
 from kernels.choice.cases import probabilities_cases, probabilities_cost
+from kernels.choice.checks import check_sampling
 from kernels.choice.cutoff_kernel import LOG2_E, prepare_floors
 from kernels.choice.exactness import probabilities_complaint
 from kernels.choice.penalties_kernel import prepare_penalised
 from kernels.choice.sample import SampleRows, probabilities_reference
 from kernels.jit import Launch, jit, launched, tl
-from kernels.registry import Op
+from kernels.operation import Op
 from kernels.tuning import PROBABILITIES, PROBABILITIES_BLOCK
 
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from kernels.attention.tile_kernel import padded
-from kernels.checks import check_rejection
 from kernels.choice.cases import reject_cases, reject_cost
+from kernels.choice.checks import check_rejection
 from kernels.choice.random import ACCEPT_STREAM, TARGET_STREAM
 from kernels.choice.random_kernel import rate, uniform, words
 from kernels.choice.reject import reject_reference
 from kernels.choice.sample import SampleRows
 from kernels.jit import Launch, jit, launched, tl
-from kernels.registry import Op
+from kernels.operation import Op
 from kernels.tuning import RACE, RACE_COUNTERS, WINNER
 
 _DRAFTS = tl.constexpr(16)

@@ -1,5 +1,5 @@
-"""One token a row from its logits: penalties taken off (`penalties_kernel.py`), filters as cuts (`floor.py`), then the
-exponential race, in parts of the vocabulary.
+"""One token a row from its logits: penalties taken off (`penalties_kernel.py`), filters as cuts (`cutoff_kernel.py`),
+then the exponential race, in parts of the vocabulary.
 
 A part's winner is found in one read, before the row's largest logit is known: its chances are relative to the part's
 own largest, and put in relation to the others' when the winners race each other. The noise is a function of seed,
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from kernels.attention.tile_kernel import padded
-from kernels.checks import check_sampling
 from kernels.choice.cases import logits_cost, sample_cases
+from kernels.choice.checks import check_sampling
 from kernels.choice.cutoff_kernel import LOG2_E, prepare_floors
 from kernels.choice.exactness import sample_complaint
 from kernels.choice.penalties_kernel import prepare_penalised
@@ -25,7 +25,7 @@ from kernels.choice.probabilities_kernel import prepare_probabilities
 from kernels.choice.random_kernel import rate, words
 from kernels.choice.sample import SampleRows, sample_with_logprobs_reference
 from kernels.jit import Launch, jit, launched, tl
-from kernels.registry import Op
+from kernels.operation import Op
 from kernels.tuning import RACE, RACE_COUNTERS, WINNER
 
 LN_2 = tl.constexpr(0.6931471805599453)

@@ -1,1 +1,1 @@
-"""Matrix products with quantized weights, and the grouped products of experts. On CUDA `launch.py` takes them all."""
+"""Matrix products with quantized weights, through `launch.py` on CUDA, and the grouped products of experts."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
+from kernels.operation import Arguments, Case, Cost, cases_of
 from kernels.products.w4a16 import GroupWeight, tiled
 from kernels.products.w8 import RowWeight
-from kernels.registry import Arguments, Case, Cost
 from kernels.rows.cases import random_rows, seeded
 
 _GAP = 3
@@ -64,12 +62,6 @@ def _row_weight(shape: Product, generator: torch.Generator | None, device: torch
     return RowWeight(stored, torch.rand(shape.num_outputs, generator=generator, device=device) * 0.01 + 1e-4)
 
 
-def _build_rounding(shape: Product, device: torch.device) -> Arguments:
-    gap = _GAP if shape.is_gapped else 0
-    x = random_rows(shape.num_rows, shape.num_inputs, shape.dtype, seeded(device), device, gap=gap)
-    return {"x": x, "dtype": _INT8 if shape.kind == "int8" else _FP8}
-
-
 def product_cost(arguments: Arguments) -> Cost:
     """Weight, rows and bias read once, the product written once."""
     x, weight, bias = arguments["x"], arguments["weight"], arguments["bias"]
@@ -79,17 +71,11 @@ def product_cost(arguments: Arguments) -> Cost:
     return Cost(num_bytes, 2 * x.numel() * num_outputs)
 
 
-def rounding_cost(arguments: Arguments) -> Cost:
-    """Each row read and written once; a comparison, a division and a rounding for each number."""
-    x, dtype = arguments["x"], arguments["dtype"]
-    return Cost(_bytes_of(x) + x.numel() * dtype.itemsize + 4 * x.shape[0], 3 * x.numel())
-
-
 def _bytes_of(x: Tensor) -> int:
     return x.numel() * x.element_size()
 
 
-_FP32, _FP16, _INT8, _FP8 = torch.float32, torch.float16, torch.int8, torch.float8_e4m3fn
+_FP32, _FP16 = torch.float32, torch.float16
 _SMALL_W4 = {
     "one-row": Product(1, 48, 512),
     "no-rows": Product(0, 16, 128),
@@ -124,15 +110,6 @@ _SMALL_W8 = {
     "fp8-split": Product(20, 70, 2085, "fp8", has_bias=True),
     "int8-many-outputs": Product(1, 8210, 40, "int8"),
 }
-_SMALL_ROUNDING = {
-    "int8-one-number": Product(2, 0, 1, "int8"),
-    "int8-odd": Product(5, 0, 333, "int8", is_gapped=True),
-    "int8-float32": Product(3, 0, 1030, "int8", dtype=_FP32),
-    "int8-no-rows": Product(0, 0, 64, "int8"),
-    "fp8-odd": Product(4, 0, 77, "fp8", is_gapped=True),
-    "fp8-fp16": Product(3, 0, 512, "fp8", dtype=_FP16),
-    "int8-longest": Product(2, 0, 20000, "int8", is_gapped=True),
-}
 _SHAPES = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (2560, 9728))
 """Outputs and inputs of Llama-3.1-8B's layers, and one of Qwen3-4B's."""
 _REAL_ROWS = (1, 8, 16, 32, 64, 256, 2048)
@@ -158,38 +135,18 @@ _REAL_W4 = _real("symmetric") | {
     for shape in _OTHERS
 }
 _REAL_W8 = _real("int8") | _real("fp8")
-_REAL_ROUNDING = {
-    f"{kind}-{rows}x{width}": Product(rows, 0, width, kind)
-    for kind in ("int8", "fp8")
-    for rows in (1, 64, 4096)
-    for width in (4096, 14336, 28672)
-}
 
 
 def w4a16_cases() -> list[Case]:
     """Groups of every size and kind."""
-    return _cases(_build, _SMALL_W4, _REAL_W4)
+    return cases_of(_build, _SMALL_W4, _REAL_W4)
 
 
 def w8_cases() -> list[Case]:
     """int8 and float8 weights."""
-    return _cases(_build, _SMALL_W8, _REAL_W8)
+    return cases_of(_build, _SMALL_W8, _REAL_W8)
 
 
 def w8a8_cases() -> list[Case]:
     """The same, for rows that are rounded too."""
-    return _cases(_build, _SMALL_W8, _REAL_W8)
-
-
-def rounding_cases() -> list[Case]:
-    """Rows that are rounded to either type."""
-    return _cases(_build_rounding, _SMALL_ROUNDING, _REAL_ROUNDING)
-
-
-def _cases(
-    builder: Callable[[Product, torch.device], Arguments], small: dict[str, Product], real: dict[str, Product]
-) -> list[Case]:
-    return [
-        *(Case(name, partial(builder, shape)) for name, shape in small.items()),
-        *(Case(name, partial(builder, shape), is_real=True) for name, shape in real.items()),
-    ]
+    return cases_of(_build, _SMALL_W8, _REAL_W8)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.fallback import Fallbacks
-from kernels.products.twin import BuiltProduct
+from kernels.products.quantized_product import BuiltProduct
 from kernels.products.w4a16 import GroupWeight, is_tileable, tiled, w4a16_linear_reference
 from kernels.products.w4a16_kernel import prepare_w4a16
 from kernels.products.w8 import RowWeight, w8_linear_reference, w8a8_linear_reference

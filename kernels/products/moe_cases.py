@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from kernels.registry import Arguments, Case, Cost
+from kernels.operation import Arguments, Case, Cost, cases_of
 from kernels.rows.cases import random_rows, seeded
 
 _GAP = 3
@@ -88,7 +87,4 @@ _REAL = {
 
 def moe_cases() -> list[Case]:
     """From one token to many, for few experts and for many."""
-    return [
-        *(Case(name, partial(build_moe, shape)) for name, shape in _SMALL.items()),
-        *(Case(name, partial(build_moe, shape), is_real=True) for name, shape in _REAL.items()),
-    ]
+    return cases_of(build_moe, _SMALL, _REAL)

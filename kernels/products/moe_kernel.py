@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from kernels.attention.tile_kernel import padded
-from kernels.checks import check, check_experts
+from kernels.checks import check
 from kernels.jit import Launch, jit, launched, tl
+from kernels.operation import Op
+from kernels.products.checks import check_experts
 from kernels.products.moe import moe_reference
 from kernels.products.moe_cases import moe_cases, moe_cost
-from kernels.registry import Op
 from kernels.rows.act_kernel import KINDS, gate_share
 from kernels.tuning import MOE_INPUTS, MOE_ROUTE, MOE_SUM, MOE_SUM_BLOCK, moe_tile
 

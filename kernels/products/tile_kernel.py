@@ -16,32 +16,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from kernels.checks import check, check_tensor
 from kernels.jit import Kernel, Launch, jit, tl
-from kernels.rows.row_kernel import check_rows, row_stride
-from kernels.tuning import (
-    FEW_ROWS,
-    MERGE_OUTPUTS,
-    MERGE_SPLITS,
-    count_splits,
-    few_rows_tile,
-    many_rows_tile,
-)
+from kernels.rows.row_kernel import row_stride
+from kernels.tuning import FEW_ROWS, MERGE_OUTPUTS, MERGE_SPLITS, count_splits, few_rows_tile, many_rows_tile
 
 _NEIGHBOURS = tl.constexpr(8)
 """Tiles of outputs that are worked on at once, for all rows, before the next."""
-
-
-def check_product(x: Tensor, num_outputs: int, num_inputs: int, bias: Tensor | None) -> None:
-    """`x` [rows, in] in a model's type, rows without gaps; `bias` [out] of the same type.
-
-    Raises KernelInputError.
-    """
-    check_rows("x", x)
-    check(x.shape[1] == num_inputs, "x", f"of shape [any, {num_inputs}], the weight's inputs", list(x.shape))
-    check(num_outputs > 0, "weight", "of one output or more", num_outputs)
-    if bias is not None:
-        check_tensor("bias", bias, (x.dtype,), (num_outputs,), device=x.device)
 
 
 def product_launches(

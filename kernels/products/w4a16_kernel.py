@@ -3,7 +3,7 @@
 A code less its zero point is a whole number, exact in any type: products are summed group by group and scaled in
 float32. Few rows take one kernel, where the weights' bytes are what counts: a program runs through whole rows of them,
 each of its warps through every SLICES-th tile. Many rows take the other, where a warp group multiplies.
-Torch twin and layout: `w4a16.py`; the tiles: `matmul.py`.
+Torch twin and layout: `w4a16.py`; the tiles: `tile_kernel.py`.
 """
 
 # What a kernel is compiled for stands in capitals.
@@ -16,10 +16,11 @@ from torch import Tensor
 
 from kernels.checks import check, check_tensor
 from kernels.jit import Launch, jit, launched, tl
+from kernels.operation import Op
 from kernels.products.cases import product_cost, w4a16_cases
-from kernels.products.tile_kernel import check_product, place_of_tile, product_launches, store_product
+from kernels.products.checks import check_product
+from kernels.products.tile_kernel import place_of_tile, product_launches, store_product
 from kernels.products.w4a16 import CODE_BITS, QUARTER, TILE, TiledWeight, w4a16_linear_reference
-from kernels.registry import Op
 
 _TILE = tl.constexpr(TILE)
 _QUARTER = tl.constexpr(QUARTER)

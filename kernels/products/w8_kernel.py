@@ -9,15 +9,14 @@ take two kernels, as in `w4a16_kernel.py`. Torch twin: `w8.py`. `w8a8_kernel.py`
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from kernels.checks import QUANTIZED_DTYPES, check_tensor
 from kernels.jit import Launch, jit, launched, tl
+from kernels.operation import Op
 from kernels.products.cases import product_cost, w8_cases
-from kernels.products.tile_kernel import check_product, place_of_tile, product_launches, store_product
+from kernels.products.checks import check_product, check_row_weight
+from kernels.products.tile_kernel import place_of_tile, product_launches, store_product
 from kernels.products.w8 import RowWeight, w8_linear_reference
-from kernels.registry import Op
 from kernels.tuning import INPUTS
 
 
@@ -31,12 +30,6 @@ def prepare_w8(x: Tensor, weight: RowWeight, bias: Tensor | None = None) -> tupl
     check_product(x, num_outputs, num_inputs, bias)
     out = x.new_empty((x.shape[0], num_outputs))
     return out, eight_bit_launches(x, None, weight, bias, out)
-
-
-def check_row_weight(weight: RowWeight, device: torch.device) -> None:
-    """Raises KernelInputError."""
-    check_tensor("weight.stored", weight.stored, QUANTIZED_DTYPES, (None, None), device=device)
-    check_tensor("weight.scales", weight.scales, (torch.float32,), weight.stored.shape[:1], device=device)
 
 
 def eight_bit_launches(

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from kernels.checks import check
 from kernels.jit import Launch, launched
+from kernels.operation import Op
 from kernels.products.cases import product_cost, w8a8_cases
-from kernels.products.tile_kernel import check_product
+from kernels.products.checks import check_product, check_row_weight
 from kernels.products.w8 import RowWeight, w8a8_linear_reference
-from kernels.products.w8_kernel import check_row_weight, eight_bit_launches
-from kernels.registry import Op
+from kernels.products.w8_kernel import eight_bit_launches
 from kernels.rows.quantize_rows_kernel import prepare_quantize_rows
 
 MAX_INPUTS = 2**31 // 127**2

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from kernels.registry import Arguments, Case, Cost
+from kernels.operation import Arguments, Case, Cost, cases_of
 
 _SEED = 21
 _GAP = 3
@@ -18,16 +16,19 @@ _GAP = 3
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`width`: of a row that comes out. `is_gapped`: rows of a wider tensor. `kind` None: a norm."""
+    """`width`: of a row that comes out. `is_gapped`: rows of a wider tensor. `kind` None: no activation.
+
+    `stored`: the type that rows are rounded to, if they are.
+    """
 
     num_rows: int
     width: int
     dtype: torch.dtype = torch.float32
-    quantized: torch.dtype | None = None
     has_residual: bool = True
     offset: float = 0.0
     kind: str | None = None
     is_gapped: bool = False
+    stored: torch.dtype | None = None
 
 
 def random_rows(
@@ -62,20 +63,25 @@ def _build_norm(shape: Rows, device: torch.device) -> Arguments:
         "eps": 1e-5,
         "residual": residual if shape.has_residual else None,
         "offset": shape.offset,
-        "quantized": shape.quantized,
     }
 
 
 def _build_act(shape: Rows, device: torch.device) -> Arguments:
     gap = _GAP if shape.is_gapped else 0
     gate_up = random_rows(shape.num_rows, 2 * shape.width, shape.dtype, seeded(device), device, gap=gap)
-    return {"gate_up": gate_up, "kind": shape.kind, "quantized": shape.quantized}
+    return {"gate_up": gate_up, "kind": shape.kind}
+
+
+def _build_rounding(shape: Rows, device: torch.device) -> Arguments:
+    gap = _GAP if shape.is_gapped else 0
+    x = random_rows(shape.num_rows, shape.width, shape.dtype, seeded(device), device, gap=gap)
+    return {"x": x, "dtype": shape.stored}
 
 
 def norm_cost(arguments: Arguments) -> Cost:
     """Each row read and written once; with a residual twice."""
-    x, weight, residual, quantized = (arguments[name] for name in ("x", "weight", "residual", "quantized"))
-    num_bytes = _written_bytes(x.shape[0], x.shape[1], x.dtype, quantized) + x.nbytes + weight.nbytes
+    x, weight, residual = (arguments[name] for name in ("x", "weight", "residual"))
+    num_bytes = 2 * x.nbytes + weight.nbytes
     if residual is not None:
         num_bytes += 2 * residual.nbytes
     # Squares, their sum, two products, and the sum with the residual.
@@ -85,14 +91,14 @@ def norm_cost(arguments: Arguments) -> Cost:
 def act_cost(arguments: Arguments) -> Cost:
     """Gate and up read once, their product written once."""
     gate_up = arguments["gate_up"]
-    num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-    num_bytes = _written_bytes(num_rows, width, gate_up.dtype, arguments["quantized"]) + gate_up.nbytes
-    return Cost(num_bytes, 2 * num_rows * width)
+    num_out = gate_up.numel() // 2
+    return Cost(gate_up.nbytes + num_out * gate_up.element_size(), 2 * num_out)
 
 
-def _written_bytes(num_rows: int, width: int, dtype: torch.dtype, quantized: torch.dtype | None) -> int:
-    """Of rows that come out, with their scales."""
-    return num_rows * (width * (quantized or dtype).itemsize + (4 if quantized else 0))
+def rounding_cost(arguments: Arguments) -> Cost:
+    """Each row read and written once; a comparison, a division and a rounding for each number."""
+    x, dtype = arguments["x"], arguments["dtype"]
+    return Cost(x.nbytes + x.numel() * dtype.itemsize + 4 * x.shape[0], 3 * x.numel())
 
 
 _BF16, _FP16, _INT8, _FP8 = torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn
@@ -104,10 +110,6 @@ _SMALL_NORM = {
     "offset": Rows(3, 20, offset=1.0),
     "offset-fp16": Rows(3, 100, dtype=_FP16, offset=1.0, is_gapped=True),
     "no-rows": Rows(0, 64),
-    "int8": Rows(4, 300, dtype=_BF16, quantized=_INT8, is_gapped=True),
-    "fp8": Rows(4, 129, dtype=_BF16, quantized=_FP8, offset=1.0),
-    "int8-float32": Rows(3, 63, quantized=_INT8, has_residual=False),
-    "fp8-fp16": Rows(2, 2050, dtype=_FP16, quantized=_FP8),
 }
 _REAL_NORM = {
     "1x4096": Rows(1, 4096, dtype=_BF16),
@@ -119,9 +121,6 @@ _REAL_NORM = {
     "4096x4096-fp16": Rows(4096, 4096, dtype=_FP16),
     "4096x4096-first": Rows(4096, 4096, dtype=_BF16, has_residual=False),
     "4096x5376-offset": Rows(4096, 5376, dtype=_BF16, offset=1.0),
-    "4096x4096-int8": Rows(4096, 4096, dtype=_BF16, quantized=_INT8),
-    "4096x8192-int8": Rows(4096, 8192, dtype=_BF16, quantized=_INT8),
-    "4096x4096-fp8": Rows(4096, 4096, dtype=_BF16, quantized=_FP8),
 }
 _SMALL_ACT = {
     "one-number": Rows(2, 1, kind="silu"),
@@ -132,9 +131,6 @@ _SMALL_ACT = {
     "gelu-tanh": Rows(3, 100, kind="gelu_tanh"),
     "gelu-tanh-fp16": Rows(2, 333, dtype=_FP16, kind="gelu_tanh", is_gapped=True),
     "no-rows": Rows(0, 64, kind="silu"),
-    "int8": Rows(4, 300, dtype=_BF16, kind="silu", quantized=_INT8, is_gapped=True),
-    "int8-gelu": Rows(3, 1030, kind="gelu", quantized=_INT8),
-    "fp8": Rows(4, 129, dtype=_BF16, kind="gelu_tanh", quantized=_FP8),
 }
 _REAL_ACT = {
     "1x14336": Rows(1, 14336, dtype=_BF16, kind="silu"),
@@ -144,26 +140,36 @@ _REAL_ACT = {
     "4096x14336-fp16": Rows(4096, 14336, dtype=_FP16, kind="silu"),
     "4096x14336-gelu": Rows(4096, 14336, dtype=_BF16, kind="gelu"),
     "4096x21504-gelu-tanh": Rows(4096, 21504, dtype=_BF16, kind="gelu_tanh"),
-    "4096x14336-int8": Rows(4096, 14336, dtype=_BF16, kind="silu", quantized=_INT8),
-    "4096x14336-fp8": Rows(4096, 14336, dtype=_BF16, kind="silu", quantized=_FP8),
-    "4096x9728-int8-gelu": Rows(4096, 9728, dtype=_BF16, kind="gelu", quantized=_INT8),
+}
+
+
+_SMALL_ROUNDING = {
+    "int8-one-number": Rows(2, 1, dtype=_BF16, stored=_INT8),
+    "int8-odd": Rows(5, 333, dtype=_BF16, stored=_INT8, is_gapped=True),
+    "int8-float32": Rows(3, 1030, stored=_INT8),
+    "int8-no-rows": Rows(0, 64, dtype=_BF16, stored=_INT8),
+    "fp8-odd": Rows(4, 77, dtype=_BF16, stored=_FP8, is_gapped=True),
+    "fp8-fp16": Rows(3, 512, dtype=_FP16, stored=_FP8),
+    "int8-longest": Rows(2, 20000, dtype=_BF16, stored=_INT8, is_gapped=True),
+}
+_REAL_ROUNDING = {
+    f"{kind}-{rows}x{width}": Rows(rows, width, dtype=_BF16, stored=stored)
+    for kind, stored in (("int8", _INT8), ("fp8", _FP8))
+    for rows in (1, 64, 4096)
+    for width in (4096, 14336, 28672)
 }
 
 
 def norm_cases() -> list[Case]:
     """Hidden sizes from Qwen3-4B's to Llama-405B's."""
-    return _cases(_build_norm, _SMALL_NORM, _REAL_NORM)
+    return cases_of(_build_norm, _SMALL_NORM, _REAL_NORM)
 
 
 def act_cases() -> list[Case]:
     """Feed-forward sizes of models of 4B to 27B."""
-    return _cases(_build_act, _SMALL_ACT, _REAL_ACT)
+    return cases_of(_build_act, _SMALL_ACT, _REAL_ACT)
 
 
-def _cases(
-    builder: Callable[[Rows, torch.device], Arguments], small: dict[str, Rows], real: dict[str, Rows]
-) -> list[Case]:
-    return [
-        *(Case(name, partial(builder, shape)) for name, shape in small.items()),
-        *(Case(name, partial(builder, shape), is_real=True) for name, shape in real.items()),
-    ]
+def rounding_cases() -> list[Case]:
+    """Rows that are rounded to either type."""
+    return cases_of(_build_rounding, _SMALL_ROUNDING, _REAL_ROUNDING)

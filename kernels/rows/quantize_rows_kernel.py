@@ -1,7 +1,7 @@
 """Rows of activations rounded to eight bits by a scale of their own, for products with weights that are rounded too.
 
-One program a row, which it holds in registers, or reads twice where it is too long for them. Torch twin: `w8.py`; norm
-and activation do the same on their way out.
+One program a row, which it holds in registers, or reads twice where it is too long for them. Torch twin:
+`quantize_rows.py`.
 """
 
 # What a kernel is compiled for stands in capitals.
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from kernels.checks import QUANTIZED_DTYPES, check
 from kernels.jit import Launch, jit, launched, tl
-from kernels.products.cases import rounding_cases, rounding_cost
-from kernels.products.w8 import SMALLEST_SCALE, quantize_rows
-from kernels.registry import Op
-from kernels.rows.row_kernel import MAX_ROW, block_of, check_rows, largest_of, rounded, row_stride, store_row
+from kernels.operation import Op
+from kernels.rows.cases import rounding_cases, rounding_cost
+from kernels.rows.checks import check_rows
+from kernels.rows.quantize_rows import SMALLEST_SCALE, quantize_rows_reference
+from kernels.rows.row_kernel import MAX_ROW, block_of, largest_of, rounded, row_stride
 from kernels.tuning import row_config
 
 _SMALLEST_SCALE = tl.constexpr(SMALLEST_SCALE)
@@ -44,12 +45,6 @@ def prepare_quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[tuple[Tensor, 
     return (stored, scales), launches if num_rows else []
 
 
-def quantize_rows_reference(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The same of torch's own operations."""
-    rounded = quantize_rows(x, dtype)
-    return rounded.stored, rounded.scales
-
-
 @jit()
 def _quantize_rows_kernel(
     x: tl.tensor, stored: tl.tensor, scales: tl.tensor, x_stride: int, WIDTH: tl.constexpr, BLOCK: tl.constexpr
@@ -61,14 +56,17 @@ def _quantize_rows_kernel(
     places = tl.arange(0, BLOCK)
     if WIDTH <= BLOCK:
         numbers = tl.load(x + places, mask=places < WIDTH, other=0.0).to(tl.float32)
-        store_row(numbers, stored, scales + row, places, places < WIDTH)
+        largest = tl.abs(numbers)
     else:
         largest = tl.zeros([BLOCK], tl.float32)
         for first in tl.range(0, WIDTH, BLOCK):
             numbers = tl.load(x + first + places, mask=first + places < WIDTH, other=0.0)
             largest = tl.maximum(largest, tl.abs(numbers.to(tl.float32)))
-        scale = tl.maximum(tl.max(largest, 0) / largest_of(stored.dtype.element_ty), _SMALLEST_SCALE)
-        tl.store(scales + row, scale)
+    scale = tl.maximum(tl.max(largest, 0) / largest_of(stored.dtype.element_ty), _SMALLEST_SCALE)
+    tl.store(scales + row, scale)
+    if WIDTH <= BLOCK:
+        tl.store(stored + places, rounded(numbers / scale, stored.dtype.element_ty), mask=places < WIDTH)
+    else:
         for first in tl.range(0, WIDTH, BLOCK):
             numbers = tl.load(x + first + places, mask=first + places < WIDTH, other=0.0).to(tl.float32)
             result = rounded(numbers / scale, stored.dtype.element_ty)

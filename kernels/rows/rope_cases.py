@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
+from kernels.operation import Arguments, Case, Cost, cases_of
 from kernels.paging import PAGE_SIZE, PagedKV, StorePlan
-from kernels.registry import Arguments, Case, Cost
 from kernels.rows.cases import random_rows, seeded
 
 _BF16, _FP16, _INT8, _FP8 = torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn
@@ -121,7 +120,4 @@ _REAL = {
 
 def rope_store_cases() -> list[Case]:
     """Heads of every kind of model, as they come from a joint projection."""
-    return [
-        *(Case(name, partial(build_projection, shape)) for name, shape in _SMALL.items()),
-        *(Case(name, partial(build_projection, shape), is_real=True) for name, shape in _REAL.items()),
-    ]
+    return cases_of(build_projection, _SMALL, _REAL)

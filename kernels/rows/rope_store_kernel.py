@@ -14,10 +14,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.checks import MAX_HEAD_DIM, MODEL_DTYPES, KernelInputError, check, check_pages, check_tensor
+from kernels.checks import MAX_HEAD_DIM, MODEL_DTYPES, KernelInputError, check, check_tensor
 from kernels.jit import Launch, jit, launched, tl
-from kernels.paging import PAGE_SIZE, PagedKV, StorePlan
-from kernels.registry import Op, Result
+from kernels.operation import Op, Result
+from kernels.paging import PAGE_SIZE, PagedKV, StorePlan, check_pages
 from kernels.rows.rope_cases import rope_store_cases, rope_store_cost
 from kernels.rows.rope_store import SMALLEST_SCALE, rope_store_reference
 from kernels.rows.row_kernel import block_of, largest_of, rounded, row_stride

@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from kernels.registry import load_ops
+from kernels.dispatch import load_ops
 from tests.support.other_gpus import SHARED_BYTES, distinct, fit, launches_of
 
 

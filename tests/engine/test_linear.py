@@ -14,7 +14,7 @@ from backends.engine.model.decoder import load_decoder
 from backends.engine.model.linear import QUANTIZATIONS, WIDENED_NUMBERS, make_linear, quantize_weight, quantized_linear
 from backends.engine.model.quantize import quantize_folder
 from kernels.dispatch import QuantizedProduct, select_ops
-from kernels.products.twin import BuiltProduct
+from kernels.products.quantized_product import BuiltProduct
 from kernels.products.w4a16 import GroupWeight, quantize_int4
 from kernels.products.w8 import RowWeight
 from tests.support.tiny_models import save_tiny_model, tiny_config

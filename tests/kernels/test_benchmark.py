@@ -16,9 +16,10 @@ from kernels.benchmark.peers import peers_of, rope_store_plain
 from kernels.benchmark.progress import Progress
 from kernels.benchmark.report import as_json, as_text
 from kernels.benchmark.timing import count_copies
+from kernels.dispatch import load_ops, op_names
 from kernels.exactness import complaint
+from kernels.operation import Arguments, Op, Result
 from kernels.paging import PAGE_SIZE
-from kernels.registry import Arguments, Op, Result, load_ops, op_names
 from tests.support.apart import needs_triton
 from tests.support.kernel_errors import assert_close
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from kernels.attention.cases import Shape, build
-from kernels.checks import KernelInputError, check_attention
-from kernels.registry import Arguments
+from kernels.attention.checks import check_attention
+from kernels.checks import KernelInputError
+from kernels.operation import Arguments
 
 CPU = torch.device("cpu")
 

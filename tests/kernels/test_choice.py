@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.checks import KernelInputError, check_rejection, check_sampling
+from kernels.checks import KernelInputError
 from kernels.choice.cases import (
     Shape,
     build_probabilities,
@@ -20,11 +20,12 @@ from kernels.choice.cases import (
     reject_cases,
     sample_cases,
 )
+from kernels.choice.checks import check_rejection, check_sampling
 from kernels.choice.exactness import probabilities_complaint, sample_complaint
 from kernels.choice.reject import reject_reference
 from kernels.choice.sample import probabilities_reference, sample_with_logprobs_reference
 from kernels.exactness import complaint, for_twin
-from kernels.registry import Arguments, Case, Result
+from kernels.operation import Arguments, Case, Result
 from tests.support.apart import needs_triton, run_apart
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from kernels.choice.cases import Shape, build_probabilities, build_sample
 from kernels.choice.exactness import probabilities_complaint, sample_complaint
 from kernels.choice.sample import probabilities_reference, sample_with_logprobs_reference
 from kernels.exactness import for_twin
-from kernels.registry import Arguments
+from kernels.operation import Arguments
 
 CPU = torch.device("cpu")
 PEAKED = Shape(2, 500, top_k=(500, 20), top_p=(0.999, 1.0), scale=10.0)

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from kernels.attention.twin import paged_attention_reference
+from kernels.attention.paged_attention import paged_attention_reference
 from kernels.dispatch import select_ops
 from tests.support.apart import needs_triton
 

@@ -24,7 +24,7 @@ from kernels.fallback import Fallbacks
 from kernels.jit import Launch, jit, tl
 from kernels.products.launch import Products
 from kernels.products.w4a16 import quantize_int4, quantize_nf4, w4a16_linear_reference
-from kernels.products.w8 import quantize_rows, w8_linear_reference, w8a8_linear_reference
+from kernels.products.w8 import quantize_w8, w8_linear_reference, w8a8_linear_reference
 from kernels.tuning import Config
 
 ARGUMENTS = torch.arange(4.0)
@@ -224,7 +224,7 @@ def test_quantized_product_without_its_kernel_is_that_of_its_twin(kind: str) -> 
         run, _ = Products(fallbacks)(groups, bias, dtype=dtype)
         expected, operation = w4a16_linear_reference(x, groups, bias), "w4a16"
     else:
-        rows = quantize_rows(dense, torch.float8_e4m3fn if kind == "fp8" else torch.int8)
+        rows = quantize_w8(dense, torch.float8_e4m3fn if kind == "fp8" else torch.int8)
         run, _ = Products(fallbacks)(rows, bias, dtype=dtype, round_input=kind == "w8a8")
         operation = "w8a8" if kind == "w8a8" else "w8"
         expected = (w8a8_linear_reference if kind == "w8a8" else w8_linear_reference)(x, rows, bias)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.checks import KernelInputError, check_experts
+from kernels.checks import KernelInputError
 from kernels.exactness import for_twin
+from kernels.operation import Case
+from kernels.products.checks import check_experts
 from kernels.products.moe import moe_reference
 from kernels.products.moe_cases import Experts, build_moe, moe_cases
-from kernels.registry import Case
 from kernels.rows.act import gated_activation_reference
 from tests.support.kernel_errors import assert_close
 

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.attention.twin import GATHERED_BYTES, paged_attention_reference
-from kernels.paging import AttentionPlan, PagedKV
-from kernels.products.w8 import quantize_rows
+from kernels.attention.paged_attention import GATHERED_BYTES, paged_attention_reference
+from kernels.attention.plan import AttentionPlan
+from kernels.paging import PagedKV
+from kernels.products.w8 import quantize_w8
 from tests.support.paged import PagedStep, attend_plainly, paged_step
 
 STEPS = {
@@ -107,7 +108,7 @@ def quantized_kv(step: PagedStep, dtype: torch.dtype) -> PagedKV:
     """The step's pages rounded to `dtype`, NaN scales where nothing was written."""
     parts = []
     for pages in (step.kv.keys, step.kv.values):
-        rounded = quantize_rows(pages.flatten(0, 2).nan_to_num(), dtype)
+        rounded = quantize_w8(pages.flatten(0, 2).nan_to_num(), dtype)
         scales = torch.where(pages[..., 0].isnan(), math.nan, rounded.scales.view(pages.shape[:3]))
         parts.append((rounded.stored.view(pages.shape), scales.to(torch.float16)))
     (keys, key_scales), (values, value_scales) = parts

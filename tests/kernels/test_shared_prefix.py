@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.attention.shared_prefix import SharedPrefixes, find_shared_prefixes, worthwhile_prefixes
+from kernels.attention.plan import SharedPrefixes
+from kernels.attention.shared_prefix import find_shared_prefixes, worthwhile_prefixes
 from kernels.paging import PAGE_SIZE
 from kernels.tuning import SHARED_POSITIONS, SPLIT
 

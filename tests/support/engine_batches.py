@@ -11,7 +11,8 @@ from torch import Tensor
 
 from backends.engine.model.decoder import Decoder
 from backends.engine.step.batch import Batch
-from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV, allocate_kv
+from kernels.attention.plan import AttentionPlan
+from kernels.paging import PAGE_SIZE, PagedKV, allocate_kv
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.attention.plan import AttentionPlan
 from kernels.exactness import complaint, op_complaint
-from kernels.paging import AttentionPlan, PagedKV
-from kernels.registry import Arguments, Op, Result
+from kernels.operation import Arguments, Op, Result
+from kernels.paging import PagedKV
 
 
 def assert_op_close(op: Op, arguments: Arguments, exact: Arguments, *, rounding: torch.dtype | None = None) -> None:

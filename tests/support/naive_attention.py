@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
+from kernels.attention.plan import AttentionPlan
+from kernels.paging import PAGE_SIZE, PagedKV
 
 
 def naive_paged_attention(

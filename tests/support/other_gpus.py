@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernels.jit import Launch
-from kernels.registry import Op
+from kernels.operation import Op
 from kernels.unfit import unfit
 from tests.support.sm90 import Variant
 

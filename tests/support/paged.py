@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
+from kernels.attention.plan import AttentionPlan
+from kernels.paging import PAGE_SIZE, PagedKV
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.dispatch import QuantizedProduct
-from kernels.products.twin import quantized_product_reference
+from kernels.products.quantized_product import quantized_product_reference
 from kernels.products.w4a16 import SYMMETRIC_ZERO, GroupWeight, quantize_int4, quantize_nf4
-from kernels.products.w8 import RowWeight, quantize_rows
+from kernels.products.w8 import RowWeight, quantize_w8
 
 QUANTIZATIONS = ("int8", "w8a8", "int4", "nf4", "fp8")
 FOUR_BITS = ("int4", "nf4")
@@ -107,9 +107,9 @@ def quantize_weight(
     """`weight` [out, in] rounded as `make_linear` says. Raises ValueError as it does."""
     match quantization:
         case "int8" | "w8a8":
-            return quantize_rows(weight, torch.int8)
+            return quantize_w8(weight, torch.int8)
         case "fp8":
-            return quantize_rows(weight, torch.float8_e4m3fn)
+            return quantize_w8(weight, torch.float8_e4m3fn)
         case "int4" | "nf4":
             group_size = math.gcd(group_size, weight.shape[1])
             if group_size % 2:

@@ -14,7 +14,7 @@ from backends.engine.model.linear import BuiltLinear, Linear, make_linear, quant
 from backends.engine.model.quantized_formats import QuantizationConfig, TensorSource, awq_weight, gptq_weight
 from backends.engine.model.shard import Piece
 from kernels.dispatch import QuantizedProduct
-from kernels.products.twin import quantized_product_reference
+from kernels.products.quantized_product import quantized_product_reference
 from kernels.products.w4a16 import SYMMETRIC_ZERO, GroupWeight
 from kernels.products.w8 import RowWeight
 

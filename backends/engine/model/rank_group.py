@@ -12,7 +12,7 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from backends.engine.step.batch import Batch
-from kernels.paging import AttentionPlan
+from kernels.attention.plan import AttentionPlan
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = timedelta(seconds=60)

@@ -16,7 +16,7 @@ from backends.engine.model.quantized_formats import QuantizationConfig
 from backends.engine.model.quantized_reader import read_quantized
 from backends.engine.model.shard import Piece, Shard, Split, pieces_of
 from kernels.dispatch import QuantizedProduct
-from kernels.products.twin import quantized_product_reference
+from kernels.products.quantized_product import quantized_product_reference
 
 Observer = Callable[[Sequence[str], Tensor], None]
 """Is told what goes into a layer: the modules it is made of, and their common input [tokens, in]."""

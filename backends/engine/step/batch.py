@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.paging import AttentionPlan
+from kernels.attention.plan import AttentionPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from backends.engine.step.batch import Batch
+from kernels.attention.plan import AttentionPlan
 from kernels.attention.shared_prefix import worthwhile_prefixes
-from kernels.paging import PAGE_SIZE, AttentionPlan
+from kernels.paging import PAGE_SIZE
 from kernels.tuning import MAX_QUERY
 
 

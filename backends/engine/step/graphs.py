@@ -10,8 +10,9 @@ from torch import Tensor
 from backends.engine.kv.memory import KVCache
 from backends.engine.model.decoder import Decoder
 from backends.engine.step.batch import Batch
+from kernels.attention.plan import AttentionPlan
 from kernels.fallback import Fallbacks
-from kernels.paging import PAGE_SIZE, AttentionPlan
+from kernels.paging import PAGE_SIZE
 
 _NO_SLOT = -1
 

@@ -1,6 +1,6 @@
 """Turns what the Messages API answers into OpenAI's words: whole answers, usage, errors, rate-limit fields.
 
-Its streams are in `anthropic_events.py`, which shares the types here.
+Its streams are in `events.py`, which shares the types here.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from backends.sse import DONE_EVENT, encode_event
 
 
 class Parser(Protocol):
-    """Takes tool calls out of a text as it arrives; see `tool_syntax.py`."""
+    """Takes tool calls out of a text as it arrives; see `backends/serving/tool_syntax.py`."""
 
     def feed(self, text: str) -> Piece:
         """What this text completes."""

@@ -23,7 +23,7 @@ _KERNELS_NEED = ("torch", "numpy")
 def _known_kernels(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     """The names, each of which has a kernel."""
     if names and find_spec("torch") is not None:
-        from kernels.registry import op_names
+        from kernels.dispatch import op_names
 
         known = op_names()
         for name in names:

@@ -12,11 +12,13 @@ from kernels.attention.cascade_kernel import prepare_cascade
 from kernels.attention.cases import Shape, build, build_shared
 from kernels.attention.decode_kernel import paged_decode, prepare_paged_decode
 from kernels.attention.launch import paged_attention
-from kernels.attention.twin import paged_attention_reference
+from kernels.attention.paged_attention import paged_attention_reference
+from kernels.attention.plan import AttentionPlan
 from kernels.checks import KernelInputError
+from kernels.dispatch import load_ops
 from kernels.exactness import for_twin
-from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
-from kernels.registry import Arguments, Case, Op, load_ops
+from kernels.operation import Arguments, Case, Op
+from kernels.paging import PAGE_SIZE, PagedKV
 from tests.support.kernel_errors import assert_close, assert_op_close, exact_log_sums
 from tests.support.triton_interpreter import repair_interpreter
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from kernels.checks import KernelInputError
 from kernels.fallback import Fallbacks
+from kernels.operation import Arguments
 from kernels.products.launch import Products
 from kernels.products.w4a16 import TiledWeight, quantize_int4, quantize_nf4, tiled, w4a16_linear_reference
 from kernels.products.w4a16_kernel import prepare_w4a16, w4a16_linear
-from kernels.products.w8 import quantize_rows, w8_linear_reference, w8a8_linear_reference
+from kernels.products.w8 import quantize_w8, w8_linear_reference, w8a8_linear_reference
 from kernels.products.w8_kernel import prepare_w8, w8_linear
 from kernels.products.w8a8_kernel import prepare_w8a8, w8a8_linear
-from kernels.registry import Arguments
 from kernels.rows.quantize_rows_kernel import prepare_quantize_rows
 from tests.support.kernel_errors import assert_close
 from tests.support.triton_interpreter import repair_interpreter
@@ -44,7 +44,7 @@ def test_product_row_is_the_same_beside_others(kind: str, counts: tuple[int, int
     fewer, more = counts
     x = numbers(more, 2048)
     dense = numbers(32, 2048, seed=1)
-    rows, groups = quantize_rows(dense, INT8), tiled(quantize_int4(dense, 64), torch.bfloat16)
+    rows, groups = quantize_w8(dense, INT8), tiled(quantize_int4(dense, 64), torch.bfloat16)
     product: dict[str, Callable[[Tensor], Tensor]] = {
         "w4a16": lambda x: w4a16_linear(x, groups),
         "w8": lambda x: w8_linear(x, rows),
@@ -58,7 +58,7 @@ def test_product_row_is_the_same_beside_others(kind: str, counts: tuple[int, int
 
 def test_w8a8_row_is_the_same_in_any_batch() -> None:
     """int8 sums are exact, so not even the kernel that makes them matters."""
-    x, weight = numbers(70, 333), quantize_rows(numbers(19, 333, seed=1), INT8)
+    x, weight = numbers(70, 333), quantize_w8(numbers(19, 333, seed=1), INT8)
     whole = w8a8_linear(x, weight)
 
     for count in (1, 9, 17, 40):
@@ -85,7 +85,7 @@ def test_product_rows_beyond_two_to_the_31_are_found() -> None:
     # Reserved and not touched, but for the rows that are written to.
     x = torch.empty(2**31 + 256, dtype=torch.float16).as_strided((3, 256), (2**30, 1))
     x.copy_(numbers(3, 256, dtype=torch.float16))
-    weight = quantize_rows(numbers(16, 256, seed=1), INT8)
+    weight = quantize_w8(numbers(16, 256, seed=1), INT8)
 
     assert torch.equal(w8_linear(x, weight), w8_linear(x.contiguous(), weight))
     assert torch.equal(w8a8_linear(x, weight), w8a8_linear(x.contiguous(), weight))
@@ -106,7 +106,7 @@ def test_quantized_product_of_every_kind_equals_its_twin(kind: str, dtype: torch
         most = 20 * 96 * dtype.itemsize if kind == "pairs" else 2 * groups.num_bytes
         assert num_bytes <= (20 * 96 * dtype.itemsize if kind == "nf4" else most)
     else:
-        rows = quantize_rows(dense, FP8 if kind == "fp8" else INT8)
+        rows = quantize_w8(dense, FP8 if kind == "fp8" else INT8)
         run, num_bytes = Products(Fallbacks())(rows, bias, dtype=dtype, round_input=kind == "w8a8")
         exact = (w8a8_linear_reference if kind == "w8a8" else w8_linear_reference)(x64, rows, bias64)
         assert num_bytes == rows.num_bytes
@@ -144,7 +144,7 @@ def test_w4a16_wrong_argument_is_named(change: Arguments, argument: str, expecte
     assert caught.value.argument == argument
 
 
-ROWS = quantize_rows(numbers(32, 256, seed=1), INT8)
+ROWS = quantize_w8(numbers(32, 256, seed=1), INT8)
 WIDE = torch.empty(32, 140_000, dtype=INT8, device="meta")
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import MODULES, Op
+from kernels.dispatch import MODULES
+from kernels.operation import Op
 from tests.support.kernel_errors import assert_op_close
 from tests.support.mistakes import attention, choice, matmul, rows
 from tests.support.mistakes.mistake import Mistake

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.registry import load_ops
+from kernels.dispatch import load_ops
 from tests.support.other_gpus import distinct, fit, launches_of
 
 OPS = {op.name: op for op in load_ops()}
@@ -24,7 +24,7 @@ def test_kernel_fits_a_gpu_of_little_shared_memory_with_fewer_stages() -> None:
     assert found.reason == "131072 bytes of shared memory"
 
 
-@pytest.mark.parametrize("name", ["paged_decode", "norm", "w8"])
+@pytest.mark.parametrize("name", ["paged_decode", "quantize_rows", "w8"])
 def test_kernel_of_float8_is_left_to_its_twin_on_a_gpu_without(name: str) -> None:
     """The compiler says so by an error that is known."""
     launches = distinct(launches_of(OPS[name], torch.device("meta")))

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from kernels.benchmark.checking import check_all, check_case
 from kernels.checks import KernelInputError
+from kernels.jit import launched
+from kernels.operation import Arguments, tensors
 from kernels.paging import PAGE_SIZE, PagedKV
-from kernels.registry import Arguments, tensors
-from kernels.rows.act_kernel import gated_activation, gated_activation_quantized, prepare_gated_activation
-from kernels.rows.norm_kernel import prepare_rms_norm, rms_norm, rms_norm_quantized
+from kernels.rows.act_kernel import gated_activation, prepare_gated_activation
+from kernels.rows.norm_kernel import prepare_rms_norm, rms_norm
+from kernels.rows.quantize_rows_kernel import prepare_quantize_rows
 from kernels.rows.rope_cases import Projection, build_projection
 from kernels.rows.rope_store_kernel import prepare_rope_store, rope_store
 from tests.support.triton_interpreter import repair_interpreter
@@ -99,14 +101,12 @@ def test_quantized_rows_of_zeros_and_of_great_numbers_stay_finite(dtype: torch.d
     """Nothing is divided by zero, and nothing runs over."""
     x = torch.stack((torch.zeros(64), numbers(64) * 1e15))
 
-    stored, scales, _ = rms_norm_quantized(x, torch.ones(64), 1e-5, quantized=dtype)
-    activated, act_scales = gated_activation_quantized(x, "silu", quantized=dtype)
+    stored, scales = launched(prepare_quantize_rows)(x, dtype)
 
-    for rows, row_scales in ((stored, scales), (activated, act_scales)):
-        assert row_scales.isfinite().all()
-        assert (row_scales > 0).all()
-        assert not rows[0].float().any()
-        assert rows[1].float().abs().max() == (127 if dtype == torch.int8 else 448)
+    assert scales.isfinite().all()
+    assert (scales > 0).all()
+    assert not stored[0].float().any()
+    assert stored[1].float().abs().max() == (127 if dtype == torch.int8 else 448)
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
@@ -138,7 +138,6 @@ X, WEIGHT = numbers(2, 16), torch.ones(16)
         ({"weight": WEIGHT.to("meta")}, "weight", "on cpu, not meta"),
         ({"residual": X[:1]}, "residual", r"of shape \[2, 16\]"),
         ({"residual": X.bfloat16()}, "residual", "float32, not bfloat16"),
-        ({"quantized": torch.uint8}, "quantized", "int8, float8_e4m3fn or None"),
     ],
 )
 def test_rms_norm_wrong_argument_is_named(arguments: Arguments, argument: str, expected: str) -> None:
@@ -155,8 +154,6 @@ def test_rms_norm_wrong_argument_is_named(arguments: Arguments, argument: str, e
         ({"gate_up": X.int()}, "gate_up", "not int32"),
         ({"gate_up": X[:, :15]}, "gate_up", "even number"),
         ({"kind": "relu"}, "kind", "silu or gelu or gelu_tanh, not 'relu'"),
-        ({"gate_up": numbers(1, 32_802), "quantized": torch.int8}, "gate_up", "at most 32768"),
-        ({"quantized": torch.float16}, "quantized", "int8, float8_e4m3fn or None"),
     ],
 )
 def test_gated_activation_wrong_argument_is_named(arguments: Arguments, argument: str, expected: str) -> None:
@@ -208,13 +205,14 @@ def test_rope_store_wrong_argument_is_named(
 
 def test_preparing_for_no_rows_has_nothing_to_run() -> None:
     """An empty step launches nothing, and the results have the right shapes."""
-    normed, launches = prepare_rms_norm(X[:0], WEIGHT, 1e-5, quantized=torch.int8)
+    normed, launches = prepare_rms_norm(X[:0], WEIGHT, 1e-5)
     activated, more = prepare_gated_activation(X[:0], "silu")
+    rounded, none = prepare_quantize_rows(X[:0], torch.int8)
     stored, yet_more = prepare_rope_store(**build_projection(Projection(0), CPU))
 
-    assert launches == more == yet_more == []
-    shapes = [list(part.shape) for result in (normed, activated, stored[:1]) for part in tensors(result)]
-    assert shapes == [[0, 16], [0], [0, 16], [0, 8], [0, 4, 16]]
+    assert launches == more == none == yet_more == []
+    shapes = [list(part.shape) for result in (normed, activated, rounded, stored[:1]) for part in tensors(result)]
+    assert shapes == [[0, 16], [0, 16], [0, 8], [0, 16], [0], [0, 4, 16]]
 
 
 def test_benchmark_checks_cases_in_processes_of_their_own() -> None:

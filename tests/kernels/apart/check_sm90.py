@@ -11,10 +11,11 @@ import torch
 from kernels.attention.cases import Shape, build
 from kernels.choice import cases as sample_cases
 from kernels.choice.cases import build_probabilities, build_reject, build_sample
+from kernels.dispatch import load_ops
 from kernels.jit import Launch
+from kernels.operation import Arguments, Op
 from kernels.paging import PAGE_SIZE
 from kernels.products.w8 import RowWeight
-from kernels.registry import Arguments, Op, load_ops
 from tests.support.sm90 import (
     REGISTERS_PER_SM,
     SHARED_BYTES_KEPT,

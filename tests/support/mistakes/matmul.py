@@ -136,8 +136,8 @@ MISTAKES = [
     Mistake(
         "one scale for all rows",
         "rows/quantize_rows_kernel",
-        "store_row(numbers, stored, scales + row,",
-        "store_row(numbers, stored, scales,",
+        "tl.store(scales + row, scale)",
+        "tl.store(scales, scale)",
         "quantize_rows",
         "int8-odd",
     ),

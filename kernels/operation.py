@@ -1,14 +1,14 @@
-"""Every operation that has a kernel, so that tests, the compile gate and benchmarks are one generic driver each.
+"""What an operation with a kernel says of itself, so that tests, the compile gate and benchmarks are one driver each.
 
-A new kernel is one file with an `OP`, and a row in `MODULES`.
+A kernel's file has it as `OP`; `dispatch.py` knows where they all stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,29 +16,13 @@ from torch import Tensor
 if TYPE_CHECKING:
     from kernels.jit import Launch
 
+_Shape = TypeVar("_Shape")
+
 Arguments: TypeAlias = dict[str, Any]
 """What an operation is called with, by name."""
 
 Result: TypeAlias = Tensor | tuple[Tensor, ...]
 """What an operation makes: what it returns, and whatever it writes in place as further tensors."""
-
-MODULES = {
-    "paged_decode": "attention.decode_kernel",
-    "paged_prefill": "attention.prefill_kernel",
-    "cascade": "attention.cascade_kernel",
-    "norm": "rows.norm_kernel",
-    "act": "rows.act_kernel",
-    "rope_store": "rows.rope_store_kernel",
-    "w4a16": "products.w4a16_kernel",
-    "w8": "products.w8_kernel",
-    "quantize_rows": "rows.quantize_rows_kernel",
-    "w8a8": "products.w8a8_kernel",
-    "sample": "choice.sample_kernel",
-    "probabilities": "choice.probabilities_kernel",
-    "reject": "choice.reject_kernel",
-    "moe": "products.moe_kernel",
-}
-"""Where the kernel of each operation stands; the module has it as `OP`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +73,11 @@ def tensors(result: Result) -> tuple[Tensor, ...]:
     return (result,) if isinstance(result, Tensor) else result
 
 
-def op_names() -> list[str]:
-    """The names of all of them. Does not import Triton."""
-    return list(MODULES)
-
-
-def load_ops() -> list[Op]:
-    """All of them. Imports Triton."""
-    return [cast("Op", import_module(f"kernels.{name}").OP) for name in MODULES.values()]
+def cases_of(
+    build: Callable[[_Shape, torch.device], Arguments], small: Mapping[str, _Shape], real: Mapping[str, _Shape]
+) -> list[Case]:
+    """A case of each shape by its name: small ones, and such as real models have."""
+    return [
+        *(Case(name, partial(build, shape)) for name, shape in small.items()),
+        *(Case(name, partial(build, shape), is_real=True) for name, shape in real.items()),
+    ]

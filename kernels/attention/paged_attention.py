@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.paging import PAGE_SIZE, AttentionPlan, PagedKV
+from kernels.attention.plan import AttentionPlan
+from kernels.paging import PAGE_SIZE, PagedKV
 
 GATHERED_BYTES = 2**21
 """Keys gathered at once, unless a single sequence has more: what still lies in a core's cache when it is multiplied."""
