@@ -130,6 +130,23 @@ class Facts(msgspec.Struct, eq=False):
     waited_s: float | None = None
     """In front of backends that had no room; None where nobody lets calls wait."""
 
+    def adopt_answer(self, other: Facts) -> None:
+        """This call is answered with the answer of another one: who gave it, and what it used."""
+        self.backend = other.backend
+        self.upstream_model = other.upstream_model
+        self.usage = other.usage
+        self.conceal = other.conceal
+
+    def adopt_attempt(self, other: Facts) -> None:
+        """This call is answered by an attempt that had facts of its own: they take the place of those here."""
+        self.adopt_answer(other)
+        self.first_token_at = other.first_token_at
+        self.upstream_request_id = other.upstream_request_id
+        self.may_quote = other.may_quote
+        self.stream_end = other.stream_end
+        if self.sent_at is None:
+            self.sent_at = other.sent_at
+
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request on its way down a stack. Never mutated: `msgspec.structs.replace` makes a changed copy.

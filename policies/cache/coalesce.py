@@ -193,7 +193,7 @@ class FlightReader:
         flight = self._flight
         while flight.phase < phase and not (flight.is_oversize and not self.reads):
             await flight.wait_for_change(self._deadline)
-        self._take_facts()
+        self._facts.adopt_answer(self._flight.call.facts)
 
     async def read(self) -> bytes:
         """Everything that has come since the last call, b"" at the end.
@@ -212,7 +212,7 @@ class FlightReader:
                 flight.make_room()
                 return piece
             if flight.phase is Phase.LANDED:
-                self._take_facts()
+                self._facts.adopt_answer(self._flight.call.facts)
                 if flight.error is not None:
                     raise again(flight.error)
                 return b""
@@ -221,13 +221,6 @@ class FlightReader:
     async def aclose(self) -> None:
         """Leave the flight."""
         self._flight.leave(self)
-
-    def _take_facts(self) -> None:
-        facts = self._flight.call.facts
-        self._facts.backend = facts.backend
-        self._facts.upstream_model = facts.upstream_model
-        self._facts.usage = facts.usage
-        self._facts.conceal = facts.conceal
 
 
 class Coalescer:

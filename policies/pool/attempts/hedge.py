@@ -239,15 +239,6 @@ async def _give_up(task: _Running) -> None:
 
 def _adopt(into: Facts, of: Facts, outcome: Outcome) -> None:
     """The answer is another attempt's: its facts take the place of those of the first."""
-    into.backend = of.backend
-    into.upstream_model = of.upstream_model
-    into.first_token_at = of.first_token_at
-    into.upstream_request_id = of.upstream_request_id
-    into.usage = of.usage
-    into.conceal = of.conceal
-    into.may_quote = of.may_quote
-    into.stream_end = of.stream_end
-    if into.sent_at is None:
-        into.sent_at = of.sent_at
+    into.adopt_attempt(of)
     if isinstance(outcome, Reply) and outcome.stream is not None:
         outcome.stream.taps.append(_Relay(into, of))
