@@ -7,7 +7,6 @@ where labels contradict the model, all is forgotten and it learns anew, serving 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from random import Random
 from typing import Literal
@@ -21,13 +20,12 @@ from policies.cache.semantic.decision.bound import (
     Bound,
     Labelled,
     LookupHistory,
-    Spending,
     above_all,
     lowest_score,
     spending,
 )
 from policies.cache.semantic.decision.features import FEATURES
-from policies.cache.semantic.decision.logistic import Floats, calibrated, fit
+from policies.cache.semantic.decision.logistic import calibrated, fit
 from policies.cache.semantic.decision.proposal import propose
 from policies.cache.semantic.decision.rolling_rows import RollingRows
 
@@ -71,23 +69,27 @@ _VERSION = 1
 _MAGIC = b"slipstream verified\x00"
 
 
-class _Learned(msgspec.Struct, frozen=True):
-    version: int
-    features: tuple[str, ...]
-    labels: bytes
-    seen: bytes
-    fitted: list[float]
-    weights: list[float] | None
-    threshold: float
-    num_labels: int
-    num_lookups: int
-    num_served: int
-    num_doubts: int
-    alert: int
-    recent: list[tuple[float, bool]]
-    spent: float
-    spent_upper: float
-    is_spent_up: bool
+class _Learned(msgspec.Struct):
+    """All that a decision knows but for its rows, which are `labels` and `seen` in a dump and nowhere else."""
+
+    version: int = _VERSION
+    features: tuple[str, ...] = FEATURES
+    labels: bytes = b""
+    seen: bytes = b""
+    fitted: list[float] = msgspec.field(default_factory=_PRIOR.tolist)
+    weights: list[float] | None = None
+    threshold: float = math.inf
+    num_labels: int = 0
+    num_lookups: int = 0
+    num_served: int = 0
+    num_doubts: int = 0
+    alert: int = 0
+    """So many hits more are checked as often as the riskiest."""
+    recent: list[tuple[float, bool]] = []
+    """The latest checks of served answers: the chance of a wrong one that the model gave, and whether it was."""
+    spent: float = 0.0
+    spent_upper: float = 0.0
+    is_spent_up: bool = False
 
 
 class Verified:
@@ -111,17 +113,7 @@ class Verified:
         self._guard_is_veto = guard == "veto"
         self._labels = RollingRows(_WINDOW, len(FEATURES) + 2)
         self._seen = RollingRows(_WINDOW, len(FEATURES) + 1)
-        self._num_lookups = 0
-        self._num_served = 0
-        self._num_doubts = 0
-        self._fitted: Floats = _PRIOR
-        self._weights: list[float] | None = None
-        self._threshold = math.inf
-        self._num_labels = 0
-        self._alert = 0
-        self._recent: deque[tuple[float, bool]] = deque(maxlen=_DOUBT_LABELS)
-        self._spent = Spending(0.0, 0.0)
-        self._is_spent_up = False
+        self._learned = _Learned()
 
     def propose(self, text: str, candidates: Sequence[Candidate]) -> Proposal | None:
         """The best candidate by vote of answers; None where nothing is near enough."""
@@ -129,18 +121,18 @@ class Verified:
 
     def decide(self, proposal: Proposal | None) -> Decision:
         """Once for every look-up: counts it. One without a candidate makes no room for wrong answers elsewhere."""
-        self._num_lookups += 1
+        self._learned.num_lookups += 1
         if proposal is None:
-            return Decision(False, False, 1.0, -math.inf, self._threshold, "no_candidate")
+            return Decision(False, False, 1.0, -math.inf, self._learned.threshold, "no_candidate")
         score = self._score(proposal)
         reason = self._reason(proposal, score)
         serve = reason in ("served", "would_hit")
         self._seen.append((*proposal.features, float(serve)))
-        self._num_served += serve
+        self._learned.num_served += serve
         if reason != "served":
-            return Decision(False, False, 1.0, score, self._threshold, reason)
+            return Decision(False, False, 1.0, score, self._learned.threshold, reason)
         probability = self._shadow_probability(score)
-        return Decision(True, self._random.random() < probability, probability, score, self._threshold, reason)
+        return Decision(True, self._random.random() < probability, probability, score, self._learned.threshold, reason)
 
     def label(self, proposal: Proposal, *, is_right: bool, weight: float, was_served: bool) -> None:
         """The proposal was found right or wrong. `weight`: 1 after a miss, 1 / probability after a shadow check.
@@ -151,52 +143,38 @@ class Verified:
         """
         score = self._score(proposal)
         self._labels.append((*proposal.features, float(is_right), float(was_served)))
-        self._num_labels += 1
+        self._learned.num_labels += 1
         if was_served:
-            self._recent.append((max(_wrong(score), _DOUBT_MIN_WRONG), not is_right))
-            self._alert = _ALERT_HITS if not is_right else self._alert
+            self._learned.recent.append((max(_wrong(score), _DOUBT_MIN_WRONG), not is_right))
+            del self._learned.recent[:-_DOUBT_LABELS]
+            self._learned.alert = _ALERT_HITS if not is_right else self._learned.alert
             if not is_right and self._is_in_doubt():
-                self._num_doubts += 1
+                self._learned.num_doubts += 1
                 self._forget()
                 return
-        if self._num_labels % _REFIT_LABELS == 0 or (was_served and not is_right):
+        if self._learned.num_labels % _REFIT_LABELS == 0 or (was_served and not is_right):
             self._refit()
 
     def state(self) -> PolicyState:
         """What has been learned. `mode` is observe while nothing is served for want of trust or of budget."""
-        stands_back = self._is_spent_up or (self._num_doubts > 0 and self._num_labels < MIN_LABELS)
+        stands_back = self._learned.is_spent_up or (
+            self._learned.num_doubts > 0 and self._learned.num_labels < MIN_LABELS
+        )
         per_lookup = 1.0 / max(1, len(self._seen))
         return PolicyState(
             mode="observe" if stands_back else self._mode,
-            labels=self._num_labels,
-            lookups=self._num_lookups,
-            served=self._num_served,
-            threshold=self._threshold,
-            spent=self._spent.mean,
-            wrong_hit_rate=self._spent.mean * per_lookup,
-            wrong_hit_rate_upper=self._spent.upper * per_lookup,
+            labels=self._learned.num_labels,
+            lookups=self._learned.num_lookups,
+            served=self._learned.num_served,
+            threshold=self._learned.threshold,
+            spent=self._learned.spent,
+            wrong_hit_rate=self._learned.spent * per_lookup,
+            wrong_hit_rate_upper=self._learned.spent_upper * per_lookup,
         )
 
     def dump(self) -> bytes:
         """Everything, to go on with after a restart or in another replica."""
-        learned = _Learned(
-            version=_VERSION,
-            features=FEATURES,
-            labels=self._labels.dump(),
-            seen=self._seen.dump(),
-            fitted=self._fitted.tolist(),
-            weights=self._weights,
-            threshold=self._threshold,
-            num_labels=self._num_labels,
-            num_lookups=self._num_lookups,
-            num_served=self._num_served,
-            num_doubts=self._num_doubts,
-            alert=self._alert,
-            recent=list(self._recent),
-            spent=self._spent.mean,
-            spent_upper=self._spent.upper,
-            is_spent_up=self._is_spent_up,
-        )
+        learned = msgspec.structs.replace(self._learned, labels=self._labels.dump(), seen=self._seen.dump())
         packed = msgspec.msgpack.encode(learned)
         return seal(_MAGIC, b"", packed)
 
@@ -207,69 +185,61 @@ class Verified:
         labels.load(learned.labels)
         seen.load(learned.seen)
         self._labels, self._seen = labels, seen
-        self._fitted = np.array(learned.fitted)
-        self._weights = learned.weights
-        self._threshold = learned.threshold
-        self._num_labels = learned.num_labels
-        self._num_lookups = learned.num_lookups
-        self._num_served = learned.num_served
-        self._num_doubts = learned.num_doubts
-        self._alert = learned.alert
-        self._recent = deque(learned.recent, _DOUBT_LABELS)
-        self._spent = Spending(learned.spent, learned.spent_upper)
-        self._is_spent_up = learned.is_spent_up
+        learned.labels = learned.seen = b""
+        self._learned = learned
 
     def _forget(self) -> None:
         """Know nothing, and so serve nothing."""
         self._labels.clear()
         self._seen.clear()
-        self._fitted = _PRIOR
-        self._weights = None
-        self._threshold = math.inf
-        self._num_labels = 0
-        self._alert = 0
-        self._recent.clear()
-        self._spent = Spending(0.0, 0.0)
-        self._is_spent_up = False
+        before = self._learned
+        self._learned = _Learned(
+            num_lookups=before.num_lookups, num_served=before.num_served, num_doubts=before.num_doubts
+        )
 
     def _score(self, proposal: Proposal) -> float:
-        weights = self._weights if self._weights is not None else _PRIOR.tolist()
+        weights = self._learned.weights if self._learned.weights is not None else _PRIOR.tolist()
         return float(weights[0] + sum(map(float.__mul__, weights[1:], proposal.features)))
 
     def _reason(self, proposal: Proposal, score: float) -> str:
-        if self._num_labels < MIN_LABELS or self._weights is None:
+        if self._learned.num_labels < MIN_LABELS or self._learned.weights is None:
             return "learning"
         if proposal.guarded and self._guard_is_veto:
             return "guarded"
-        if score < self._threshold:
-            return "budget" if self._is_spent_up else "below_threshold"
+        if score < self._learned.threshold:
+            return "budget" if self._learned.is_spent_up else "below_threshold"
         return "served" if self._mode == "verified" else "would_hit"
 
     def _shadow_probability(self, score: float) -> float:
-        if self._alert:
-            self._alert -= 1
+        if self._learned.alert:
+            self._learned.alert -= 1
             return _MAX_SHADOW
         # Sampling as the square root of the risk finds the number of wrong ones with the fewest checks.
         wanted = _SHADOW_SCALE * math.sqrt(_wrong(score) / self._bound.share)
         return min(_MAX_SHADOW, max(_MIN_SHADOW, wanted))
 
     def _is_in_doubt(self) -> bool:
-        expected = sum(probability for probability, _ in self._recent)
-        num_wrong = sum(is_wrong for _, is_wrong in self._recent)
+        expected = sum(probability for probability, _ in self._learned.recent)
+        num_wrong = sum(is_wrong for _, is_wrong in self._learned.recent)
         fewer = sum(expected**count / math.factorial(count) for count in range(num_wrong))
         return 1.0 - math.exp(-expected) * fewer < _DOUBT_PROBABILITY
 
     def _refit(self) -> None:
-        if self._num_labels < MIN_LABELS:
+        if self._learned.num_labels < MIN_LABELS:
             return
         rows = self._labels.rows.astype(np.float64)
         is_right, was_served = rows[:, -2].copy(), rows[:, -1] > 0
         inputs = np.column_stack([np.ones(len(rows)), rows[:, :-2]])
-        self._fitted = fit(
-            inputs, is_right, prior=_PRIOR, ridge=_RIDGE, start=self._fitted, steps=8 if self._weights is None else 3
+        fitted = fit(
+            inputs,
+            is_right,
+            prior=_PRIOR,
+            ridge=_RIDGE,
+            start=np.array(self._learned.fitted),
+            steps=8 if self._learned.weights is None else 3,
         )
-        weights = calibrated(self._fitted, inputs, is_right)
-        self._weights = weights.tolist()
+        weights = calibrated(fitted, inputs, is_right)
+        self._learned.fitted, self._learned.weights = fitted.tolist(), weights.tolist()
 
         labelled = Labelled(inputs @ weights, 1.0 - is_right, was_served)
         seen_rows = self._seen.rows.astype(np.float64)
@@ -277,20 +247,21 @@ class Verified:
             # Labels of other replicas alone: what is asked here is not known yet.
             return
         seen = LookupHistory(seen_rows[:, :-1] @ weights[1:] + weights[0], seen_rows[:, -1] > 0)
-        self._spent = spending(labelled, seen)
+        spent = spending(labelled, seen)
+        self._learned.spent, self._learned.spent_upper = spent.mean, spent.upper
         self._set_threshold(labelled, seen)
 
     def _set_threshold(self, labelled: Labelled, seen: LookupHistory) -> None:
         target = _TARGET * self._bound.share
         of_served = self._bound.min_precision is not None
         num_counted = int(seen.was_served.sum()) if of_served else len(seen.scores)
-        left = (target * (num_counted + _HEAD_START) - self._spent.mean) / _AHEAD
-        self._is_spent_up = left < -_MAX_DEBT * target
-        allowed = 0.0 if self._is_spent_up else min(_MAX_HASTE, max(_MIN_HASTE, left / target)) * target
-        if math.isinf(self._threshold):
-            self._threshold = above_all(labelled)
+        left = (target * (num_counted + _HEAD_START) - self._learned.spent) / _AHEAD
+        self._learned.is_spent_up = left < -_MAX_DEBT * target
+        allowed = 0.0 if self._learned.is_spent_up else min(_MAX_HASTE, max(_MIN_HASTE, left / target)) * target
+        if math.isinf(self._learned.threshold):
+            self._learned.threshold = above_all(labelled)
         safe = lowest_score(labelled, seen, allowed=allowed, of_served=of_served)
-        self._threshold = max(safe, self._threshold - _MAX_LOOSENING)
+        self._learned.threshold = max(safe, self._learned.threshold - _MAX_LOOSENING)
 
 
 def _wrong(score: float) -> float:
