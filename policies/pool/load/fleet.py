@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
@@ -20,6 +20,7 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError
 from backends.json_errors import NOT_JSON
 from backends.protocol import Backend
+from policies.atomic_file import replace_file
 from policies.pool.balance.pick import (
     ConsistentHash,
     Cost,
@@ -268,8 +269,6 @@ def read_state(path: Path) -> dict[str, Any]:
 def _write_state(path: Path, models: Mapping[str, Any]) -> None:
     """Replace the file whole. Several workers may do so at once: the last one wins."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(msgspec.json.encode(models))
-        Path(file.name).replace(path)
+        replace_file(path, msgspec.json.encode(models), writer=f".{os.getpid()}")
     except OSError as error:
         _logger.warning("%s cannot be written, what was learned of latencies is lost: %s", path, error)

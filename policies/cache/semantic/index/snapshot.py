@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from policies.cache.semantic.atomic_file import sync_folder
+from policies.atomic_file import sync_folder
 from policies.cache.semantic.index.rows import NUMBER_BYTES, Precision
 
 _LOGGER = logging.getLogger(__name__)

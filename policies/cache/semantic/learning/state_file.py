@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from backends.errors import ConfigurationError
-from policies.cache.semantic.atomic_file import DamagedFile, read_checked, write_atomically
+from policies.atomic_file import DamagedFile, read_checked, write_atomically
 from policies.cache.semantic.contracts import Decider
 from policies.passing import is_passing
 

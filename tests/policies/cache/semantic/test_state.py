@@ -18,9 +18,9 @@ from redis.asyncio import Redis
 
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
+from policies.atomic_file import DamagedFile, read_checked, write_atomically
 from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.cache.sealed import seal
-from policies.cache.semantic.atomic_file import DamagedFile, read_checked, write_atomically
 from policies.cache.semantic.contracts import Candidate, Decider, Decision, History, PolicyState, Proposal
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.features import FEATURES

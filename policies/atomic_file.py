@@ -21,11 +21,20 @@ def write_atomically(path: Path, content: bytes | memoryview, magic: bytes) -> N
     A path has one writer at a time. Folders that are missing are made. Raises: OSError, and the old file stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, magic + _header(content), content)
+
+
+def replace_file(path: Path, *pieces: bytes | memoryview, writer: str = "") -> None:
+    """Replace the file by these bytes, for its owner's eyes. Blocks until it is on disk.
+
+    Processes that may write a path at the same time each give a `writer` of their own; the last one wins.
+    Raises: OSError, and the old file stays.
+    """
     # A fixed name: what a kill leaves is overwritten by the next writer, so leavings never pile up.
-    unfinished = path.with_name(path.name + ".new")
+    unfinished = path.with_name(f"{path.name}{writer}.new")
     with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as file:
-        file.write(magic + _header(content))
-        file.write(content)
+        for piece in pieces:
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
