@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from gateway.assembly.parts import Parts
 from gateway.assembly.stacks import Stacks
 from gateway.assembly.stages import semantic_settings
 from gateway.http.auth import Keyring
-from gateway.runtime import Runtime
+from gateway.runtime import Resource, Runtime
 from policies.admission.admission import Admission
 from policies.autoscale import Autoscale
 from policies.cache.store import Store
@@ -120,18 +120,31 @@ def assemble_in_steps(
         autoscale = Autoscale(loaded.policy.routes, fleet, admission, clock) if fleet and admission else None
         yield
         known = previous.leaves if previous is not None else leaves
-        newcomers = frozenset(name for name, leaf in leaves.items() if known.get(name) is not leaf)
-        stacks = Stacks(Parts(loaded, leaves, newcomers, fleet, admission, semantics, store, clock, seed))
-        probed = {name for name, leaf in leaves.items() if isinstance(leaf, Probed) and leaf.health is not None}
-        for stack in previous.stacks.built() if previous is not None else ():
-            stacks.keep(stack)
-            yield
-        for route in loaded.policy.routes:
-            is_probed = probed and not probed.isdisjoint(part.ref for part in route.backends)
-            if is_probed or semantic_settings(route) is not None:
-                stacks[route.name]
-            yield
+        parts = Parts(
+            loaded=loaded,
+            leaves=leaves,
+            newcomers=frozenset(name for name, leaf in leaves.items() if known.get(name) is not leaf),
+            fleet=fleet,
+            admission=admission,
+            semantics=semantics,
+            store=store,
+            clock=clock,
+            seed=seed,
+        )
+        stacks = Stacks(parts)
+        yield from _build_stacks(stacks, parts, previous)
         prober = _prober(leaves, [stack.pool for stack in stacks.built()], clock, seed)
+        if semantics is not None:
+            semantics.complete()
+        shared: Iterable[Resource | None] = (
+            fleet,
+            *dict.fromkeys(feed.text for feed in feeds.values()),
+            *feeds.values(),
+            admission,
+            autoscale,
+            prober,
+            *(semantics.resources if semantics is not None else ()),
+        )
         return Runtime(
             loaded=loaded,
             keyring=prepared.keyring,
@@ -139,15 +152,7 @@ def assemble_in_steps(
             stacks=stacks,
             leaves=leaves,
             model_labels=prepared.model_labels,
-            resources=(
-                *((fleet,) if fleet is not None else ()),
-                *{feed.text: None for feed in feeds.values()},
-                *feeds.values(),
-                *((admission,) if admission is not None else ()),
-                *((autoscale,) if autoscale is not None else ()),
-                *((prober,) if prober is not None else ()),
-                *(semantics.settled().resources if semantics is not None else ()),
-            ),
+            resources=tuple(part for part in shared if part is not None),
             semantic=semantics.administration if semantics is not None else None,
             semantics=semantics,
             fleet=fleet,
@@ -161,6 +166,19 @@ def assemble_in_steps(
         if fleet is not None:
             fleet.release()
         raise
+
+
+def _build_stacks(stacks: Stacks, parts: Parts, previous: Runtime | None) -> Iterator[None]:
+    """Take over stacks that stay, and build those that work before anybody asks them; the others wait for a call."""
+    for stack in previous.stacks.built() if previous is not None else ():
+        stacks.keep(stack)
+        yield
+    probed = {name for name, leaf in parts.leaves.items() if isinstance(leaf, Probed) and leaf.health is not None}
+    for route in parts.loaded.policy.routes:
+        is_probed = probed and not probed.isdisjoint(part.ref for part in route.backends)
+        if is_probed or semantic_settings(route) is not None:
+            stacks[route.name]
+        yield
 
 
 def _fleet(

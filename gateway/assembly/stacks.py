@@ -22,6 +22,7 @@ class Stacks(Mapping[str, Stack]):
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._routes = {route.name: route for route in parts.loaded.policy.routes}
+        # Several tenants use the backends.
         self._is_shared = len({key.tenant for key in parts.loaded.policy.keys}) > 1
         self._built: dict[str, Stack] = {}
 
@@ -47,24 +48,29 @@ class Stacks(Mapping[str, Stack]):
         return self._built.get(name)
 
     def keep(self, stack: Stack) -> None:
-        """Take over a stack of another policy, with its breakers and all, if the same would be made anew.
+        """Take over a stack of another policy, with its breakers and all, if the same would be built anew.
 
-        Those that it asks come first. What balances by load, waits, or has a semantic cache is always made anew.
+        Those that it asks come first. What balances by load, waits, or has a semantic cache is always built anew.
         """
+        if self._is_as_built(stack):
+            self._built[stack.policy.name] = stack
+
+    def _is_as_built(self, stack: Stack) -> bool:
         leaves, fleet = self._parts.leaves, self._parts.fleet
         route = self._routes.get(stack.policy.name)
-        if route is None or route != stack.policy or semantic_settings(route) is not None:
-            return
-        if fleet is not None and fleet.routing(route.name) is not None:
-            return
-        if stack.pool.has_routing or any(leaves.get(each.name) is not each for each in stack.leaves):
-            return
-        if stack.passes.is_shared is not self._is_shared:
-            return
-        if all(self._built.get(below.policy.name) is below for below in stack.below):
-            self._built[route.name] = stack
+        return (
+            route is not None
+            and route == stack.policy
+            and semantic_settings(route) is None
+            and not (fleet is not None and fleet.routing(route.name) is not None)
+            and not stack.pool.has_routing
+            and all(leaves.get(each.name) is each for each in stack.leaves)
+            and stack.passes.is_shared is self._is_shared
+            and all(self._built.get(below.policy.name) is below for below in stack.below)
+        )
 
     def _build(self, name: str) -> Stack:
+        # Those below come first. They may ask others in turn, through more of them than Python has room for calls.
         waiting = [name]
         while waiting:
             route = self._routes[waiting[-1]]

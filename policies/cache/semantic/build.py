@@ -145,11 +145,10 @@ class Semantics:
         stage = self._stages[route.name] = SemanticCache(inner, route.cache, parts, route=route.name, judge=asked)
         return stage
 
-    def settled(self) -> Semantics:
-        """This, without its hold on the policy before; called once every stage is made."""
+    def complete(self) -> None:
+        """Every stage is made: nothing more is taken over from the policy before, which is let go of."""
         self._previous = None
         self.shared.spaces = list(self.spaces.values())
-        return self
 
     def _space(self, policy: SemanticPolicy, leaves: Mapping[str, Backend]) -> VectorSpace:
         encoder = policy.encoder
