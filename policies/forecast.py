@@ -15,7 +15,8 @@ from typing import Any, get_args
 from backends.clock import SystemClock
 from backends.protocol import Call, Facts, Operation
 from policies.pool.attempts.patience import CEILING_S, FLOOR_S
-from policies.pool.balance.pick import Candidate, ranked
+from policies.pool.balance.candidate import Candidate
+from policies.pool.balance.pick import ranked
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand, read_demand
 from policies.pool.load.fleet import STATE_FILE, read_state, replica_name

@@ -6,7 +6,8 @@ from random import Random
 
 from gateway.assembly.parts import Parts
 from policies.pool.attempts.hedge import Hedging
-from policies.pool.pool import Member, Pool
+from policies.pool.member import Member
+from policies.pool.pool import Pool
 from policies.schema import RoutePolicy
 
 

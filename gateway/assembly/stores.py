@@ -49,7 +49,7 @@ def build_batches(policy: StoresPolicy, core: Core) -> Batches | None:
         return None
     from gateway.batches.service import Batches
     from policies.pool.attempts.retry import retry_after_s
-    from policies.pool.balance.pick import Price
+    from policies.pool.balance.candidate import Price
 
     def amount(price: PricePolicy, tokens: int, uncached: int, output: int) -> float:
         return Price(**price.model_dump()).of(tokens, uncached, output) / 1e6

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
 from random import Random
@@ -31,6 +30,7 @@ from policies.pool.health.breaker import CircuitBreaker, weakly
 from policies.pool.load.demand import Demand, prompt_cache_key
 from policies.pool.load.in_flight import Trip
 from policies.pool.load.routing import Routing
+from policies.pool.member import Member
 from policies.pool.onward import Again, onward_of
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
@@ -38,18 +38,6 @@ from policies.schema import FallbackOn, RetryPolicy
 
 _SAYS_SOMETHING = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
 """What is answered in words, of which the first can be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A backend's place in a pool. `model` replaces the client's model name; None keeps it. One that `is_new` starts
-    slowly."""
-
-    backend: Backend
-    model: str | None = None
-    weight: int = 1
-    priority: int = 0
-    is_new: bool = False
 
 
 class Pool:

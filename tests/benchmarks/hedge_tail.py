@@ -19,7 +19,8 @@ from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.pool.attempts.hedge import HedgeStatistics, Hedging
 from policies.pool.load.demand import BYTES_PER_TOKEN
 from policies.pool.load.fleet import Fleet
-from policies.pool.pool import Member, Pool
+from policies.pool.member import Member
+from policies.pool.pool import Pool
 from policies.schema import RoutePolicy
 
 _STALL_S = 5.0

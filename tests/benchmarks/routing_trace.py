@@ -24,6 +24,7 @@ from random import Random
 
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Share
+from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import (
     ConsistentHash,
     Latency,
@@ -33,7 +34,6 @@ from policies.pool.balance.pick import (
     PickerCounters,
     PowerOfTwo,
     PredictedCost,
-    Price,
 )
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand

@@ -19,7 +19,8 @@ from policies.pool.load.demand import prompt_text
 from policies.pool.load.fleet import Fleet
 from policies.pool.load.latency_model import features
 from policies.pool.load.replica import Replica
-from policies.pool.pool import Member, Pool
+from policies.pool.member import Member
+from policies.pool.pool import Pool
 from policies.schema import RoutePolicy
 from tests.support.calls import make_call
 from tests.support.pool import Outcome, error_reply

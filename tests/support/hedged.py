@@ -11,7 +11,8 @@ from policies.pool.attempts.hedge import Hedging
 from policies.pool.load.fleet import Fleet
 from policies.pool.load.latency_model import features
 from policies.pool.load.replica import Replica
-from policies.pool.pool import Member, Pool
+from policies.pool.member import Member
+from policies.pool.pool import Pool
 from policies.schema import RoutePolicy
 
 EXPECTED_S = 0.05

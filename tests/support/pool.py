@@ -13,7 +13,8 @@ from backends.clock import Clock
 from backends.errors import UpstreamError, error_body
 from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
 from backends.stream import Stream
-from policies.pool.pool import Member, Pool
+from policies.pool.member import Member
+from policies.pool.pool import Pool
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.schema import FallbackOn, RetryPolicy
 from tests.support.clock import FakeClock, settle

@@ -5,7 +5,6 @@ that broke off and is taken over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from backends.protocol import Call, Operation
 from backends.resume import BrokenAnswer
@@ -13,9 +12,7 @@ from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Balancer, Share
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.routing import Routing
-
-if TYPE_CHECKING:
-    from policies.pool.pool import Member
+from policies.pool.member import Member
 
 
 class Balancers:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from policies.pool.balance.by_weight import Share
+from policies.pool.balance.candidate import Candidate, Price
 from policies.pool.balance.crowd import MANY, Crowd
-from policies.pool.balance.pick import Candidate, Picker, Price, Sampler
+from policies.pool.balance.pick import Picker, Sampler
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand
 from policies.pool.load.replica import Replica

@@ -6,21 +6,16 @@ random (after Mitzenmacher, "The Power of Two Choices in Randomized Load Balanci
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from policies.pool.balance.pick import Candidate
+from policies.pool.balance.candidate import Candidate, MayTake
 
 MANY = 64
 """Up to so many members are all looked at."""
 _LOOKS_PER_PLACE = 4
 """Members that are looked at for each that is wanted, where some are out of rotation."""
-
-MayTake = Callable[["Candidate"], bool]
-"""Whether a candidate may be chosen now."""
 
 
 class Crowd:

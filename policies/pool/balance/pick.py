@@ -11,10 +11,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Protocol, runtime_checkable
 
-import msgspec
-
-from policies.pool.balance.crowd import Crowd, MayTake
-from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.balance.candidate import Candidate, MayTake
+from policies.pool.balance.crowd import Crowd
 from policies.pool.load.demand import Demand
 from policies.pool.load.latency_model import Doubt
 from policies.pool.load.replica import Replica
@@ -22,30 +20,6 @@ from policies.pool.prompts.prefix_index import PrefixIndex
 
 _TURNS_EVERY = 8
 """Decisions after which is looked for who has been passed over for long."""
-
-
-class Price(msgspec.Struct, frozen=True):
-    """What a member takes for a million tokens."""
-
-    input_per_1m: float = 0.0
-    output_per_1m: float = 0.0
-    cached_input_per_1m: float | None = None
-    """None: as much as for what is not cached."""
-
-    def of(self, tokens: int, uncached: int, output: float) -> float:
-        """A million times what a prompt of `tokens` costs, all but `uncached` of them kept, with its answer."""
-        cached_input = self.input_per_1m if self.cached_input_per_1m is None else self.cached_input_per_1m
-        return uncached * self.input_per_1m + (tokens - uncached) * cached_input + output * self.output_per_1m
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """A member that may be chosen; `weight` is not 0."""
-
-    index: int
-    weight: int
-    replica: Replica
-    breaker: CircuitBreaker
-    price: Price = Price()
 
 
 class Picker(Protocol):

@@ -21,6 +21,7 @@ from backends.errors import ConfigurationError
 from backends.json_errors import NOT_JSON
 from backends.protocol import Backend
 from policies.atomic_file import replace_file
+from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import (
     ConsistentHash,
     Cost,
@@ -31,7 +32,6 @@ from policies.pool.balance.pick import (
     PickerCounters,
     PowerOfTwo,
     PredictedCost,
-    Price,
 )
 from policies.pool.load.latency_model import Doubt
 from policies.pool.load.replica import Replica, ReplicaStatistics

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from backends.protocol import Call, Operation
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Balancer, Share
-from policies.pool.balance.pick import Picker, PickerCounters, Price
+from policies.pool.balance.candidate import Price
+from policies.pool.balance.pick import Picker, PickerCounters
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand, read_demand
 from policies.pool.load.replica import Replica

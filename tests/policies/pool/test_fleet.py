@@ -19,7 +19,8 @@ from backends.stream import Stream, StreamEnd
 from policies.pool.load.demand import Demand
 from policies.pool.load.fleet import Fleet, is_balanced_by_load
 from policies.pool.load.replica import Replica
-from policies.pool.pool import Member, Pool
+from policies.pool.member import Member
+from policies.pool.pool import Pool
 from policies.pool.prompts.engine_text import EngineText, Writing
 from policies.schema import RoutePolicy
 from tests.support.calls import make_call

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from backends.errors import ConnectFailed, UpstreamCut
 from backends.protocol import Backend, Call, Reply, Usage
 from backends.stream import Stream, StreamEnd
-from policies.pool.balance.pick import PickerCounters, Price
+from policies.pool.balance.candidate import Price
+from policies.pool.balance.pick import PickerCounters
 from policies.pool.load.demand import Demand
 from policies.pool.load.in_flight import InFlight, Trip
 from policies.pool.load.latency_model import features
 from policies.pool.load.replica import Replica
 from policies.pool.load.routing import Routing
-from policies.pool.pool import Member, Pool
+from policies.pool.member import Member
+from policies.pool.pool import Pool
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.schema import RetryPolicy

@@ -13,8 +13,9 @@ from backends.protocol import Call, Operation, Reply, Timeouts
 from backends.stream import Stream, StreamEnd
 from policies.pool.attempts.patience import FLOOR_S
 from policies.pool.fallback import Fallback, Target
+from policies.pool.member import Member
 from policies.pool.onward import onward_of
-from policies.pool.pool import Member, Pool
+from policies.pool.pool import Pool
 from policies.schema import FallbacksPolicy, RetryPolicy
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle

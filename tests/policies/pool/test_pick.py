@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Share
+from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import (
     ConsistentHash,
     Cost,
@@ -21,7 +22,6 @@ from policies.pool.balance.pick import (
     PickerCounters,
     PowerOfTwo,
     PredictedCost,
-    Price,
 )
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand

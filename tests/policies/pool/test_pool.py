@@ -15,7 +15,7 @@ from backends.errors import (
 )
 from backends.protocol import Operation, Reply
 from backends.stream import StreamEnd
-from policies.pool.pool import Member
+from policies.pool.member import Member
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
 from tests.support.pool import Played, error_reply, finish, make_pool, stream_reply

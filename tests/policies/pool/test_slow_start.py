@@ -10,7 +10,8 @@ import pytest
 
 from policies.pool.balance.settings import Balance
 from policies.pool.load.fleet import Fleet
-from policies.pool.pool import Member, Pool
+from policies.pool.member import Member
+from policies.pool.pool import Pool
 from policies.schema import RoutePolicy
 from tests.support.calls import make_call
 from tests.support.pool import Played, StoppedClock

@@ -1,0 +1,19 @@
+"""What a route says of one of its backends, with the backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backends.protocol import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A backend's place in a pool. `model` replaces the client's model name; None keeps it. One that `is_new` starts
+    slowly."""
+
+    backend: Backend
+    model: str | None = None
+    weight: int = 1
+    priority: int = 0
+    is_new: bool = False
