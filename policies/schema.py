@@ -89,6 +89,10 @@ class FallbacksPolicy(Config):
     )
     routes: tuple[Name, ...] = Field(min_length=1, description="Names of routes, tried in this order.")
 
+    def describe(self) -> str:
+        """Who is asked and when, in the words of `slipstream explain`."""
+        return f"on {', '.join(self.on)}: {', then '.join(f'route {name}' for name in self.routes)}"
+
 
 class ExactCachePolicy(Config):
     """Same call, same answer."""

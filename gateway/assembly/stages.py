@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from backends.config import format_duration
 from backends.protocol import Backend, Call, Operation
@@ -64,7 +64,7 @@ class StageRow(Generic[_Settings]):
     """What a route says of it. None where the route does not ask for it: then it is not in the stack."""
     build: Callable[[Backend, _Settings, Site], Backend]
     """The stage around the backend that is given."""
-    describe: Callable[[_Settings, RoutePolicy, StoresPolicy], str]
+    describe: Callable[[_Settings, StoresPolicy], str]
     """What it does in this route, for `slipstream explain`."""
     takes: Callable[[Call], bool] = _takes_every
     """Whether a call is any of its business; others pass through it unchanged."""
@@ -87,15 +87,19 @@ def routes_below(route: RoutePolicy) -> tuple[str, ...]:
 def describe_stages(route: RoutePolicy, stores: StoresPolicy, call: Call) -> list[tuple[str, str]]:
     """Name and description of each stage that the call meets in this route, the outermost first."""
     asked = ((row, row.settings(route)) for row in STAGES if row.takes(call))
-    return [(row.name, row.describe(settings, route, stores)) for row, settings in asked if settings is not None]
+    return [(row.name, row.describe(settings, stores)) for row, settings in asked if settings is not None]
+
+
+class _Describes(Protocol):
+    def describe(self) -> str: ...
+
+
+def _in_its_words(settings: _Describes, stores: StoresPolicy) -> str:
+    return settings.describe()
 
 
 def _fall_back(inner: Backend, settings: FallbacksPolicy, site: Site) -> Backend:
     return Fallback(inner, [site.target(name) for name in settings.routes], settings.on, site.parts.clock)
-
-
-def _describe_fallback(settings: FallbacksPolicy, route: RoutePolicy, stores: StoresPolicy) -> str:
-    return f"on {', '.join(settings.on)}: {', then '.join(f'route {name}' for name in settings.routes)}"
 
 
 def _degrade_to(route: RoutePolicy) -> str | None:
@@ -118,7 +122,7 @@ def _cache_exactly(inner: Backend, settings: CachePolicy, site: Site) -> Backend
     return ExactCache(inner, settings, site.parts.store, site.parts.clock, route=site.route.name)
 
 
-def _describe_exact_cache(settings: CachePolicy, route: RoutePolicy, stores: StoresPolicy) -> str:
+def _describe_exact_cache(settings: CachePolicy, stores: StoresPolicy) -> str:
     exact = settings.exact
     coalesce = exact.coalesce if settings.pacing == "off" else "off"
     store = "Redis" if stores.redis is not None else "memory"
@@ -151,18 +155,13 @@ def _resume(inner: Backend, settings: ResumePolicy, site: Site) -> Backend:
     return Resuming(inner, settings, continues, clock, RetryBudget(site.route.retry.budget_percent, clock))
 
 
-def _describe_resume(settings: ResumePolicy, route: RoutePolicy, stores: StoresPolicy) -> str:
-    goes_on = "an engine of the same model" if settings.mode == "exact" else "whoever can go on behind its text"
-    return f"a stream that breaks off goes on at {goes_on}"
-
-
 STAGES: Sequence[StageRow[Any]] = (
     StageRow(
         name="fallback",
         purpose="other routes, if this one cannot answer",
         settings=lambda route: route.fallbacks,
         build=_fall_back,
-        describe=_describe_fallback,
+        describe=_in_its_words,
         asks=lambda settings: settings.routes,
     ),
     StageRow(
@@ -170,7 +169,7 @@ STAGES: Sequence[StageRow[Any]] = (
         purpose="another route, if this one has no room in time",
         settings=_degrade_to,
         build=_degrade,
-        describe=lambda degrade_to, route, stores: f"on overload: route {degrade_to}",
+        describe=lambda degrade_to, stores: f"on overload: route {degrade_to}",
         asks=lambda degrade_to: (degrade_to,),
     ),
     StageRow(
@@ -192,7 +191,7 @@ STAGES: Sequence[StageRow[Any]] = (
         purpose="same question in other words, same answer, within a bound on wrong ones",
         settings=semantic_settings,
         build=_cache_semantically,
-        describe=lambda settings, route, stores: settings.describe(),
+        describe=_in_its_words,
         asks=_judges,
     ),
     StageRow(
@@ -200,7 +199,7 @@ STAGES: Sequence[StageRow[Any]] = (
         purpose="embeddings of many callers in one call, while the backends are busy",
         settings=lambda route: route.batching,
         build=_batch,
-        describe=lambda settings, route, stores: settings.describe(),
+        describe=_in_its_words,
         takes=lambda call: call.operation is Operation.EMBEDDING,
     ),
     StageRow(
@@ -208,7 +207,7 @@ STAGES: Sequence[StageRow[Any]] = (
         purpose="a stream that breaks off goes on elsewhere",
         settings=lambda route: route.resume,
         build=_resume,
-        describe=_describe_resume,
+        describe=_in_its_words,
         takes=lambda call: call.body is not None and bool(call.body.get("stream")),
     ),
 )

@@ -13,13 +13,11 @@ import click
 from backends.config import format_duration
 from gateway.assembly.stages import describe_stages
 from gateway.cli.loading import file_argument, format_option, no_env_option, read_policy_or_exit
-from policies.admission.settings import AdmissionPolicy, SloPolicy
 from policies.forecast import as_call, reasons, retries, rule
 from policies.matching.conditions import below_root
 from policies.matching.globs import allows
 from policies.matching.match import RouteMatcher, RouteVerdict
 from policies.policy_file.load import LoadedPolicy
-from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy
 from policies.schema import Policy, RouteBackend, RoutePolicy
 
 
@@ -99,7 +97,8 @@ def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: Request) -> 
     call = as_call(below_root(asked.path), asked.body, asked.tenant)
     described = describe_stages(route, loaded.policy.stores, call)
     if route.slo is not None:
-        described.append(("admission", _admission_detail(route.slo, route.admission)))
+        late = route.admission.describe() if route.admission is not None else "counted, and nothing done about it"
+        described.append(("admission", f"{route.slo.describe()}; {late}"))
     described.append(("pool", _pool_detail(route)))
     stages = [Stage(name, detail, depth) for depth, (name, detail) in enumerate(described)]
     whys = {id(reason.part): reason.why for reason in reasons(route, call, loaded.policy.stores.state)}
@@ -110,42 +109,9 @@ def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: Request) -> 
 
 def _pool_detail(route: RoutePolicy) -> str:
     balance = f"{route.balance}: {rule(route)}; " if len(route.backends) > 1 else ""
-    hedge = f"{_hedge_detail(route.hedge)}; " if route.hedge is not None else ""
-    opens = _breaker_detail(route.circuit_breaker)
-    return f"{balance}{hedge}{retries(route)}; {opens}; {format_duration(route.timeouts.total)} in all"
-
-
-def _breaker_detail(breaker: CircuitBreakerPolicy) -> str:
-    rate = f" or over {100 * breaker.error_rate:g} % of {breaker.min_calls} calls" if breaker.error_rate < 1 else ""
-    return (
-        f"a backend rests {format_duration(breaker.open_for)} after {breaker.consecutive_failures} failures in a "
-        f"row{rate}"
-    )
-
-
-def _hedge_detail(hedge: HedgePolicy) -> str:
-    return (
-        f"a second backend for a call that is later than {100 * hedge.quantile:g} % of its kind, "
-        f"for up to {100 * hedge.budget:g} % of the calls"
-    )
-
-
-def _admission_detail(slo: SloPolicy, admission: AdmissionPolicy | None) -> str:
-    limits = f"in time: first token within {format_duration(slo.ttft)}"
-    if slo.ttft_per_1k_prompt:
-        limits += f" and {format_duration(slo.ttft_per_1k_prompt)} for each 1000 tokens of the prompt"
-    limits += f", then one every {format_duration(slo.tpot)}"
-    if slo.total is not None:
-        limits += f", all within {format_duration(slo.total)}"
-    if admission is None:
-        return f"{limits}; counted, and nothing done about it"
-    late = {
-        "shed": "429",
-        "degrade": f"route {admission.degrade_to}",
-        "queue": f"waits up to {format_duration(admission.max_wait)}, then 429",
-    }[admission.on_overload]
-    by = admission.fairness.by
-    return f"{limits}; who cannot be: {late}; up to {admission.max_waiting} wait, in turns by {by}"
+    hedge = f"{route.hedge.describe()}; " if route.hedge is not None else ""
+    total = format_duration(route.timeouts.total)
+    return f"{balance}{hedge}{retries(route)}; {route.circuit_breaker.describe()}; {total} in all"
 
 
 def _leaf(part: RouteBackend, route: RoutePolicy, loaded: LoadedPolicy, why: str | None) -> str:

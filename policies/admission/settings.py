@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from backends.config import Config, Duration
+from backends.config import Config, Duration, format_duration
 from backends.protocol import Slo
 
 Overload = Literal["shed", "degrade", "queue"]
@@ -26,6 +26,14 @@ class SloPolicy(Config):
     def limits(self) -> Slo:
         """The same for the calls that it applies to."""
         return Slo(self.ttft, self.ttft_per_1k_prompt, self.tpot, self.total if self.total is not None else math.inf)
+
+    def describe(self) -> str:
+        """When an answer is in time, in the words of `slipstream explain`."""
+        limits = f"in time: first token within {format_duration(self.ttft)}"
+        if self.ttft_per_1k_prompt:
+            limits += f" and {format_duration(self.ttft_per_1k_prompt)} for each 1000 tokens of the prompt"
+        limits += f", then one every {format_duration(self.tpot)}"
+        return limits if self.total is None else f"{limits}, all within {format_duration(self.total)}"
 
 
 class FairnessPolicy(Config):
@@ -69,3 +77,12 @@ class AdmissionPolicy(Config):
         if (self.on_overload == "degrade") != (self.degrade_to is not None):
             raise ValueError("on_overload: degrade and degrade_to: ROUTE go together")
         return self
+
+    def describe(self) -> str:
+        """What becomes of who cannot be in time, in the words of `slipstream explain`."""
+        late = {
+            "shed": "429",
+            "degrade": f"route {self.degrade_to}",
+            "queue": f"waits up to {format_duration(self.max_wait)}, then 429",
+        }[self.on_overload]
+        return f"who cannot be: {late}; up to {self.max_waiting} wait, in turns by {self.fairness.by}"

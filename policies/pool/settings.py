@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from backends.config import Config, Duration
+from backends.config import Config, Duration, format_duration
 
 
 class CircuitBreakerPolicy(Config):
@@ -44,6 +44,12 @@ class CircuitBreakerPolicy(Config):
         "whole one in this time; `0s` gives it all at once.",
     )
 
+    def describe(self) -> str:
+        """When a backend is out and for how long, in the words of `slipstream explain`."""
+        rate = f" or over {100 * self.error_rate:g} % of {self.min_calls} calls" if self.error_rate < 1 else ""
+        failures = f"{self.consecutive_failures} failures in a row{rate}"
+        return f"a backend rests {format_duration(self.open_for)} after {failures}"
+
 
 class ResumePolicy(Config):
     """Streams of chat and completions that break off in the middle go on at another backend of the route."""
@@ -56,6 +62,11 @@ class ResumePolicy(Config):
     attempts: int = Field(
         2, ge=1, le=10, description="How often another backend is asked, for all breaks of one answer together."
     )
+
+    def describe(self) -> str:
+        """Where a stream goes on, in the words of `slipstream explain`."""
+        goes_on = "an engine of the same model" if self.mode == "exact" else "whoever can go on behind its text"
+        return f"a stream that breaks off goes on at {goes_on}"
 
 
 class HedgePolicy(Config):
@@ -78,3 +89,10 @@ class HedgePolicy(Config):
                 f"{self.budget:g}: it would be spent on those that are hardly late"
             )
         return self
+
+    def describe(self) -> str:
+        """Who is asked twice, in the words of `slipstream explain`."""
+        return (
+            f"a second backend for a call that is later than {100 * self.quantile:g} % of its kind, "
+            f"for up to {100 * self.budget:g} % of the calls"
+        )
