@@ -86,9 +86,9 @@ def rope_store_config(head_dim: int) -> Config:
     return Config(num_warps=num_warps, num_stages=1, blocks_per_sm=32 // num_warps)
 
 
-FLOOR_LANES = 2048
+CUTOFF_LANES = 2048
 """Residue classes of which a row's largest entries are kept: a few hundred entries rarely have five in one of them."""
-FLOOR = Config(num_warps=8, num_stages=3, blocks_per_sm=2, instructions=("LDGSTS",))
+CUTOFF = Config(num_warps=8, num_stages=3, blocks_per_sm=2, instructions=("LDGSTS",))
 RACE_COUNTERS = 512
 """Random counters, of four tokens each, in one part of a row."""
 RACE = Config(num_warps=4, num_stages=1, blocks_per_sm=6)

@@ -77,7 +77,7 @@ class EngineCore:
             speculation=parts.speculator.statistics(),
             weight_bytes=parts.weight_bytes,
             page_bytes=parts.page_bytes,
-            work=replace(parts.work),
+            compute=replace(parts.compute),
             peaks=parts.peaks,
             kernel_fallbacks=parts.fallbacks.given_up,
             failure=failure,

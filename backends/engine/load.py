@@ -26,7 +26,7 @@ from backends.engine.step.graphs import DecodeGraphs, TwinsInStep
 from backends.engine.step.parallel import Followers
 from backends.engine.step.runner import Runner
 from backends.engine.step.scheduler import Scheduler
-from backends.engine.step.utilization import Peaks, Work, WorkCounter, measure_peaks
+from backends.engine.step.utilization import ComputeCounter, ComputeCounts, Peaks, measure_peaks
 from backends.engine.step.warm_up import warm_up_decoder, warm_up_sampler
 from backends.engine.text.tokenizer import Tokenizer
 from kernels.dispatch import Ops, has_kernels, select_ops
@@ -59,7 +59,7 @@ class Parts:
     max_context: int
     weight_bytes: int
     page_bytes: int
-    work: Work
+    compute: ComputeCounts
     peaks: Peaks | None
     fallbacks: Fallbacks
     close: Callable[[], None]
@@ -108,7 +108,7 @@ def _load_parts(
     host_pages = options.host_bytes // bytes_of_page
     make_cache = KVCache if followers is None else followers.cache
     cache = make_cache(shape, num_pages, dtype=kv_dtype, device=device, host_pages=host_pages)
-    work = Work()
+    compute = ComputeCounts()
     grammars = GrammarFactory(tokenizer)
     sampler = Sampler(
         decoder.config.vocab_size,
@@ -130,7 +130,7 @@ def _load_parts(
             max_tokens=options.max_batch_tokens,
             vocab_size=decoder.config.vocab_size,
             device=device,
-            work=WorkCounter(draft.config, work, weight_bytes=draft.weight_bytes, kv_dtype=draft.dtype),
+            compute=ComputeCounter(draft.config, compute, weight_bytes=draft.weight_bytes, kv_dtype=draft.dtype),
         )
     graphs = _graphs(options, decoder, cache, pages_for(max_context), fallbacks) if has_graphs else None
     if device.type == "cuda":
@@ -159,13 +159,13 @@ def _load_parts(
             sampler,
             device=device,
             graphs=graphs,
-            work=WorkCounter(decoder.config, work, weight_bytes=decoder.weight_bytes, kv_dtype=kv_dtype),
+            compute=ComputeCounter(decoder.config, compute, weight_bytes=decoder.weight_bytes, kv_dtype=kv_dtype),
         ),
         draft=draft_model,
         max_context=max_context,
         weight_bytes=decoder.weight_bytes + (0 if draft is None else draft.weight_bytes),
         page_bytes=bytes_of_page,
-        work=work,
+        compute=compute,
         peaks=measure_peaks(device, decoder.dtype) if options.measure_peaks else None,
         fallbacks=fallbacks,
         close=_nothing if followers is None else followers.close,

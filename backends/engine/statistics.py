@@ -9,7 +9,7 @@ from backends.engine.choosing.sampling import Choice
 from backends.engine.sequence import Slice
 from backends.engine.speculation.speculate import SpeculationStatistics
 from backends.engine.step.scheduler import SchedulerStatistics
-from backends.engine.step.utilization import Peaks, Work
+from backends.engine.step.utilization import ComputeCounts, Peaks
 
 
 @dataclass(slots=True)
@@ -45,8 +45,8 @@ class StepCounts:
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """An engine at this moment. `queue_s` is the summed wait of `num_started` requests for their first step, and
-    `queue_times` are the waits of the latest of them, in order. `work` over `steps.run_s` and `peaks` is utilization;
-    peaks are None where they were not measured. `kernel_fallbacks` as `kernels.fallback.Fallbacks.given_up`.
+    `queue_times` are the waits of the latest of them, in order. `compute` over `steps.run_s` and `peaks` is
+    utilization; peaks are None where they were not measured. `kernel_fallbacks` as `kernels.fallback.Fallbacks.given_up`.
     `failure` is why its thread has ended by itself.
     """
 
@@ -59,7 +59,7 @@ class EngineStatistics:
     speculation: SpeculationStatistics
     weight_bytes: int
     page_bytes: int
-    work: Work
+    compute: ComputeCounts
     peaks: Peaks | None
     kernel_fallbacks: Mapping[str, int]
     failure: str | None
@@ -67,14 +67,14 @@ class EngineStatistics:
     @property
     def mfu(self) -> float | None:
         """The share of the device's operations that the models' steps used, 0..1; None where its peak is unknown."""
-        return None if self.peaks is None else self._share(self.work.operations, self.peaks.operations_per_s)
+        return None if self.peaks is None else self._share(self.compute.operations, self.peaks.operations_per_s)
 
     @property
     def mbu(self) -> float | None:
         """The share of the device's bandwidth, likewise."""
         if self.peaks is None:
             return None
-        return self._share(self.work.read_bytes + self.work.written_bytes, self.peaks.bytes_per_s)
+        return self._share(self.compute.read_bytes + self.compute.written_bytes, self.peaks.bytes_per_s)
 
     def _share(self, done: int, peak: float) -> float:
         return done / (self.steps.run_s * peak) if self.steps.run_s else 0.0

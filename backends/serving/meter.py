@@ -46,7 +46,7 @@ class Meter:
     def statistics(self, engine: EngineStatistics) -> ModelStatistics:
         """Everything at this moment."""
         scheduler, steps, speculation = engine.scheduler, engine.steps, engine.speculation
-        pool, work, peaks = scheduler.pool, engine.work, engine.peaks
+        pool, compute, peaks = scheduler.pool, engine.compute, engine.peaks
         return ModelStatistics(
             model=self._label,
             running=scheduler.num_running,
@@ -69,9 +69,9 @@ class Meter:
             step_answers=steps.num_sequences,
             step_tokens=steps.num_computed,
             busy_s=steps.busy_s,
-            operations=work.operations,
-            read_bytes=work.read_bytes,
-            written_bytes=work.written_bytes,
+            operations=compute.operations,
+            read_bytes=compute.read_bytes,
+            written_bytes=compute.written_bytes,
             peak_operations_per_s=peaks.operations_per_s if peaks is not None else 0.0,
             peak_bytes_per_s=peaks.bytes_per_s if peaks is not None else 0.0,
             finished=dict(self._finished),

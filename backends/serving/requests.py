@@ -37,7 +37,7 @@ from backends.serving.replies.embedding_reply import EmbeddingAnswer
 from backends.serving.replies.parts import Answer, Head, Vocabulary
 from backends.serving.replies.response_reply import ResponseAnswer, ResponseStream
 from backends.serving.response_fields import chat_tools, echoed, read_response
-from backends.serving.resumed import MarkedStream, asked_resume, resumed_head
+from backends.serving.resumed import MarkedStream, requested_resume, resumed_head
 from backends.serving.skipped_tools import without_foreign_tools
 from backends.serving.tool_syntax import ForcedCall, ToolParser, ToolSyntax, forced_schema
 
@@ -103,7 +103,7 @@ def plan(call: Call, model: Model, head: Head) -> Job:
     body, skipped = without_foreign_tools(call.body)
     if skipped:
         call = structs.replace(call, body=body)
-    begun = asked_resume(call)
+    begun = requested_resume(call)
     if begun is not None and begun.tokens:
         head = resumed_head(head, begun)
     job = build(call, model, head)

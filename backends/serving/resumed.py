@@ -26,7 +26,7 @@ class Continuable(Answer, Protocol):
         """Goes on by what was told elsewhere, and writes nothing of it."""
 
 
-def asked_resume(call: Call) -> Resume | None:
+def requested_resume(call: Call) -> Resume | None:
     """What a call says of its answer's beginning; None where it does not even ask for marks.
 
     Raises: InvalidRequest.

@@ -73,7 +73,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class StartedEngine:
     """An engine that runs, and what is known of its model. `fingerprint` names weights and settings."""
 
     engine: Engine
@@ -88,14 +88,14 @@ class EngineBackend:
     """
 
     def __init__(
-        self, name: str, clock: Clock, start: Callable[[], Served], *, meter: Meter, max_requests: int
+        self, name: str, clock: Clock, start: Callable[[], StartedEngine], *, meter: Meter, max_requests: int
     ) -> None:
         self._name = name
         self._clock = clock
         self._start = start
         self._meter = meter
         self._max_requests = max_requests
-        self._served: Served | None = None
+        self._served: StartedEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._preparers = ThreadPoolExecutor(_NUM_PREPARERS, thread_name_prefix="slipstream-requests")
         self._exchanges: set[Exchange] = set()
@@ -195,7 +195,7 @@ class EngineBackend:
         await self._answer(call, job, served.engine)
         return answer.choices
 
-    async def _prepare(self, call: Call, served: Served) -> Job:
+    async def _prepare(self, call: Call, served: StartedEngine) -> Job:
         number = f"{self._id}{self._num_sent:x}"
         head = Head(f"{_ID_PREFIX[call.operation]}{number}", int(self._clock.wall()), call.model, served.fingerprint)
         loop = asyncio.get_running_loop()

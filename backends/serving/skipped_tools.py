@@ -17,7 +17,7 @@ def without_foreign_tools(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], t
     tools = body.get("tools")
     if not isinstance(tools, list) or all(_is_ours(tool) for tool in tools):
         return body, ()
-    skipped = dict.fromkeys(_said(tool["type"]) for tool in tools if not _is_ours(tool))
+    skipped = dict.fromkeys(_header_value(tool["type"]) for tool in tools if not _is_ours(tool))
     return {**body, "tools": [tool for tool in tools if _is_ours(tool)]}, tuple(skipped)
 
 
@@ -26,6 +26,6 @@ def _is_ours(tool: object) -> bool:
     return not isinstance(kind, str) or not kind or kind == "function"
 
 
-def _said(kind: str) -> str:
+def _header_value(kind: str) -> str:
     """A type as a header may say it."""
     return kind if _KIND.fullmatch(kind) else "other"

@@ -15,7 +15,7 @@ from backends.serving.fields import MAX_INPUTS
 from backends.serving.fingerprint import fingerprint
 from backends.serving.requests import Model
 from backends.serving.sampling_defaults import sampling_defaults
-from backends.serving.served_engine import Served
+from backends.serving.served_engine import StartedEngine
 from backends.serving.settings import EngineConfig
 from backends.serving.tool_syntax import SAMPLE_CHAT, SAMPLE_TOOLS, ToolSyntax, syntax_of
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-def start_engine(name: str, config: EngineConfig, *, model: Path, draft: Path | None, adapter: Path | None) -> Served:
+def start_engine(
+    name: str, config: EngineConfig, *, model: Path, draft: Path | None, adapter: Path | None
+) -> StartedEngine:
     """An engine that runs; takes seconds, and belongs in a worker thread.
 
     Raises: ConfigurationError where the folder cannot be served, or does not fit.
@@ -68,7 +70,7 @@ def start_engine(name: str, config: EngineConfig, *, model: Path, draft: Path | 
         version=version("slipstream-gateway"),
     )
     _logger.info("backend %s is ready", name)
-    return Served(engine, known, name_of_all)
+    return StartedEngine(engine, known, name_of_all)
 
 
 def _options(config: EngineConfig, model: Path, draft: Path | None, adapter: Path | None) -> EngineOptions:

@@ -79,7 +79,7 @@ def _measured(op: Op, case: Case, deadline: float) -> Measurement:
         us = time_us([partial(launch_all, launches) for _, launches in prepared])
     # What one kernel cannot do must not end the whole run.
     except Exception as error:
-        return Measurement(op=op.name, case=case.name, notes=(_told("the kernel", error),))
+        return Measurement(op=op.name, case=case.name, notes=(_failure("the kernel", error),))
     peers_us, notes = {}, []
     for name, make in peers_of(op.name, first, compiled=_has_bar(op, case)).items():
         if reason := _stopped(deadline):
@@ -89,7 +89,7 @@ def _measured(op: Op, case: Case, deadline: float) -> Measurement:
             peers_us[name] = time_us(make(arguments))
         # A peer of another version may fail in any way.
         except Exception as error:
-            notes.append(_told(name, error))
+            notes.append(_failure(name, error))
     return Measurement(
         op=op.name,
         case=case.name,
@@ -105,7 +105,7 @@ def _has_bar(op: Op, case: Case) -> bool:
     return any((bar.op, bar.case) == (op.name, case.name) for bar in BARS)
 
 
-def _told(who: str, error: Exception) -> str:
+def _failure(who: str, error: Exception) -> str:
     line = (str(error).strip().splitlines() or [""])[0][:160]
     return f"{who} could not be measured: {type(error).__name__}: {line}"
 

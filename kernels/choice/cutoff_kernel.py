@@ -19,38 +19,38 @@ from torch import Tensor
 
 from kernels.choice.sample import SampleRows
 from kernels.jit import Launch, jit, tl
-from kernels.tuning import FLOOR, FLOOR_LANES
+from kernels.tuning import CUTOFF, CUTOFF_LANES
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 _MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 _LOWEST_KEY = tl.constexpr(-0x7F800001)
 """The key of -inf."""
-_STAGES = tl.constexpr(FLOOR.num_stages)
+_STAGES = tl.constexpr(CUTOFF.num_stages)
 _SMALLEST = tl.constexpr(1e-30)
 
 
 @dataclass(frozen=True, slots=True)
-class Floors:
+class Cutoffs:
     """What the rest of a row's work goes by, [rows] each.
 
-    floor      float32, the least logit that stays; -inf where all do
+    cutoff      float32, the least logit that stays; -inf where all do
     peak       float32, the largest logit
     total      float32, the sum of e^((logit - peak) / temperature) over what stays
     likeliest  int64, the first entry of the largest logit; None where no row is greedy
     """
 
-    floor: Tensor
+    cutoff: Tensor
     peak: Tensor
     total: Tensor
     likeliest: Tensor | None
 
 
-def prepare_floors(logits: Tensor, rows: SampleRows) -> tuple[Floors, Launch]:
+def prepare_cutoffs(logits: Tensor, rows: SampleRows) -> tuple[Cutoffs, Launch]:
     """Where the cuts of [rows, vocab] float32 will be, and what has to run for them. Arguments are checked before."""
     num_rows, vocab_size = logits.shape
-    floor, peak, total = (logits.new_empty(num_rows) for _ in range(3))
+    cutoff, peak, total = (logits.new_empty(num_rows) for _ in range(3))
     likeliest = None if rows.is_greedy is None else logits.new_empty(num_rows, dtype=torch.int64)
-    floors = Floors(floor, peak, total, likeliest)
+    cutoffs = Cutoffs(cutoff, peak, total, likeliest)
     arguments: dict[str, object] = {
         "logits": logits,
         "temperature": rows.temperature,
@@ -58,26 +58,26 @@ def prepare_floors(logits: Tensor, rows: SampleRows) -> tuple[Floors, Launch]:
         "top_p": rows.top_p,
         "min_p": rows.min_p,
         "is_greedy": rows.is_greedy,
-        "floors": floors.floor,
-        "peaks": floors.peak,
-        "totals": floors.total,
-        "likeliest": floors.likeliest,
+        "cutoffs": cutoffs.cutoff,
+        "peaks": cutoffs.peak,
+        "totals": cutoffs.total,
+        "likeliest": cutoffs.likeliest,
         "row_stride": logits.stride(0),
         "vocab_size": vocab_size,
-        "LANES": FLOOR_LANES,
+        "LANES": CUTOFF_LANES,
     }
-    return floors, Launch(_floor_kernel, (num_rows,), arguments, FLOOR)
+    return cutoffs, Launch(_cutoff_kernel, (num_rows,), arguments, CUTOFF)
 
 
 @jit(varying=("temperature", "top_k", "top_p", "min_p", "is_greedy"))
-def _floor_kernel(
+def _cutoff_kernel(
     logits: tl.tensor,
     temperature: tl.tensor,
     top_k: tl.tensor,
     top_p: tl.tensor,
     min_p: tl.tensor,
     is_greedy: tl.tensor,
-    floors: tl.tensor,
+    cutoffs: tl.tensor,
     peaks: tl.tensor,
     totals: tl.tensor,
     likeliest: tl.tensor,
@@ -116,26 +116,26 @@ def _floor_kernel(
     if is_greedy is not None:
         chosen = tl.load(is_greedy + row)
         tl.store(likeliest + row, tl.min(tl.where(first == peak, place, vocab_size), 0).to(tl.int64))
-    floor = tl.full([], _LOWEST_KEY, tl.int64)
+    cutoff = tl.full([], _LOWEST_KEY, tl.int64)
     if min_p is not None:
-        floor = tl.maximum(floor, _key(peak + tl.log2(tl.load(min_p + row)) / factor).to(tl.int64))
+        cutoff = tl.maximum(cutoff, _key(peak + tl.log2(tl.load(min_p + row)) / factor).to(tl.int64))
     if top_k is not None:
         most = tl.load(top_k + row)
         if (most < vocab_size) & (chosen == 0):
             cut = _search(
                 most.to(tl.float32), True, reach, keys, weights, logits, vocab_size, peak, base, factor, LANES
             )
-            floor = tl.maximum(floor, cut)
+            cutoff = tl.maximum(cutoff, cut)
     if top_p is not None:
         share = tl.load(top_p + row)
         if (share < 1.0) & (chosen == 0):
-            left = _left(floor, whole, reach, keys, weights, logits, vocab_size, base, factor, LANES)
+            left = _left(cutoff, whole, reach, keys, weights, logits, vocab_size, base, factor, LANES)
             wanted = tl.maximum(share * left, _SMALLEST)
             cut = _search(wanted, False, reach, keys, weights, logits, vocab_size, peak, base, factor, LANES)
-            floor = tl.maximum(floor, cut)
+            cutoff = tl.maximum(cutoff, cut)
     tl.store(peaks + row, peak)
-    tl.store(totals + row, _left(floor, whole, reach, keys, weights, logits, vocab_size, base, factor, LANES))
-    tl.store(floors + row, _value(floor.to(tl.int32)))
+    tl.store(totals + row, _left(cutoff, whole, reach, keys, weights, logits, vocab_size, base, factor, LANES))
+    tl.store(cutoffs + row, _value(cutoff.to(tl.int32)))
 
 
 @jit()
@@ -172,7 +172,7 @@ def _search(
 
 @jit()
 def _left(
-    floor: tl.tensor,
+    cutoff: tl.tensor,
     whole: tl.tensor,
     reach: tl.tensor,
     keys: tl.tensor,
@@ -185,8 +185,8 @@ def _left(
 ) -> tl.tensor:
     """The weight of what is left above a cut."""
     left = whole
-    if floor > _LOWEST_KEY:
-        _, left = _mass(floor, reach, keys, weights, logits, vocab_size, base, factor, LANES)
+    if cutoff > _LOWEST_KEY:
+        _, left = _mass(cutoff, reach, keys, weights, logits, vocab_size, base, factor, LANES)
     return left
 
 

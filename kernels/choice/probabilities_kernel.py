@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.choice.cases import probabilities_cases, probabilities_cost
 from kernels.choice.checks import check_sampling
-from kernels.choice.cutoff_kernel import LOG2_E, prepare_floors
+from kernels.choice.cutoff_kernel import LOG2_E, prepare_cutoffs
 from kernels.choice.exactness import probabilities_complaint
 from kernels.choice.penalties_kernel import prepare_penalised
 from kernels.choice.sample import SampleRows, probabilities_reference
@@ -30,15 +30,15 @@ def prepare_probabilities(logits: Tensor, rows: SampleRows) -> tuple[Tensor, lis
     if not num_rows:
         return out, []
     logits, launches = prepare_penalised(logits, rows.penalties)
-    floors, launch = prepare_floors(logits, rows)
+    cutoffs, launch = prepare_cutoffs(logits, rows)
     arguments: dict[str, object] = {
         "logits": logits,
         "temperature": rows.temperature,
         "is_greedy": rows.is_greedy,
-        "floors": floors.floor,
-        "peaks": floors.peak,
-        "totals": floors.total,
-        "likeliest": floors.likeliest,
+        "cutoffs": cutoffs.cutoff,
+        "peaks": cutoffs.peak,
+        "totals": cutoffs.total,
+        "likeliest": cutoffs.likeliest,
         "out": out,
         "row_stride": logits.stride(0),
         "vocab_size": vocab_size,
@@ -57,7 +57,7 @@ def _probabilities_kernel(
     logits: tl.tensor,
     temperature: tl.tensor,
     is_greedy: tl.tensor,
-    floors: tl.tensor,
+    cutoffs: tl.tensor,
     peaks: tl.tensor,
     totals: tl.tensor,
     likeliest: tl.tensor,
@@ -74,7 +74,7 @@ def _probabilities_kernel(
     peak = tl.load(peaks + row)
     total = tl.load(totals + row)
     weight = tl.exp2((x - tl.where(peak == float("-inf"), 0.0, peak)) * (LOG2_E / tl.load(temperature + row)))
-    probs = tl.where(x >= tl.load(floors + row), weight / tl.where(total == 0.0, 1.0, total), 0.0)
+    probs = tl.where(x >= tl.load(cutoffs + row), weight / tl.where(total == 0.0, 1.0, total), 0.0)
     if is_greedy is not None:
         is_likeliest = (tokens == tl.load(likeliest + row)).to(tl.float32)
         probs = tl.where(tl.load(is_greedy + row) != 0, is_likeliest, probs)

@@ -143,32 +143,32 @@ def _thresholds(weights: Tensor, rows: SampleRows) -> Tensor:
         width = max(width, int((top_k * has_top_k).max()))
     while True:
         top = weights.topk(width, dim=1).values.cpu().numpy()
-        floors = numpy.zeros(num_rows, dtype=numpy.float32) if min_p is None else top[:, 0] * min_p
+        cutoffs = numpy.zeros(num_rows, dtype=numpy.float32) if min_p is None else top[:, 0] * min_p
         if top_k is not None:
             kth = top[every, numpy.minimum(top_k, width) - 1]
-            floors = numpy.maximum(floors, kth * has_top_k)
+            cutoffs = numpy.maximum(cutoffs, kth * has_top_k)
         if top_p is None:
             break
-        reached = (top * (top >= floors[:, None])).cumsum(axis=1)
-        wanted = top_p * numpy.where(floors > 0, _left(weights, floors, top, reached), 1.0)
+        reached = (top * (top >= cutoffs[:, None])).cumsum(axis=1)
+        wanted = top_p * numpy.where(cutoffs > 0, _left(weights, cutoffs, top, reached), 1.0)
         if width == vocab_size or ((reached[:, -1] >= wanted) | (top_p >= 1)).all():
             # The last entry that stays is the first with which enough is reached.
             last = numpy.minimum((reached < wanted[:, None]).sum(axis=1), width - 1)
-            floors = numpy.where(top_p < 1, numpy.maximum(floors, top[every, last]), floors)
+            cutoffs = numpy.where(top_p < 1, numpy.maximum(cutoffs, top[every, last]), cutoffs)
             break
         width = min(8 * width, vocab_size)
-    return torch.from_numpy(floors).to(weights.device).unsqueeze(1)
+    return torch.from_numpy(cutoffs).to(weights.device).unsqueeze(1)
 
 
 def _on_host(values: Tensor | None) -> NDArray[Any] | None:
     return None if values is None else values.cpu().numpy()
 
 
-def _left(weights: Tensor, floors: NDArray[Any], top: NDArray[Any], reached: NDArray[Any]) -> NDArray[Any]:
-    """What all entries from `floors` on come to, [rows]; most often they are all among the `top` ones."""
+def _left(weights: Tensor, cutoffs: NDArray[Any], top: NDArray[Any], reached: NDArray[Any]) -> NDArray[Any]:
+    """What all entries from `cutoffs` on come to, [rows]; most often they are all among the `top` ones."""
     left: NDArray[Any] = reached[:, -1]
-    is_partial = (floors <= top[:, -1]) & (floors > 0)
+    is_partial = (cutoffs <= top[:, -1]) & (cutoffs > 0)
     if top.shape[1] == weights.shape[1] or not is_partial.any():
         return left
-    kept = weights >= torch.from_numpy(floors).to(weights.device).unsqueeze(1)
+    kept = weights >= torch.from_numpy(cutoffs).to(weights.device).unsqueeze(1)
     return numpy.where(is_partial, (weights * kept).sum(dim=1).cpu().numpy(), left)

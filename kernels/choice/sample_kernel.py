@@ -18,7 +18,7 @@ from torch import Tensor
 from kernels.attention.tile_kernel import padded
 from kernels.choice.cases import logits_cost, sample_cases
 from kernels.choice.checks import check_sampling
-from kernels.choice.cutoff_kernel import LOG2_E, prepare_floors
+from kernels.choice.cutoff_kernel import LOG2_E, prepare_cutoffs
 from kernels.choice.exactness import sample_complaint
 from kernels.choice.penalties_kernel import prepare_penalised
 from kernels.choice.probabilities_kernel import prepare_probabilities
@@ -83,10 +83,10 @@ def _prepared(
     num_parts = -(-num_counters // RACE_COUNTERS)
     said = logits
     logits, launches = prepare_penalised(said, rows.penalties)
-    floors = None
+    cutoffs = None
     if rows.is_filtered:
-        found, launch = prepare_floors(logits, rows)
-        floors = found.floor
+        found, launch = prepare_cutoffs(logits, rows)
+        cutoffs = found.cutoff
         launches.append(launch)
     raw = [logits.new_empty(num_rows, num_parts) if with_logprobs else None for _ in range(2)]
     shared: dict[str, object] = {
@@ -105,7 +105,7 @@ def _prepared(
     racing: dict[str, object] = {
         "seeds": rows.seeds,
         "positions": rows.positions,
-        "floors": floors,
+        "cutoffs": cutoffs,
         "vocab_size": vocab_size,
         "num_counters": num_counters,
         "STREAM": stream,
@@ -138,7 +138,7 @@ def _race_kernel(
     said_stride: int,
     seeds: tl.tensor,
     positions: tl.tensor,
-    floors: tl.tensor,
+    cutoffs: tl.tensor,
     vocab_size: int,
     num_counters: int,
     STREAM: tl.constexpr,
@@ -168,12 +168,12 @@ def _race_kernel(
         sums += tl.exp2(r2 * LOG2_E - base) + tl.exp2(r3 * LOG2_E - base)
         tl.store(raw_peaks + at, peak)
         tl.store(raw_sums + at, tl.sum(sums, 0))
-    if floors is not None:
-        floor = tl.load(floors + row)
-        x0 = tl.where(x0 >= floor, x0, float("-inf"))
-        x1 = tl.where(x1 >= floor, x1, float("-inf"))
-        x2 = tl.where(x2 >= floor, x2, float("-inf"))
-        x3 = tl.where(x3 >= floor, x3, float("-inf"))
+    if cutoffs is not None:
+        cutoff = tl.load(cutoffs + row)
+        x0 = tl.where(x0 >= cutoff, x0, float("-inf"))
+        x1 = tl.where(x1 >= cutoff, x1, float("-inf"))
+        x2 = tl.where(x2 >= cutoff, x2, float("-inf"))
+        x3 = tl.where(x3 >= cutoff, x3, float("-inf"))
     peak = tl.max(tl.maximum(tl.maximum(x0, x1), tl.maximum(x2, x3)), 0)
     greedy = None
     if is_greedy is not None:

@@ -41,16 +41,16 @@ def rope_store_reference(
     turning, values = heads.split_with_sizes((num_turning, num_kv_heads), dim=1)
     if q_norm is not None and k_norm is not None:
         turning = _normed(turning, num_heads, q_norm, k_norm, eps=eps, offset=offset)
-    ways = _ways(plan, kv.keys)
-    turned = _turned(turning.float(), ways).to(qkv.dtype)
+    derived = _derived_plan(plan, kv.keys)
+    turned = _turned(turning.float(), derived).to(qkv.dtype)
     queries, keys = turned.split_with_sizes((num_heads, num_kv_heads), dim=1)
-    _store(keys, kv.keys, kv.key_scales, ways)
-    _store(values, kv.values, kv.value_scales, ways)
+    _store(keys, kv.keys, kv.key_scales, derived)
+    _store(values, kv.values, kv.value_scales, derived)
     return queries
 
 
 @dataclass(frozen=True, slots=True)
-class _Ways:
+class _DerivedPlan:
     """A plan as every layer needs it.
 
     cos, sin        [tokens, 1, rotary_dim], for each number of a head; sines are negative in the first half
@@ -66,12 +66,12 @@ class _Ways:
     stored: Tensor | None
 
 
-def _ways(plan: StorePlan, pages: Tensor) -> _Ways:
+def _derived_plan(plan: StorePlan, pages: Tensor) -> _DerivedPlan:
     """The plan's, from where an earlier layer left them."""
     num_pages, num_kv_heads, page_rows = pages.shape[0], pages.shape[1], pages.stride(0) // pages.stride(2)
-    key = (_Ways, num_pages, num_kv_heads, page_rows)
-    ways = plan.derived.get(key)
-    if ways is None:
+    key = (_DerivedPlan, num_pages, num_kv_heads, page_rows)
+    derived = plan.derived.get(key)
+    if derived is None:
         slots, stored = plan.slots, None
         before = plan.lasting.get(key)
         if before is None:
@@ -84,14 +84,14 @@ def _ways(plan: StorePlan, pages: Tensor) -> _Ways:
             else:
                 plan.lasting[key] = before
         cos, sin = plan.cos_sin.unsqueeze(1).chunk(2, dim=2)
-        ways = plan.derived[key] = _Ways(
+        derived = plan.derived[key] = _DerivedPlan(
             cos=torch.cat((cos, cos), dim=2),
             sin=torch.cat((-sin, sin), dim=2),
             num_rows=(num_pages - 1) * page_rows + num_kv_heads * PAGE_SIZE,
             rows=cast(Tensor, before) + slots.unsqueeze(1),
             stored=stored,
         )
-    return cast(_Ways, ways)
+    return cast(_DerivedPlan, derived)
 
 
 def _normed(turning: Tensor, num_heads: int, q_norm: Tensor, k_norm: Tensor, *, eps: float, offset: float) -> Tensor:
@@ -105,31 +105,31 @@ def _normed(turning: Tensor, num_heads: int, q_norm: Tensor, k_norm: Tensor, *, 
     return normed
 
 
-def _turned(x: Tensor, ways: _Ways) -> Tensor:
+def _turned(x: Tensor, derived: _DerivedPlan) -> Tensor:
     """[tokens, heads, head_dim] float32 with the beginning of each head turned."""
-    rotary_dim = ways.cos.shape[2]
+    rotary_dim = derived.cos.shape[2]
     if rotary_dim < x.shape[2]:
-        return torch.cat((_turned(x[..., :rotary_dim], ways), x[..., rotary_dim:]), dim=2)
+        return torch.cat((_turned(x[..., :rotary_dim], derived), x[..., rotary_dim:]), dim=2)
     # With every number's partner in its place, one product and one sum turn all of them.
-    return torch.addcmul(x * ways.cos, x.roll(rotary_dim // 2, 2), ways.sin)
+    return torch.addcmul(x * derived.cos, x.roll(rotary_dim // 2, 2), derived.sin)
 
 
-def _store(x: Tensor, pages: Tensor, scales: Tensor | None, ways: _Ways) -> None:
+def _store(x: Tensor, pages: Tensor, scales: Tensor | None, derived: _DerivedPlan) -> None:
     """[tokens, kv_heads, head_dim] into [pages, kv_heads, PAGE_SIZE, head_dim]."""
-    if ways.stored is not None:
-        x = x[ways.stored]
+    if derived.stored is not None:
+        x = x[derived.stored]
     if scales is not None:
         x, row_scales = _quantized(x, pages.dtype)
-        _as_rows(scales, ways).index_put_((ways.rows,), row_scales)
+        _as_rows(scales, derived).index_put_((derived.rows,), row_scales)
         # Scattering is not implemented for float8; the bytes are the same.
         x, pages = x.view(torch.uint8), pages.view(torch.uint8)
     # By one index into rows: two thirds of the time of two, page and offset, into transposed pages.
-    _as_rows(pages, ways).index_put_((ways.rows,), x)
+    _as_rows(pages, derived).index_put_((derived.rows,), x)
 
 
-def _as_rows(pages: Tensor, ways: _Ways) -> Tensor:
+def _as_rows(pages: Tensor, derived: _DerivedPlan) -> Tensor:
     """[pages, kv_heads, PAGE_SIZE, ...] as [rows, ...], the same memory; what lies between pages included."""
-    return pages.as_strided((ways.num_rows, *pages.shape[3:]), pages.stride()[2:])
+    return pages.as_strided((derived.num_rows, *pages.shape[3:]), pages.stride()[2:])
 
 
 def _quantized(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from backends.engine.request import Event, Request
 from backends.errors import ConfigurationError, UnknownPath, UpstreamCut, UpstreamError
 from backends.protocol import Operation, Reply
 from backends.serving.meter import Meter
-from backends.serving.served_engine import EngineBackend, Served
+from backends.serving.served_engine import EngineBackend, StartedEngine
 from tests.support.calls import event_values, make_call, read_all, streamed_text
 from tests.support.fake_engine import FakeEngine, make_model
 
@@ -33,7 +33,7 @@ class Open(NamedTuple):
 async def one() -> AsyncIterator[Open]:
     """A backend that is open."""
     engine = FakeEngine()
-    served = Served(engine, make_model(max_context=100), "fp_test")
+    served = StartedEngine(engine, make_model(max_context=100), "fp_test")
     backend = EngineBackend("local", SystemClock(), lambda: served, meter=Meter("model", 8), max_requests=MAX_REQUESTS)
     await backend.open()
     yield Open(backend, engine)
@@ -252,7 +252,7 @@ async def test_completion_streams_every_prompt(one: Open) -> None:
 async def test_context_is_known_once_the_model_is_loaded() -> None:
     """Before that there is nothing to say about it."""
     engine = FakeEngine()
-    served = Served(engine, make_model(max_context=77), "fp")
+    served = StartedEngine(engine, make_model(max_context=77), "fp")
     backend = EngineBackend("local", SystemClock(), lambda: served, meter=Meter("model", 8), max_requests=1)
     before = backend.capabilities.max_context_tokens
 
@@ -265,7 +265,7 @@ async def test_context_is_known_once_the_model_is_loaded() -> None:
 async def test_model_that_cannot_be_loaded_fails_the_opening() -> None:
     """What is wrong with a folder ends the start, or refuses a reload; the backend can still be closed."""
 
-    def start() -> Served:
+    def start() -> StartedEngine:
         raise ConfigurationError("backends.local.model: there is no config.json in /nowhere")
 
     backend = EngineBackend("local", SystemClock(), start, meter=Meter("model", 8), max_requests=1)

@@ -19,7 +19,7 @@ from backends.protocol import Backend
 from backends.registry import Registry
 from backends.scripted.script import Scripted, ScriptedConfig, ScriptStep
 from backends.serving.meter import Meter
-from backends.serving.served_engine import EngineBackend, Served
+from backends.serving.served_engine import EngineBackend, StartedEngine
 from policies.batching.embeddings import EmbeddingBatches
 from policies.batching.settings import BatchingPolicy
 from tests.support.anthropic_server import (
@@ -280,7 +280,7 @@ async def anthropic_case() -> AsyncIterator[BackendCase]:
 async def engine_case() -> AsyncIterator[BackendCase]:
     """`type: engine`, on an engine without a model."""
     engine = FakeEngine()
-    served = Served(engine, make_model(), "fp_test")
+    served = StartedEngine(engine, make_model(), "fp_test")
     backend = EngineBackend("under-test", SystemClock(), lambda: served, meter=Meter("model", 8), max_requests=100)
     await backend.open()
     yield EngineCase(backend, engine)

@@ -17,7 +17,7 @@ from backends.engine.request import Event, Request, TokenLogprob, Usage
 from backends.engine.speculation.speculate import SpeculationStatistics
 from backends.engine.statistics import EngineStatistics, StepCounts
 from backends.engine.step.scheduler import Scheduler
-from backends.engine.step.utilization import Work
+from backends.engine.step.utilization import ComputeCounts
 from backends.serving.requests import Model
 from backends.serving.tool_syntax import ToolSyntax
 
@@ -134,7 +134,7 @@ class FakeEngine:
             speculation=SpeculationStatistics({}, {}, ()),
             weight_bytes=0,
             page_bytes=0,
-            work=Work(),
+            compute=ComputeCounts(),
             peaks=None,
             kernel_fallbacks={},
             failure=None,

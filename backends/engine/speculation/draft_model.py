@@ -19,7 +19,7 @@ from backends.engine.model.decoder import Decoder
 from backends.engine.sequence import Sequence, Slice
 from backends.engine.step.flatten import Span, build_batch, build_steps
 from backends.engine.step.plan import Transfers
-from backends.engine.step.utilization import WorkCounter
+from backends.engine.step.utilization import ComputeCounter
 from kernels.paging import PAGE_SIZE
 
 
@@ -27,7 +27,7 @@ class DraftModel:
     """Runs the draft over what the target already knows, and some tokens further.
 
     `max_tokens` are caught up with in one step at most; `vocab_size` is the target's, to which the draft's logits are
-    cut or filled up. `work` counts its steps.
+    cut or filled up. `compute` counts its steps.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class DraftModel:
         max_tokens: int,
         vocab_size: int,
         device: torch.device,
-        work: WorkCounter | None = None,
+        compute: ComputeCounter | None = None,
     ) -> None:
         self._decoder = decoder
         self._cache = cache
@@ -47,7 +47,7 @@ class DraftModel:
         self._max_tokens = max_tokens
         self._missing = vocab_size - decoder.config.vocab_size
         self._device = device
-        self._work = work
+        self._compute = compute
 
     @property
     def max_positions(self) -> int:
@@ -88,8 +88,8 @@ class DraftModel:
                 drafting.append(_Drafting(sequence, length, sure))
         if not spans:
             return {}
-        if self._work is not None:
-            self._work.add(spans, len(rows))
+        if self._compute is not None:
+            self._compute.add(spans, len(rows))
         hidden = self._decoder.forward(build_batch(spans, rows, self._device), self._cache.layers)
         return self._extend(hidden, drafting) if drafting else {}
 
@@ -102,8 +102,8 @@ class DraftModel:
         for depth, step in enumerate(build_steps(spans, max(one.most for one in drafting) - 1, self._device), start=1):
             if all(one.is_over for one in drafting):
                 break
-            if self._work is not None:
-                self._work.add([Span([0], span.start + depth - 1, span.pages) for span in spans], len(spans))
+            if self._compute is not None:
+                self._compute.add([Span([0], span.start + depth - 1, span.pages) for span in spans], len(spans))
             hidden = self._decoder.forward(step.batch(drawn[-1][0]), self._cache.layers)
             drawn.append(self._draw(hidden, drafting, depth))
         tokens = torch.stack([tokens for tokens, _ in drawn], dim=1).tolist()

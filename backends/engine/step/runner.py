@@ -17,7 +17,7 @@ from backends.engine.step.flatten import BatchBuilder, Span, build_batch
 from backends.engine.step.graphs import DecodeGraphs
 from backends.engine.step.plan import Transfers
 from backends.engine.step.prompt_reader import Pooling, PromptLogprobs, PromptReader, prompt_reader
-from backends.engine.step.utilization import WorkCounter
+from backends.engine.step.utilization import ComputeCounter
 
 
 def wants_answer(sequence: Sequence) -> bool:
@@ -27,7 +27,7 @@ def wants_answer(sequence: Sequence) -> bool:
 
 
 class Runner:
-    """One target model with its cache and sampler. `graphs`: captured decode steps, on CUDA. `work` counts steps."""
+    """One target model with its cache and sampler. `graphs`: captured decode steps, on CUDA. `compute` counts steps."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Runner:
         *,
         device: torch.device,
         graphs: DecodeGraphs | None = None,
-        work: WorkCounter | None = None,
+        compute: ComputeCounter | None = None,
     ) -> None:
         self._decoder = decoder
         self._cache = cache
@@ -45,7 +45,7 @@ class Runner:
         self._device = device
         self._batches = BatchBuilder(device)
         self._graphs = graphs
-        self._work = work
+        self._compute = compute
         self._readers: dict[Sequence, PromptReader] = {}
 
     def transfer(self, transfers: Transfers) -> None:
@@ -84,8 +84,8 @@ class Runner:
         for _, wanted, offset in reading:
             rows += range(wanted.start + offset, wanted.stop + offset)
         batch = self._batches.build(spans, rows)
-        if self._work is not None:
-            self._work.add(spans, num_sampling)
+        if self._compute is not None:
+            self._compute.add(spans, num_sampling)
         if self._graphs is not None and not reading and self._graphs.can_run(batch):
             logits = self._graphs.run(batch)
         else:

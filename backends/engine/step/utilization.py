@@ -24,7 +24,7 @@ _PEAK_ROUNDS = 5
 
 
 @dataclass(slots=True)
-class Work:
+class ComputeCounts:
     """Since the start, of target and draft. A multiplication and an addition are two `operations`."""
 
     operations: int = 0
@@ -40,17 +40,19 @@ class Peaks:
     bytes_per_s: float
 
 
-class WorkCounter:
-    """Adds the steps of one model up in `work`.
+class ComputeCounter:
+    """Adds the steps of one model up in `compute`.
 
     Counted are linear layers, attention, weights, keys and values; norms, activations and the sampler, some percent,
     are not. Experts count as many as tokens hit by chance. An embedding that is not the output layer too is not read.
     """
 
-    def __init__(self, config: ModelConfig, work: Work, *, weight_bytes: int, kv_dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: ModelConfig, compute: ComputeCounts, *, weight_bytes: int, kv_dtype: torch.dtype
+    ) -> None:
         shape = ModelShape.of(config, config.architecture)
         self._shape = shape
-        self._work = work
+        self._compute = compute
         share = 1.0 if config.tie_embeddings else 1 - shape.head_parameters / shape.num_parameters
         self._weight_bytes = weight_bytes * share
         experts = 3 * shape.hidden_size * shape.expert_size * shape.num_expert_layers * shape.num_experts
@@ -70,14 +72,14 @@ class WorkCounter:
                 num_pairs += num_layers * _pairs(span.start, count, window)
                 end = span.start + count
                 num_seen += num_layers * (min(end, window + count - 1) if window else end)
-        shape, work = self._shape, self._work
-        work.operations += 2 * (num_tokens * shape.active_parameters + num_rows * shape.head_parameters)
-        work.operations += self._pair_operations * num_pairs
+        shape, compute = self._shape, self._compute
+        compute.operations += 2 * (num_tokens * shape.active_parameters + num_rows * shape.head_parameters)
+        compute.operations += self._pair_operations * num_pairs
         weights = self._weight_bytes
         if shape.num_experts:
             weights *= 1 - self._expert_share * (1 - shape.experts_per_token / shape.num_experts) ** num_tokens
-        work.read_bytes += int(weights) + self._kv_bytes * num_seen
-        work.written_bytes += self._kv_bytes * num_tokens * shape.num_layers
+        compute.read_bytes += int(weights) + self._kv_bytes * num_seen
+        compute.written_bytes += self._kv_bytes * num_tokens * shape.num_layers
 
 
 def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:

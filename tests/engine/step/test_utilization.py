@@ -14,7 +14,7 @@ from backends.engine.engine import Engine
 from backends.engine.model.config import ModelConfig
 from backends.engine.request import Request
 from backends.engine.step.flatten import Span
-from backends.engine.step.utilization import Peaks, Work, WorkCounter, measure_peaks
+from backends.engine.step.utilization import ComputeCounter, ComputeCounts, Peaks, measure_peaks
 from tests.support.tiny_models import save_tiny_model, tiny_config
 from tests.support.tiny_pair import GREEDY, Pair, answer, make_pair, options
 
@@ -41,8 +41,8 @@ def test_work_of_a_step_is_that_of_its_queries_and_positions(
     config: ModelConfig, places: list[tuple[int, int]], num_rows: int
 ) -> None:
     """Brute force: each query of each layer by itself."""
-    work = Work()
-    counter = WorkCounter(config, work, weight_bytes=WEIGHT_BYTES, kv_dtype=torch.float32)
+    compute = ComputeCounts()
+    counter = ComputeCounter(config, compute, weight_bytes=WEIGHT_BYTES, kv_dtype=torch.float32)
     counter.add([Span([0] * count, start, [0]) for start, count in places], num_rows)
     # Hidden size 32, 4 heads and 2 KV heads of 8, 48 wide, 258 tokens.
     linear = NUM_LAYERS * (32 * 8 * (4 + 2 * 2) + 4 * 8 * 32 + 3 * 32 * 48)
@@ -54,9 +54,9 @@ def test_work_of_a_step_is_that_of_its_queries_and_positions(
             pairs += sum(len(one) for one in found)
             seen += len(set().union(*found))
 
-    assert work.operations == 2 * (num_tokens * linear + num_rows * 32 * 258) + pairs * 2 * 2 * 4 * 8
-    assert work.read_bytes == WEIGHT_BYTES + seen * NUM_KV * 4
-    assert work.written_bytes == num_tokens * NUM_LAYERS * NUM_KV * 4
+    assert compute.operations == 2 * (num_tokens * linear + num_rows * 32 * 258) + pairs * 2 * 2 * 4 * 8
+    assert compute.read_bytes == WEIGHT_BYTES + seen * NUM_KV * 4
+    assert compute.written_bytes == num_tokens * NUM_LAYERS * NUM_KV * 4
 
 
 def test_work_of_an_engine_grows_with_its_steps_and_is_a_share_of_the_peaks(pair: Pair) -> None:
@@ -78,8 +78,8 @@ def test_work_of_an_engine_grows_with_its_steps_and_is_a_share_of_the_peaks(pair
     assert 0 < plain.mfu < 1
     assert 0 < plain.mbu < 1
     # The last of 24 tokens is never fed to the model again.
-    assert plain.work.written_bytes == (3 + 23) * 2 * NUM_KV * 4
-    assert drafted.work.operations > plain.work.operations
+    assert plain.compute.written_bytes == (3 + 23) * 2 * NUM_KV * 4
+    assert drafted.compute.operations > plain.compute.operations
 
 
 def test_utilization_of_an_engine_without_peaks_is_unknown(pair: Pair) -> None:
@@ -109,9 +109,9 @@ def test_experts_are_read_as_far_as_tokens_hit_them(tmp_path: Path) -> None:
     config = ModelConfig.from_folder(tmp_path)
     read = []
     for num_tokens in (1, 500):
-        work = Work()
-        counter = WorkCounter(config, work, weight_bytes=WEIGHT_BYTES, kv_dtype=torch.float32)
+        compute = ComputeCounts()
+        counter = ComputeCounter(config, compute, weight_bytes=WEIGHT_BYTES, kv_dtype=torch.float32)
         counter.add([Span([0] * num_tokens, 0, [0])], 0)
-        read.append(work.read_bytes - work.written_bytes)
+        read.append(compute.read_bytes - compute.written_bytes)
 
     assert read[0] < read[1] <= WEIGHT_BYTES

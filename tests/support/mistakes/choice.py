@@ -108,8 +108,8 @@ MISTAKES = [
     Mistake(
         "equal left out",
         "choice/probabilities_kernel",
-        "x >= tl.load(floors",
-        "x > tl.load(floors",
+        "x >= tl.load(cutoffs",
+        "x > tl.load(cutoffs",
         "probabilities",
         "top-k-of-equal",
     ),
