@@ -28,6 +28,7 @@ from gateway.batches.outcomes import Outcomes
 from gateway.batches.provider import Provider
 from gateway.batches.records import BatchRow
 from gateway.batches.result_files import finish_batch
+from gateway.batches.statistics import BatchStatistics, RouteQueue
 from gateway.core import Core
 from gateway.ledger.disk_space import DiskSpace
 from gateway.runtime import Runtime
@@ -41,24 +42,6 @@ _LOOK_EVERY_S = 5.0
 _SWEEP_EVERY_S = 600.0
 _NOBODY = ""
 """The route of lines that none takes any more: they are answered so."""
-
-
-class RouteQueue(msgspec.Struct, frozen=True):
-    """Lines of a route that have not been asked yet, and for how long the oldest has waited."""
-
-    waiting: int
-    oldest_s: float
-
-
-class BatchStatistics(msgspec.Struct, frozen=True):
-    """What there is to do, as the driver has last seen it; empty where this process does not drive."""
-
-    batches: Mapping[str, int] = {}
-    routes: Mapping[str, RouteQueue] = {}
-    jobs: Mapping[str, int] = {}
-    stored_bytes: int = 0
-    is_full: bool = False
-    """Whether lines wait because the ledger's disk has no room for their answers."""
 
 
 class Driver:

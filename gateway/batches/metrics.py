@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from gateway.batches.records import UNFINISHED
+from gateway.batches.statistics import Counted
 from gateway.metrics.group import MetricGroup, Step
 
 if TYPE_CHECKING:
-    from gateway.batches.service import Batches
     from gateway.runtime import Runtime
 
 
@@ -37,9 +37,9 @@ class BatchesMetrics(MetricGroup):
         self.oldest = gauge("oldest_seconds", "For how long the oldest of them has waited.", "route")
         self.upstream = gauge("upstream", "Batches at a provider.", "route")
         self._shown: set[str] = set()
-        self._batches: Batches | None = None
+        self._batches: Counted | None = None
 
-    def watch(self, batches: Batches) -> None:
+    def watch(self, batches: Counted) -> None:
         """Show what it does."""
         self._batches = batches
 
@@ -50,7 +50,7 @@ class BatchesMetrics(MetricGroup):
             yield partial(self._copy, self._batches)
             yield from self.drops("route", before - self._shown)
 
-    def _copy(self, batches: Batches) -> None:
+    def _copy(self, batches: Counted) -> None:
         done = batches.take_tally()
         for status, number in done.batches.items():
             self.ended.labels(status).inc(number)

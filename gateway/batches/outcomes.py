@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.records import Result
+from gateway.batches.statistics import Tally
 from gateway.core import Core
 from policies.pool.balance.settings import PricePolicy
 from policies.schema import RoutePolicy
 
 Amount = Callable[[PricePolicy, int, int, int], float]
 """What so many prompt tokens, those of them that were not kept, and answer tokens cost at a price."""
-
-
-class Tally(msgspec.Struct):
-    """What was counted since somebody looked, by route."""
-
-    lines: Counter[tuple[str, str]]
-    """By route and how they ended: answered, failed, expired, cancelled."""
-    tokens: Counter[tuple[str, str]]
-    cost: dict[str, float]
-    batches: Counter[str]
-    """By the status that they ended with."""
-
-
-def _nothing() -> Tally:
-    return Tally(Counter(), Counter(), {}, Counter())
 
 
 class Outcomes:
@@ -39,7 +24,7 @@ class Outcomes:
         self._core = core
         self._store = store
         self._amount = amount
-        self.tally = _nothing()
+        self.tally = Tally()
 
     async def settle(
         self, route: str, backend: str | None, results: Sequence[Result], *, job: int | None = None
@@ -57,7 +42,7 @@ class Outcomes:
 
     def take_tally(self) -> Tally:
         """The counts since the last time."""
-        taken, self.tally = self.tally, _nothing()
+        taken, self.tally = self.tally, Tally()
         return taken
 
     def _priced(self, result: Result, route: RoutePolicy, backend: str | None, *, is_batch: bool) -> Result:

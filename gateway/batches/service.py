@@ -7,12 +7,13 @@ from pathlib import Path
 from backends.errors import ConfigurationError
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.calls import LineCalls, RetryAfter
-from gateway.batches.driver import BatchStatistics, Driver
+from gateway.batches.driver import Driver
 from gateway.batches.file_store import FileStore
 from gateway.batches.job_store import JobStore
-from gateway.batches.outcomes import Amount, Outcomes, Tally
+from gateway.batches.outcomes import Amount, Outcomes
 from gateway.batches.provider import Provider
 from gateway.batches.records import TABLES
+from gateway.batches.statistics import BatchStatistics, Tally
 from gateway.core import Core
 from gateway.ledger.database import Database
 from gateway.ledger.disk_space import DiskSpace
