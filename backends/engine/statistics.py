@@ -46,8 +46,8 @@ class StepCounts:
 class EngineStatistics:
     """An engine at this moment. `queue_s` is the summed wait of `num_started` requests for their first step, and
     `queue_times` are the waits of the latest of them, in order. `compute` over `steps.run_s` and `peaks` is
-    utilization; peaks are None where they were not measured. `kernel_fallbacks` as `kernels.fallback.Fallbacks.given_up`.
-    `failure` is why its thread has ended by itself.
+    utilization; peaks are None where they were not measured. `kernel_fallbacks` as
+    `kernels.fallback.Fallbacks.given_up`. `failure` is why its thread has ended by itself.
     """
 
     num_requests: int
