@@ -6,9 +6,12 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 UPSTREAM ?=
 ARGS ?=
+# The tests that `make coverage` runs, and those that are left for `make test`.
+COVERED = tests/backends tests/contract tests/policies
+UNCOVERED = tests/policies/cache/semantic $(filter-out $(COVERED) tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help serve test check bench docs release clean
+.PHONY: help serve test coverage check bench docs release clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -23,7 +26,11 @@ test: $(VENV)/.dev ## Install what the tests need, then run all of them
 	$(BIN)/mypy
 # Commands and gateways are started by the hundred: where Python is told to keep no bytecode, each would compile it anew.
 	@$(BIN)/python -m compileall -q backends gateway kernels policies
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(MAKE) --no-print-directory coverage
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(UNCOVERED)
+
+coverage: $(VENV)/.dev ## Run the tests of policies and HTTP backends, and hold their branch coverage to its floor
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(COVERED) --ignore=tests/policies/cache/semantic --cov --cov-report=
 
 bench: $(VENV)/.dev ## Measure what the gateway costs (HARNESS=folder of gateway_bench, PEERS=folder of installed peers)
 	$(BIN)/python -m tests.benchmarks.gateway_cost $(if $(HARNESS),--harness $(HARNESS)) $(if $(PEERS),--peers $(PEERS))

@@ -26,6 +26,7 @@ from tests.support.docs import ROOT, Block, anchors, blocks, code_spans, links, 
 POLICY_FILES = [*(ROOT / "policies" / "presets").glob("*.yaml"), ROOT / "deploy" / "policy.yaml"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 BUILT_IN = tuple(PROJECT["project"]["entry-points"]["slipstream.backends"])
+_STANDS_FOR = re.compile(r"\b(?:NAME|ROOM)\b")
 _PROMPT = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(?:.*\| )?(?:\S*/)?slipstream ")
 
 
@@ -128,6 +129,21 @@ def test_docs_pages_named_in_the_code_exist() -> None:
 
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_docs_files_and_programs_that_are_named_exist() -> None:
+    """Every path of the tree that a page names leads somewhere, and so does every `python -m tests. ...`."""
+    missing = []
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        named = re.findall(r"(?<![\w/.-])((?:gateway|policies|backends|kernels|tests|deploy)/[\w/.*-]*\w)", text)
+        modules = re.findall(r"python -m (tests(?:\.\w+)+)\b(?!\.…)", text)
+        places = {*named, *(f"{module.replace('.', '/')}.py" for module in modules)}
+        missing += [
+            f"{path.name}: {place}" for place in places if not _STANDS_FOR.search(place) and not list(ROOT.glob(place))
+        ]
+
+    assert missing == []
 
 
 def test_docs_index_names_every_page() -> None:
