@@ -29,8 +29,8 @@ from backends.protocol import Operation
 from gateway.api.cache import CacheApi
 from gateway.api.endpoint import Endpoint
 from gateway.api.models import Models
-from gateway.api.respond import refuse
 from gateway.core import Core
+from gateway.door import refuse
 from gateway.http.cors import preflight_headers
 from gateway.http.incoming import Incoming
 from gateway.http.keyless import KeylessAccess

@@ -6,8 +6,9 @@ What differs between operations is how the body is read; see `decode.py`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
+from collections.abc import Awaitable
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -16,33 +17,31 @@ from starlette.types import Receive, Scope, Send
 from backends.errors import (
     ClientGone,
     Draining,
-    InternalError,
     InvalidRequest,
     MethodNotAllowed,
     SlipstreamError,
-    UnknownModel,
     UnknownPath,
     UnsupportedEncoding,
 )
-from backends.protocol import Call, Headers, Operation, Reply
+from backends.protocol import Call, Operation, Reply
 from backends.stream import StreamEnd
 from gateway.api.custody import Custody
 from gateway.core import Core
+from gateway.door import own_headers, serve
 from gateway.http.auth import Principal
 from gateway.http.body_budget import UNCOUNTED_BYTES
 from gateway.http.connection import ClientConnection, connection_of
-from gateway.http.cors import cors_headers
 from gateway.http.decode import decode_body, decode_json, is_model_name
 from gateway.http.incoming import Incoming, ascii_text, read_body
 from gateway.http.multipart import MultipartForm, is_form, read_form
-from gateway.http.relay import send_error, send_error_event, send_stream
+from gateway.http.relay import send_error_event, send_stream
 from gateway.record.exchange import Exchange
+from gateway.routing import check_key, check_operation, stack_for
 from gateway.runtime import Runtime, Stack
 from policies.admission.urgency import ASKED_HEADERS, read_asked
 from policies.objects.names import is_of_collection, may_name_objects
 from policies.passthrough.rules import METHODS
 
-_logger = logging.getLogger(__name__)
 _AMBIGUOUS = re.compile(r"//|[\\;%\x00-\x1f\x7f]|/\.{1,2}(?:/|$)")
 """What a server may take for a step up, for a separator, or decode once more."""
 _KEPT = frozenset({Operation.CHAT, Operation.RESPONSES, Operation.PASSTHROUGH})
@@ -75,38 +74,14 @@ class Endpoint:
         self._passes = operation is Operation.PASSTHROUGH
         self._may_keep = operation in _KEPT
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; never raises but for cancellation from outside."""
-        core = self._core
-        exchange = Exchange(self._operation, core.clock.now())
-        incoming = Incoming(scope["headers"])
-        exchange.request_id = core.request_id(incoming)
-        runtime = core.acquire()
-        core.in_flight += 1
-        span = None
-        if core.tracer is not None:
-            span, incoming.forwarded = core.tracer.begin(exchange, incoming.forwarded)
-        try:
-            await self._answer(scope, receive, send, incoming=incoming, exchange=exchange, runtime=runtime)
-        except SlipstreamError as error:
-            await self._refuse(scope, error, exchange, incoming)
-        except Exception:
-            _logger.exception("request %s failed inside the gateway", exchange.request_id)
-            bug = InternalError("the gateway failed on this request; its log says why")
-            await self._refuse(scope, bug, exchange, incoming)
-        finally:
-            runtime.release()
-            core.in_flight -= 1
-            if exchange.held_body is not None:
-                exchange.held_body.release()
-            core.observer.finished(exchange)
-            if core.tracer is not None and span is not None:
-                core.tracer.end(span, exchange)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer one request."""
+        return serve(self._core, self._operation, scope, partial(self._answer, scope, receive, send))
 
     async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, *, incoming: Incoming, exchange: Exchange, runtime: Runtime
+        self, scope: Scope, receive: Receive, send: Send, incoming: Incoming, exchange: Exchange, runtime: Runtime
     ) -> None:
-        principal = exchange.principal = runtime.keyring.authenticate(incoming.credentials)
+        principal = exchange.principal
         max_bytes = self._core.settings.max_body
         connection = connection_of(scope)
         raw = connection.take_body(max_bytes)
@@ -132,12 +107,14 @@ class Endpoint:
                 raise MethodNotAllowed(f"{path} does not take {method}")
             placed = await self._custody.place(plain_path, runtime, principal)
             is_for_a_model = asked.model or (raw and not asked.is_read)
-            if placed is not None and is_for_a_model and not principal.may_use(asked.model):
-                raise _not_for_this_key(asked.model, path)
-        stack, pinned = placed or (self._stack_for(method, path, asked, incoming, principal, runtime), "")
+            if placed is not None and is_for_a_model:
+                check_key(principal, asked.model, path)
+        stack, pinned = placed or (
+            stack_for(runtime, principal, model=asked.model, method=method, path=path, headers=incoming.forwarded),
+            "",
+        )
         exchange.route = stack.policy.name
-        if self._operation not in stack.operations:
-            raise UnknownPath(f"the backends of this route do not answer {path}")
+        check_operation(stack, self._operation, path)
         names, keeps = self._concerns_objects(asked, stack)
         if names:
             pinned = await self._check(method, plain_path, raw, asked, stack, principal, pinned)
@@ -177,19 +154,6 @@ class Endpoint:
             answers=self._core.answers,
         )
         await self._ask_and_relay(call, stack, connection, send, incoming=incoming, exchange=exchange, keeps=keeps)
-
-    def _stack_for(
-        self, method: str, path: str, asked: Asked, incoming: Incoming, principal: Principal, runtime: Runtime
-    ) -> Stack:
-        """The route that takes the call. Raises: UnknownModel, UnknownPath."""
-        if not principal.may_use(asked.model):
-            raise _not_for_this_key(asked.model, path)
-        route = runtime.matcher.match(
-            model=asked.model, path=path, headers=incoming.forwarded, key=principal.key, tenant=principal.tenant
-        )
-        if route is None:
-            raise _unknown_model(asked.model) if asked.model else UnknownPath(f"no route takes {method} {path}")
-        return runtime.stacks[route.name]
 
     def _concerns_objects(self, asked: Asked, stack: Stack) -> tuple[bool, bool]:
         """Whether the call may name what an upstream keeps, and whether it may have something kept."""
@@ -241,7 +205,7 @@ class Endpoint:
             reply = await stack.backend.send(call)
             late = await self._custody.note(call, reply, stack) if keeps else None
             exchange.status = reply.status
-            headers = self._own_headers(exchange, incoming)
+            headers = own_headers(self._core, exchange, incoming)
             headers += reply.headers
             if reply.body is not None:
                 await connection.answer(reply.status, headers, reply.body)
@@ -276,14 +240,6 @@ class Endpoint:
             # Its bytes count until the client has taken them.
             await connection.flow.drain()
 
-    async def _refuse(self, scope: Scope, error: SlipstreamError, exchange: Exchange, incoming: Incoming) -> None:
-        """Answer with an error, unless an answer has begun: that one stays without its end."""
-        exchange.error_code = error.reason
-        connection = connection_of(scope)
-        if not connection.has_begun:
-            exchange.status = error.status
-            await send_error(connection, error, self._own_headers(exchange, incoming))
-
     def _read(self, raw: bytes, incoming: Incoming) -> Asked:
         if incoming.content_encoding not in (b"", b"identity"):
             raise UnsupportedEncoding("compressed request bodies are not read; send it without content-encoding")
@@ -291,19 +247,6 @@ class Endpoint:
         options = fields.stream_options
         include_usage = options is not None and options.include_usage is True
         return Asked(body, fields.model, fields.stream is True, include_usage, fields.user or "")
-
-    def _own_headers(self, exchange: Exchange, incoming: Incoming) -> Headers:
-        headers: Headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
-        facts = exchange.facts
-        if facts.sent_at is not None and facts.stopwatch is None:
-            now = self._core.clock.now()
-            upstream_s = (facts.first_token_at or now) - facts.sent_at
-            own_s = now - exchange.started_at - upstream_s
-            headers.append((b"server-timing", b"gw;dur=%.2f, upstream;dur=%.2f" % (own_s * 1e3, upstream_s * 1e3)))
-        origins = self._core.settings.cors_origins
-        if origins and incoming.origin:
-            headers += cors_headers(incoming.origin, origins)
-        return headers
 
 
 async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
@@ -356,14 +299,3 @@ def _paths_below_root(scope: Scope) -> tuple[str, str]:
     if _AMBIGUOUS.search(plain) is not None or "%2f" in path.lower():
         raise UnknownPath(f"there is no {path}")
     return path, plain
-
-
-def _unknown_model(model: str) -> UnknownModel:
-    return UnknownModel(f'the model "{model}" does not exist here, or this key may not use it', param="model")
-
-
-def _not_for_this_key(model: str, path: str) -> UnknownModel | UnknownPath:
-    if model:
-        return _unknown_model(model)
-    # A body that cannot be read may name any model, so a key for some models is not for it.
-    return UnknownPath(f"this key is for certain models only, and this call to {path} names none that could be read")

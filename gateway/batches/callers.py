@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from backends.errors import UnknownModel, UnknownPath
+from gateway import routing
 from gateway.batches.input_lines import ENDPOINTS
 from gateway.batches.records import BatchRow
 from gateway.http.auth import Principal
@@ -16,11 +18,12 @@ def caller_of(batch: BatchRow, runtime: Runtime) -> Principal | None:
 def stack_for(batch: BatchRow, model: str, runtime: Runtime) -> Stack | None:
     """Who answers lines for that model; None where nobody does, or the key may not use it."""
     caller = caller_of(batch, runtime)
-    if caller is None or not caller.may_use(model):
+    if caller is None:
         return None
     path = batch.endpoint.removeprefix("/v1")
-    route = runtime.matcher.match(model=model, path=path, headers=(), key=caller.key, tenant=caller.tenant)
-    if route is None:
+    try:
+        stack = routing.stack_for(runtime, caller, model=model, path=path, headers=[])
+        routing.check_operation(stack, ENDPOINTS[batch.endpoint], path)
+    except (UnknownModel, UnknownPath):
         return None
-    stack = runtime.stacks[route.name]
-    return stack if ENDPOINTS[batch.endpoint] in stack.operations else None
+    return stack

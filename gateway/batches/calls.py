@@ -28,12 +28,13 @@ from gateway.batches.outcomes import Outcomes
 from gateway.batches.output_lines import result_of_answer
 from gateway.batches.records import BatchRow, LineRow, Result
 from gateway.core import Core
+from gateway.door import Visit
 from gateway.http.decode import decode_body
 from gateway.http.relay import JSON_HEADER
 from gateway.ledger.disk_space import DiskSpace
 from gateway.overdue import GRACE_S
 from gateway.record.exchange import Exchange
-from gateway.runtime import Runtime, Stack
+from gateway.runtime import Stack
 
 _logger = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5
@@ -125,23 +126,25 @@ class LineCalls:
         exchange = Exchange(ENDPOINTS[batch.endpoint], core.clock.now())
         # Nothing that counts: it would tell tenants how much others ask.
         exchange.request_id = f"{batch.id}-{secrets.token_hex(6)}"
-        runtime = core.acquire()
+        path = self._files.input_path(batch.id)
+        raw = await asyncio.to_thread(read_slice, path, line.offset, line.num_bytes)
+        visit = Visit(core, exchange, [JSON_HEADER])
         outcome: Reply | SlipstreamError
         try:
-            outcome = await self._ask(batch, line, runtime, exchange)
-        except SlipstreamError as error:
-            exchange.status, exchange.error_code = error.status, error.reason
-            outcome = error
+            outcome = await self._ask(batch, line, raw, visit, exchange)
         except asyncio.CancelledError:
             exchange.status, exchange.error_code = ClientGone.status, ClientGone.code
             raise
+        except Exception as error:  # a named border: one line's failure is nobody else's
+            outcome = visit.failed(error)
+            exchange.status = outcome.status
         finally:
-            runtime.release()
-            core.observer.finished(exchange)
+            visit.over()
         await self._settle(batch, line, exchange, outcome)
 
-    async def _ask(self, batch: BatchRow, line: LineRow, runtime: Runtime, exchange: Exchange) -> Reply:
-        """The whole answer. Raises: SlipstreamError."""
+    async def _ask(self, batch: BatchRow, line: LineRow, raw: bytes, visit: Visit, exchange: Exchange) -> Reply:
+        """The whole answer. Raises: SlipstreamError, and what else a backend raises."""
+        runtime = visit.runtime
         caller = caller_of(batch, runtime)
         if caller is None:
             raise Unauthorized("the key that made this batch is not known here any more")
@@ -153,8 +156,7 @@ class LineCalls:
         exchange.route = stack.policy.name
         if line.model in runtime.model_labels:
             exchange.model_label = line.model
-        raw = await asyncio.to_thread(read_slice, self._files.input_path(batch.id), line.offset, line.num_bytes)
-        call = self._call(batch, read_request(raw).raw, stack, exchange)
+        call = self._call(batch, read_request(raw).raw, stack, visit, exchange)
         if call.body is not None and Operation.PASSTHROUGH in stack.operations:
             pinned = await self._custody.check_body(call.raw, call.body, stack, caller.tenant, "")
             call = msgspec.structs.replace(call, pinned=pinned)
@@ -172,7 +174,7 @@ class LineCalls:
         except TimeoutError:
             raise TotalTimeout("the backend had not answered when the line's time was up") from None
 
-    def _call(self, batch: BatchRow, raw: bytes, stack: Stack, exchange: Exchange) -> Call:
+    def _call(self, batch: BatchRow, raw: bytes, stack: Stack, visit: Visit, exchange: Exchange) -> Call:
         operation: Operation = exchange.operation
         body, fields = decode_body(raw, operation)
         return Call(
@@ -186,7 +188,7 @@ class LineCalls:
             key_id=exchange.principal.key,
             route=stack.policy.name,
             request_id=exchange.request_id,
-            headers=[JSON_HEADER],
+            headers=visit.headers,
             deadline=exchange.started_at + stack.timeouts.total_s,
             timeouts=stack.timeouts,
             slo=stack.slo,

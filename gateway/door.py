@@ -1,0 +1,123 @@
+"""The door that every call comes in by: requests of clients, whatever they ask for, and lines of batches.
+
+In this order: the policy in force is held, the call counted and traced, its caller authenticated, the call answered;
+then what has failed becomes an error of ours, everything is let go, and the observer is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from starlette.types import Scope
+
+from backends.errors import InternalError, SlipstreamError, WebSocketRefused
+from backends.protocol import Headers, Operation
+from gateway.core import Core
+from gateway.http.connection import connection_of
+from gateway.http.cors import cors_headers
+from gateway.http.incoming import Incoming
+from gateway.http.relay import send_error
+from gateway.record.exchange import Exchange
+from gateway.runtime import Runtime
+
+_logger = logging.getLogger(__name__)
+
+Answer = Callable[[Incoming, Exchange, Runtime], Awaitable[None]]
+"""Sends the answer to a request of a known caller, or raises."""
+
+
+class Visit:
+    """One call from when it comes until it is `over`. `headers` are those that it came with, or the trace's own."""
+
+    __slots__ = ("_core", "_exchange", "_span", "headers", "runtime")
+
+    def __init__(self, core: Core, exchange: Exchange, headers: Headers) -> None:
+        self._core = core
+        self._exchange = exchange
+        self.headers = headers
+        self.runtime = core.acquire()
+        core.in_flight += 1
+        self._span = None
+        if core.tracer is not None:
+            self._span, self.headers = core.tracer.begin(exchange, headers)
+
+    def failed(self, error: Exception) -> SlipstreamError:
+        """What the caller is told: an error of ours as it is; of one that nobody has foreseen the log tells."""
+        exchange = self._exchange
+        if not isinstance(error, SlipstreamError):
+            _logger.error("request %s failed inside the gateway", exchange.request_id, exc_info=error)
+            error = InternalError("the gateway failed on this request; its log says why")
+        exchange.error_code = error.reason
+        return error
+
+    def over(self) -> None:
+        """Let go of everything, and tell the observer."""
+        core, exchange = self._core, self._exchange
+        self.runtime.release()
+        core.in_flight -= 1
+        if exchange.held_body is not None:
+            exchange.held_body.release()
+        core.observer.finished(exchange)
+        if core.tracer is not None and self._span is not None:
+            core.tracer.end(self._span, exchange)
+
+
+async def serve(core: Core, operation: Operation, scope: Scope, answer: Answer) -> None:
+    """Answer one request; never raises but for cancellation from outside."""
+    exchange, incoming = _arrived(core, operation, scope)
+    visit = Visit(core, exchange, incoming.forwarded)
+    incoming.forwarded = visit.headers
+    try:
+        exchange.principal = visit.runtime.keyring.authenticate(incoming.credentials)
+        await answer(incoming, exchange, visit.runtime)
+    except Exception as error:  # a named border: one call's failure is nobody else's
+        refusal = visit.failed(error)
+        connection = connection_of(scope)
+        # An answer that has begun stays without its end.
+        if not connection.has_begun:
+            exchange.status = refusal.status
+            await send_error(connection, refusal, own_headers(core, exchange, incoming))
+    finally:
+        visit.over()
+
+
+async def refuse(core: Core, scope: Scope, error: SlipstreamError) -> None:
+    """Answer with an error what is refused before anybody has looked who asks."""
+    exchange, incoming = _arrived(core, Operation.PASSTHROUGH, scope)
+    visit = Visit(core, exchange, incoming.forwarded)
+    try:
+        exchange.status = visit.failed(error).status
+        headers = _request_id(exchange)
+        if isinstance(error, WebSocketRefused):
+            # RFC 9110, section 15.5.22: a 426 names what is spoken instead.
+            headers += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")]
+        await send_error(connection_of(scope), error, headers)
+    finally:
+        visit.over()
+
+
+def own_headers(core: Core, exchange: Exchange, incoming: Incoming) -> Headers:
+    """What the gateway itself says in the head of an answer."""
+    headers = _request_id(exchange)
+    facts = exchange.facts
+    if facts.sent_at is not None and facts.stopwatch is None:
+        now = core.clock.now()
+        upstream_s = (facts.first_token_at or now) - facts.sent_at
+        own_s = now - exchange.started_at - upstream_s
+        headers.append((b"server-timing", b"gw;dur=%.2f, upstream;dur=%.2f" % (own_s * 1e3, upstream_s * 1e3)))
+    origins = core.settings.cors_origins
+    if origins and incoming.origin:
+        headers += cors_headers(incoming.origin, origins)
+    return headers
+
+
+def _arrived(core: Core, operation: Operation, scope: Scope) -> tuple[Exchange, Incoming]:
+    exchange = Exchange(operation, core.clock.now())
+    incoming = Incoming(scope["headers"])
+    exchange.request_id = core.request_id(incoming)
+    return exchange, incoming
+
+
+def _request_id(exchange: Exchange) -> Headers:
+    return [(b"x-request-id", exchange.request_id.encode("ascii"))]

@@ -1,0 +1,40 @@
+"""From a caller and what it asks for to the stack that answers, for requests and for lines of batches."""
+
+from __future__ import annotations
+
+from backends.errors import UnknownModel, UnknownPath
+from backends.protocol import Headers, Operation
+from gateway.http.auth import Principal
+from gateway.runtime import Runtime, Stack
+
+
+def stack_for(
+    runtime: Runtime, principal: Principal, *, model: str, method: str = "POST", path: str, headers: Headers
+) -> Stack:
+    """The stack of the route that takes a caller's call. Raises: UnknownModel, UnknownPath."""
+    check_key(principal, model, path)
+    route = runtime.matcher.match(model=model, path=path, headers=headers, key=principal.key, tenant=principal.tenant)
+    if route is None:
+        raise unknown_model(model) if model else UnknownPath(f"no route takes {method} {path}")
+    return runtime.stacks[route.name]
+
+
+def check_key(principal: Principal, model: str, path: str) -> None:
+    """Raises: UnknownModel, UnknownPath where the caller's key is not for that model."""
+    if principal.may_use(model):
+        return
+    if model:
+        raise unknown_model(model)
+    # A body that cannot be read may name any model, so a key for some models is not for it.
+    raise UnknownPath(f"this key is for certain models only, and this call to {path} names none that could be read")
+
+
+def check_operation(stack: Stack, operation: Operation, path: str) -> None:
+    """Raises: UnknownPath where none of a route's backends answers such calls."""
+    if operation not in stack.operations:
+        raise UnknownPath(f"the backends of this route do not answer {path}")
+
+
+def unknown_model(model: str) -> UnknownModel:
+    """One that nobody answers for, or that the key may not use: a caller does not learn which."""
+    return UnknownModel(f'the model "{model}" does not exist here, or this key may not use it', param="model")

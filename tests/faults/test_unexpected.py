@@ -1,0 +1,85 @@
+"""What nobody has foreseen is one call's 500 in OpenAI's shape, told in the log, whatever endpoint was asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from tests.support.errors import openai_error
+from tests.support.gateway import start_gateway
+from tests.support.plugin import plugin
+
+BROKEN = """
+from backends.protocol import Capabilities, Operation
+from backends.registry import Kind
+from backends.scripted.script import Scripted, ScriptedConfig
+
+class Broken(Scripted):
+    @property
+    def capabilities(self):
+        return Capabilities(operations=frozenset(Operation))
+
+    async def send(self, call):
+        raise RuntimeError("nobody has foreseen this")
+
+KIND = Kind(config=ScriptedConfig, build=Broken)
+"""
+POLICY = """
+version: 1
+backends: {broken: {type: mine}}
+routes: [{name: all, match: {models: ["*"]}, backends: [{ref: broken}]}]
+"""
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+URL = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        pytest.param("POST", URL, CHAT, id="an operation"),
+        pytest.param("GET", "/v1/models", None, id="an answer of the gateway's own"),
+        pytest.param("GET", "/v1/models/m", None, id="one model"),
+    ],
+)
+async def test_every_endpoint_answers_500_in_openais_shape(method: str, path: str, body: object) -> None:
+    """The client learns whose fault it is and nothing else; log, metrics and traceback tell the rest."""
+    with plugin(BROKEN) as environ:
+        async with start_gateway(POLICY, environ=environ) as gateway:
+            async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+                answer = await client.request(method, path, json=body, headers={"x-request-id": "mine"})
+                after = await client.get("/ready")
+            line = await gateway.wait_log(lambda line: line["request_id"] == "mine")
+            metrics = await gateway.metrics()
+
+            assert "request mine failed inside the gateway" in gateway.stderr
+            assert "RuntimeError: nobody has foreseen this" in gateway.stderr
+    error = openai_error(answer, 500)
+    assert error["code"] == "internal_error"
+    assert "foreseen" not in answer.text
+    assert answer.headers["x-request-id"] == "mine"
+    assert line["status"] == 500
+    assert line["error"] == "internal_error"
+    assert metrics.value("slipstream_requests_total", status="500") == 1
+    assert metrics.value("slipstream_errors_total", code="internal_error") == 1
+    assert metrics.value("slipstream_requests_in_flight") == 0
+    assert after.status_code == 200
+
+
+async def test_line_of_a_batch_is_told_of_as_a_call(tmp_path: Path) -> None:
+    """One that fails inside is a 500 in the log like any other call's, and is asked again."""
+    policy = f"{POLICY}stores: {{ledger: {{folder: {tmp_path}}}}}\n"
+    line = msgspec.json.encode({"custom_id": "1", "method": "POST", "url": URL, "body": CHAT})
+    with plugin(BROKEN) as environ:
+        async with start_gateway(policy, environ=environ) as gateway:
+            async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+                files = {"file": ("input.jsonl", line)}
+                file = (await client.post("/v1/files", files=files, data={"purpose": "batch"})).json()
+                fields = {"input_file_id": file["id"], "endpoint": URL, "completion_window": "24h"}
+                batch = (await client.post("/v1/batches", json=fields)).json()
+            told = await gateway.wait_log(lambda line: line["request_id"].startswith(batch["id"]), count=2)
+
+            assert f"request {told['request_id']} failed inside the gateway" in gateway.stderr
+    assert (told["operation"], told["status"], told["error"]) == ("chat", 500, "internal_error")
