@@ -38,7 +38,7 @@ from gateway.metrics.engine import EngineMetrics
 from gateway.metrics.refresh import refresh_metrics
 from gateway.metrics.scrape import Scrape
 from gateway.process.vitals import Vitals
-from gateway.reload import Reloader, open_runtime, show_revision
+from gateway.reload import Reloader, show_revision
 from policies.failures import Failures
 from policies.passthrough.rules import API_ROOTS
 
@@ -205,7 +205,7 @@ class Application:
             await core.owners.open()
             if self._batches is not None:
                 await self._batches.open()
-            await open_runtime(core.runtime)
+            await core.runtime.open()
         except ConfigurationError as error:
             self.opening_error = error
             await self._close()

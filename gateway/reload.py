@@ -11,12 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from backends.errors import ConfigurationError
-from backends.registry import broken_backend
 from gateway.core import Core
 from gateway.metrics.process import ProcessMetrics
 from gateway.metrics.refresh import retire_metrics
 from gateway.process.slices import Slices
-from gateway.runtime import Resource, Runtime
+from gateway.runtime import Runtime, close_part
 from policies.policy_file.sources import PolicyFiles
 
 _logger = logging.getLogger(__name__)
@@ -62,9 +61,9 @@ class Reloader:
     async def aclose(self) -> None:
         """Close everything, of the runtime in force and of retired ones: stacks, what they share, leaves."""
         runtimes = {*self._retired, self._core.runtime}
-        owned = {id(part): part for runtime in runtimes for part in _owned(runtime)}
+        owned = {id(part): part for runtime in runtimes for part in runtime.parts()}
         for part in reversed(owned.values()):
-            await _close(part)
+            await close_part(part)
 
     async def _wait_for_reason(self) -> bool:
         try:
@@ -85,7 +84,7 @@ class Reloader:
         new = None
         try:
             new = await self._build(old)
-            await open_runtime(new, old)
+            await new.open(old)
         except BaseException as error:
             if new is not None:
                 # What it had opened already is closed like that of a policy that was in force.
@@ -99,7 +98,7 @@ class Reloader:
         self._retired.add(old)
         if old.prober is not None:
             # The new one asks all that are still there; calls in flight need nobody to ask for them.
-            await _close(old.prober)
+            await close_part(old.prober)
         core.metrics.of(ProcessMetrics).policy_reloads.labels("applied").inc()
         show_revision(core)
         await retire_metrics(core, old)
@@ -110,11 +109,11 @@ class Reloader:
         while idle:
             runtime = idle.pop()
             others = {self._core.runtime, *self._retired} - {runtime}
-            kept = {id(part) for other in others for part in _owned(other)}
+            kept = {id(part) for other in others for part in other.parts()}
             slices = Slices(self._core.clock)
-            for part in reversed(_owned(runtime)):
+            for part in reversed(runtime.parts()):
                 if id(part) not in kept:
-                    await _close(part)
+                    await close_part(part)
                     await slices.give_way()
             # Only now: what is cut short is done at the end.
             self._retired.discard(runtime)
@@ -124,24 +123,6 @@ class Reloader:
             while parts:
                 parts.pop()
                 await slices.give_way()
-
-
-async def open_runtime(runtime: Runtime, previous: Runtime | None = None) -> None:
-    """Open what the previous runtime has not opened already. Raises: ConfigurationError, and what else parts raise."""
-    opened = {id(leaf) for leaf in _owned(previous)} if previous is not None else set()
-    names = {id(leaf): name for name, leaf in runtime.leaves.items()}
-    for part in _owned(runtime):
-        if id(part) in opened:
-            continue
-        try:
-            await part.open()
-        except ConfigurationError:
-            raise
-        except Exception as error:  # a named border: a backend's code may be anybody's
-            name = names.get(id(part))
-            if name is None:
-                raise
-            raise broken_backend(name, runtime.loaded.backends[name][0], "opened", error) from error
 
 
 def show_revision(core: Core) -> None:
@@ -158,15 +139,3 @@ def _log_refusal(kept: Runtime, error: Exception) -> None:
         error.message if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}",
         exc_info=None if foreseen else error,
     )
-
-
-async def _close(part: Resource) -> None:
-    try:
-        await part.aclose()
-    except Exception:  # a named border: what does not close must not keep the others open
-        _logger.exception("a part of a policy could not be closed: %s", type(part).__name__)
-
-
-def _owned(runtime: Runtime) -> list[Resource]:
-    """In the order of opening: leaves, what stacks share, and the stacks (which own their tasks, never the others)."""
-    return [*runtime.leaves.values(), *runtime.resources, *(stack.backend for stack in runtime.stacks.built())]

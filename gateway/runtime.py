@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from backends.errors import ConfigurationError
 from backends.protocol import Backend, Operation, Slo, Timeouts
+from backends.registry import broken_backend
 from gateway.http.auth import Keyring
 from policies.matching.match import RouteMatcher
 from policies.passthrough.rules import PassRules
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from policies.pool.pool import Pool
     from policies.pool.prompts.kv_feed import KvFeed
 
+_logger = logging.getLogger(__name__)
 _Stage = TypeVar("_Stage")
 
 
@@ -130,3 +134,37 @@ class Runtime:
     def release(self) -> None:
         """One call less."""
         self.in_flight -= 1
+
+    def parts(self) -> list[Resource]:
+        """As they are opened: leaves, what stacks share, and the stacks (which own their tasks, never the others)."""
+        return [*self.leaves.values(), *self.resources, *(stack.backend for stack in self.stacks.built())]
+
+    async def open(self, previous: Runtime | None = None) -> None:
+        """Open what the previous one has not opened already. Raises: ConfigurationError, and what else parts raise."""
+        opened = {id(part) for part in previous.parts()} if previous is not None else set()
+        names = {id(leaf): name for name, leaf in self.leaves.items()}
+        for part in self.parts():
+            if id(part) in opened:
+                continue
+            try:
+                await part.open()
+            except ConfigurationError:
+                raise
+            except Exception as error:  # a named border: a backend's code may be anybody's
+                name = names.get(id(part))
+                if name is None:
+                    raise
+                raise broken_backend(name, self.loaded.backends[name][0], "opened", error) from error
+
+    async def aclose(self) -> None:
+        """Close all of it, which nobody else may use by then."""
+        for part in reversed(self.parts()):
+            await close_part(part)
+
+
+async def close_part(part: Resource) -> None:
+    """Close a part of a policy; never raises."""
+    try:
+        await part.aclose()
+    except Exception:  # a named border: what does not close must not keep the others open
+        _logger.exception("a part of a policy could not be closed: %s", type(part).__name__)

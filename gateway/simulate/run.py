@@ -173,16 +173,12 @@ class _Simulation:
     async def run(self, stretch: float) -> tuple[Outcome, ...]:
         """Every outcome, once all requests are over."""
         runtime = self._runtime
-        shared = [*runtime.leaves.values(), *runtime.resources]
-        parts = [*shared, *(stack.backend for stack in runtime.stacks.built())]
-        for part in parts:
-            await part.open()
+        await runtime.open()
         try:
             async with asyncio.TaskGroup() as clients:
                 await self._send_all(clients, stretch)
         finally:
-            for part in reversed([*shared, *(stack.backend for stack in runtime.stacks.built())]):
-                await part.aclose()
+            await runtime.aclose()
         self._progress(self._num_over, len(self._outcomes))
         return tuple(outcome for outcome in self._outcomes if outcome is not None)
 

@@ -15,7 +15,6 @@ from backends.config import Config
 from backends.registry import Registry
 from gateway.assembly.assemble import assemble, assemble_in_steps, prepare
 from gateway.assembly.stores import build_store
-from gateway.reload import open_runtime
 from gateway.runtime import Runtime
 from policies.policy_file.load import LoadedPolicy, parse_policy
 from policies.pool.load.demand import Demand
@@ -90,8 +89,8 @@ async def test_replaced_policy_goes_without_the_collector(stage: str) -> None:
     new = assemble(_load(stage, 2, registry), clock, store, registry, old)
     if stage != "semantic":
         # With its encoder, which is opened with the policy, this would take seconds, and what it holds is the same.
-        await open_runtime(old)
-        await open_runtime(new, old)
+        await old.open()
+        await new.open(old)
     parts = _parts(old)
     kept = {id(part) for part in (*new.leaves.values(), *new.resources)}
     for part in reversed((*old.leaves.values(), *old.resources, *(stack.backend for stack in old.stacks.values()))):
