@@ -15,22 +15,13 @@ import msgspec
 
 from backends.answer_budget import AnswerBudget
 from backends.header_names import EVERY_HEADER, HeaderNames
+from backends.operations import Operation as Operation
 from backends.recorded_pace import Stopwatch
 from backends.resume import BrokenAnswer, Continues, Resumed
 from backends.stream import Stream, StreamEnd
 
 Headers = list[tuple[bytes, bytes]]
 """HTTP fields as they travel: lower-case names, order and repeats kept."""
-
-
-class Operation(StrEnum):
-    """What a call asks for; decides which shape its body and its answer have."""
-
-    CHAT = "chat"
-    COMPLETION = "completion"
-    EMBEDDING = "embedding"
-    RESPONSES = "responses"
-    PASSTHROUGH = "passthrough"
 
 
 class CacheOutcome(StrEnum):

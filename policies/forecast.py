@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from backends.clock import SystemClock
+from backends.operations import BY_PATH
 from backends.protocol import Call, Facts, Operation
 from policies.pool.attempts.patience import CEILING_S, FLOOR_S
 from policies.pool.balance.candidate import Candidate
@@ -36,14 +37,6 @@ _RULES = {
     "weighted": "in turn, by weight",
     "latency": "the shortest predicted answer; the fewest calls in flight while a backend is not known",
     "cost": "the lowest price; among equals the fewest prompt tokens ahead",
-}
-
-
-_OPERATIONS = {
-    "/chat/completions": Operation.CHAT,
-    "/completions": Operation.COMPLETION,
-    "/embeddings": Operation.EMBEDDING,
-    "/responses": Operation.RESPONSES,
 }
 
 
@@ -74,7 +67,7 @@ def retries(route: RoutePolicy) -> str:
 def as_call(path: str, body: Mapping[str, Any], tenant: str) -> Call:
     """The call that a request with that body makes, as balancing sees it. `path` is below the API's root."""
     return Call(
-        operation=_OPERATIONS.get(path, Operation.PASSTHROUGH),
+        operation=BY_PATH.get(path, Operation.PASSTHROUGH),
         path=path,
         raw=json.dumps(body).encode(),
         body=body,

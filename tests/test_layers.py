@@ -28,6 +28,7 @@ MAX_MODULES = 20
 SHARED_BACKENDS = {
     f"backends.{name}"
     for name in (
+        "operations",
         "protocol",
         "stream",
         "errors",

@@ -40,10 +40,6 @@ from backends.untrusted import MAX_TEXT_CHARS, FieldReader
 
 _MAX_ERROR_BYTES = 1024**2
 _NO_LIMIT_S = float("inf")
-_COUNTED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.RESPONSES})
-_WITH_USAGE_CHUNK = frozenset({Operation.CHAT, Operation.COMPLETION})
-_WITH_SALT = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
-_WITH_PROMPT_CACHE_KEY = frozenset({Operation.CHAT, Operation.RESPONSES})
 _AGENT: Headers = [(b"user-agent", b"slipstream")]
 _COUNTED_HEADERS: Headers = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 _OF_CONTENT = (
@@ -236,7 +232,7 @@ class OpenAIBackend:
         return reply
 
     def _headers(self, call: Call) -> Sequence[tuple[bytes, bytes]]:
-        if call.operation in _COUNTED:
+        if call.operation.traits.is_understood:
             headers = [*self._counted_headers, *self._taken.travelling(call.headers)]
         else:
             headers = [*self._fixed_headers, *self._passed.travelling(call.headers)]
@@ -254,11 +250,12 @@ class OpenAIBackend:
             raw, body = without_marks(body)
         if call.model and call.model != body.get("model"):
             raw = set_field(raw, body, "model", call.model)
-        if call.stream and not call.include_usage and self._config.stream_usage and call.operation in _WITH_USAGE_CHUNK:
+        traits = call.operation.traits
+        if call.stream and not call.include_usage and self._config.stream_usage and traits.has_choices:
             raw = ask_for_usage(raw, body)
-        if call.prompt_cache_key and call.operation in _WITH_PROMPT_CACHE_KEY and body.get("prompt_cache_key") is None:
+        if call.prompt_cache_key and traits.takes_prompt_cache_key and body.get("prompt_cache_key") is None:
             raw = set_field(raw, body, "prompt_cache_key", call.prompt_cache_key)
-        if self._config.kv_events is not None and call.operation in _WITH_SALT:
+        if self._config.kv_events is not None and traits.writes_text:
             salt = self._config.kv_events.salt(call)
             if salt and salt != body.get(SALT_FIELD):
                 raw = set_field(raw, body, SALT_FIELD, salt)
@@ -285,7 +282,7 @@ class OpenAIBackend:
             return self._errors.of_answer(status, headers, body)
         if content_type.startswith(b"text/event-stream"):
             return await self._stream_reply(call, exchange, headers)
-        if call.operation not in _COUNTED:
+        if not call.operation.traits.is_understood:
             exchange.idle_s = call.timeouts.stream_idle_s
             return Reply(status, headers, stream=Stream(exchange))
         if b"json" not in content_type:
@@ -323,7 +320,7 @@ class OpenAIBackend:
                 return failed
         call.facts.first_token_at = self._clock.now()
         exchange.idle_s = call.timeouts.stream_idle_s
-        if call.operation not in _COUNTED:
+        if not call.operation.traits.is_understood:
             call.facts.may_quote = True
             return Reply(exchange.status, headers, stream=Stream(exchange, first=first, push=exchange.forward))
         responses = call.operation is Operation.RESPONSES

@@ -27,7 +27,7 @@ from backends.errors import (
 )
 from backends.facts_tap import FactsTap
 from backends.header_names import NO_HEADERS
-from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
+from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
 from backends.registry import Kind
 from backends.scripted.answers import OPERATIONS, answer
 from backends.stream import Stream
@@ -168,7 +168,7 @@ class Scripted:
             await self._pace.wait(call, step.delay, math.inf, TotalTimeout)
             return _error_reply(step, step.status)
         said = answer(call, step.reply, number=self._counters.sent, created=int(self._clock.wall()))
-        if call.stream and call.operation is not Operation.EMBEDDING:
+        if call.stream and call.operation.traits.writes_text:
             events = _Events(call, step, said.pieces, pace=self._pace, counters=self._counters)
             first = await events.first()
             call.facts.first_token_at = self._clock.now()

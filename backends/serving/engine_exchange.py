@@ -25,7 +25,7 @@ from backends.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from backends.protocol import Call, Facts, Operation, Usage
+from backends.protocol import Call, Facts, Usage
 from backends.serving.requests import Job
 from backends.stream import StreamEnd
 
@@ -50,7 +50,7 @@ class Exchange:
         self.unfinished = set(self.requests)
         self.num_answers = sum(request.best_of or request.n for request in job.requests)
         self._num_emitted = sum(len(request.emitted) for request in job.requests)
-        self.is_stream = call.stream and call.operation is not Operation.EMBEDDING
+        self.is_stream = call.stream and call.operation.traits.writes_text
         self.is_closed = False
         self.error: SlipstreamError | None = None
         self._answer = job.answer

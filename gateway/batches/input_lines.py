@@ -10,15 +10,10 @@ from typing import Any
 import msgspec
 
 from backends.json_errors import NOT_JSON
-from backends.protocol import Operation
+from backends.operations import BY_PATH
 from gateway.http.decode import is_model_name
 
-ENDPOINTS = {
-    "/v1/chat/completions": Operation.CHAT,
-    "/v1/completions": Operation.COMPLETION,
-    "/v1/embeddings": Operation.EMBEDDING,
-    "/v1/responses": Operation.RESPONSES,
-}
+ENDPOINTS = {f"/v1{path}": operation for path, operation in BY_PATH.items()}
 """What lines of a batch may ask for."""
 MAX_CUSTOM_ID_CHARS = 512
 _SHOWN_CHARS = 80

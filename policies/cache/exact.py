@@ -28,7 +28,6 @@ from policies.cache.store import Store
 from policies.schema import CachePolicy
 from policies.stage import Stage
 
-_CACHEABLE = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.RESPONSES})
 _STATEFUL_FIELDS = ("background", "conversation")
 """Fields of a responses call whose answer depends on more than the call, or is not there yet."""
 
@@ -71,7 +70,7 @@ class ExactCache(Stage):
 
         Raises: what the backend within raises; TotalTimeout where a shared answer comes too late for this call.
         """
-        if call.body is None or call.operation not in _CACHEABLE:
+        if call.body is None or not call.operation.traits.is_understood:
             return await self._inner.send(call)
         control = parse_control(call.cache_control, self._honoured)
         identity = identity_of(call, self._scope)

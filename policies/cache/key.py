@@ -13,14 +13,11 @@ import json
 import msgspec
 
 from backends.header_names import HeaderNames
-from backends.protocol import Call, Operation
+from backends.protocol import Call
 from policies.schema import CacheScope
 
 _FORMAT_VERSION = 3
 _ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
-
-_CONVERTIBLE = frozenset({Operation.CHAT, Operation.COMPLETION})
-"""Operations whose stored answer serves both forms; the others keep one entry for each form."""
 
 SUB_SCOPE_HEADER = b"x-cache-scope"
 """A client's field that parts what its tenant shares: it is added to the identity, so it can only narrow it."""
@@ -62,7 +59,8 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
         call.path,
         call.query,
         significant_headers(call, read),
-        call.stream and call.operation not in _CONVERTIBLE,
+        # A stored answer of choices serves both forms; the others keep one entry for each.
+        call.stream and not call.operation.traits.has_choices,
         body,
     )
     return digest_of(parts)

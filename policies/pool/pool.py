@@ -36,9 +36,6 @@ from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
 from policies.schema import FallbackOn, RetryPolicy
 
-_SAYS_SOMETHING = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
-"""What is answered in words, of which the first can be told."""
-
 
 class Pool:
     """Sends each call to one of its members, and to another (or the same again) where the policy allows a retry.
@@ -264,7 +261,7 @@ class Pool:
             if trip is None and replica is not None and demand is not None:
                 trip = replica.begin(demand, self._clock.now())
             reply = await member.backend.send(call)
-            if self._holds_back and reply.status < 400 and call.operation in _SAYS_SOMETHING:
+            if self._holds_back and reply.status < 400 and call.operation.traits.writes_text:
                 left_s = began_at + call.timeouts.first_token_s - self._clock.now()
                 await wait_content(reply, call, left_s)
         except UpstreamError as error:

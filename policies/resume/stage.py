@@ -12,7 +12,7 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import SlipstreamError, UpstreamCut, UpstreamError
-from backends.protocol import Backend, Call, Facts, Operation, Reply
+from backends.protocol import Backend, Call, Facts, Reply
 from backends.resume import RESUME_FIELD, BrokenAnswer, Continues, Resumed, ResumeKind, ResumeOutcome
 from backends.stream import Stream, StreamEnd
 from policies.pool.attempts.retry import RetryBudget
@@ -21,7 +21,6 @@ from policies.resume.passed import PassedStream
 from policies.resume.text import can_be_text
 from policies.stage import Stage
 
-_RESUMABLE = frozenset({Operation.CHAT, Operation.COMPLETION})
 _KINDS: dict[ResumeKind, tuple[Continues, ...]] = {"exact": ("tokens",), "best_effort": ("tokens", "text")}
 _KIND_OF: dict[Continues, ResumeKind] = {"tokens": "exact", "text": "best_effort"}
 
@@ -50,7 +49,7 @@ class Resuming(Stage):
 
     async def send(self, call: Call) -> Reply:
         """Answer through the pool; a stream of a single answer goes on where it breaks off. Raises: as the pool."""
-        if not (call.stream and call.operation in _RESUMABLE and _is_single(call)):
+        if not (call.stream and call.operation.traits.has_choices and _is_single(call)):
             return await self._inner.send(call)
         self.budget.add_call()
         call = msgspec.structs.replace(call, resume=BrokenAnswer())

@@ -24,7 +24,6 @@ _MAX_WITHOUT_CONTENT_BYTES = 64 * 1024
 _WORDS = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"[^"]|"tool_calls": ?\[\{')
 """What nearly every first content has; where it is found, nothing has to be decoded."""
 _BEGINNINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
-_WITH_CHOICES = frozenset({Operation.CHAT, Operation.COMPLETION})
 
 
 class _Choices(msgspec.Struct):
@@ -141,7 +140,7 @@ def _failed(error: Any) -> UpstreamErrorEvent:
 
 def _is_empty(reply: Reply, operation: Operation) -> bool:
     """Whether a whole answer has no choice, or is none."""
-    if operation not in _WITH_CHOICES or reply.body is None:
+    if not operation.traits.has_choices or reply.body is None:
         return False
     try:
         return not _decode_answer(reply.body).choices

@@ -27,8 +27,6 @@ _SAVED_HEDGES = 10.0
 _FIRST_FACTOR = 2.0
 _STEP = 0.1
 _MIN_FACTOR, _MAX_FACTOR = 1.0, 1000.0
-_REPEATABLE = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING})
-"""What may be sent twice: the answer is all that comes of it. Responses are kept by the server, the rest is unknown."""
 
 
 class HedgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +107,7 @@ class Hedging:
 
     def lateness(self, call: Call) -> Lateness | None:
         """When calls like this one are late; None for what may not be sent twice."""
-        if call.operation not in _REPEATABLE:
+        if not call.operation.traits.is_repeatable:
             return None
         kind = call.operation, call.stream
         if kind not in self._lateness:

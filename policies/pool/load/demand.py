@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from backends.protocol import Call, Operation
+from backends.operations import BY_PATH
+from backends.protocol import Call
 
 BYTES_PER_TOKEN = 4
 SESSION_HEADER = b"x-session-id"
@@ -26,15 +27,9 @@ _MAX_ENCODED_BYTES = 1024**2
 _KEY_BYTES = 4 * 256
 _KEPT_FROM_TOKENS = 1024
 """Providers keep no shorter beginnings of prompts (the documentation of both OpenAI and Anthropic)."""
-_PROMPT_FIELDS = {
-    Operation.CHAT: ("messages", b'"messages"', ("tools",)),
-    Operation.COMPLETION: ("prompt", b'"prompt"', ()),
-    Operation.RESPONSES: ("input", b'"input"', ("tools", "instructions")),
-    Operation.EMBEDDING: ("input", b'"input"', ()),
-}
-"""Where a model reads on, how that is written, and what chat templates put before it."""
+_MARKERS = {operation.traits.prompt: f'"{operation.traits.prompt}"'.encode() for operation in BY_PATH.values()}
+"""How the fields that models read are written."""
 _encode = msgspec.json.Encoder().encode
-_GENERATED = frozenset({Operation.CHAT, Operation.COMPLETION, Operation.RESPONSES})
 
 
 class Demand(msgspec.Struct, gc=False):
@@ -65,7 +60,7 @@ def read_demand(call: Call, *, wants_blocks: bool = False, written: tuple[bytes,
     text, salt = (prompt_text(call), (call.tenant, call.model)) if written is None else written
     return Demand(
         len(text) // BYTES_PER_TOKEN or 1,
-        call.stream and call.operation in _GENERATED,
+        call.stream and call.operation.traits.writes_text,
         hash_blocks(text, salt) if wants_blocks else (),
         ENDS_TOKENS,
         text[:_KEY_BYTES],
@@ -78,14 +73,14 @@ def prompt_text(call: Call) -> bytes:
 
     As the client has written it where that is all in one place, and so with what it says after it.
     """
-    body, raw = call.body, call.raw
-    if body is None or call.operation not in _PROMPT_FIELDS:
+    body, raw, traits = call.body, call.raw, call.operation.traits
+    field = traits.prompt
+    if body is None or not field:
         return raw
-    field, marker, before = _PROMPT_FIELDS[call.operation]
-    for each in before:
+    for each in traits.before_prompt:
         if each in body and len(raw) <= _MAX_ENCODED_BYTES:
-            return _written_out(body, (*before, field)) or raw
-    begin = raw.find(marker)
+            return _written_out(body, (*traits.before_prompt, field)) or raw
+    begin = raw.find(_MARKERS[field])
     return raw[begin:] if begin > 0 else raw
 
 
@@ -104,7 +99,7 @@ def prompt_cache_key(call: Call, demand: Demand | None = None) -> str:
     Empty where a provider would keep nothing: no prompt, or one of fewer than 1,024 tokens. `demand` is what has been
     read of the call.
     """
-    if call.body is None or call.operation not in _GENERATED:
+    if call.body is None or not call.operation.traits.writes_text:
         return ""
     demand = demand or read_demand(call)
     if demand.tokens < _KEPT_FROM_TOKENS:
