@@ -88,7 +88,7 @@ async def refuse(core: Core, scope: Scope, error: SlipstreamError) -> None:
     visit = Visit(core, exchange, incoming.forwarded)
     try:
         exchange.status = visit.failed(error).status
-        headers = _request_id(exchange)
+        headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
         if isinstance(error, WebSocketRefused):
             # RFC 9110, section 15.5.22: a 426 names what is spoken instead.
             headers += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")]
@@ -99,7 +99,7 @@ async def refuse(core: Core, scope: Scope, error: SlipstreamError) -> None:
 
 def own_headers(core: Core, exchange: Exchange, incoming: Incoming) -> Headers:
     """What the gateway itself says in the head of an answer."""
-    headers = _request_id(exchange)
+    headers: Headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
     facts = exchange.facts
     if facts.sent_at is not None and facts.stopwatch is None:
         now = core.clock.now()
@@ -117,7 +117,3 @@ def _arrived(core: Core, operation: Operation, scope: Scope) -> tuple[Exchange, 
     incoming = Incoming(scope["headers"])
     exchange.request_id = core.request_id(incoming)
     return exchange, incoming
-
-
-def _request_id(exchange: Exchange) -> Headers:
-    return [(b"x-request-id", exchange.request_id.encode("ascii"))]

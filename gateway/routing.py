@@ -12,21 +12,20 @@ def stack_for(
     runtime: Runtime, principal: Principal, *, model: str, method: str = "POST", path: str, headers: Headers
 ) -> Stack:
     """The stack of the route that takes a caller's call. Raises: UnknownModel, UnknownPath."""
-    check_key(principal, model, path)
+    if not principal.may_use(model):
+        raise not_for_this_key(model, path)
     route = runtime.matcher.match(model=model, path=path, headers=headers, key=principal.key, tenant=principal.tenant)
     if route is None:
-        raise unknown_model(model) if model else UnknownPath(f"no route takes {method} {path}")
+        raise _unknown_model(model) if model else UnknownPath(f"no route takes {method} {path}")
     return runtime.stacks[route.name]
 
 
-def check_key(principal: Principal, model: str, path: str) -> None:
-    """Raises: UnknownModel, UnknownPath where the caller's key is not for that model."""
-    if principal.may_use(model):
-        return
+def not_for_this_key(model: str, path: str) -> UnknownModel | UnknownPath:
+    """What a caller is told whose key is not for that model."""
     if model:
-        raise unknown_model(model)
+        return _unknown_model(model)
     # A body that cannot be read may name any model, so a key for some models is not for it.
-    raise UnknownPath(f"this key is for certain models only, and this call to {path} names none that could be read")
+    return UnknownPath(f"this key is for certain models only, and this call to {path} names none that could be read")
 
 
 def check_operation(stack: Stack, operation: Operation, path: str) -> None:
@@ -35,6 +34,6 @@ def check_operation(stack: Stack, operation: Operation, path: str) -> None:
         raise UnknownPath(f"the backends of this route do not answer {path}")
 
 
-def unknown_model(model: str) -> UnknownModel:
-    """One that nobody answers for, or that the key may not use: a caller does not learn which."""
+def _unknown_model(model: str) -> UnknownModel:
+    # A caller does not learn which of the two it is.
     return UnknownModel(f'the model "{model}" does not exist here, or this key may not use it', param="model")

@@ -36,7 +36,7 @@ from gateway.http.incoming import Incoming, ascii_text, read_body
 from gateway.http.multipart import MultipartForm, is_form, read_form
 from gateway.http.relay import send_error_event, send_stream
 from gateway.record.exchange import Exchange
-from gateway.routing import check_key, check_operation, stack_for
+from gateway.routing import check_operation, not_for_this_key, stack_for
 from gateway.runtime import Runtime, Stack
 from policies.admission.urgency import ASKED_HEADERS, read_asked
 from policies.objects.names import is_of_collection, may_name_objects
@@ -107,8 +107,8 @@ class Endpoint:
                 raise MethodNotAllowed(f"{path} does not take {method}")
             placed = await self._custody.place(plain_path, runtime, principal)
             is_for_a_model = asked.model or (raw and not asked.is_read)
-            if placed is not None and is_for_a_model:
-                check_key(principal, asked.model, path)
+            if placed is not None and is_for_a_model and not principal.may_use(asked.model):
+                raise not_for_this_key(asked.model, path)
         stack, pinned = placed or (
             stack_for(runtime, principal, model=asked.model, method=method, path=path, headers=incoming.forwarded),
             "",
