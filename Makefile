@@ -11,7 +11,7 @@ COVERED = tests/backends tests/contract tests/policies
 UNCOVERED = tests/policies/cache/semantic $(filter-out $(COVERED) tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help serve test coverage check bench docs release clean
+.PHONY: help serve test coverage bench docs release clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10

@@ -1,7 +1,7 @@
 """The policy file: every section, key, bound and default. Strict: an unknown key anywhere is an error.
 
 The descriptions here are the reference: `docs/policies.md` and the published JSON Schema are made from them.
-Reading a file, with its errors and hints, is `load.py`.
+Reading a file, with its errors and hints, is `policies/policy_file/load.py`.
 """
 
 from __future__ import annotations

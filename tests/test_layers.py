@@ -9,7 +9,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -19,10 +19,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = ("kernels", "backends", "policies", "gateway")
 """From the bottom to the top."""
-LAYERS_WITHOUT_ANY_CYCLE = ("kernels", "backends", "gateway")
-"""Where imports for types only, and late ones, close no cycle either."""
-LAYERS_WITH_FILES_BY_NAME = ("kernels", "backends")
-"""Where docstrings are held to name files that are there."""
 MAX_LINES = 400
 MAX_MODULES = 20
 SHARED_BACKENDS = {
@@ -220,20 +216,19 @@ def kernels_are_found_by_name(module: Module) -> Iterator[str]:
 
 def files_are_called_by_their_names(module: Module) -> Iterator[str]:
     """A file that a docstring names in backquotes is there: beside the module, or where its path says."""
-    if module.layer in LAYERS_WITH_FILES_BY_NAME:
-        path = ROOT / module.name.replace(".", "/")
-        folder = path if module.is_package else path.parent
-        for name in re.findall(r"`([a-z][\w/]*\.py)`", module.source):
-            if not any((place / name).exists() for place in (folder, ROOT, ROOT / module.layer)):
-                yield f"names {name}, which is not there"
+    path = ROOT / module.name.replace(".", "/")
+    folder = path if module.is_package else path.parent
+    for name in re.findall(r"`([a-z][\w/]*\.py)`", module.source):
+        if not any((place / name).exists() for place in (folder, ROOT, ROOT / module.layer)):
+            yield f"names {name}, which is not there"
 
 
-def import_cycle(modules: list[Module], kinds: Collection[str] = ("import",)) -> list[str]:
-    """The names of a cycle of imports of these kinds, [] where there is none."""
+def import_cycle(modules: list[Module]) -> list[str]:
+    """The names of a cycle of imports, of whatever kind they are; [] where there is none."""
     known = {module.name for module in modules}
     graph: dict[str, set[str]] = {}
     for module in modules:
-        targets = (found.name for found in module.imports() if found.kind in kinds)
+        targets = (found.name for found in module.imports())
         graph[module.name] = {target if target in known else target.rpartition(".")[0] for target in targets} & known
     try:
         TopologicalSorter(graph).prepare()
@@ -291,16 +286,8 @@ def test_no_folder_is_crowded() -> None:
 
 
 def test_tree_has_no_import_cycle() -> None:
-    """Modules can be read from the bottom to the top."""
+    """Modules can be read one by one, from the bottom to the top: late imports and those for types close no cycle."""
     assert import_cycle(source_tree()) == []
-
-
-@pytest.mark.parametrize("layer", LAYERS_WITHOUT_ANY_CYCLE)
-def test_layer_has_no_cycle_of_any_kind(layer: str) -> None:
-    """Not even of imports for types only, or of such as happen late: these modules can be understood one by one."""
-    modules = [module for module in source_tree() if module.layer == layer]
-
-    assert import_cycle(modules, ("import", "function", "types")) == []
 
 
 def test_tree_holds_every_layer_that_is_shipped() -> None:
@@ -382,15 +369,13 @@ def test_package_with_code_is_a_complaint() -> None:
 
 
 def test_import_cycle_is_found() -> None:
-    """A cycle at import time is one, also through relative imports; late and type-only imports close none."""
+    """A cycle is one through relative imports, late ones and those for types only."""
     a = Module("backends.a", "from backends import b")
     back = Module("backends.b", "from . import a")
     late = Module("backends.b", "def f():\n    from backends.a import x")
     typed = Module("backends.b", "if TYPE_CHECKING:\n    from backends.a import x")
 
     assert set(import_cycle([a, back])) == {"backends.a", "backends.b"}
-    assert import_cycle([a, late]) == []
-    assert import_cycle([a, typed]) == []
-    assert set(import_cycle([a, typed], ("import", "types"))) == {"backends.a", "backends.b"}
-    assert set(import_cycle([a, late], ("import", "function"))) == {"backends.a", "backends.b"}
-    assert import_cycle([typed, late], ("types",)) == []
+    assert set(import_cycle([a, late])) == {"backends.a", "backends.b"}
+    assert set(import_cycle([a, typed])) == {"backends.a", "backends.b"}
+    assert import_cycle([typed, late]) == []

@@ -1,6 +1,6 @@
 """The way of a call: read, authenticate, match a route, ask its stack, relay the answer. Bare ASGI, one class for all.
 
-What differs between operations is how the body is read; see `decode.py`.
+What differs between operations is how the body is read; see `gateway/http/decode.py`.
 """
 
 from __future__ import annotations

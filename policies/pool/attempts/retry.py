@@ -1,6 +1,6 @@
 """When another attempt may be made: the budget that bounds retries, the upstream's Retry-After, the backoff.
 
-The loop that asks is `pool.py`.
+The loop that asks is `policies/pool/pool.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which of several available members takes a call: one small class for each way of weighing them.
 
-They choose among the members of one priority; `load_balance.py` says who those are.
+They choose among the members of one priority; `by_load.py` says who those are.
 """
 
 from __future__ import annotations

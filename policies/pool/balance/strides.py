@@ -1,4 +1,4 @@
-"""Turns by weight among more members than are looked at for each call (`balance.py` looks at all of a few)."""
+"""Turns by weight among more members than are looked at for each call (`by_weight.py` looks at all of a few)."""
 
 from __future__ import annotations
 

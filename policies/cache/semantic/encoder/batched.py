@@ -1,6 +1,6 @@
 """Texts to vectors for a gateway that must not wait: an LRU, shared work, small batches, a bounded queue.
 
-The model itself is a `TextModel`: a child process (`encoder_process.py`) or a backend (`encoder_backend.py`).
+The model itself is a `TextModel`: a child process (`process.py`) or a backend (`upstream.py`).
 """
 
 from __future__ import annotations
