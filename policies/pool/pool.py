@@ -279,8 +279,8 @@ class Pool:
                 trip.end()
             breaker.release(ticket)
             raise
-        if trip is not None and replica is not None and demand is not None:
-            replica.answered(trip, reply, call, demand)
+        if trip is not None and replica is not None:
+            replica.answered(trip, reply, call)
         if reply.status >= 400:
             report_failure(breaker, ticket, reply)
         elif reply.stream is None:

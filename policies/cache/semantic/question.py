@@ -1,8 +1,8 @@
 """Which part of a call may be asked in other words, who may share its answer, and which calls are left alone.
 
-A scope is who shares; a group adds everything of the call but the last user text. Both are SHA-256 as in `policies/cache/key.py`, so
-isolation is a matter of names: questions of two tenants are never compared. `Ineligible` says why a call is not looked
-at; everything doubtful is.
+A scope is who shares; a group adds everything of the call but the last user text. Both are SHA-256 as in
+`policies/cache/key.py`, so isolation is a matter of names: questions of two tenants are never compared. `Ineligible`
+says why a call is not looked at; everything doubtful is.
 """
 
 from __future__ import annotations

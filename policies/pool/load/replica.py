@@ -164,7 +164,7 @@ class Replica:
             trip.on_end = partial(self._index.release, self.slot, demand.blocks)
         return trip
 
-    def answered(self, trip: Trip, reply: Reply, call: Call, demand: Demand) -> None:
+    def answered(self, trip: Trip, reply: Reply, call: Call) -> None:
         """The attempt's reply is there; what it has shown is learned, and its end is seen to."""
         stream = reply.stream
         if reply.status == 429:
@@ -180,7 +180,7 @@ class Replica:
             trip.end()
             return
         first_at = self._first_at(call.facts, trip)
-        self._note_start(demand, trip, first_at)
+        self._note_start(trip, first_at)
         self.first_token(trip, first_at)
         if stream.end is not None:
             trip.end()
@@ -224,10 +224,12 @@ class Replica:
         self._prompt_tokens = self._matched_tokens = 0
         return taken
 
-    def _note_start(self, demand: Demand, trip: Trip, first_at: float) -> None:
+    def _note_start(self, trip: Trip, first_at: float) -> None:
         """How much later than alone a stream began."""
         if trip.limit_s is not None:
-            alone_s = self.predict_alone(demand.tokens, self.uncached(demand))
+            # What was cached when it went out: another attempt of the call may have filled the index since.
+            _, uncached, tokens, *_ = trip.met
+            alone_s = self.predict_alone(int(tokens), int(uncached))
             delay = (first_at - trip.sent_at - alone_s) / trip.limit_s
             self.concurrency.observe(delay, self.in_flight.requests - 1, trip.sent_at, first_at)
 

@@ -280,3 +280,23 @@ def test_replica_prediction_is_that_of_its_features(data: st.DataObject) -> None
     met = replica.begin(Demand(tokens, is_stream=True), 0.0).met
 
     assert predicted_s == pytest.approx(replica.model.predict(features(*met)), rel=1e-9, abs=1e-9)
+
+
+async def test_replica_judges_a_start_by_what_was_cached_when_it_went_out(clock: FakeClock) -> None:
+    """That a hedge of the same call finds its prompt cached by now does not make the first attempt late."""
+    replica = _replica(clock)
+    demand = Demand(10_000, True, blocks=(1,), ends=(9_984,))
+    trip = replica.begin(demand, clock.now())
+    alone_s = replica.predict_alone(10_000, 10_000)
+    trip.limit_s = alone_s
+    limit = replica.concurrency.limit
+    call = _call()
+    call.facts.sent_at, call.facts.first_token_at = trip.sent_at, trip.sent_at + alone_s
+
+    demand.matched = {replica.slot: 1}
+    reply = _stream(b"data: 1\n\n")
+    replica.answered(trip, reply, call)
+    await reply.aclose()
+
+    assert alone_s > 2 * replica.predict_alone(10_000, 16)
+    assert replica.concurrency.limit >= limit
