@@ -15,7 +15,7 @@ import msgspec
 
 from backends.answer_budget import AnswerBudget
 from backends.header_names import EVERY_HEADER, HeaderNames
-from backends.operations import Operation as Operation
+from backends.operations import Operation
 from backends.recorded_pace import Stopwatch
 from backends.resume import BrokenAnswer, Continues, Resumed
 from backends.stream import Stream, StreamEnd

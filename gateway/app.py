@@ -25,7 +25,7 @@ from backends.errors import (
     UnknownPath,
     WebSocketRefused,
 )
-from backends.protocol import Operation
+from backends.operations import BY_PATH, Operation
 from gateway.api.cache import CacheApi
 from gateway.api.endpoint import Endpoint
 from gateway.api.models import Models
@@ -48,12 +48,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_OPERATIONS = {
-    "/chat/completions": Operation.CHAT,
-    "/completions": Operation.COMPLETION,
-    "/embeddings": Operation.EMBEDDING,
-    "/responses": Operation.RESPONSES,
-}
 _SLASHES = re.compile(rb"/{2,}")
 
 
@@ -68,7 +62,7 @@ class Application:
         self._of_batches = _batch_apis(core, batches)
         self._open_door = KeylessAccess(core.settings.cors_origins, core.settings.allowed_hosts)
         self._hot: dict[bytes, ASGIApp] = {}
-        for path, operation in _OPERATIONS.items():
+        for path, operation in BY_PATH.items():
             endpoint = Endpoint(core, operation, path)
             self._hot[path.encode("ascii")] = self._hot[b"/v1" + path.encode("ascii")] = endpoint
         self._models = Models(core)

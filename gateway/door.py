@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from starlette.types import Scope
 
 from backends.errors import InternalError, SlipstreamError, WebSocketRefused
-from backends.protocol import Headers, Operation
+from backends.operations import Operation
+from backends.protocol import Headers
 from gateway.core import Core
 from gateway.http.connection import connection_of
 from gateway.http.cors import cors_headers

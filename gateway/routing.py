@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from backends.errors import UnknownModel, UnknownPath
-from backends.protocol import Headers, Operation
+from backends.operations import Operation
+from backends.protocol import Headers
 from gateway.http.auth import Principal
 from gateway.runtime import Runtime, Stack
 

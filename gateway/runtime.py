@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from backends.errors import ConfigurationError
-from backends.protocol import Backend, Operation, Slo, Timeouts
+from backends.operations import Operation
+from backends.protocol import Backend, Slo, Timeouts
 from backends.registry import broken_backend
 from gateway.http.auth import Keyring
 from policies.matching.match import RouteMatcher
@@ -31,7 +32,7 @@ _logger = logging.getLogger(__name__)
 _Stage = TypeVar("_Stage")
 
 
-class Stacks(Protocol):
+class RouteStacks(Protocol):
     """The stacks of a policy's routes, which come to be when they are asked for."""
 
     def __getitem__(self, name: str) -> Stack:
@@ -95,7 +96,7 @@ class Runtime:
     loaded: LoadedPolicy
     keyring: Keyring
     matcher: RouteMatcher
-    stacks: Stacks
+    stacks: RouteStacks
     leaves: Mapping[str, Backend]
     model_labels: frozenset[str]
     """Models that the policy names: the only ones that become a metric label."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from kernels.jit import Launch
-    from kernels.tuning import Config
+    from kernels.tuning import LaunchConfig
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Fallbacks:
     """Of one engine. Its thread launches; any may ask what has been given up."""
 
     def __init__(self) -> None:
-        self._instead: dict[object, Config | None] = {}
+        self._instead: dict[object, LaunchConfig | None] = {}
         """By a launch's variant: the configuration that runs in place of its own, None where there is none."""
         self._known: set[int] = set()
         """Which kernels these are, by identity: the launches of others are not looked at."""
@@ -59,7 +59,7 @@ class Fallbacks:
         from kernels.unfit import unfit
 
         def runs(launch: Launch) -> bool:
-            config: Config | None = launch.config
+            config: LaunchConfig | None = launch.config
             if id(launch.kernel) in self._known:
                 config = self._instead.get(launch.variant, config)
             while config is not None:

@@ -14,7 +14,7 @@ import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from torch import Tensor
 from triton import language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-from kernels.tuning import Config
+from kernels.tuning import LaunchConfig
 
 __all__ = ["Kernel", "Launch", "jit", "launched", "run", "tl"]
 
@@ -57,7 +57,7 @@ class Launch:
     kernel: Kernel
     grid: tuple[int, ...]
     arguments: Mapping[str, object]
-    config: Config
+    config: LaunchConfig
 
     @property
     def variant(self) -> tuple[object, ...]:

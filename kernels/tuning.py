@@ -12,7 +12,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class LaunchConfig:
     """One way to compile a kernel.
 
     `blocks_per_sm`: programs that a multiprocessor is to hold at once, which bounds their registers and shared memory.
@@ -36,27 +36,27 @@ and position they take 120 us, about what launching a layer's kernels one by one
 MOST_PROGRAMS = 4096
 """Programs of a decode launch; beyond them each takes several splits. About ten times what an H200 runs at once."""
 
-MERGE = Config(num_warps=1, num_stages=1, blocks_per_sm=16)
+MERGE = LaunchConfig(num_warps=1, num_stages=1, blocks_per_sm=16)
 
 
-def decode_config(dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int, rows: int) -> Config:
+def decode_config(dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int, rows: int) -> LaunchConfig:
     """Of the decode kernel, by the types of queries and pages and the rows of a tile."""
     if dtype == torch.float32:
-        return Config(num_warps=4, num_stages=2, blocks_per_sm=1)
+        return LaunchConfig(num_warps=4, num_stages=2, blocks_per_sm=1)
     if head_dim > 128:
-        return Config(num_warps=8, num_stages=2, blocks_per_sm=1, instructions=("LDGSTS",))
+        return LaunchConfig(num_warps=8, num_stages=2, blocks_per_sm=1, instructions=("LDGSTS",))
     if kv_dtype != dtype:
         # Pages of half the size: one more on its way makes up for the block less.
-        return Config(num_warps=4, num_stages=4, blocks_per_sm=2, instructions=("LDGSTS",))
-    return Config(num_warps=4, num_stages=3, blocks_per_sm=3 if rows == 16 else 2, instructions=("LDGSTS",))
+        return LaunchConfig(num_warps=4, num_stages=4, blocks_per_sm=2, instructions=("LDGSTS",))
+    return LaunchConfig(num_warps=4, num_stages=3, blocks_per_sm=3 if rows == 16 else 2, instructions=("LDGSTS",))
 
 
-def prefill_config(dtype: torch.dtype, head_dim: int) -> Config:
+def prefill_config(dtype: torch.dtype, head_dim: int) -> LaunchConfig:
     """Of the prefill and shared-prefix kernels, by the type of the queries."""
     if dtype == torch.float32:
-        return Config(num_warps=4, num_stages=2, blocks_per_sm=1)
+        return LaunchConfig(num_warps=4, num_stages=2, blocks_per_sm=1)
     num_stages = 2 if head_dim > 128 else 3
-    return Config(num_warps=8, num_stages=num_stages, blocks_per_sm=1, instructions=("HGMMA", "LDGSTS"))
+    return LaunchConfig(num_warps=8, num_stages=num_stages, blocks_per_sm=1, instructions=("HGMMA", "LDGSTS"))
 
 
 def prefill_rows(dtype: torch.dtype, head_dim: int) -> int:
@@ -70,35 +70,35 @@ ACT_BLOCK = 1024
 """Numbers of a row that one program of the gated activation computes."""
 
 
-def row_config(block: int, *, numbers_per_thread: int = 16) -> Config:
+def row_config(block: int, *, numbers_per_thread: int = 16) -> LaunchConfig:
     """Of kernels that hold a row, or `block` numbers of it, in registers."""
     num_warps = min(32, max(1, block // (32 * numbers_per_thread)))
-    return Config(num_warps=num_warps, num_stages=1, blocks_per_sm=min(16, 32 // num_warps))
+    return LaunchConfig(num_warps=num_warps, num_stages=1, blocks_per_sm=min(16, 32 // num_warps))
 
 
 HEADS = 8
 """Heads of a token that one program of the rotation-and-store kernel takes."""
 
 
-def rope_store_config(head_dim: int) -> Config:
+def rope_store_config(head_dim: int) -> LaunchConfig:
     """Of the rotation-and-store kernel: 16 numbers a thread."""
     num_warps = 2 if head_dim <= 128 else 4
-    return Config(num_warps=num_warps, num_stages=1, blocks_per_sm=32 // num_warps)
+    return LaunchConfig(num_warps=num_warps, num_stages=1, blocks_per_sm=32 // num_warps)
 
 
 CUTOFF_LANES = 2048
 """Residue classes of which a row's largest entries are kept: a few hundred entries rarely have five in one of them."""
-CUTOFF = Config(num_warps=8, num_stages=3, blocks_per_sm=2, instructions=("LDGSTS",))
+CUTOFF = LaunchConfig(num_warps=8, num_stages=3, blocks_per_sm=2, instructions=("LDGSTS",))
 RACE_COUNTERS = 512
 """Random counters, of four tokens each, in one part of a row."""
-RACE = Config(num_warps=4, num_stages=1, blocks_per_sm=6)
-WINNER = Config(num_warps=1, num_stages=1, blocks_per_sm=16)
+RACE = LaunchConfig(num_warps=4, num_stages=1, blocks_per_sm=6)
+WINNER = LaunchConfig(num_warps=1, num_stages=1, blocks_per_sm=16)
 PROBABILITIES_BLOCK = 2048
 """Tokens that one program writes."""
-PROBABILITIES = Config(num_warps=4, num_stages=1, blocks_per_sm=8)
+PROBABILITIES = LaunchConfig(num_warps=4, num_stages=1, blocks_per_sm=8)
 PENALTIES_BLOCK = 2048
 """Tokens that one program reads and writes."""
-PENALTIES = Config(num_warps=4, num_stages=1, blocks_per_sm=8)
+PENALTIES = LaunchConfig(num_warps=4, num_stages=1, blocks_per_sm=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Tile:
 
     outputs: int
     rows: int
-    config: Config
+    config: LaunchConfig
 
     def count(self, num_rows: int, num_outputs: int) -> int:
         """Tiles of a whole product."""
@@ -124,7 +124,7 @@ SMALLEST_SPLIT = 1024
 """Inputs of a split, at least."""
 MERGE_OUTPUTS = 1024
 """Outputs of a row that one program puts together from its splits."""
-MERGE_SPLITS = Config(num_warps=4, num_stages=1, blocks_per_sm=8)
+MERGE_SPLITS = LaunchConfig(num_warps=4, num_stages=1, blocks_per_sm=8)
 _FILLED = 2 * 132
 """Programs that fill an H200's multiprocessors twice."""
 
@@ -136,10 +136,10 @@ def few_rows_tile(num_rows: int, num_outputs: int, dtype: torch.dtype) -> Tile:
     num_warps = 8 if num_outputs <= 8192 else 4
     outputs = 16 if num_outputs <= 8192 and rows == 8 else 32
     if dtype == torch.float32:
-        return Tile(outputs, rows, Config(num_warps, num_stages=2, blocks_per_sm=1))
+        return Tile(outputs, rows, LaunchConfig(num_warps, num_stages=2, blocks_per_sm=1))
     num_stages = 4 if rows == 8 else 3
     blocks_per_sm = 2 if rows == 8 or num_warps == 4 else 1
-    return Tile(outputs, rows, Config(num_warps, num_stages, blocks_per_sm, instructions=("LDGSTS",)))
+    return Tile(outputs, rows, LaunchConfig(num_warps, num_stages, blocks_per_sm, instructions=("LDGSTS",)))
 
 
 _PRODUCT_OF = MappingProxyType({torch.int8: "IGMMA", torch.float8_e4m3fn: "QGMMA"})
@@ -152,13 +152,13 @@ def many_rows_tile(num_rows: int, num_outputs: int, dtype: torch.dtype, *, is_na
     The size of a tile changes no sum's order.
     """
     if dtype == torch.float32:
-        return Tile(32, 16, Config(num_warps=4, num_stages=2, blocks_per_sm=1))
+        return Tile(32, 16, LaunchConfig(num_warps=4, num_stages=2, blocks_per_sm=1))
     instructions = (_PRODUCT_OF.get(dtype, "HGMMA"), "LDGSTS")
     rows = 32 if num_rows <= 32 else 64 if num_rows <= 64 or is_narrow else 128
-    wide = Tile(128, rows, Config(num_warps=8, num_stages=3, blocks_per_sm=1, instructions=instructions))
+    wide = Tile(128, rows, LaunchConfig(num_warps=8, num_stages=3, blocks_per_sm=1, instructions=instructions))
     if wide.count(num_rows, num_outputs) >= _FILLED:
         return wide
-    return Tile(64, rows, Config(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=instructions))
+    return Tile(64, rows, LaunchConfig(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=instructions))
 
 
 def count_splits(tile: Tile, num_rows: int, num_outputs: int, num_inputs: int) -> int:
@@ -171,16 +171,16 @@ def count_splits(tile: Tile, num_rows: int, num_outputs: int, num_inputs: int) -
 
 MOE_INPUTS = 64
 """Inputs of a tile of an expert's weights."""
-MOE_ROUTE = Config(num_warps=4, num_stages=1, blocks_per_sm=4)
+MOE_ROUTE = LaunchConfig(num_warps=4, num_stages=1, blocks_per_sm=4)
 MOE_SUM_BLOCK = 1024
 """Numbers of a token that one program adds up."""
-MOE_SUM = Config(num_warps=4, num_stages=1, blocks_per_sm=8)
+MOE_SUM = LaunchConfig(num_warps=4, num_stages=1, blocks_per_sm=8)
 
 
 def moe_tile(num_pairs: int, num_experts: int, dtype: torch.dtype) -> Tile:
     """Of the products of experts, by the pairs of token and expert; an expert's last tile is filled up."""
     if dtype == torch.float32:
-        return Tile(32, 16, Config(num_warps=4, num_stages=2, blocks_per_sm=1))
+        return Tile(32, 16, LaunchConfig(num_warps=4, num_stages=2, blocks_per_sm=1))
     if num_pairs <= FEW_ROWS * num_experts:
-        return Tile(64, FEW_ROWS, Config(num_warps=4, num_stages=4, blocks_per_sm=2, instructions=("LDGSTS",)))
-    return Tile(64, 64, Config(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=("HGMMA", "LDGSTS")))
+        return Tile(64, FEW_ROWS, LaunchConfig(num_warps=4, num_stages=4, blocks_per_sm=2, instructions=("LDGSTS",)))
+    return Tile(64, 64, LaunchConfig(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=("HGMMA", "LDGSTS")))

@@ -14,7 +14,7 @@ from policies.admission.settings import SloPolicy
 from policies.loop import Loop
 from policies.pool.load.fleet import Fleet
 from policies.pool.load.replica import Replica
-from policies.pool.load.scaling import Sample, Scaling
+from policies.pool.load.scaling import PoolSample, Scaling
 from policies.schema import RoutePolicy
 
 LOOK_EVERY_S = 5.0
@@ -80,7 +80,7 @@ class _Pool:
         self._replicas = replicas
         self._gate = gate
         self._scaling = Scaling(len(replicas), limit_s)
-        self._last = Sample(0.0, 0.0, 0.0, 0.0, 0.0)
+        self._last = PoolSample(0.0, 0.0, 0.0, 0.0, 0.0)
         self._before: _Seen | None = None
 
     def look(self, now: float) -> None:
@@ -101,7 +101,7 @@ class _Pool:
             each.in_flight.held_tokens / each.cache_tokens for each in replicas if each.cache_tokens and each in known
         )
         work_s = seen.work_s - before.work_s + (shed_tokens - before.shed_tokens) * seconds_per_token
-        self._last = Sample(
+        self._last = PoolSample(
             now,
             work_s / (now - before.at),
             memory,

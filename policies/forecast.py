@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from backends.clock import SystemClock
-from backends.operations import BY_PATH
-from backends.protocol import Call, Facts, Operation
+from backends.operations import BY_PATH, Operation
+from backends.protocol import Call, Facts
 from policies.pool.attempts.patience import CEILING_S, FLOOR_S
 from policies.pool.balance.candidate import Candidate
 from policies.pool.balance.pick import ranked

@@ -18,7 +18,7 @@ from backends.http.openai import presets
 from gateway.cli.loading import read_policy
 from gateway.cli.main import cli
 from gateway.cli.reference import with_settings
-from gateway.record.access_log import Line
+from gateway.record.access_log import LogLine
 from policies.schema import BackendPolicy
 from tests.support.architecture_map import with_generated
 from tests.support.docs import ROOT, Block, anchors, blocks, code_spans, links, page, pages, table, whole_policy
@@ -225,7 +225,7 @@ def test_readme_shows_a_session_that_can_be_repeated(tmp_path: Path) -> None:
     assert session.startswith("$ cat cached.yaml\n")
     assert read_policy(policy, no_env=False).warnings == ()
     assert [line["cache"] for line in lines] == ["miss", "hit"]
-    assert set().union(*lines) <= set(Line.__struct_fields__)
+    assert set().union(*lines) <= set(LogLine.__struct_fields__)
 
 
 def test_docs_stay_within_the_project() -> None:

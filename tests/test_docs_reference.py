@@ -12,14 +12,15 @@ from prometheus_client import CollectorRegistry
 from backends.errors import GatewayError, RequestError, SlipstreamError
 from backends.headers import _DROPPED_FROM_ANSWERS, ENDS_HERE
 from backends.http.openai import _OF_CONTENT, OpenAIConfig
-from backends.protocol import CacheOutcome, Operation, Timeouts
+from backends.operations import Operation
+from backends.protocol import CacheOutcome, Timeouts
 from backends.stream import StreamEnd
 from gateway.metrics.backend import BackendMetrics
 from gateway.metrics.metrics import GROUPS
 from gateway.metrics.process import ProcessMetrics
 from gateway.metrics.requests import RequestMetrics
 from gateway.metrics.store import StoreMetrics
-from gateway.record.access_log import Line
+from gateway.record.access_log import LogLine
 from gateway.settings import Settings
 from policies.objects.names import COLLECTIONS
 from policies.passthrough.rules import WITHOUT_STATE
@@ -123,7 +124,7 @@ def test_docs_log_fields_are_those_of_a_line() -> None:
     rows = table("docs/logging.md", "field")
     meanings = {row[0].strip("`"): row[1] for row in rows}
 
-    assert list(meanings) == list(Line.__struct_fields__)
+    assert list(meanings) == list(LogLine.__struct_fields__)
     assert set(names(meanings["operation"])) == set(Operation)
     assert set(names(meanings["cache"])) == set(CacheOutcome)
     assert set(names(meanings["stream_end"])) == set(StreamEnd)
@@ -133,7 +134,7 @@ def test_docs_log_example_is_a_line() -> None:
     """The example has only fields that there are."""
     [example] = [block.text for block in blocks("json") if block.place.startswith("docs/logging.md")]
 
-    assert set(json.loads(example)) <= set(Line.__struct_fields__)
+    assert set(json.loads(example)) <= set(LogLine.__struct_fields__)
 
 
 def test_docs_headers_that_end_here_are_those_of_the_code() -> None:

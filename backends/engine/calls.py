@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from backends.engine.answer import Answer, AnswerProgress
-from backends.engine.request import Event, FinishReason, Request, TokenLogprob, Usage
+from backends.engine.request import Event, FinishReason, Request, TokenLogprob, TokenUsage
 from backends.engine.sequence import Sequence
-from backends.engine.speculation.speculate import Outcome
+from backends.engine.speculation.speculate import ProposalOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ Sink = Callable[[list[Event]], None]
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class EngineCall:
     """One request in hand. `held` events wait for the best answers to be known."""
 
     request: Request
@@ -26,7 +26,7 @@ class Call:
     submitted_s: float
     has_started: bool = False
     answers: dict[Sequence, Answer] = field(default_factory=dict)
-    outcomes: dict[Sequence, Outcome] = field(default_factory=dict)
+    outcomes: dict[Sequence, ProposalOutcome] = field(default_factory=dict)
     """Of the answers that have ended."""
     held: list[Event] | None = None
 
@@ -35,10 +35,10 @@ class Call:
         """Sequences of the answers that have not ended."""
         return [sequence for sequence in self.answers if sequence not in self.outcomes]
 
-    def usage(self) -> Usage:
+    def usage(self) -> TokenUsage:
         """Tokens so far; speculation of the answers that have ended."""
         outcomes = self.outcomes.values()
-        return Usage(
+        return TokenUsage(
             prompt_tokens=len(self.request.prompt),
             # Of several answers only the first meets the cache as it was.
             cached_tokens=min((sequence.num_cached for sequence in self.answers), default=0),
@@ -57,12 +57,12 @@ class Calls:
     """
 
     def __init__(self, on_over: Callable[[str], None]) -> None:
-        self._calls: dict[str, Call] = {}
-        self._call_of: dict[Sequence, Call] = {}
+        self._calls: dict[str, EngineCall] = {}
+        self._call_of: dict[Sequence, EngineCall] = {}
         self._outbox: dict[Sink, list[Event]] = {}
         self._on_over = on_over
 
-    def add(self, call: Call, answers: Iterable[Answer]) -> None:
+    def add(self, call: EngineCall, answers: Iterable[Answer]) -> None:
         """Takes a request in, with an answer for each of its sequences; what is known of it is told at once."""
         request = call.request
         call.answers = {answer.sequence: answer for answer in answers}
@@ -76,15 +76,15 @@ class Calls:
                 )
                 self._emit(call, replayed)
 
-    def get(self, request_id: str) -> Call | None:
+    def get(self, request_id: str) -> EngineCall | None:
         """The request, unless it is over."""
         return self._calls.get(request_id)
 
-    def of(self, sequence: Sequence) -> Call:
+    def of(self, sequence: Sequence) -> EngineCall:
         """The request of a sequence in hand."""
         return self._call_of[sequence]
 
-    def all(self) -> list[Call]:
+    def all(self) -> list[EngineCall]:
         """Every request in hand."""
         return list(self._calls.values())
 
@@ -92,7 +92,7 @@ class Calls:
         self,
         sequence: Sequence,
         progress: AnswerProgress,
-        outcome: Outcome,
+        outcome: ProposalOutcome,
         prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None,
     ) -> None:
         """An answer went on, and may have ended; then `outcome` is what became of its drafts."""
@@ -124,7 +124,7 @@ class Calls:
     ) -> None:
         """An answer that is nothing but what was read of its prompt."""
         call = self._call_of[sequence]
-        call.outcomes[sequence] = Outcome()
+        call.outcomes[sequence] = ProposalOutcome()
         event = Event(
             request_id=call.request.id,
             index=sequence.index,
@@ -136,7 +136,7 @@ class Calls:
         )
         self._emit(call, event)
 
-    def end(self, call: Call, reason: FinishReason, error: Exception | None = None) -> None:
+    def end(self, call: EngineCall, reason: FinishReason, error: Exception | None = None) -> None:
         """The whole request ends before its time, with one last event."""
         index = next((sequence.index for sequence in call.running), 0)
         event = Event(
@@ -162,7 +162,7 @@ class Calls:
                 deaf += [call.request.id for call in self._calls.values() if call.sink == sink]
         return deaf
 
-    def _emit(self, call: Call, event: Event) -> None:
+    def _emit(self, call: EngineCall, event: Event) -> None:
         events = [event]
         if call.held is not None:
             call.held.append(event)
@@ -176,7 +176,7 @@ class Calls:
             self._on_over(call.request.id)
 
 
-def _best(call: Call) -> list[Event]:
+def _best(call: EngineCall) -> list[Event]:
     """The held events of the `n` answers with the highest mean log-probability, numbered by rank."""
     assert call.held is not None
     ranked = sorted(call.answers.values(), key=lambda answer: -answer.logprob_sum / max(answer.num_tokens, 1))

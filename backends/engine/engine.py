@@ -23,7 +23,7 @@ from backends.engine.choosing.sampling import check_params
 from backends.engine.choosing.sampling_params import check_emitted
 from backends.engine.engine_core import EngineCore
 from backends.engine.errors import EngineStopped, RequestRefused
-from backends.engine.load import Parts, load_parts
+from backends.engine.load import EngineParts, load_parts
 from backends.engine.model.config import ModelConfig
 from backends.engine.options import EngineOptions
 from backends.engine.request import Request
@@ -44,7 +44,7 @@ class Engine:
         self,
         options: EngineOptions,
         *,
-        load: Callable[[EngineOptions, Callable[[], float]], Parts] = load_parts,
+        load: Callable[[EngineOptions, Callable[[], float]], EngineParts] = load_parts,
         now: Callable[[], float] = time.perf_counter,
         rng: random.Random | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class Engine:
     def start(self) -> None:
         """Loads the model and begins to work; waits until it is ready. Raises ModelError, OutOfMemory."""
         assert self._thread is None, "an engine starts once"
-        ready: Future[Parts] = Future()
+        ready: Future[EngineParts] = Future()
         self._thread = threading.Thread(target=self._main, args=(ready,), name="engine", daemon=True)
         self._thread.start()
         ready.result()
@@ -153,7 +153,7 @@ class Engine:
 
     # From here on everything runs in the engine's thread.
 
-    def _main(self, ready: Future[Parts]) -> None:
+    def _main(self, ready: Future[EngineParts]) -> None:
         try:
             if self._options.threads is not None:
                 torch.set_num_threads(self._options.threads)

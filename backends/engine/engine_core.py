@@ -18,10 +18,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from backends.engine.answer import Answer
-from backends.engine.calls import Call, Calls, Sink
+from backends.engine.calls import Calls, EngineCall, Sink
 from backends.engine.choosing.sampling import Choice
 from backends.engine.errors import EngineError, EngineStopped, RequestRefused, as_engine_error
-from backends.engine.load import Parts
+from backends.engine.load import EngineParts
 from backends.engine.request import Request
 from backends.engine.sequence import Sequence, Slice, State
 from backends.engine.statistics import EngineStatistics, StepCounts
@@ -42,7 +42,7 @@ class EngineCore:
     """
 
     def __init__(
-        self, parts: Parts, *, on_over: Callable[[str], None], now: Callable[[], float], rng: random.Random
+        self, parts: EngineParts, *, on_over: Callable[[str], None], now: Callable[[], float], rng: random.Random
     ) -> None:
         self._parts = parts
         self._now = now
@@ -55,7 +55,7 @@ class EngineCore:
         self._next_order = 0
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> EngineParts:
         """What the engine is made of."""
         return self._parts
 
@@ -85,7 +85,7 @@ class EngineCore:
 
     def admit(self, request: Request, sink: Sink, submitted_s: float) -> None:
         """Takes in a request that was submitted at a second of the clock; one that fails here ends with its error."""
-        call = Call(request, sink, submitted_s)
+        call = EngineCall(request, sink, submitted_s)
         try:
             answers = [self._answer(request, index) for index in range(request.best_of or request.n)]
         except Exception as error:  # the step's border, for one request
@@ -250,7 +250,7 @@ class EngineCore:
             max_context=self._parts.max_context,
         )
 
-    def _end(self, call: Call, error: EngineError) -> None:
+    def _end(self, call: EngineCall, error: EngineError) -> None:
         for sequence in call.running:
             self._leave(sequence)
         self._calls.end(call, "error", error)

@@ -42,7 +42,7 @@ _FREE_SHARE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class EngineParts:
     """What an engine is made of. `page_bytes`: of one page in both caches; `max_context`: as far as pages reach.
 
     `close` ends what runs beside the engine.
@@ -65,7 +65,9 @@ class Parts:
     close: Callable[[], None]
 
 
-def load_parts(options: EngineOptions, now: Callable[[], float], *, select: Callable[..., Ops] = select_ops) -> Parts:
+def load_parts(
+    options: EngineOptions, now: Callable[[], float], *, select: Callable[..., Ops] = select_ops
+) -> EngineParts:
     """Loads the models and makes room for their keys and values. `now` reads a clock in seconds.
 
     `select` hands out the operations of a device. Raises ModelError, OutOfMemory.
@@ -90,7 +92,7 @@ def _load_parts(
     followers: Followers | None,
     ops: Ops,
     fallbacks: Fallbacks,
-) -> Parts:
+) -> EngineParts:
     _check_context(options)
     tokenizer = Tokenizer(options.model)
     decoder = _decoder(options, options.model, device, ops, is_draft=False, followers=followers)
@@ -135,7 +137,7 @@ def _load_parts(
     graphs = _graphs(options, decoder, cache, pages_for(max_context), fallbacks) if has_graphs else None
     if device.type == "cuda":
         _warm_up(options, caches, sampler, max_context)
-    return Parts(
+    return EngineParts(
         config=decoder.config,
         decoder=decoder,
         tokenizer=tokenizer,

@@ -75,7 +75,7 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class TokenUsage:
     """Tokens of one request so far; the draft's accepted and rejected ones, and those of the `prediction`."""
 
     prompt_tokens: int = 0
@@ -106,7 +106,7 @@ class Event:
     embedding: tuple[float, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     error: Exception | None = None
     is_last: bool = False
     is_replayed: bool = False

@@ -31,7 +31,8 @@ from backends.http.splice import ask_for_usage, set_field, with_model
 from backends.http.transport import Transport
 from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.kv_events import SALT_FIELD, KvEventsConfig
-from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
+from backends.operations import Operation
+from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
 from backends.registry import Kind
 from backends.resume import RESUME_FIELD, Continues
 from backends.sse import event_data, split_events

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from backends.errors import InvalidRequest, UnknownPath
-from backends.protocol import Call, Operation, Usage
+from backends.operations import Operation
+from backends.protocol import Call, Usage
 from backends.sse import DONE_EVENT, encode_event
 
 _DEFAULT_DIMENSIONS = 256

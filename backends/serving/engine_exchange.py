@@ -40,10 +40,10 @@ def translated(error: Exception | None) -> SlipstreamError:
     return UpstreamError(f"the engine failed on this request: {error}")
 
 
-class Exchange:
+class EngineExchange:
     """The source of one call's stream, or of its whole body."""
 
-    def __init__(self, call: Call, job: Job, clock: Clock, on_over: Callable[[Exchange], None]) -> None:
+    def __init__(self, call: Call, job: Job, clock: Clock, on_over: Callable[[EngineExchange], None]) -> None:
         self.deadline = call.deadline
         self.facts = call.facts
         self.requests = [request.id for request in job.requests]
@@ -158,10 +158,10 @@ class Exchange:
         return body
 
 
-class FactsTap:
+class EngineFactsTap:
     """Writes down how a stream ended, and its usage where it came whole."""
 
-    def __init__(self, facts: Facts, exchange: Exchange) -> None:
+    def __init__(self, facts: Facts, exchange: EngineExchange) -> None:
         self._facts = facts
         self._exchange = exchange
 

@@ -105,7 +105,7 @@ class Function(msgspec.Struct):
     parameters: dict[str, Any] | None = None
 
 
-class Tool(msgspec.Struct):
+class OfferedTool(msgspec.Struct):
     """A tool that may be called."""
 
     type: Literal["function"]
@@ -140,7 +140,7 @@ class ChatFields(SamplingFields, kw_only=True):
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
-    tools: list[Tool] | None = None
+    tools: list[OfferedTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     prediction: Prediction | None = None

@@ -14,7 +14,8 @@ import msgspec
 from backends.engine.errors import ModelError, RequestRefused
 from backends.engine.text.tokenizer import Tokenizer
 from backends.errors import ConfigurationError, InvalidRequest
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from backends.serving.fields import Message
 from backends.serving.messages import template_messages
 

@@ -14,7 +14,8 @@ from msgspec import structs
 from backends.engine.errors import RequestRefused
 from backends.engine.request import Pooling, Request, SamplingParams
 from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from backends.resume import RESUME_FIELD, Resume
 from backends.serving.fields import (
     MAX_INPUTS,
@@ -34,7 +35,7 @@ from backends.serving.messages import template_messages, text_of, tools_in_use
 from backends.serving.replies.chat_reply import ChatAnswer, ChatShape, ChatStream, Parser
 from backends.serving.replies.completion_reply import CompletionAnswer, CompletionShape, CompletionStream
 from backends.serving.replies.embedding_reply import EmbeddingAnswer
-from backends.serving.replies.parts import Answer, Head, Vocabulary
+from backends.serving.replies.parts import Head, ReplyBuilder, Vocabulary
 from backends.serving.replies.response_reply import ResponseAnswer, ResponseStream
 from backends.serving.response_fields import chat_tools, echoed, read_response
 from backends.serving.resumed import MarkedStream, requested_resume, resumed_head
@@ -77,7 +78,7 @@ class Job:
     """What one call asks of the engine."""
 
     requests: Sequence[Request]
-    answer: Answer
+    answer: ReplyBuilder
     skipped_tools: Sequence[str] = ()
     """Types of the tools that the model was not told of, because it cannot call such ones."""
 

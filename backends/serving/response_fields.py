@@ -22,11 +22,11 @@ from backends.serving.fields import (
     Message,
     NamedFunction,
     NamedTool,
+    OfferedTool,
     Part,
     ResponseFormat,
     SamplingFields,
     Text,
-    Tool,
     ToolCall,
     convert,
     read_fields,
@@ -174,12 +174,12 @@ def _format(text: TextOptions | None) -> ResponseFormat | None:
     return ResponseFormat(form.type, JSONSchema(form.schema))
 
 
-def _tool(tool: Mapping[str, Any], place: str) -> Tool:
+def _tool(tool: Mapping[str, Any], place: str) -> OfferedTool:
     kind = tool.get("type")
     if kind != "function":
         raise InvalidRequest(f'{place} is of type "{kind}"; a model here can call functions only', param=place)
     function = convert(tool, _FunctionTool, place)
-    return Tool("function", Function(function.name, function.parameters))
+    return OfferedTool("function", Function(function.name, function.parameters))
 
 
 def _messages(fields: ResponseFields) -> list[Message]:

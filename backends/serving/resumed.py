@@ -16,10 +16,10 @@ from backends.errors import InvalidRequest
 from backends.protocol import Call, Usage
 from backends.resume import RESUME_FIELD, Resume, encode_mark
 from backends.serving.fields import convert
-from backends.serving.replies.parts import Answer, Head
+from backends.serving.replies.parts import Head, ReplyBuilder
 
 
-class Continuable(Answer, Protocol):
+class Continuable(ReplyBuilder, Protocol):
     """A stream of which somebody else may have written the beginning."""
 
     def replay(self, event: Event) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from backends.engine.request import Event, Request, SamplingParams
 from backends.protocol import Usage
-from backends.serving.replies.parts import Tally
+from backends.serving.replies.parts import UsageTally
 from backends.serving.requests import Job
 
 
@@ -16,7 +16,7 @@ class ScoreAnswer:
     def __init__(self, num_prefix: int) -> None:
         self.choices: list[int] = []
         self._num_prefix = num_prefix
-        self._tally = Tally()
+        self._tally = UsageTally()
 
     def take(self, event: Event) -> None:
         """Note what a step brought."""

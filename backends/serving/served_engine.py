@@ -27,9 +27,10 @@ from backends.errors import (
     error_body,
 )
 from backends.header_names import NO_HEADERS
-from backends.protocol import AnswerTimes, Call, Capabilities, Facts, ModelStatistics, Operation, Reply, Statistics
+from backends.operations import Operation
+from backends.protocol import AnswerTimes, Call, Capabilities, Facts, ModelStatistics, Reply, Statistics
 from backends.resume import Continues
-from backends.serving.engine_exchange import Exchange, FactsTap, translated
+from backends.serving.engine_exchange import EngineExchange, EngineFactsTap, translated
 from backends.serving.meter import Meter
 from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan
@@ -56,7 +57,7 @@ _JSON = (b"content-type", b"application/json")
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
-class Engine(Protocol):
+class EngineHandle(Protocol):
     """What serving needs of `backends.engine.engine.Engine`; all of it may be called from any thread."""
 
     def submit(self, request: Request, sink: Callable[[list[Event]], None]) -> None:
@@ -76,7 +77,7 @@ class Engine(Protocol):
 class StartedEngine:
     """An engine that runs, and what is known of its model. `fingerprint` names weights and settings."""
 
-    engine: Engine
+    engine: EngineHandle
     model: Model
     fingerprint: str
 
@@ -98,8 +99,8 @@ class EngineBackend:
         self._served: StartedEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._preparers = ThreadPoolExecutor(_NUM_PREPARERS, thread_name_prefix="slipstream-requests")
-        self._exchanges: set[Exchange] = set()
-        self._by_request: dict[str, Exchange] = {}
+        self._exchanges: set[EngineExchange] = set()
+        self._by_request: dict[str, EngineExchange] = {}
         self._num_preparing = 0
         self._num_answers = 0
         # One object for all calls, so that the engine hands over a step at once.
@@ -207,8 +208,8 @@ class EngineBackend:
         finally:
             self._num_preparing -= 1
 
-    async def _answer(self, call: Call, job: Job, engine: Engine) -> Reply:
-        exchange = Exchange(call, job, self._clock, partial(self._over, engine))
+    async def _answer(self, call: Call, job: Job, engine: EngineHandle) -> Reply:
+        exchange = EngineExchange(call, job, self._clock, partial(self._over, engine))
         call.facts.sent_at = self._clock.now()
         reply = None
         notes = (
@@ -219,7 +220,7 @@ class EngineBackend:
             if exchange.is_stream:
                 first = await exchange.next(call.timeouts.first_token_s, FirstTokenTimeout)
                 reply = Reply(
-                    200, [_EVENTS, *notes], stream=Stream(exchange, [FactsTap(call.facts, exchange)], first=first)
+                    200, [_EVENTS, *notes], stream=Stream(exchange, [EngineFactsTap(call.facts, exchange)], first=first)
                 )
             else:
                 body = await exchange.whole()
@@ -230,7 +231,7 @@ class EngineBackend:
                 await exchange.aclose()
         return reply
 
-    def _submit(self, exchange: Exchange, job: Job, engine: Engine) -> None:
+    def _submit(self, exchange: EngineExchange, job: Job, engine: EngineHandle) -> None:
         if self._served is None:
             raise self._failed(ConnectFailed(f"backend {self._name} is closed"))
         self._exchanges.add(exchange)
@@ -263,7 +264,7 @@ class EngineBackend:
         for exchange in touched:
             exchange.wake()
 
-    def _over(self, engine: Engine, exchange: Exchange) -> None:
+    def _over(self, engine: EngineHandle, exchange: EngineExchange) -> None:
         """A call has its answer, or will not get one."""
         if exchange not in self._exchanges:
             return

@@ -29,7 +29,7 @@ class FunctionCall(NamedTuple):
     arguments: str
 
 
-class Piece(NamedTuple):
+class ParsedText(NamedTuple):
     """What came out of a text: text that can be shown, and calls that are whole."""
 
     text: str
@@ -93,7 +93,7 @@ class ToolParser:
         self._is_blank = True
         self._has_called = False
 
-    def feed(self, text: str) -> Piece:
+    def feed(self, text: str) -> ParsedText:
         """What this text completes."""
         self._held += text
         texts: list[str] = []
@@ -105,9 +105,9 @@ class ToolParser:
                 break
             self._close(block, closing, texts, calls)
             self._held = rest
-        return Piece("".join(texts), tuple(calls))
+        return ParsedText("".join(texts), tuple(calls))
 
-    def finish(self) -> Piece:
+    def finish(self) -> ParsedText:
         """What is left at the end of the answer; a call without its closing tag counts if it is whole."""
         texts: list[str] = []
         calls: list[FunctionCall] = []
@@ -116,7 +116,7 @@ class ToolParser:
             self._close(block, "", texts, calls)
         elif block.strip() or not self._has_called:
             texts.append(block)
-        return Piece("".join(texts), tuple(calls))
+        return ParsedText("".join(texts), tuple(calls))
 
     def _open(self, texts: list[str]) -> bool:
         """Look for the beginning of a call; text before it goes out. False where none has begun."""
@@ -163,22 +163,22 @@ class ForcedCall:
         self._name = name
         self._held: list[str] = []
 
-    def feed(self, text: str) -> Piece:
+    def feed(self, text: str) -> ParsedText:
         """Nothing: a call is shown when it is whole."""
         self._held.append(text)
-        return Piece("")
+        return ParsedText("")
 
-    def finish(self) -> Piece:
+    def finish(self) -> ParsedText:
         """The call."""
         text = "".join(self._held)
         if self._name is not None:
-            return Piece("", (FunctionCall(self._name, text),))
+            return ParsedText("", (FunctionCall(self._name, text),))
         calls = parse_calls(text)
         if calls is not None:
-            return Piece("", tuple(calls))
+            return ParsedText("", tuple(calls))
         # The answer ended at its limit: the call as far as it got, as for a function that is named.
         cut = _CUT_CALL.match(text)
-        return Piece(text) if cut is None else Piece("", (FunctionCall(json.loads(cut[1]), cut[2]),))
+        return ParsedText(text) if cut is None else ParsedText("", (FunctionCall(json.loads(cut[1]), cut[2]),))
 
 
 def forced_schema(functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

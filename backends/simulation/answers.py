@@ -12,7 +12,8 @@ from typing import Annotated
 import msgspec
 
 from backends.errors import InvalidRequest, UnknownPath
-from backends.protocol import Call, Operation, Usage
+from backends.operations import Operation
+from backends.protocol import Call, Usage
 from backends.sse import DONE_EVENT, encode_event
 
 CHARACTERS_PER_TOKEN = 4

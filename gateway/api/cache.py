@@ -20,7 +20,8 @@ from backends.errors import (
     UnknownModel,
     UnknownPath,
 )
-from backends.protocol import Call, Facts, Operation
+from backends.operations import Operation
+from backends.protocol import Call, Facts
 from gateway.api.respond import respond
 from gateway.core import Core
 from gateway.http.auth import Principal
@@ -35,7 +36,7 @@ _DEFAULT_COUNT = 100
 _MAX_COUNT = 1000
 
 
-class Asked(msgspec.Struct, frozen=True):
+class CacheRequest(msgspec.Struct, frozen=True):
     """One request to this API."""
 
     runtime: Runtime
@@ -55,7 +56,7 @@ class Feedback(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-_Answer = Callable[["Administration", Asked], Awaitable[dict[str, Any]]]
+_Answer = Callable[["Administration", CacheRequest], Awaitable[dict[str, Any]]]
 
 
 class CacheApi:
@@ -82,7 +83,7 @@ class CacheApi:
                 raise Forbidden("this key may not look into the cache; an operator's key has `admin: true`")
             answer, entry = self._find(scope)
             raw = await read_body(receive, incoming, core.settings.max_body, core.pace())
-            asked = Asked(runtime, principal, incoming, entry, _query(scope), raw, core.clock.now())
+            asked = CacheRequest(runtime, principal, incoming, entry, _query(scope), raw, core.clock.now())
             return await answer(_administration(runtime), asked)
 
         await respond(core, scope, make)
@@ -106,7 +107,7 @@ def _administration(runtime: Runtime) -> Administration:
     return runtime.semantic
 
 
-async def _entries(cache: Administration, asked: Asked) -> dict[str, Any]:
+async def _entries(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
     """GET entries?scope=&tag=&model=&limit=&after="""
     limit = asked.query.get("limit", str(_DEFAULT_COUNT))
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MAX_COUNT):
@@ -116,7 +117,7 @@ async def _entries(cache: Administration, asked: Asked) -> dict[str, Any]:
     return {"object": "list", "data": found, "has_more": has_more, "last_id": found[-1]["id"] if found else None}
 
 
-async def _entry(cache: Administration, asked: Asked) -> dict[str, Any]:
+async def _entry(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
     """GET entries/{id}"""
     found = await cache.entry(asked.id)
     if found is None:
@@ -124,14 +125,14 @@ async def _entry(cache: Administration, asked: Asked) -> dict[str, Any]:
     return found
 
 
-async def _delete_entry(cache: Administration, asked: Asked) -> dict[str, Any]:
+async def _delete_entry(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
     """DELETE entries/{id}"""
     if not await cache.delete(asked.id):
         raise _unknown(asked.id)
     return {"object": "cache.deleted", "deleted": 1}
 
 
-async def _delete_entries(cache: Administration, asked: Asked) -> dict[str, Any]:
+async def _delete_entries(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
     """DELETE entries?scope=&tag=&model="""
     where = _where(asked.query)
     if not any(where.values()):
@@ -139,7 +140,7 @@ async def _delete_entries(cache: Administration, asked: Asked) -> dict[str, Any]
     return {"object": "cache.deleted", "deleted": await cache.delete_where(**where)}
 
 
-async def _feedback(cache: Administration, asked: Asked) -> dict[str, Any]:
+async def _feedback(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
     """POST feedback"""
     try:
         given = msgspec.convert(decode_json(asked.body), Feedback)
@@ -153,7 +154,7 @@ async def _feedback(cache: Administration, asked: Asked) -> dict[str, Any]:
     return said
 
 
-async def _explain(cache: Administration, asked: Asked) -> dict[str, Any]:
+async def _explain(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
     """POST explain: a chat completion's body, and `as_key`, the name of the key to ask with"""
     body = decode_json(asked.body)
     name = body.pop("as_key", None) if isinstance(body, dict) else None
@@ -186,12 +187,12 @@ async def _explain(cache: Administration, asked: Asked) -> dict[str, Any]:
     return await cache.explain(call)
 
 
-async def _policy(cache: Administration, asked: Asked) -> dict[str, Any]:
+async def _policy(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
     """GET policy"""
     return {"object": "list", "data": cache.policies()}
 
 
-def _caller(asked: Asked, name: object) -> tuple[str, str]:
+def _caller(asked: CacheRequest, name: object) -> tuple[str, str]:
     """The key to explain for and its tenant: the caller's own where none is named."""
     if name is None:
         return asked.principal.key, asked.principal.tenant

@@ -12,7 +12,8 @@ from typing import Any
 
 from backends.clock import Clock
 from backends.errors import Forbidden, InvalidRequest, UnknownObject, UnknownPath
-from backends.protocol import Call, Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Call, Reply
 from backends.sse import event_data, split_events
 from gateway.api.owners import Owners
 from gateway.http.auth import Principal
@@ -110,7 +111,7 @@ class Custody:
             pinned = owner.backend
         return pinned
 
-    async def note(self, call: Call, reply: Reply, stack: Stack) -> Late | None:
+    async def note(self, call: Call, reply: Reply, stack: Stack) -> LateObjects | None:
         """Remember what the answer tells of as the caller's; what a stream only tells later is to be shared at its end.
 
         Raises: as reading the answer does.
@@ -130,7 +131,7 @@ class Custody:
         is_made = is_made and not told
         if is_whole or reply.stream is None or not (is_made or with_parts):
             return None
-        late = Late(self._owners, owner)
+        late = LateObjects(self._owners, owner)
         reply.stream.taps.append(ObjectIdTap(late.note, is_made=is_made, with_parts=with_parts))
         return late
 
@@ -144,7 +145,7 @@ class Custody:
                 group.create_task(self._owners.put(each, owner))
 
 
-class Late:
+class LateObjects:
     """What a stream told after its beginning: noted here at once, and shared with other processes before its end."""
 
     def __init__(self, owners: Owners, owner: Owner) -> None:

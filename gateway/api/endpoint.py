@@ -23,7 +23,8 @@ from backends.errors import (
     UnknownPath,
     UnsupportedEncoding,
 )
-from backends.protocol import Call, Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Call, Reply
 from backends.stream import StreamEnd
 from gateway.api.custody import Custody
 from gateway.core import Core
@@ -44,12 +45,9 @@ from policies.passthrough.rules import METHODS
 
 _AMBIGUOUS = re.compile(r"//|[\\;%\x00-\x1f\x7f]|/\.{1,2}(?:/|$)")
 """What a server may take for a step up, for a separator, or decode once more."""
-_KEPT = frozenset({Operation.CHAT, Operation.RESPONSES, Operation.PASSTHROUGH})
-"""Operations that may name what an upstream keeps, or have it keep something."""
-_HIDES_USAGE = frozenset({Operation.CHAT, Operation.COMPLETION})
 
 
-class Asked(NamedTuple):
+class RequestedFields(NamedTuple):
     """What the body says that the gateway acts on."""
 
     body: dict[str, Any] | None
@@ -72,7 +70,7 @@ class Endpoint:
         self._path = path
         self._custody = Custody(core.owners, core.clock)
         self._passes = operation is Operation.PASSTHROUGH
-        self._may_keep = operation in _KEPT
+        self._may_keep = operation.traits.may_keep_objects
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request."""
@@ -155,7 +153,7 @@ class Endpoint:
         )
         await self._ask_and_relay(call, stack, connection, send, incoming=incoming, exchange=exchange, keeps=keeps)
 
-    def _concerns_objects(self, asked: Asked, stack: Stack) -> tuple[bool, bool]:
+    def _concerns_objects(self, asked: RequestedFields, stack: Stack) -> tuple[bool, bool]:
         """Whether the call may name what an upstream keeps, and whether it may have something kept."""
         if not self._may_keep or not stack.passes_on:
             return False, False
@@ -167,7 +165,14 @@ class Endpoint:
         return are_owned and may_name_objects(body), bool(body.get("store") or (are_owned and body.get("audio")))
 
     async def _check(
-        self, method: str, path: str, raw: bytes, asked: Asked, stack: Stack, principal: Principal, pinned: str
+        self,
+        method: str,
+        path: str,
+        raw: bytes,
+        asked: RequestedFields,
+        stack: Stack,
+        principal: Principal,
+        pinned: str,
     ) -> str:
         """The backend that keeps what the call is about, empty where it is free. Raises: as `Custody` does."""
         are_owned = stack.passes.objects_are_owned
@@ -210,7 +215,7 @@ class Endpoint:
             if reply.body is not None:
                 await connection.answer(reply.status, headers, reply.body)
             else:
-                hides_usage = not call.include_usage and call.operation in _HIDES_USAGE
+                hides_usage = not call.include_usage and call.operation.traits.has_choices
                 error = await send_stream(
                     send, connection, reply, headers, hides_usage=hides_usage, facts=exchange.facts, late=late
                 )
@@ -240,16 +245,16 @@ class Endpoint:
             # Its bytes count until the client has taken them.
             await connection.flow.drain()
 
-    def _read(self, raw: bytes, incoming: Incoming) -> Asked:
+    def _read(self, raw: bytes, incoming: Incoming) -> RequestedFields:
         if incoming.content_encoding not in (b"", b"identity"):
             raise UnsupportedEncoding("compressed request bodies are not read; send it without content-encoding")
         body, fields = decode_body(raw, self._operation)
         options = fields.stream_options
         include_usage = options is not None and options.include_usage is True
-        return Asked(body, fields.model, fields.stream is True, include_usage, fields.user or "")
+        return RequestedFields(body, fields.model, fields.stream is True, include_usage, fields.user or "")
 
 
-async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
+async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> RequestedFields:
     """Model and stream of a body that may be anything; what cannot be read is simply not known.
 
     Raises: InvalidRequest for a model that is no name, and for a form that is in doubt.
@@ -259,14 +264,14 @@ async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
         incoming.forwarded.append((b"accept-encoding", b"identity"))
     elif incoming.accept_encoding:
         incoming.forwarded.append((b"accept-encoding", incoming.accept_encoding))
-    unread = Asked(None, "", is_read=False)
+    unread = RequestedFields(None, "", is_read=False)
     if not raw or incoming.content_encoding not in (b"", b"identity"):
         return unread
     if sum(name == b"content-type" for name, _ in incoming.forwarded) > 1:
         raise InvalidRequest("the request has two content types")
     if is_form(incoming.content_type):
         form = await read_form(raw, incoming.content_type)
-        return Asked(None, form.model.name if form.model is not None else "", form=form)
+        return RequestedFields(None, form.model.name if form.model is not None else "", form=form)
     if b"json" not in incoming.content_type.lower():
         return unread
     try:
@@ -280,7 +285,7 @@ async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> Asked:
         model = ""
     elif not isinstance(model, str) or not is_model_name(model):
         raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
-    return Asked(body, model, body.get("stream") is True)
+    return RequestedFields(body, model, body.get("stream") is True)
 
 
 def _model_at(form: MultipartForm | None) -> tuple[int, int] | None:

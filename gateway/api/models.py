@@ -10,7 +10,8 @@ import jiter
 from starlette.types import Receive, Scope, Send
 
 from backends.errors import SlipstreamError, UnknownModel
-from backends.protocol import Backend, Call, Facts, Operation, Timeouts
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Facts, Timeouts
 from gateway.api.respond import respond
 from gateway.core import Core
 from gateway.http.auth import Principal

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 from starlette.types import Scope
 
-from backends.protocol import Headers, Operation
+from backends.operations import Operation
+from backends.protocol import Headers
 from gateway.core import Core
 from gateway.door import own_headers, serve
 from gateway.http.auth import Principal

@@ -25,7 +25,7 @@ from policies.cache.store import Store
 from policies.matching.globs import is_glob
 from policies.matching.match import RouteMatcher
 from policies.policy_file.load import LoadedPolicy
-from policies.pool.health.prober import Patient, Prober
+from policies.pool.health.prober import ProbedBackend, Prober
 from policies.pool.load.fleet import Fleet, is_watched
 from policies.pool.pool import Pool
 from policies.pool.prompts.engine_text import EngineText
@@ -198,7 +198,7 @@ def _fleet(
 
 def _prober(leaves: Mapping[str, Backend], pools: Sequence[Pool], clock: Clock, seed: int | None) -> Prober | None:
     patients = {
-        name: Patient(leaf, leaf.health, [breaker for pool in pools for breaker in pool.breakers_of(leaf)])
+        name: ProbedBackend(leaf, leaf.health, [breaker for pool in pools for breaker in pool.breakers_of(leaf)])
         for name, leaf in leaves.items()
         if isinstance(leaf, Probed) and leaf.health is not None
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from backends.errors import ConfigurationError
-from backends.protocol import Backend, Operation
+from backends.operations import Operation
+from backends.protocol import Backend
 from backends.resume import Continues
 from policies.policy_file.load import LoadedPolicy
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from backends.protocol import Backend, Operation, Timeouts
+from backends.operations import Operation
+from backends.protocol import Backend, Timeouts
 from gateway.assembly.parts import Parts
 from gateway.assembly.pools import build_pool
 from gateway.assembly.stages import STAGES, Site, routes_below, semantic_settings

@@ -12,7 +12,8 @@ from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
 from backends.config import format_duration
-from backends.protocol import Backend, Call, Operation
+from backends.operations import Operation
+from backends.protocol import Backend, Call
 from gateway.assembly.parts import Parts
 from gateway.runtime import Stack
 from policies.batching.embeddings import EmbeddingBatches
@@ -22,7 +23,7 @@ from policies.cache.pacing import Pacing
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.policy_file.units import format_size
 from policies.pool.attempts.retry import RetryBudget
-from policies.pool.fallback import Fallback, Target
+from policies.pool.fallback import Fallback, FallbackTarget
 from policies.pool.settings import ResumePolicy
 from policies.resume.stage import Resuming
 from policies.schema import CachePolicy, FallbackOn, FallbacksPolicy, RoutePolicy, StoresPolicy
@@ -39,10 +40,10 @@ class Site:
     parts: Parts
     stacks: Mapping[str, Stack]
 
-    def target(self, name: str) -> Target:
+    def target(self, name: str) -> FallbackTarget:
         """Another route's stack, as a call is sent there."""
         stack = self.stacks[name]
-        return Target(name, stack.backend, stack.timeouts)
+        return FallbackTarget(name, stack.backend, stack.timeouts)
 
 
 def _asks_nobody(_: object) -> tuple[str, ...]:

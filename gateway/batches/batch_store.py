@@ -18,10 +18,10 @@ from gateway.batches.records import (
     UNFINISHED,
     BatchRow,
     BatchStatus,
+    LineResult,
     LineRow,
     LineState,
     NewLine,
-    Result,
     Tenant,
     columns,
 )
@@ -192,10 +192,10 @@ class BatchStore:
         statement = f"UPDATE lines SET route = ? WHERE batch = ? AND state = {LineState.WAITING:d} AND model = ?"
         await self._database.write(lambda connection: connection.execute(statement, (route, batch.seq, model)))
 
-    async def answer(self, results: Sequence[Result], job: int | None = None) -> Sequence[Result]:
+    async def answer(self, results: Sequence[LineResult], job: int | None = None) -> Sequence[LineResult]:
         """What lines came to. Returns those that were not done, and of that job: the others change nothing."""
 
-        def change(connection: Connection) -> list[Result]:
+        def change(connection: Connection) -> list[LineResult]:
             return [result for result in results if _answer(connection, result, job)]
 
         return await self._database.write(change)
@@ -317,7 +317,7 @@ def _end_lines(connection: Connection, batch: int, state: LineState) -> Counter[
     return Counter(route for (route,) in rows.fetchall())
 
 
-def _answer(connection: Connection, result: Result, job: int | None) -> bool:
+def _answer(connection: Connection, result: LineResult, job: int | None) -> bool:
     state = LineState.ANSWERED if result.is_answered else LineState.FAILED
     condition = "state = ?" if job is None else "state = ? AND job = ?"
     values = (LineState.WAITING,) if job is None else (LineState.SENT, job)

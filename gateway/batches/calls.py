@@ -18,7 +18,8 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import ClientGone, SlipstreamError, TotalTimeout, Unauthorized, UnknownModel, UpstreamGarbage
-from backends.protocol import Call, Operation, Priority, Reply
+from backends.operations import Operation
+from backends.protocol import Call, Priority, Reply
 from gateway.api.custody import Custody
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.callers import caller_of, stack_for
@@ -26,7 +27,7 @@ from gateway.batches.file_store import FileStore
 from gateway.batches.input_lines import ENDPOINTS, read_request
 from gateway.batches.outcomes import Outcomes
 from gateway.batches.output_lines import result_of_answer
-from gateway.batches.records import BatchRow, LineRow, Result
+from gateway.batches.records import BatchRow, LineResult, LineRow
 from gateway.core import Core
 from gateway.door import Visit
 from gateway.http.decode import decode_body
@@ -223,7 +224,7 @@ class LineCalls:
         return pause_s
 
 
-def _result(line: LineRow, exchange: Exchange, outcome: Reply | SlipstreamError) -> Result:
+def _result(line: LineRow, exchange: Exchange, outcome: Reply | SlipstreamError) -> LineResult:
     body = outcome.body() if isinstance(outcome, SlipstreamError) else outcome.body
     assert body is not None, "answers are read whole"
     try:

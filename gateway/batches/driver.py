@@ -23,7 +23,7 @@ from gateway.batches.calls import LineCalls
 from gateway.batches.check import check_batch
 from gateway.batches.file_store import FileStore
 from gateway.batches.job_store import JobStore
-from gateway.batches.keyed_work import Work
+from gateway.batches.keyed_work import KeyedWork
 from gateway.batches.outcomes import Outcomes
 from gateway.batches.provider import Provider
 from gateway.batches.records import BatchRow
@@ -44,7 +44,7 @@ _NOBODY = ""
 """The route of lines that none takes any more: they are answered so."""
 
 
-class Driver:
+class BatchDriver:
     """The loop: look at what there is, start what is not going on, sleep. `run` until cancelled."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Driver:
         self._provider = provider
         self._outcomes = outcomes
         self._wake = asyncio.Event()
-        self._work = Work(core.clock)
+        self._work = KeyedWork(core.clock)
         self._routed_by: Runtime | None = None
         self._routes: dict[int, set[str]] = {}
         self._unfinished: Sequence[BatchRow] = ()

@@ -32,7 +32,7 @@ class LineProblem(msgspec.Struct, frozen=True):
     line: int | None
 
 
-class Request(msgspec.Struct, frozen=True):
+class LineRequest(msgspec.Struct, frozen=True):
     """A good line."""
 
     custom_id: str
@@ -55,7 +55,7 @@ class BadLine(Exception):
         return LineProblem(self.code, str(self), self.param, line)
 
 
-def read_line(raw: bytes, endpoint: str) -> Request:
+def read_line(raw: bytes, endpoint: str) -> LineRequest:
     """The request of a line. Raises: BadLine."""
     fields = _object(raw)
     if fields is None:
@@ -79,15 +79,15 @@ def read_line(raw: bytes, endpoint: str) -> Request:
         raise BadLine("invalid_value", "body.model is a name of 1 to 256 printable characters", "body.model")
     if bytes(body.get("stream", b"false")) not in (b"false", b"null"):
         raise BadLine("invalid_value", "an answer in a batch is no stream; leave body.stream away", "body.stream")
-    return Request(custom_id, model, bytes(fields["body"]), body)
+    return LineRequest(custom_id, model, bytes(fields["body"]), body)
 
 
-def read_request(raw: bytes) -> Request:
+def read_request(raw: bytes) -> LineRequest:
     """The request of a line that was found good before."""
     fields = _DECODE(raw)
     written = bytes(fields["body"])
     body = _DECODE(written)
-    return Request(msgspec.json.decode(fields["custom_id"]), msgspec.json.decode(body["model"]), written, body)
+    return LineRequest(msgspec.json.decode(fields["custom_id"]), msgspec.json.decode(body["model"]), written, body)
 
 
 def encode_body(body: Fields, model: str) -> bytes:

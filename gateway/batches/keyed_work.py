@@ -15,7 +15,7 @@ _HOLD_S = 5.0
 """What failed is left alone for so long."""
 
 
-class Work:
+class KeyedWork:
     """Runs it, bounded by the number of keys; a failure is logged and never anybody else's."""
 
     def __init__(self, clock: Clock) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gateway.batches.batch_store import BatchStore
-from gateway.batches.records import Result
+from gateway.batches.records import LineResult
 from gateway.batches.statistics import Tally
 from gateway.core import Core
 from policies.pool.balance.settings import PricePolicy
@@ -27,7 +27,7 @@ class Outcomes:
         self.tally = Tally()
 
     async def settle(
-        self, route: str, backend: str | None, results: Sequence[Result], *, job: int | None = None
+        self, route: str, backend: str | None, results: Sequence[LineResult], *, job: int | None = None
     ) -> None:
         """Lines of a route have come to this, those of a provider's batch in that `job`. Raises: StoreUnavailable."""
         stack = self._core.runtime.stacks.get(route)
@@ -45,7 +45,7 @@ class Outcomes:
         taken, self.tally = self.tally, Tally()
         return taken
 
-    def _priced(self, result: Result, route: RoutePolicy, backend: str | None, *, is_batch: bool) -> Result:
+    def _priced(self, result: LineResult, route: RoutePolicy, backend: str | None, *, is_batch: bool) -> LineResult:
         price = next((part.price for part in route.backends if part.ref == backend), None)
         if price is None or not (result.input_tokens or result.output_tokens):
             return result

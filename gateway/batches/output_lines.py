@@ -11,7 +11,7 @@ import msgspec
 from backends.json_errors import NOT_JSON
 from backends.untrusted import Count, FieldReader
 from gateway.batches.input_lines import encode_body
-from gateway.batches.records import LineRow, Result
+from gateway.batches.records import LineResult, LineRow
 
 _OK = 200
 _MAX_MESSAGE_CHARS = 2000
@@ -71,7 +71,7 @@ _read_answer = FieldReader(_Answer)
 _read_line = FieldReader(ProviderLine)
 
 
-def result_of_answer(line: int, custom_id: str, status: int, request_id: str, body: bytes) -> Result:
+def result_of_answer(line: int, custom_id: str, status: int, request_id: str, body: bytes) -> LineResult:
     """What a line came to that got an HTTP answer with a JSON body. Raises: ValueError where it is none."""
     try:
         body.decode("utf-8")
@@ -81,7 +81,7 @@ def result_of_answer(line: int, custom_id: str, status: int, request_id: str, bo
     except NOT_JSON as error:
         raise ValueError(f"the answer is no JSON: {error}") from error
     response = {"status_code": status, "request_id": request_id, "body": msgspec.Raw(compact)}
-    return Result(
+    return LineResult(
         line=line,
         is_answered=status == _OK,
         text=_line(custom_id, response, None),
@@ -92,9 +92,9 @@ def result_of_answer(line: int, custom_id: str, status: int, request_id: str, bo
     )
 
 
-def result_of_error(line: int, custom_id: str, code: str, message: str) -> Result:
+def result_of_error(line: int, custom_id: str, code: str, message: str) -> LineResult:
     """What a line came to that got no answer."""
-    return Result(line=line, is_answered=False, text=error_line(custom_id, code, message))
+    return LineResult(line=line, is_answered=False, text=error_line(custom_id, code, message))
 
 
 def error_line(custom_id: str, code: str, message: str) -> bytes:
@@ -131,7 +131,7 @@ def read_provider_line(raw: bytes) -> ProviderLine | None:
         return None
 
 
-def result_of_provider(found: ProviderLine, line: int, custom_id: str, model: str | None) -> Result:
+def result_of_provider(found: ProviderLine, line: int, custom_id: str, model: str | None) -> LineResult:
     """A provider's line as the result of one here: the custom id is ours, and the model where one is given."""
     response, error = found.response, found.error
     if response is None:
@@ -146,7 +146,7 @@ def result_of_provider(found: ProviderLine, line: int, custom_id: str, model: st
         return result_of_error(line, custom_id, "provider_error", "the provider's answer is no JSON")
 
 
-def results_of_provider(lines: Iterable[bytes], waiting: Mapping[str, LineRow], model: str | None) -> list[Result]:
+def results_of_provider(lines: Iterable[bytes], waiting: Mapping[str, LineRow], model: str | None) -> list[LineResult]:
     """What a provider's lines say of those that wait, by the provider's ids; everything else is nobody's."""
     results = []
     for raw in lines:

@@ -24,7 +24,7 @@ from gateway.batches.job_store import JobStore
 from gateway.batches.outcomes import Outcomes
 from gateway.batches.output_lines import LineSplitter, result_of_error, results_of_provider
 from gateway.batches.provider_api import ProviderApi, ProviderBatch, ProviderBusy, ProviderProblem, ProviderRefused
-from gateway.batches.records import JobRow, LineRow, Result
+from gateway.batches.records import JobRow, LineResult, LineRow
 from gateway.core import Core
 from gateway.http.decode import decode_json
 from gateway.runtime import Runtime, Stack
@@ -137,7 +137,7 @@ class Provider:
         parts: list[bytes] = []
         async for page in self._pages(job):
             slices = [(self._files.input_path(batch_id), line) for batch_id, line in page]
-            refused: list[Result] = []
+            refused: list[LineResult] = []
             lines = await asyncio.to_thread(_provider_lines, slices, job.endpoint, model)
             for (batch_id, line), (written, named) in zip(page, lines, strict=True):
                 error = await self._objection(job, tenants[batch_id], named, runtime) if named else None
@@ -203,7 +203,7 @@ class Provider:
         said = next((problem.message for problem in problems if problem.message), "the provider does not say why")
         number = attempts = 0
         async for page in self._pages(job):
-            results: list[Result] = []
+            results: list[LineResult] = []
             for _, line in page:
                 number += 1
                 problem = by_number.get(number)
@@ -221,7 +221,7 @@ class Provider:
         async for page in self._pages(job):
             await self._settle(job, [result_of_error(line.id, line.custom_id, code, message) for _, line in page])
 
-    async def _settle(self, job: JobRow, results: Sequence[Result]) -> None:
+    async def _settle(self, job: JobRow, results: Sequence[LineResult]) -> None:
         await self._outcomes.settle(job.route, job.backend, results, job=job.seq)
 
     async def _clean_up(self, job: JobRow, api: ProviderApi, files: Sequence[str]) -> None:

@@ -12,7 +12,8 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import UpstreamError, UpstreamGarbage
 from backends.json_errors import NOT_JSON
-from backends.protocol import Backend, Call, Facts, Headers, Operation, Reply, Timeouts
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Facts, Headers, Reply, Timeouts
 from gateway.batches.calls import RetryAfter
 
 _STEP_S = 600.0

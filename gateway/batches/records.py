@@ -100,7 +100,7 @@ class NewLine(msgspec.Struct, frozen=True):
     route: str
 
 
-class Result(msgspec.Struct, frozen=True):
+class LineResult(msgspec.Struct, frozen=True):
     """What a line came to: its line of the output or error file, and what it has used."""
 
     line: int

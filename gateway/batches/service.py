@@ -7,7 +7,7 @@ from pathlib import Path
 from backends.errors import ConfigurationError
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.calls import LineCalls, RetryAfter
-from gateway.batches.driver import Driver
+from gateway.batches.driver import BatchDriver
 from gateway.batches.file_store import FileStore
 from gateway.batches.job_store import JobStore
 from gateway.batches.outcomes import Amount, Outcomes
@@ -35,7 +35,7 @@ class Batches:
         room = DiskSpace(folder, clock)
         calls = LineCalls(core, self.store, self.files, room=room, outcomes=self._outcomes, retry_after=retry_after)
         provider = Provider(core, self.files, jobs, outcomes=self._outcomes, retry_after=retry_after)
-        self._driver = Driver(
+        self._driver = BatchDriver(
             core,
             folder / "driver.lock",
             store=self.store,

@@ -22,7 +22,7 @@ from policies.schema import Policy, RouteBackend, RoutePolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ExplainedStage:
     """One stage of a route's stack. `depth` counts from the top; the backends of a pool share theirs."""
 
     name: str
@@ -31,7 +31,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ExplainedRequest:
     """What of a request decides about its way."""
 
     path: str
@@ -79,7 +79,7 @@ def explain(
     name, tenant = _caller(loaded.policy, key)
     body = _body(request)
     fields = tuple(_field(header) for header in headers)
-    asked = Request(path, _model(body), name, tenant, fields, body)
+    asked = ExplainedRequest(path, _model(body), name, tenant, fields, body)
     verdicts = RouteMatcher(loaded.policy.routes).explain(
         model=asked.model, path=below_root(path), headers=asked.headers, key=asked.key, tenant=asked.tenant
     )
@@ -92,7 +92,7 @@ def explain(
     context.exit(0 if route is not None else 1)
 
 
-def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: Request) -> list[Stage]:
+def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: ExplainedRequest) -> list[ExplainedStage]:
     """The stages that the request meets in this route, top to bottom; stages that it has not asked for are absent."""
     call = as_call(below_root(asked.path), asked.body, asked.tenant)
     described = describe_stages(route, loaded.policy.stores, call)
@@ -100,11 +100,14 @@ def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: Request) -> 
         late = route.admission.describe() if route.admission is not None else "counted, and nothing done about it"
         described.append(("admission", f"{route.slo.describe()}; {late}"))
     described.append(("pool", _pool_detail(route)))
-    stages = [Stage(name, detail, depth) for depth, (name, detail) in enumerate(described)]
+    stages = [ExplainedStage(name, detail, depth) for depth, (name, detail) in enumerate(described)]
     whys = {id(reason.part): reason.why for reason in reasons(route, call, loaded.policy.stores.state)}
     by_priority = sorted(route.backends, key=lambda part: part.priority)
     depth = len(stages)
-    return [*stages, *(Stage(part.ref, _leaf(part, route, loaded, whys.get(id(part))), depth) for part in by_priority)]
+    return [
+        *stages,
+        *(ExplainedStage(part.ref, _leaf(part, route, loaded, whys.get(id(part))), depth) for part in by_priority),
+    ]
 
 
 def _pool_detail(route: RoutePolicy) -> str:
@@ -159,19 +162,22 @@ def _field(header: str) -> tuple[bytes, bytes]:
     return name.strip().lower().encode(), value.strip().encode()
 
 
-def _chosen(policy: Policy, asked: Request, verdicts: Sequence[RouteVerdict]) -> RoutePolicy | None:
+def _chosen(policy: Policy, asked: ExplainedRequest, verdicts: Sequence[RouteVerdict]) -> RoutePolicy | None:
     if asked.model and not _may_ask(policy, asked):
         return None
     name = next((verdict.route for verdict in verdicts if verdict.is_chosen), None)
     return next((route for route in policy.routes if route.name == name), None)
 
 
-def _may_ask(policy: Policy, asked: Request) -> bool:
+def _may_ask(policy: Policy, asked: ExplainedRequest) -> bool:
     return all(allows(key.models, asked.model) for key in policy.keys if key.name == asked.key)
 
 
 def _as_data(
-    asked: Request, route: RoutePolicy | None, stages: Sequence[Stage], verdicts: Sequence[RouteVerdict]
+    asked: ExplainedRequest,
+    route: RoutePolicy | None,
+    stages: Sequence[ExplainedStage],
+    verdicts: Sequence[RouteVerdict],
 ) -> dict[str, Any]:
     return {
         "request": {"path": asked.path, "model": asked.model, "key": asked.key, "tenant": asked.tenant},
@@ -189,9 +195,9 @@ def _as_data(
 
 
 def _as_text(
-    asked: Request,
+    asked: ExplainedRequest,
     route: RoutePolicy | None,
-    stages: Sequence[Stage],
+    stages: Sequence[ExplainedStage],
     verdicts: Sequence[RouteVerdict],
     loaded: LoadedPolicy,
 ) -> str:
@@ -214,7 +220,7 @@ def _as_text(
     return "\n".join(lines)
 
 
-def _tree(stages: Sequence[Stage]) -> list[str]:
+def _tree(stages: Sequence[ExplainedStage]) -> list[str]:
     labels = []
     for stage, following in zip(stages, [*stages[1:], None], strict=True):
         branch = "├ " if following is not None and following.depth == stage.depth else "└ "

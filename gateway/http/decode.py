@@ -13,7 +13,7 @@ import jiter
 import msgspec
 
 from backends.errors import InvalidRequest
-from backends.protocol import Operation
+from backends.operations import Operation
 
 _MAX_MODEL_CHARS = 256
 

@@ -33,7 +33,7 @@ async def send_error(connection: ClientConnection, error: SlipstreamError, heade
     await connection.answer(error.status, headers, error.body())
 
 
-class Late(Protocol):
+class LateNews(Protocol):
     """What a stream brings that other workers must know before it ends, such as the owner of a new object."""
 
     async def share(self) -> None:
@@ -48,7 +48,7 @@ async def send_stream(
     *,
     hides_usage: bool,
     facts: Facts,
-    late: Late | None = None,
+    late: LateNews | None = None,
 ) -> SlipstreamError | None:
     """A streamed answer, to its end. `facts`: its call's.
 

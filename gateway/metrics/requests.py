@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from backends.protocol import CacheOutcome, Facts, Operation
+from backends.operations import Operation
+from backends.protocol import CacheOutcome, Facts
 from backends.stream import StreamEnd
 from gateway.metrics.group import MetricGroup, Step
 from gateway.metrics.tallied_histogram import HistogramTally, TalliedHistogram

@@ -11,7 +11,8 @@ from typing import BinaryIO
 import msgspec
 from prometheus_client import Counter
 
-from backends.protocol import CacheOutcome, Operation, SemanticFacts, Usage
+from backends.operations import Operation
+from backends.protocol import CacheOutcome, SemanticFacts, Usage
 from backends.resume import Resumed
 from backends.stream import StreamEnd
 from gateway.record.slo_outcome import SloOutcome
@@ -22,7 +23,7 @@ _MAX_CLOSE_S = 3.0
 _logger = logging.getLogger(__name__)
 
 
-class Line(msgspec.Struct, omit_defaults=True):
+class LogLine(msgspec.Struct, omit_defaults=True):
     """What is said about one request; fields that say nothing are left out.
 
     `time` is in seconds since the Unix epoch, the others' units are in their names.
@@ -68,7 +69,7 @@ class AccessLog:
         self._thread: threading.Thread | None = None
         self._is_broken = False
 
-    def add(self, line: Line) -> None:
+    def add(self, line: LogLine) -> None:
         """Queue one line."""
         if len(self._lines) >= _MAX_LINES:
             self._dropped.inc()

@@ -10,13 +10,14 @@ from functools import partial
 import msgspec
 
 from backends.clock import Clock
-from backends.protocol import Facts, Operation, Slo
+from backends.operations import Operation
+from backends.protocol import Facts, Slo
 from gateway.http.auth import ANONYMOUS, Principal
 from gateway.http.body_budget import HeldBody
 from gateway.metrics.admission import AdmissionMetrics
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.requests import OTHER, RequestMetrics, RouteMetrics
-from gateway.record.access_log import AccessLog, Line
+from gateway.record.access_log import AccessLog, LogLine
 from gateway.record.slo_outcome import SloOutcome, slo_outcome
 from policies.failures import Failures
 
@@ -159,9 +160,9 @@ def bounded(text: str | None) -> str | None:
     return text if text is None or len(text) <= _MAX_SAID_CHARS else text[:_MAX_SAID_CHARS]
 
 
-def _line(exchange: Exchange, wall_offset_s: float) -> Line:
+def _line(exchange: Exchange, wall_offset_s: float) -> LogLine:
     facts = exchange.facts
-    line = Line(
+    line = LogLine(
         round(exchange.finished_at + wall_offset_s, 3),
         exchange.request_id,
         exchange.route,

@@ -9,7 +9,7 @@ from html import escape
 
 from gateway.simulate.replayed import compared_rows
 from gateway.simulate.report import columns, is_in_time
-from gateway.simulate.run import Fate
+from gateway.simulate.run import RequestFate
 from gateway.simulate.slo import slo_text
 from gateway.simulate.study import StudyResult
 
@@ -112,7 +112,7 @@ def _curves(results: Sequence[StudyResult]) -> list[PlotLine]:
 
 
 def _first_tokens_s(result: StudyResult) -> list[float]:
-    return [outcome.first_token_s for outcome in result.outcomes if outcome.fate is Fate.ANSWERED]
+    return [outcome.first_token_s for outcome in result.outcomes if outcome.fate is RequestFate.ANSWERED]
 
 
 def _distribution(result: StudyResult) -> list[tuple[float, float]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.simulate.report import percentile, written
-from gateway.simulate.run import Fate, Outcome
+from gateway.simulate.run import ReplayedRequest, RequestFate
 
 ALL = "all"
 
@@ -29,7 +29,7 @@ class FirstTokenComparison(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p99_ratio: float | None
 
 
-def compare(outcomes: Sequence[Outcome], since_s: float) -> list[FirstTokenComparison]:
+def compare(outcomes: Sequence[ReplayedRequest], since_s: float) -> list[FirstTokenComparison]:
     """Everything together, then backend by backend; of streams that came after the first `since_s` of the log."""
     logged: dict[str, list[float]] = {ALL: []}
     simulated: dict[str, list[float]] = {ALL: []}
@@ -39,7 +39,7 @@ def compare(outcomes: Sequence[Outcome], since_s: float) -> list[FirstTokenCompa
             continue
         for name in (ALL, said.backend):
             logged.setdefault(name, []).append(said.first_token_s)
-        if outcome.fate is Fate.ANSWERED:
+        if outcome.fate is RequestFate.ANSWERED:
             for name in (ALL, outcome.backend):
                 simulated.setdefault(name, []).append(outcome.first_token_s)
     names = [ALL, *sorted({*logged, *simulated} - {ALL})]

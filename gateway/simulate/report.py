@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.simulate.run import Fate, Outcome
+from gateway.simulate.run import ReplayedRequest, RequestFate
 from policies.admission.settings import SloPolicy
 
 _OUTPUT_WEIGHT = 2
@@ -84,11 +84,11 @@ class SimulationSetting:
     replica_price: float | None = None
 
 
-def make_report(setting: SimulationSetting, outcomes: Sequence[Outcome], wall_s: float) -> SimulationReport:
+def make_report(setting: SimulationSetting, outcomes: Sequence[ReplayedRequest], wall_s: float) -> SimulationReport:
     """The figures of one simulation; there is at least one outcome."""
     number = len(outcomes)
-    answered = [outcome for outcome in outcomes if outcome.fate is Fate.ANSWERED]
-    num_shed = sum(outcome.fate is Fate.SHED for outcome in outcomes)
+    answered = [outcome for outcome in outcomes if outcome.fate is RequestFate.ANSWERED]
+    num_shed = sum(outcome.fate is RequestFate.SHED for outcome in outcomes)
     num_in_time = sum(is_in_time(outcome) for outcome in answered)
     # A trace of one moment has no span; its requests are then counted by the second that they took at least.
     span_s = setting.span_s or 1.0
@@ -129,9 +129,9 @@ def make_report(setting: SimulationSetting, outcomes: Sequence[Outcome], wall_s:
     )
 
 
-def is_in_time(outcome: Outcome) -> bool:
+def is_in_time(outcome: ReplayedRequest) -> bool:
     """Whether a request was answered within its route's limits."""
-    return outcome.fate is Fate.ANSWERED and outcome.slo.is_met(
+    return outcome.fate is RequestFate.ANSWERED and outcome.slo.is_met(
         outcome.request.prompt_tokens, outcome.first_token_s, outcome.token_gap_s, outcome.total_s
     )
 
@@ -158,9 +158,9 @@ def max_min_shares(demands: Sequence[float], total: float) -> list[float]:
     return shares
 
 
-def client_reports(outcomes: Sequence[Outcome]) -> list[ClientReport]:
+def client_reports(outcomes: Sequence[ReplayedRequest]) -> list[ClientReport]:
     """Each client, the one with the most requests first; all requests are one client's where the trace names none."""
-    by_client: dict[str, list[Outcome]] = {}
+    by_client: dict[str, list[ReplayedRequest]] = {}
     for outcome in outcomes:
         by_client.setdefault(outcome.request.client, []).append(outcome)
     names = sorted(by_client, key=lambda name: (-len(by_client[name]), name))
@@ -172,7 +172,7 @@ def client_reports(outcomes: Sequence[Outcome]) -> list[ClientReport]:
             client=name,
             requests=len(by_client[name]),
             slo_share=sum(is_in_time(outcome) for outcome in by_client[name]) / len(by_client[name]),
-            shed_share=sum(outcome.fate is Fate.SHED for outcome in by_client[name]) / len(by_client[name]),
+            shed_share=sum(outcome.fate is RequestFate.SHED for outcome in by_client[name]) / len(by_client[name]),
             served_share=has / due if due else 0.0,
         )
         for name, has, due in zip(names, served, fair, strict=True)
@@ -227,17 +227,17 @@ def written(value: object, form: str) -> str:
     return "-" if value is None else f"{format(value, number)}{' ' + unit if unit else ''}"
 
 
-def _prefix_hit(answered: Sequence[Outcome]) -> float:
+def _prefix_hit(answered: Sequence[ReplayedRequest]) -> float:
     asked = [outcome for outcome in answered if not outcome.is_cache_hit]
     total = sum(outcome.request.prompt_tokens for outcome in asked)
     return sum(outcome.cached_tokens for outcome in asked) / total if total else 0.0
 
 
-def _work(outcome: Outcome) -> float:
+def _work(outcome: ReplayedRequest) -> float:
     return outcome.request.prompt_tokens + _OUTPUT_WEIGHT * outcome.request.output_tokens
 
 
-def _cost_per_1k(setting: SimulationSetting, outcomes: Sequence[Outcome], num_answered: int) -> float | None:
+def _cost_per_1k(setting: SimulationSetting, outcomes: Sequence[ReplayedRequest], num_answered: int) -> float | None:
     """Replicas are paid from the first arrival to the last answer."""
     if setting.replica_price is None or not num_answered:
         return None

@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 """Told how many requests are over, and how many there are."""
 
 
-class Fate(StrEnum):
+class RequestFate(StrEnum):
     """What became of a request."""
 
     ANSWERED = "answered"
@@ -43,11 +43,11 @@ class Fate(StrEnum):
     FAILED = "failed"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ReplayedRequest(msgspec.Struct, frozen=True):
     """One request, replayed. Times are virtual seconds from its arrival, which was `arrived_at` after the start."""
 
     request: TraceRequest
-    fate: Fate
+    fate: RequestFate
     arrived_at: float
     first_token_s: float
     total_s: float
@@ -66,10 +66,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class SimulatedReplay:
     """What a simulation has shown: outcomes in order of arrival, and the real seconds that it took."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ReplayedRequest, ...]
     wall_s: float
 
 
@@ -82,7 +82,7 @@ def replay(
     model: str = "",
     registry: Registry | None = None,
     progress: Progress,
-) -> Replay:
+) -> SimulatedReplay:
     """Send the trace's requests at their moments times `stretch`; `loaded` is refitted, with simulated backends only.
 
     `model` is asked for where the trace names none; empty for the first that the policy names. `registry` says what is
@@ -103,7 +103,7 @@ def replay(
             outcomes = loop.run_until_complete(simulation.run(stretch))
     finally:
         loop.close()
-    return Replay(outcomes, time.perf_counter() - began)
+    return SimulatedReplay(outcomes, time.perf_counter() - began)
 
 
 @contextmanager
@@ -167,10 +167,10 @@ class _Simulation:
         self._trace = trace
         self._maker = maker
         self._progress = progress
-        self._outcomes: list[Outcome | None] = [None] * len(trace.requests)
+        self._outcomes: list[ReplayedRequest | None] = [None] * len(trace.requests)
         self._num_over = 0
 
-    async def run(self, stretch: float) -> tuple[Outcome, ...]:
+    async def run(self, stretch: float) -> tuple[ReplayedRequest, ...]:
         """Every outcome, once all requests are over."""
         runtime = self._runtime
         await runtime.open()
@@ -211,13 +211,13 @@ class _Simulation:
             # Its prompt is long, and nobody needs it while the answer comes.
             del call
             fate = _fate_of(reply.status)
-            if fate is Fate.ANSWERED:
+            if fate is RequestFate.ANSWERED:
                 first_token_at = self._clock.now()
                 fate = await _read_to_the_end(reply)
             await reply.aclose()
         except SlipstreamError as error:
             fate = _fate_of(error.status)
-        self._outcomes[number] = Outcome(
+        self._outcomes[number] = ReplayedRequest(
             request=request,
             fate=fate,
             arrived_at=arrived_at,
@@ -234,17 +234,17 @@ class _Simulation:
             self._progress(self._num_over, len(self._outcomes))
 
 
-def _fate_of(status: int) -> Fate:
+def _fate_of(status: int) -> RequestFate:
     if status < 400:
-        return Fate.ANSWERED
-    return Fate.SHED if status in _SHED_STATUSES else Fate.FAILED
+        return RequestFate.ANSWERED
+    return RequestFate.SHED if status in _SHED_STATUSES else RequestFate.FAILED
 
 
-async def _read_to_the_end(reply: Reply) -> Fate:
+async def _read_to_the_end(reply: Reply) -> RequestFate:
     """A stream that ends early is a failure."""
     stream = reply.stream
     if stream is None:
-        return Fate.ANSWERED
+        return RequestFate.ANSWERED
     while await stream.read():
         pass
-    return Fate.ANSWERED if stream.end is StreamEnd.CLEAN else Fate.FAILED
+    return RequestFate.ANSWERED if stream.end is StreamEnd.CLEAN else RequestFate.FAILED

@@ -12,7 +12,7 @@ from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
 from gateway.simulate.fit import fit
 from gateway.simulate.replayed import FirstTokenComparison, compare
 from gateway.simulate.report import SimulationReport, SimulationSetting, make_report
-from gateway.simulate.run import Outcome, Progress, maker_of, replay, routes_of
+from gateway.simulate.run import Progress, ReplayedRequest, maker_of, replay, routes_of
 from gateway.simulate.simulated_fleet import AdmissionChoice, SimulatedFleet, refit, replicas_of, with_fitted
 from gateway.simulate.slo import check_slo
 from gateway.simulate.traces import Trace
@@ -49,7 +49,7 @@ class StudyResult:
     """One simulation of a study: its figures, what they come from, and how close it came to what it replayed."""
 
     report: SimulationReport
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[ReplayedRequest]
     slo: SloPolicy
     fitted: Mapping[str, SimulatedConfig] | None = None
     compared: Sequence[FirstTokenComparison] = ()

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from backends.protocol import Call, Facts, Operation, Priority, Slo, Timeouts
+from backends.operations import Operation
+from backends.protocol import Call, Facts, Priority, Slo, Timeouts
 from backends.simulation.answers import CHARACTERS_PER_TOKEN
 from gateway.simulate.traces import BLOCK_TOKENS, TraceRequest
 from policies.schema import KeyPolicy

@@ -20,7 +20,7 @@ _SEED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AttentionShape:
     """A step: `sequences` as (queries, length).
 
     `kv_dtype` None: as `dtype`. `is_gapped`: rows of a wider joint projection, pages of a pool with more heads, a table
@@ -39,7 +39,7 @@ class Shape:
     num_shared: int = 0
 
 
-def build(shape: Shape, device: torch.device) -> Arguments:
+def build(shape: AttentionShape, device: torch.device) -> Arguments:
     """Arguments of `kernels.dispatch.PagedAttention`; every slot that no token was written to holds NaN."""
     generator = None if device.type == "meta" else torch.Generator(device).manual_seed(_SEED)
     tables = _page_tables(shape)
@@ -71,7 +71,7 @@ def build(shape: Shape, device: torch.device) -> Arguments:
     }
 
 
-def build_shared(shape: Shape, device: torch.device) -> Arguments:
+def build_shared(shape: AttentionShape, device: torch.device) -> Arguments:
     """Arguments of `cascade`: as `build`, with the groups that the page tables show."""
     arguments = build(shape, device)
     del arguments["window"]
@@ -79,7 +79,7 @@ def build_shared(shape: Shape, device: torch.device) -> Arguments:
     return {**arguments, "shared": find_shared_prefixes(_page_tables(shape), first_positions, device)}
 
 
-def _page_tables(shape: Shape) -> list[list[int]]:
+def _page_tables(shape: AttentionShape) -> list[list[int]]:
     """Shuffled pages of each sequence, from 1 on."""
     counts = [-(-length // PAGE_SIZE) for _, length in shape.sequences]
     num_pages = shape.num_shared + sum(max(0, count - shape.num_shared) for count in counts)
@@ -88,7 +88,7 @@ def _page_tables(shape: Shape) -> list[list[int]]:
     return [common[:count] + [next(free) for _ in range(count - shape.num_shared)] for count in counts]
 
 
-def _pages(shape: Shape, used: Tensor, generator: torch.Generator | None, gap: int) -> PagedKV:
+def _pages(shape: AttentionShape, used: Tensor, generator: torch.Generator | None, gap: int) -> PagedKV:
     """Random pages, of which `used` [pages] says how many slots were written to."""
     device, dtype = used.device, shape.kv_dtype or shape.dtype
     size = (used.shape[0], shape.num_kv_heads + gap, PAGE_SIZE)
@@ -139,42 +139,42 @@ def _slot_bytes(kv: PagedKV) -> int:
 
 _BF16, _FP16, _INT8, _FP8 = torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn
 _SMALL_DECODE = {
-    "first-token": Shape([(1, 1)]),
-    "page-borders": Shape([(1, 63), (1, 64), (1, 65), (1, 129)], dtype=_BF16),
-    "split-borders": Shape([(1, 511), (1, 512), (1, 513)], num_heads=2, num_kv_heads=1),
-    "three-splits": Shape([(1, 1100), (1, 40)], num_heads=2, num_kv_heads=1, dtype=_BF16),
-    "many-splits": Shape([(1, 8300)], num_heads=1, num_kv_heads=1),
-    "verify": Shape([(5, 70), (2, 66), (8, 8), (1, 600)], num_kv_heads=1, dtype=_BF16, is_gapped=True),
-    "padded-rows": Shape([(1, 90), (1, 0), (1, 64), (1, 0)], is_gapped=True),
-    "padded-rows-split": Shape([(1, 530), (1, 0)], num_heads=1, num_kv_heads=1),
-    "seven-to-one": Shape([(1, 100), (3, 77)], num_heads=7, num_kv_heads=1, head_dim=24, dtype=_FP16),
-    "odd-head": Shape([(1, 100)], num_heads=3, num_kv_heads=3, head_dim=20),
-    "window": Shape([(1, 300), (1, 30), (4, 600)], num_heads=2, num_kv_heads=1, dtype=_BF16, window=65),
-    "window-of-one": Shape([(1, 600), (1, 64)], num_heads=2, num_kv_heads=1, window=1),
-    "softcap": Shape([(1, 100), (2, 65)], softcap=2.0),
-    "window-softcap": Shape([(1, 700)], num_heads=2, num_kv_heads=1, dtype=_FP16, window=600, softcap=5.0),
-    "int8": Shape([(1, 100), (1, 520), (3, 65)], num_kv_heads=1, head_dim=32, dtype=_BF16, kv_dtype=_INT8),
-    "fp8": Shape([(1, 100), (1, 65)], head_dim=32, dtype=_BF16, kv_dtype=_FP8, is_gapped=True),
-    "int8-fp16": Shape([(1, 65)], dtype=_FP16, kv_dtype=_INT8, window=40, is_gapped=True),
-    "fp8-float32": Shape([(2, 130)], kv_dtype=_FP8, softcap=3.0),
+    "first-token": AttentionShape([(1, 1)]),
+    "page-borders": AttentionShape([(1, 63), (1, 64), (1, 65), (1, 129)], dtype=_BF16),
+    "split-borders": AttentionShape([(1, 511), (1, 512), (1, 513)], num_heads=2, num_kv_heads=1),
+    "three-splits": AttentionShape([(1, 1100), (1, 40)], num_heads=2, num_kv_heads=1, dtype=_BF16),
+    "many-splits": AttentionShape([(1, 8300)], num_heads=1, num_kv_heads=1),
+    "verify": AttentionShape([(5, 70), (2, 66), (8, 8), (1, 600)], num_kv_heads=1, dtype=_BF16, is_gapped=True),
+    "padded-rows": AttentionShape([(1, 90), (1, 0), (1, 64), (1, 0)], is_gapped=True),
+    "padded-rows-split": AttentionShape([(1, 530), (1, 0)], num_heads=1, num_kv_heads=1),
+    "seven-to-one": AttentionShape([(1, 100), (3, 77)], num_heads=7, num_kv_heads=1, head_dim=24, dtype=_FP16),
+    "odd-head": AttentionShape([(1, 100)], num_heads=3, num_kv_heads=3, head_dim=20),
+    "window": AttentionShape([(1, 300), (1, 30), (4, 600)], num_heads=2, num_kv_heads=1, dtype=_BF16, window=65),
+    "window-of-one": AttentionShape([(1, 600), (1, 64)], num_heads=2, num_kv_heads=1, window=1),
+    "softcap": AttentionShape([(1, 100), (2, 65)], softcap=2.0),
+    "window-softcap": AttentionShape([(1, 700)], num_heads=2, num_kv_heads=1, dtype=_FP16, window=600, softcap=5.0),
+    "int8": AttentionShape([(1, 100), (1, 520), (3, 65)], num_kv_heads=1, head_dim=32, dtype=_BF16, kv_dtype=_INT8),
+    "fp8": AttentionShape([(1, 100), (1, 65)], head_dim=32, dtype=_BF16, kv_dtype=_FP8, is_gapped=True),
+    "int8-fp16": AttentionShape([(1, 65)], dtype=_FP16, kv_dtype=_INT8, window=40, is_gapped=True),
+    "fp8-float32": AttentionShape([(2, 130)], kv_dtype=_FP8, softcap=3.0),
 }
 _SMALL_PREFILL = {
-    "whole-prompt": Shape([(70, 70)], dtype=_BF16),
-    "one-token": Shape([(1, 1)]),
-    "tile-borders": Shape([(63, 63), (64, 64), (65, 65)], num_kv_heads=1, num_heads=2, dtype=_BF16),
-    "chunk-after-prefix": Shape([(30, 158), (9, 64)], dtype=_BF16, is_gapped=True),
-    "ragged-mix": Shape([(1, 200), (33, 97), (1, 3), (70, 70), (2, 129), (1, 0)], num_kv_heads=1, dtype=_BF16),
-    "nothing-to-do": Shape([(0, 40), (20, 0), (0, 0), (12, 12)], num_heads=2, num_kv_heads=1),
-    "seven-to-one": Shape([(40, 100)], num_heads=7, num_kv_heads=1, head_dim=24, dtype=_FP16),
-    "window": Shape([(80, 200), (20, 20)], num_heads=2, num_kv_heads=1, dtype=_BF16, window=40),
-    "softcap": Shape([(40, 90)], num_heads=2, num_kv_heads=1, softcap=2.0),
-    "window-softcap": Shape([(20, 300)], num_heads=2, num_kv_heads=1, window=65, softcap=3.0),
-    "long-prefix": Shape([(12, 2200)], num_heads=2, num_kv_heads=1, dtype=_BF16),
-    "int8": Shape([(30, 150)], num_heads=2, num_kv_heads=1, head_dim=32, dtype=_BF16, kv_dtype=_INT8),
-    "fp8": Shape([(70, 70)], num_heads=2, head_dim=32, dtype=_BF16, kv_dtype=_FP8, is_gapped=True),
-    "fp8-fp16-window": Shape([(20, 100)], dtype=_FP16, kv_dtype=_FP8, window=50),
+    "whole-prompt": AttentionShape([(70, 70)], dtype=_BF16),
+    "one-token": AttentionShape([(1, 1)]),
+    "tile-borders": AttentionShape([(63, 63), (64, 64), (65, 65)], num_kv_heads=1, num_heads=2, dtype=_BF16),
+    "chunk-after-prefix": AttentionShape([(30, 158), (9, 64)], dtype=_BF16, is_gapped=True),
+    "ragged-mix": AttentionShape([(1, 200), (33, 97), (1, 3), (70, 70), (2, 129), (1, 0)], num_kv_heads=1, dtype=_BF16),
+    "nothing-to-do": AttentionShape([(0, 40), (20, 0), (0, 0), (12, 12)], num_heads=2, num_kv_heads=1),
+    "seven-to-one": AttentionShape([(40, 100)], num_heads=7, num_kv_heads=1, head_dim=24, dtype=_FP16),
+    "window": AttentionShape([(80, 200), (20, 20)], num_heads=2, num_kv_heads=1, dtype=_BF16, window=40),
+    "softcap": AttentionShape([(40, 90)], num_heads=2, num_kv_heads=1, softcap=2.0),
+    "window-softcap": AttentionShape([(20, 300)], num_heads=2, num_kv_heads=1, window=65, softcap=3.0),
+    "long-prefix": AttentionShape([(12, 2200)], num_heads=2, num_kv_heads=1, dtype=_BF16),
+    "int8": AttentionShape([(30, 150)], num_heads=2, num_kv_heads=1, head_dim=32, dtype=_BF16, kv_dtype=_INT8),
+    "fp8": AttentionShape([(70, 70)], num_heads=2, head_dim=32, dtype=_BF16, kv_dtype=_FP8, is_gapped=True),
+    "fp8-fp16-window": AttentionShape([(20, 100)], dtype=_FP16, kv_dtype=_FP8, window=50),
 }
-_LLAMA_8B = Shape([(1, 4096)] * 64, num_heads=32, num_kv_heads=8, head_dim=128, dtype=_BF16)
+_LLAMA_8B = AttentionShape([(1, 4096)] * 64, num_heads=32, num_kv_heads=8, head_dim=128, dtype=_BF16)
 _GEMMA = replace(_LLAMA_8B, num_heads=8, num_kv_heads=4, head_dim=256)
 _RAGGED = [(1, 128 << (number % 7)) for number in range(64)]
 _REAL_DECODE = {
@@ -207,14 +207,18 @@ _REAL_PREFILL = {
 
 
 _SMALL_SHARED = {
-    "one-split": Shape([(1, 530), (1, 600)], num_heads=2, num_kv_heads=1, num_shared=8, dtype=_BF16),
-    "nothing-shared": Shape([(1, 530), (1, 40)], num_heads=2, num_kv_heads=1),
-    "split-and-a-half": Shape([(1, 800), (1, 768), (1, 1030)], num_heads=2, num_kv_heads=1, num_shared=12),
-    "query-at-the-border": Shape([(1, 513), (2, 514), (1, 512)], num_heads=2, num_kv_heads=1, num_shared=8),
-    "verify": Shape([(3, 600), (1, 530), (0, 520), (2, 1100)], num_kv_heads=1, num_shared=8, is_gapped=True),
-    "softcap-int8": Shape([(1, 540)] * 3, num_kv_heads=1, num_shared=8, kv_dtype=_INT8, dtype=_BF16, softcap=3.0),
-    "mixed-groups": Shape([(1, 20), (1, 530), (1, 540)], num_heads=2, num_kv_heads=1, num_shared=8, dtype=_BF16),
-    "two-tiles": Shape([(1, 520)] * 6, num_heads=32, num_kv_heads=1, num_shared=8, dtype=_BF16),
+    "one-split": AttentionShape([(1, 530), (1, 600)], num_heads=2, num_kv_heads=1, num_shared=8, dtype=_BF16),
+    "nothing-shared": AttentionShape([(1, 530), (1, 40)], num_heads=2, num_kv_heads=1),
+    "split-and-a-half": AttentionShape([(1, 800), (1, 768), (1, 1030)], num_heads=2, num_kv_heads=1, num_shared=12),
+    "query-at-the-border": AttentionShape([(1, 513), (2, 514), (1, 512)], num_heads=2, num_kv_heads=1, num_shared=8),
+    "verify": AttentionShape([(3, 600), (1, 530), (0, 520), (2, 1100)], num_kv_heads=1, num_shared=8, is_gapped=True),
+    "softcap-int8": AttentionShape(
+        [(1, 540)] * 3, num_kv_heads=1, num_shared=8, kv_dtype=_INT8, dtype=_BF16, softcap=3.0
+    ),
+    "mixed-groups": AttentionShape(
+        [(1, 20), (1, 530), (1, 540)], num_heads=2, num_kv_heads=1, num_shared=8, dtype=_BF16
+    ),
+    "two-tiles": AttentionShape([(1, 520)] * 6, num_heads=32, num_kv_heads=1, num_shared=8, dtype=_BF16),
 }
 _REAL_SHARED = {
     "8b-64x4096+256": replace(_LLAMA_8B, sequences=[(1, 4352)] * 64, num_shared=64),
@@ -238,7 +242,9 @@ def shared_cases() -> list[Case]:
 
 
 def _cases(
-    builder: Callable[[Shape, torch.device], Arguments], small: dict[str, Shape], real: dict[str, Shape]
+    builder: Callable[[AttentionShape, torch.device], Arguments],
+    small: dict[str, AttentionShape],
+    real: dict[str, AttentionShape],
 ) -> list[Case]:
     return [
         *(Case(name, partial(builder, shape), rounding=_rounding(shape)) for name, shape in small.items()),
@@ -246,6 +252,6 @@ def _cases(
     ]
 
 
-def _rounding(shape: Shape) -> torch.dtype | None:
+def _rounding(shape: AttentionShape) -> torch.dtype | None:
     # With a scale in them, weights need a wider range than half precision has.
     return _BF16 if shape.kv_dtype and shape.dtype == _FP16 else None

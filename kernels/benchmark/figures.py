@@ -36,7 +36,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class BenchmarkRun:
     """All that one run found out.
 
     `copy_gb_per_s`: what a copy of memory reads and writes, measured in the same run. `problems`: operation and case of

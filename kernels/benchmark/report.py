@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from kernels.benchmark.bars import Verdict
-from kernels.benchmark.figures import Measurement, Run
+from kernels.benchmark.bars import BarVerdict
+from kernels.benchmark.figures import BenchmarkRun, Measurement
 
 _MET = {True: "met", False: "MISSED", None: "not measured"}
 _HEAD = ("", "us", "GB/s", "TFLOP/s", "of copy")
 
 
-def as_text(run: Run, verdicts: Sequence[Verdict]) -> str:
+def as_text(run: BenchmarkRun, verdicts: Sequence[BarVerdict]) -> str:
     """What it ran on, a line for each measurement with its bars under it, and what was wrong."""
     rows = [_HEAD, *(_row(measurement, run.copy_gb_per_s) for measurement in run.measurements)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
@@ -37,7 +37,7 @@ def as_text(run: Run, verdicts: Sequence[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def as_json(run: Run, verdicts: Sequence[Verdict]) -> str:
+def as_json(run: BenchmarkRun, verdicts: Sequence[BarVerdict]) -> str:
     """The same for programs."""
     measurements = [
         asdict(measurement) | {"gb_per_s": measurement.gb_per_s, "tflop_per_s": measurement.tflop_per_s}
@@ -83,6 +83,6 @@ def _beside(measurement: Measurement) -> str:
     return ", ".join(f"{name} {us / measurement.us:.2f} x the time" for name, us in measurement.peers_us.items())
 
 
-def _shown(verdict: Verdict) -> str:
+def _shown(verdict: BarVerdict) -> str:
     value = "" if verdict.value is None else f"{verdict.value:.2f}, "
     return f"{value}{_MET[verdict.is_met]}"

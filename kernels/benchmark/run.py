@@ -13,7 +13,7 @@ import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from kernels.benchmark.bars import BARS
 from kernels.benchmark.checking import check_all, is_usable
-from kernels.benchmark.figures import Measurement, Run
+from kernels.benchmark.figures import BenchmarkRun, Measurement
 from kernels.benchmark.peers import peers_of
 from kernels.benchmark.progress import Progress
 from kernels.benchmark.timing import copy_gb_per_s, count_copies, time_us
@@ -26,7 +26,7 @@ _SECONDS = 540.0
 """After which nothing more is timed. What bars are asked of comes first."""
 
 
-def run(names: Sequence[str]) -> Run:
+def run(names: Sequence[str]) -> BenchmarkRun:
     """Measures the operations of these names."""
     ops = [op for op in load_ops() if op.name in names]
     cases = [(op, case) for op in ops for case in op.cases()]
@@ -52,7 +52,7 @@ def run(names: Sequence[str]) -> Run:
             else:
                 notes = (f"not timed: {reason}",)
                 measured[name] = Measurement(op=op.name, case=case.name, problem=problems.get(name), notes=notes)
-    return Run(
+    return BenchmarkRun(
         device=_device(),
         copy_gb_per_s=copying,
         measurements=tuple(measured[op.name, case.name] for op, case in cases if case.is_real),

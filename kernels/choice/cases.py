@@ -22,7 +22,7 @@ _NOTHING = (1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ChoiceShape:
     """`num_rows` rows of `vocab_size` logits; filters have a value a row, or one for all.
 
     `scale`: of the normal logits. `step` > 0: logits are its multiples, so that many are equal. `num_masked`: leading
@@ -43,7 +43,7 @@ class Shape:
     penalties: Sequence[tuple[float, float, float]] | None = None
 
 
-def build_rows(shape: Shape, device: torch.device) -> tuple[Tensor, SampleRows]:
+def build_rows(shape: ChoiceShape, device: torch.device) -> tuple[Tensor, SampleRows]:
     """Logits and how their rows are drawn."""
     generator = None if device.type == "meta" else torch.Generator(device).manual_seed(_SEED)
     width = shape.vocab_size + (5 if shape.is_gapped else 0)
@@ -87,13 +87,13 @@ def _penalties(values: Sequence[tuple[float, float, float]], logits: Tensor) -> 
     )
 
 
-def build_sample(shape: Shape, device: torch.device) -> Arguments:
+def build_sample(shape: ChoiceShape, device: torch.device) -> Arguments:
     """Arguments of `sample`."""
     logits, rows = build_rows(shape, device)
     return {"logits": logits, "rows": rows, "stream": TARGET_STREAM}
 
 
-def build_probabilities(shape: Shape, device: torch.device) -> Arguments:
+def build_probabilities(shape: ChoiceShape, device: torch.device) -> Arguments:
     """Arguments of `probabilities`."""
     logits, rows = build_rows(shape, device)
     return {"logits": logits, "rows": rows}
@@ -109,7 +109,7 @@ def build_reject(
     starts = [0]
     for count in num_drafts:
         starts.append(starts[-1] + count + 1)
-    logits, rows = build_rows(Shape(starts[-1], vocab_size, scale=scale), device)
+    logits, rows = build_rows(ChoiceShape(starts[-1], vocab_size, scale=scale), device)
     others = torch.randn_like(logits) if device.type == "meta" else logits.roll(1, dims=0)
     is_drafted = torch.ones(starts[-1], dtype=torch.bool)
     is_drafted[torch.tensor(starts[1:], dtype=torch.int64) - 1] = False
@@ -158,17 +158,17 @@ def _repeated(values: Sequence[float], count: int, dtype: torch.dtype) -> Tensor
 
 
 _SMALL = {
-    "one-entry": Shape(2, 1),
-    "three-entries": Shape(3, 3, temperature=(0.5, 2.0)),
-    "temperatures": Shape(4, 1003, temperature=(0.1, 1.0, 1.7, 5.0), is_gapped=True),
-    "parts": Shape(8, 9001, temperature=(1.0, 0.5)),
-    "greedy-beside-drawn": Shape(6, 9001, temperature=(0.0, 1.0), step=6.0),
-    "greedy-of-almost-equal": Shape(3, 5000, temperature=(0.0,), scale=1e-9),
-    "top-k": Shape(6, 9003, top_k=(1, 2, 40, 300, 9002, 9003)),
+    "one-entry": ChoiceShape(2, 1),
+    "three-entries": ChoiceShape(3, 3, temperature=(0.5, 2.0)),
+    "temperatures": ChoiceShape(4, 1003, temperature=(0.1, 1.0, 1.7, 5.0), is_gapped=True),
+    "parts": ChoiceShape(8, 9001, temperature=(1.0, 0.5)),
+    "greedy-beside-drawn": ChoiceShape(6, 9001, temperature=(0.0, 1.0), step=6.0),
+    "greedy-of-almost-equal": ChoiceShape(3, 5000, temperature=(0.0,), scale=1e-9),
+    "top-k": ChoiceShape(6, 9003, top_k=(1, 2, 40, 300, 9002, 9003)),
     # Of both zeros.
-    "all-equal": Shape(2, 9000, top_k=(3, 9000), top_p=(1.0, 0.5), scale=0.0),
-    "top-p": Shape(6, 9001, top_p=(0.0, 0.3, 0.8, 0.95, 0.999, 1.0), is_gapped=True),
-    "all-filters": Shape(
+    "all-equal": ChoiceShape(2, 9000, top_k=(3, 9000), top_p=(1.0, 0.5), scale=0.0),
+    "top-p": ChoiceShape(6, 9001, top_p=(0.0, 0.3, 0.8, 0.95, 0.999, 1.0), is_gapped=True),
+    "all-filters": ChoiceShape(
         6,
         5003,
         temperature=(1.0, 0.7, 3.0, 0.0, 1.2),
@@ -178,15 +178,15 @@ _SMALL = {
         step=0.125,
         is_gapped=True,
     ),
-    "masked": Shape(4, 2000, top_k=(2000, 20, 3, 2000), top_p=(1.0, 0.9, 0.99, 0.7), num_masked=1990),
-    "masked-but-one": Shape(2, 3000, temperature=(1.0, 0.0), min_p=(0.1, 0.0), num_masked=2999),
-    "peaked": Shape(8, 5003, temperature=(1.0, 0.3, 2.0), top_p=(0.999, 1.0, 0.9, 0.999999), scale=10.0),
-    "peaked-top-k": Shape(5, 3000, top_k=(1, 2, 3, 40, 3000), top_p=(0.999, 1.0), scale=20.0),
-    "peaked-beyond-float32": Shape(4, 2000, temperature=(1.0, 0.1), min_p=(0.0, 1e-30), scale=40.0),
-    "penalties": Shape(5, 2051, penalties=((1.3, 0.5, 0.25), (1.0, 0.0, 0.0), (0.7, -1.5, 0.0)), is_gapped=True),
-    "penalties-of-greedy": Shape(4, 5003, temperature=(0.0, 1.0), penalties=((1.0, 0.0, 2.0), (1.7, 2.0, -2.0))),
-    "penalties-of-masked": Shape(3, 130, penalties=((2.0, 1.0, 1.0),), top_p=(0.9,), num_masked=90),
-    "penalties-and-filters": Shape(
+    "masked": ChoiceShape(4, 2000, top_k=(2000, 20, 3, 2000), top_p=(1.0, 0.9, 0.99, 0.7), num_masked=1990),
+    "masked-but-one": ChoiceShape(2, 3000, temperature=(1.0, 0.0), min_p=(0.1, 0.0), num_masked=2999),
+    "peaked": ChoiceShape(8, 5003, temperature=(1.0, 0.3, 2.0), top_p=(0.999, 1.0, 0.9, 0.999999), scale=10.0),
+    "peaked-top-k": ChoiceShape(5, 3000, top_k=(1, 2, 3, 40, 3000), top_p=(0.999, 1.0), scale=20.0),
+    "peaked-beyond-float32": ChoiceShape(4, 2000, temperature=(1.0, 0.1), min_p=(0.0, 1e-30), scale=40.0),
+    "penalties": ChoiceShape(5, 2051, penalties=((1.3, 0.5, 0.25), (1.0, 0.0, 0.0), (0.7, -1.5, 0.0)), is_gapped=True),
+    "penalties-of-greedy": ChoiceShape(4, 5003, temperature=(0.0, 1.0), penalties=((1.0, 0.0, 2.0), (1.7, 2.0, -2.0))),
+    "penalties-of-masked": ChoiceShape(3, 130, penalties=((2.0, 1.0, 1.0),), top_p=(0.9,), num_masked=90),
+    "penalties-and-filters": ChoiceShape(
         4,
         3001,
         temperature=(0.7, 1.5),
@@ -197,23 +197,23 @@ _SMALL = {
     ),
 }
 _SMALL_CUTS = {
-    "top-k-of-equal": Shape(4, 9000, top_k=(1, 3, 900, 4000), step=0.5),
-    "top-p-of-flat": Shape(3, 9003, top_p=(0.2, 0.9, 0.99), scale=0.01),
-    "top-p-of-equal": Shape(2, 5000, top_p=(0.01, 0.9), step=0.5, scale=1.0),
-    "min-p": Shape(4, 3000, temperature=(1.0, 2.0), min_p=(0.0, 0.01, 0.2, 1.0)),
-    "peaked-of-equal": Shape(6, 3000, top_k=(1, 2, 7, 3000), top_p=(1.0, 0.999, 0.5), scale=10.0, step=4.0),
+    "top-k-of-equal": ChoiceShape(4, 9000, top_k=(1, 3, 900, 4000), step=0.5),
+    "top-p-of-flat": ChoiceShape(3, 9003, top_p=(0.2, 0.9, 0.99), scale=0.01),
+    "top-p-of-equal": ChoiceShape(2, 5000, top_p=(0.01, 0.9), step=0.5, scale=1.0),
+    "min-p": ChoiceShape(4, 3000, temperature=(1.0, 2.0), min_p=(0.0, 0.01, 0.2, 1.0)),
+    "peaked-of-equal": ChoiceShape(6, 3000, top_k=(1, 2, 7, 3000), top_p=(1.0, 0.999, 0.5), scale=10.0, step=4.0),
 }
 _VOCAB = 128_256
 _REAL = {
-    "256x128k": Shape(256, _VOCAB),
-    "256x128k-top-p": Shape(256, _VOCAB, top_p=(0.95,)),
-    "256x128k-top-k-top-p": Shape(256, _VOCAB, temperature=(0.6,), top_k=(20,), top_p=(0.95,)),
-    "256x128k-top-p-of-flat": Shape(256, _VOCAB, top_p=(0.95,), scale=1.0),
-    "1x152k": Shape(1, 151_936),
-    "1x152k-all-filters": Shape(1, 151_936, top_k=(20,), top_p=(0.95,), min_p=(0.01,)),
-    "256x128k-penalties": Shape(256, _VOCAB, penalties=((1.1, 0.5, 0.5),)),
-    "64x152k-penalties-top-p": Shape(64, 151_936, top_p=(0.9,), penalties=((1.1, 0.0, 0.0), (1.0, 0.0, 0.0))),
-    "64x152k-greedy-beside-drawn": Shape(64, 151_936, temperature=(0.0, 1.0), top_p=(0.9,)),
+    "256x128k": ChoiceShape(256, _VOCAB),
+    "256x128k-top-p": ChoiceShape(256, _VOCAB, top_p=(0.95,)),
+    "256x128k-top-k-top-p": ChoiceShape(256, _VOCAB, temperature=(0.6,), top_k=(20,), top_p=(0.95,)),
+    "256x128k-top-p-of-flat": ChoiceShape(256, _VOCAB, top_p=(0.95,), scale=1.0),
+    "1x152k": ChoiceShape(1, 151_936),
+    "1x152k-all-filters": ChoiceShape(1, 151_936, top_k=(20,), top_p=(0.95,), min_p=(0.01,)),
+    "256x128k-penalties": ChoiceShape(256, _VOCAB, penalties=((1.1, 0.5, 0.5),)),
+    "64x152k-penalties-top-p": ChoiceShape(64, 151_936, top_p=(0.9,), penalties=((1.1, 0.0, 0.0), (1.0, 0.0, 0.0))),
+    "64x152k-greedy-beside-drawn": ChoiceShape(64, 151_936, temperature=(0.0, 1.0), top_p=(0.9,)),
 }
 _SMALL_REJECT: dict[str, tuple[Sequence[int], int, float, float]] = {
     "no-drafts": ((0, 0), 50, 1.0, 2.0),

@@ -15,7 +15,7 @@ _GAP = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsCase:
     """`width`: of a row that comes out. `is_gapped`: rows of a wider tensor. `kind` None: no activation.
 
     `stored`: the type that rows are rounded to, if they are.
@@ -51,7 +51,7 @@ def seeded(device: torch.device) -> torch.Generator | None:
     return None if device.type == "meta" else torch.Generator(device).manual_seed(_SEED)
 
 
-def _build_norm(shape: Rows, device: torch.device) -> Arguments:
+def _build_norm(shape: RowsCase, device: torch.device) -> Arguments:
     generator, gap = seeded(device), _GAP if shape.is_gapped else 0
     x, residual = (
         random_rows(shape.num_rows, shape.width, shape.dtype, generator, device, gap=times * gap) for times in (1, 2)
@@ -66,13 +66,13 @@ def _build_norm(shape: Rows, device: torch.device) -> Arguments:
     }
 
 
-def _build_act(shape: Rows, device: torch.device) -> Arguments:
+def _build_act(shape: RowsCase, device: torch.device) -> Arguments:
     gap = _GAP if shape.is_gapped else 0
     gate_up = random_rows(shape.num_rows, 2 * shape.width, shape.dtype, seeded(device), device, gap=gap)
     return {"gate_up": gate_up, "kind": shape.kind}
 
 
-def _build_rounding(shape: Rows, device: torch.device) -> Arguments:
+def _build_rounding(shape: RowsCase, device: torch.device) -> Arguments:
     gap = _GAP if shape.is_gapped else 0
     x = random_rows(shape.num_rows, shape.width, shape.dtype, seeded(device), device, gap=gap)
     return {"x": x, "dtype": shape.stored}
@@ -103,57 +103,57 @@ def rounding_cost(arguments: Arguments) -> Cost:
 
 _BF16, _FP16, _INT8, _FP8 = torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn
 _SMALL_NORM = {
-    "one-number": Rows(2, 1),
-    "odd-width": Rows(3, 257, is_gapped=True),
-    "power-of-two": Rows(2, 64, dtype=_BF16),
-    "no-residual": Rows(2, 1000, dtype=_BF16, has_residual=False, is_gapped=True),
-    "offset": Rows(3, 20, offset=1.0),
-    "offset-fp16": Rows(3, 100, dtype=_FP16, offset=1.0, is_gapped=True),
-    "no-rows": Rows(0, 64),
+    "one-number": RowsCase(2, 1),
+    "odd-width": RowsCase(3, 257, is_gapped=True),
+    "power-of-two": RowsCase(2, 64, dtype=_BF16),
+    "no-residual": RowsCase(2, 1000, dtype=_BF16, has_residual=False, is_gapped=True),
+    "offset": RowsCase(3, 20, offset=1.0),
+    "offset-fp16": RowsCase(3, 100, dtype=_FP16, offset=1.0, is_gapped=True),
+    "no-rows": RowsCase(0, 64),
 }
 _REAL_NORM = {
-    "1x4096": Rows(1, 4096, dtype=_BF16),
-    "64x4096": Rows(64, 4096, dtype=_BF16),
-    "4096x4096": Rows(4096, 4096, dtype=_BF16),
-    "4096x8192": Rows(4096, 8192, dtype=_BF16),
-    "4096x2560": Rows(4096, 2560, dtype=_BF16),
-    "4096x16384": Rows(4096, 16384, dtype=_BF16),
-    "4096x4096-fp16": Rows(4096, 4096, dtype=_FP16),
-    "4096x4096-first": Rows(4096, 4096, dtype=_BF16, has_residual=False),
-    "4096x5376-offset": Rows(4096, 5376, dtype=_BF16, offset=1.0),
+    "1x4096": RowsCase(1, 4096, dtype=_BF16),
+    "64x4096": RowsCase(64, 4096, dtype=_BF16),
+    "4096x4096": RowsCase(4096, 4096, dtype=_BF16),
+    "4096x8192": RowsCase(4096, 8192, dtype=_BF16),
+    "4096x2560": RowsCase(4096, 2560, dtype=_BF16),
+    "4096x16384": RowsCase(4096, 16384, dtype=_BF16),
+    "4096x4096-fp16": RowsCase(4096, 4096, dtype=_FP16),
+    "4096x4096-first": RowsCase(4096, 4096, dtype=_BF16, has_residual=False),
+    "4096x5376-offset": RowsCase(4096, 5376, dtype=_BF16, offset=1.0),
 }
 _SMALL_ACT = {
-    "one-number": Rows(2, 1, kind="silu"),
-    "odd-width": Rows(3, 257, kind="silu", is_gapped=True),
-    "two-blocks": Rows(2, 1030, dtype=_BF16, kind="silu"),
-    "gelu": Rows(3, 100, kind="gelu", is_gapped=True),
-    "gelu-bf16": Rows(2, 64, dtype=_BF16, kind="gelu"),
-    "gelu-tanh": Rows(3, 100, kind="gelu_tanh"),
-    "gelu-tanh-fp16": Rows(2, 333, dtype=_FP16, kind="gelu_tanh", is_gapped=True),
-    "no-rows": Rows(0, 64, kind="silu"),
+    "one-number": RowsCase(2, 1, kind="silu"),
+    "odd-width": RowsCase(3, 257, kind="silu", is_gapped=True),
+    "two-blocks": RowsCase(2, 1030, dtype=_BF16, kind="silu"),
+    "gelu": RowsCase(3, 100, kind="gelu", is_gapped=True),
+    "gelu-bf16": RowsCase(2, 64, dtype=_BF16, kind="gelu"),
+    "gelu-tanh": RowsCase(3, 100, kind="gelu_tanh"),
+    "gelu-tanh-fp16": RowsCase(2, 333, dtype=_FP16, kind="gelu_tanh", is_gapped=True),
+    "no-rows": RowsCase(0, 64, kind="silu"),
 }
 _REAL_ACT = {
-    "1x14336": Rows(1, 14336, dtype=_BF16, kind="silu"),
-    "64x14336": Rows(64, 14336, dtype=_BF16, kind="silu"),
-    "4096x14336": Rows(4096, 14336, dtype=_BF16, kind="silu"),
-    "4096x9728": Rows(4096, 9728, dtype=_BF16, kind="silu"),
-    "4096x14336-fp16": Rows(4096, 14336, dtype=_FP16, kind="silu"),
-    "4096x14336-gelu": Rows(4096, 14336, dtype=_BF16, kind="gelu"),
-    "4096x21504-gelu-tanh": Rows(4096, 21504, dtype=_BF16, kind="gelu_tanh"),
+    "1x14336": RowsCase(1, 14336, dtype=_BF16, kind="silu"),
+    "64x14336": RowsCase(64, 14336, dtype=_BF16, kind="silu"),
+    "4096x14336": RowsCase(4096, 14336, dtype=_BF16, kind="silu"),
+    "4096x9728": RowsCase(4096, 9728, dtype=_BF16, kind="silu"),
+    "4096x14336-fp16": RowsCase(4096, 14336, dtype=_FP16, kind="silu"),
+    "4096x14336-gelu": RowsCase(4096, 14336, dtype=_BF16, kind="gelu"),
+    "4096x21504-gelu-tanh": RowsCase(4096, 21504, dtype=_BF16, kind="gelu_tanh"),
 }
 
 
 _SMALL_ROUNDING = {
-    "int8-one-number": Rows(2, 1, dtype=_BF16, stored=_INT8),
-    "int8-odd": Rows(5, 333, dtype=_BF16, stored=_INT8, is_gapped=True),
-    "int8-float32": Rows(3, 1030, stored=_INT8),
-    "int8-no-rows": Rows(0, 64, dtype=_BF16, stored=_INT8),
-    "fp8-odd": Rows(4, 77, dtype=_BF16, stored=_FP8, is_gapped=True),
-    "fp8-fp16": Rows(3, 512, dtype=_FP16, stored=_FP8),
-    "int8-longest": Rows(2, 20000, dtype=_BF16, stored=_INT8, is_gapped=True),
+    "int8-one-number": RowsCase(2, 1, dtype=_BF16, stored=_INT8),
+    "int8-odd": RowsCase(5, 333, dtype=_BF16, stored=_INT8, is_gapped=True),
+    "int8-float32": RowsCase(3, 1030, stored=_INT8),
+    "int8-no-rows": RowsCase(0, 64, dtype=_BF16, stored=_INT8),
+    "fp8-odd": RowsCase(4, 77, dtype=_BF16, stored=_FP8, is_gapped=True),
+    "fp8-fp16": RowsCase(3, 512, dtype=_FP16, stored=_FP8),
+    "int8-longest": RowsCase(2, 20000, dtype=_BF16, stored=_INT8, is_gapped=True),
 }
 _REAL_ROUNDING = {
-    f"{kind}-{rows}x{width}": Rows(rows, width, dtype=_BF16, stored=stored)
+    f"{kind}-{rows}x{width}": RowsCase(rows, width, dtype=_BF16, stored=stored)
     for kind, stored in (("int8", _INT8), ("fp8", _FP8))
     for rows in (1, 64, 4096)
     for width in (4096, 14336, 28672)

@@ -10,7 +10,7 @@ from functools import partial
 
 from backends.clock import Clock
 from policies.admission.fairness import Counters
-from policies.admission.gate import Caller, Gate
+from policies.admission.gate import Gate, QueuedCaller
 from policies.admission.settings import FairnessPolicy
 from policies.pool.load.fleet import Fleet
 from policies.pool.load.replica import Replica
@@ -28,7 +28,7 @@ class Admission:
         self._counters: list[tuple[FairnessPolicy, Counters]] = []
         self._watchers: dict[Replica, Callable[[], None]] = {}
         self._gates: dict[str, Gate] = {}
-        self._leaving: list[tuple[float, int, Gate, Caller]] = []
+        self._leaving: list[tuple[float, int, Gate, QueuedCaller]] = []
         self._numbers = itertools.count()
         self._is_watching = False
         self._timer: TimerHandle | None = None
@@ -87,7 +87,7 @@ class Admission:
             if not gate.call_up(now) or not gate.line:
                 lines.remove(gate)
 
-    def _joined(self, gate: Gate, caller: Caller) -> None:
+    def _joined(self, gate: Gate, caller: QueuedCaller) -> None:
         heapq.heappush(self._leaving, (caller.leave_at, next(self._numbers), gate, caller))
         self._watch()
         self.dispatch()

@@ -19,11 +19,11 @@ from backends.clock import Clock
 from backends.errors import NoBackendAvailable, Overloaded, UpstreamError
 from backends.protocol import Call, Priority, Slo
 from policies.admission.fairness import Counters
-from policies.admission.judge import Judge
-from policies.admission.queue import Line, Waiting
-from policies.admission.queue_pace import Drain
+from policies.admission.judge import AdmissionJudge
+from policies.admission.queue import AdmissionQueue, Waiting
+from policies.admission.queue_pace import QueuePace
 from policies.admission.settings import AdmissionPolicy
-from policies.pool.admission_port import Admitted, Chooser
+from policies.pool.admission_port import AdmittedAttempt, Chooser
 from policies.pool.load.demand import Demand
 from policies.pool.load.replica import Replica
 
@@ -61,7 +61,7 @@ class GateStatistics:
     entered: int
 
 
-class Caller(Waiting):
+class QueuedCaller(Waiting):
     """A call that waits at a gate, and who tells its task where to go."""
 
     __slots__ = ("chooser", "outcome")
@@ -71,7 +71,7 @@ class Caller(Waiting):
     ) -> None:
         super().__init__(demand, slo, client=client, priority=priority, arrived_at=arrived_at)
         self.chooser = chooser
-        self.outcome: Future[Admitted] | None = None
+        self.outcome: Future[AdmittedAttempt] | None = None
         """None until it stands in the line."""
 
     @property
@@ -91,20 +91,20 @@ class Gate:
         replicas: Sequence[Replica],
         counters: Counters,
         *,
-        on_join: Callable[[Gate, Caller], None],
+        on_join: Callable[[Gate, QueuedCaller], None],
         clock: Clock,
     ) -> None:
         """`slo` is for calls that bring none.
 
         `on_join` is told of each that has to wait, and calls it up as soon as that is possible.
         """
-        self.line: Line[Caller] = Line(counters)
-        self.drain = Drain()
+        self.line: AdmissionQueue[QueuedCaller] = AdmissionQueue(counters)
+        self.drain = QueuePace()
         self._counters = counters
         self._name = name
         self._policy = policy
         self._slo = slo
-        self._judge = Judge(policy, slo)
+        self._judge = AdmissionJudge(policy, slo)
         self._replicas = tuple(replicas)
         self._on_join = on_join
         self._clock = clock
@@ -121,7 +121,7 @@ class Gate:
         self._client_of = _CLIENTS[policy.fairness.by]
         self._output_weight = policy.fairness.output_weight
 
-    def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted | None:
+    def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> AdmittedAttempt | None:
         """The member where the call would go if there were no gate, if it can be there well in time; else None.
 
         While nobody waits nobody is the worse for it, and it goes to where its beginning is cached. Unless calls of a
@@ -148,7 +148,7 @@ class Gate:
             closed = (*closed, index)
         return None
 
-    async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted:
+    async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> AdmittedAttempt:
         """Wait for a member that can take the call.
 
         Raises: Overloaded, NoBackendAvailable.
@@ -159,7 +159,7 @@ class Gate:
         arrived_at = now - (facts.waited_s or 0.0)
         slo = call.slo or self._slo
         client = self._client_of(call)
-        waiting = Caller(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
+        waiting = QueuedCaller(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
         facts.waited_s = now - arrived_at
         if not self.line and (admitted := self._place(waiting, self._full(waiting, now), now)) is not None:
             return admitted
@@ -189,7 +189,7 @@ class Gate:
                 return True
         return False
 
-    def _next(self, now: float) -> Iterator[tuple[Caller, list[int]]]:
+    def _next(self, now: float) -> Iterator[tuple[QueuedCaller, list[int]]]:
         """Whose turn it is, and the members that have no room for it.
 
         Of the client's first few calls the one that gains most of what is cached by going now; if it cannot go after
@@ -205,7 +205,7 @@ class Gate:
                     yield best, self._full(best, now)
         yield head, full
 
-    def _place(self, waiting: Caller, full: list[int], now: float) -> Admitted | None:
+    def _place(self, waiting: QueuedCaller, full: list[int], now: float) -> AdmittedAttempt | None:
         """A member for a call, other than those that are `full`; None where all are.
 
         Raises: Overloaded where it is too late for every other one; NoBackendAvailable.
@@ -232,7 +232,7 @@ class Gate:
             )
         return None
 
-    def refusal(self, waiting: Caller, why: Shed, now: float) -> Overloaded:
+    def refusal(self, waiting: QueuedCaller, why: Shed, now: float) -> Overloaded:
         """Counts a call that is turned away, and says when to come again: once those who wait now are through."""
         self._shed[why] += 1
         self._shed_tokens += waiting.demand.tokens
@@ -256,7 +256,7 @@ class Gate:
             first_token_s=self._first_token_s(waiting, now),
         )
 
-    def leave(self, waiting: Caller, outcome: Admitted | UpstreamError, now: float) -> None:
+    def leave(self, waiting: QueuedCaller, outcome: AdmittedAttempt | UpstreamError, now: float) -> None:
         """Take a call out of the line that has not left, and tell it why."""
         assert waiting.outcome is not None, "who leaves a line has stood there"
         self.line.remove(waiting)
@@ -281,15 +281,15 @@ class Gate:
         before, self._told = self._told, Counter(self._shed)
         return self._told - before
 
-    def _full(self, waiting: Caller, now: float) -> list[int]:
+    def _full(self, waiting: QueuedCaller, now: float) -> list[int]:
         """The members that have no room for a call."""
         waiting.demand.matched = None
         return [index for index, replica in enumerate(self._replicas) if not self._has_room(replica, waiting, now)]
 
-    def _has_room(self, replica: Replica, waiting: Caller, now: float) -> bool:
+    def _has_room(self, replica: Replica, waiting: QueuedCaller, now: float) -> bool:
         return self._judge.has_room(replica, waiting, now, yields=now < self._yields_until[waiting.priority])
 
-    def _gain(self, full: Collection[int], now: float, waiting: Caller) -> float:
+    def _gain(self, full: Collection[int], now: float, waiting: QueuedCaller) -> float:
         """How many tokens more of a prompt a member holds that has room for it than those that have none: what would be
         lost if it went to another one, or later. Minus infinity where it cannot go."""
         demand = waiting.demand
@@ -303,12 +303,12 @@ class Gate:
                 elsewhere = max(elsewhere, cached)
         return here - elsewhere
 
-    async def _wait(self, waiting: Caller, call: Call, now: float) -> Admitted:
+    async def _wait(self, waiting: QueuedCaller, call: Call, now: float) -> AdmittedAttempt:
         waiting.leave_at = min(self._judge.leave_at(self._replicas, waiting), call.deadline)
         if waiting.leave_at <= now:
             raise self.refusal(waiting, self.why_it_leaves, now)
         self._make_room(waiting, now)
-        outcome: Future[Admitted] = get_running_loop().create_future()
+        outcome: Future[AdmittedAttempt] = get_running_loop().create_future()
         waiting.outcome = outcome
         if not self.line:
             self.drain.resume(now)
@@ -326,7 +326,7 @@ class Gate:
                 trip.end()
             raise
 
-    def _make_room(self, waiting: Caller, now: float) -> None:
+    def _make_room(self, waiting: QueuedCaller, now: float) -> None:
         """Who has most waiting makes room for who has less, and a lower priority for a higher one.
 
         Raises: Overloaded where there is nobody to do so.
@@ -345,14 +345,14 @@ class Gate:
                 raise self.refusal(waiting, "full", now)
             self.leave(worst, self.refusal(worst, "full", now), now)
 
-    def _let_in(self, index: int, demand: Demand, client: str, limit_s: float, now: float) -> Admitted:
+    def _let_in(self, index: int, demand: Demand, client: str, limit_s: float, now: float) -> AdmittedAttempt:
         trip = self._replicas[index].begin(demand, now)
         self._counters.charge(client, demand.tokens, now)
         trip.limit_s = limit_s
         trip.on_output = partial(self._counters.charge, client, weight=self._output_weight)
         return index, trip
 
-    def _first_token_s(self, waiting: Caller, now: float) -> float | None:
+    def _first_token_s(self, waiting: QueuedCaller, now: float) -> float | None:
         """When its first token would come, from its arrival on: at the least, after those who wait already."""
         demand = waiting.demand
         known = [

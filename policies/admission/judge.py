@@ -23,7 +23,7 @@ _NOT_FELT = 0.1
 """Less than this share of its limit is not felt in a gap: short prompts go on where streams are at their limit."""
 
 
-class Judge:
+class AdmissionJudge:
     """Judges by one route's policy. `slo` is the route's own: a caller's looser limits are no leave to delay others."""
 
     def __init__(self, policy: AdmissionPolicy, slo: Slo) -> None:

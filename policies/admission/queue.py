@@ -37,7 +37,7 @@ class Waiting:
 W = TypeVar("W", bound=Waiting)
 
 
-class Line(Generic[W]):
+class AdmissionQueue(Generic[W]):
     """The calls that wait at one route. `len` is their number, `tokens` those of their prompts."""
 
     def __init__(self, counters: Counters) -> None:

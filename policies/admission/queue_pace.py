@@ -9,7 +9,7 @@ _HALF_LIFE_S = 5.0
 _MIN_S, _MAX_S = 0.05, 300.0
 
 
-class Drain:
+class QueuePace:
     """Tokens that leave per second, the last few seconds counting most. Pure: the time is an argument."""
 
     def __init__(self) -> None:

@@ -13,7 +13,8 @@ import msgspec
 
 from backends.header_names import HeaderNames
 from backends.json_errors import NOT_JSON
-from backends.protocol import Call, Facts, Operation, Usage
+from backends.operations import Operation
+from backends.protocol import Call, Facts, Usage
 from policies.cache.key import digest_of
 
 Inputs = list[str] | list[list[int]]

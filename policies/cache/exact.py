@@ -8,15 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from backends.clock import Clock
-from backends.protocol import (
-    Backend,
-    CacheOutcome,
-    Call,
-    Facts,
-    Headers,
-    Operation,
-    Reply,
-)
+from backends.operations import Operation
+from backends.protocol import Backend, CacheOutcome, Call, Facts, Headers, Reply
 from backends.stream import Stream
 from policies.cache.coalesce import Coalescer, Flight, FlightReader, Phase, again
 from policies.cache.control import Control, parse_control

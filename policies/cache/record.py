@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from backends.json_errors import NOT_JSON
-from backends.protocol import Call, Headers, Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Call, Headers, Reply
 from backends.resume import RESUME_FIELD
 from backends.sse import event_data
 from backends.stream import StreamEnd

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from backends.protocol import Call
 from policies.pool.load.demand import Demand
-from policies.pool.load.in_flight import Trip
+from policies.pool.load.in_flight import InFlightAttempt
 
 
 class Chooser(Protocol):
@@ -20,17 +20,17 @@ class Chooser(Protocol):
         """Seconds until a member can be chosen again; None if none ever will be."""
 
 
-Admitted = tuple[int, Trip]
+AdmittedAttempt = tuple[int, InFlightAttempt]
 """The member that takes a call, and its attempt, which has begun: whoever gets this has to see to it that it ends."""
 
 
-class Entrance(Protocol):
+class AdmissionPort(Protocol):
     """In front of a pool's first choice. Retries do not come by here: they are few, and have waited already."""
 
-    def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted | None:
+    def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> AdmittedAttempt | None:
         """The member that can take the call now. None where it has to ask `enter`."""
 
-    async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted:
+    async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> AdmittedAttempt:
         """Wait until a member can take the call, which `enter_nowait` has turned down.
 
         Raises: Overloaded, NoBackendAvailable.

@@ -19,7 +19,7 @@ from policies.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FallbackTarget:
     """Another route: its name, its whole stack, and the time limits it sets for an attempt."""
 
     route: str
@@ -34,7 +34,9 @@ class Fallback(Stage):
     A target may be a stack with fallbacks too; whichever way they meet, each route is asked at most once.
     """
 
-    def __init__(self, inner: Backend, targets: Sequence[Target], on: Collection[FallbackOn], clock: Clock) -> None:
+    def __init__(
+        self, inner: Backend, targets: Sequence[FallbackTarget], on: Collection[FallbackOn], clock: Clock
+    ) -> None:
         super().__init__(inner)
         self._targets = tuple(targets)
         self._on = frozenset(on)

@@ -1,7 +1,7 @@
 """Where else the calls of a route can go, and what is therefore asked again: what the defaults of a policy mean.
 
-`Onward` is made for each pool when it is built, `Again` for each call whose first attempt has failed. A list that a
-policy writes itself is kept to the word.
+`Onward` is made for each pool when it is built, `RemainingAttempts` for each call whose first attempt has failed. A
+list that a policy writes itself is kept to the word.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from random import Random
 from typing import get_args
 
 from backends.clock import Clock
-from backends.protocol import Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Reply
 from policies.pool.attempts.classify import Outcome, failure_of
 from policies.pool.attempts.retry import backoff_s, retry_after_s
 from policies.schema import FallbackOn, RetryOn, RetryPolicy
@@ -81,7 +82,7 @@ def _allowed(retry: RetryPolicy, reasons: frozenset[RetryOn]) -> frozenset[Retry
     return reasons if retry.attempts else frozenset()
 
 
-class Again:
+class RemainingAttempts:
     """What is left of one call's further attempts in its pool."""
 
     __slots__ = ("_again_on", "_goes_on", "_is_paid", "_num_failed", "_onward", "_policy", "_waited_s", "is_exhausted")

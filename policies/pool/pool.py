@@ -15,8 +15,9 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import NoBackendAvailable, UpstreamError
-from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Statistics
-from policies.pool.admission_port import Entrance
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Capabilities, Reply, Statistics
+from policies.pool.admission_port import AdmissionPort
 from policies.pool.attempts.classify import Outcome
 from policies.pool.attempts.first_content import wait_content
 from policies.pool.attempts.hedge import Attempt, HedgeStatistics, Hedging
@@ -28,10 +29,10 @@ from policies.pool.balance.by_weight import Balancer, max_ejected
 from policies.pool.health.blame import report_end, report_failure
 from policies.pool.health.breaker import CircuitBreaker, weakly
 from policies.pool.load.demand import Demand, prompt_cache_key
-from policies.pool.load.in_flight import Trip
+from policies.pool.load.in_flight import InFlightAttempt
 from policies.pool.load.routing import Routing
 from policies.pool.member import Member
-from policies.pool.onward import Again, onward_of
+from policies.pool.onward import RemainingAttempts, onward_of
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
 from policies.schema import FallbackOn, RetryPolicy
@@ -54,7 +55,7 @@ class Pool:
         clock: Clock,
         random: Random,
         routing: Routing | None = None,
-        gate: Entrance | None = None,
+        gate: AdmissionPort | None = None,
         hedging: Hedging | None = None,
         provider_cache: bool = False,
         falls_back_on: Collection[FallbackOn] = (),
@@ -212,7 +213,9 @@ class Pool:
             # The error's traceback holds this frame; letting go of the error leaves no cycle behind.
             del outcome
 
-    async def _enter(self, call: Call, demand: Demand, balancer: Balancer | LoadBalancer) -> tuple[int, Trip]:
+    async def _enter(
+        self, call: Call, demand: Demand, balancer: Balancer | LoadBalancer
+    ) -> tuple[int, InFlightAttempt]:
         """The member that the gate says, once there is one."""
         assert self._gate is not None
         try:
@@ -233,7 +236,7 @@ class Pool:
         demand: Demand | None,
         failed: Outcome | None = None,
         *,
-        trip: Trip | None = None,
+        trip: InFlightAttempt | None = None,
         may_go_on: bool = False,
     ) -> Outcome:
         """Ask one member, once `failed` is closed, and tell its breaker. An upstream's error is returned.
@@ -305,7 +308,9 @@ class Pool:
             for index, member in enumerate(self._members)
         )
 
-    async def _attempt_hedged(self, tried: list[int], call: Call, demand: Demand, trip: Trip | None) -> Outcome:
+    async def _attempt_hedged(
+        self, tried: list[int], call: Call, demand: Demand, trip: InFlightAttempt | None
+    ) -> Outcome:
         """Ask the member in `tried`, and where it is late another one, which is added there."""
         assert self._hedging is not None
         assert self._routing is not None
@@ -328,7 +333,7 @@ class Pool:
 
     async def _retry(self, tried: list[int], call: Call, demand: Demand | None, outcome: Outcome) -> Outcome:
         """Further attempts after `outcome` of the first of `tried`, as far as policy, budget and deadline allow."""
-        again = Again(self._onward, self._policy, call.operation)
+        again = RemainingAttempts(self._onward, self._policy, call.operation)
         index = tried[0]
         ready_at = dict.fromkeys(tried[1:], self._clock.now())
         while (pause_s := again.pause_s(outcome, self._clock, self._random)) is not None:

@@ -10,7 +10,7 @@ import msgspec
 
 from backends.errors import UpstreamErrorEvent, UpstreamGarbage
 from backends.json_errors import NOT_JSON
-from backends.protocol import Operation
+from backends.operations import Operation
 from backends.resume import BrokenAnswer, Continues, Resume, read_mark
 from backends.sse import EventBuffer, event_data, has_done
 from policies.resume.text import PassedText

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from backends.json_errors import NOT_JSON
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from backends.sse import DONE, encode_event, event_data
 
 _SILENT = frozenset({"role", "content"})

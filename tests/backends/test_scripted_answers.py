@@ -19,7 +19,8 @@ from openai.types.completion import Completion
 from openai.types.responses import Response, ResponseStreamEvent
 
 from backends.errors import InvalidRequest, UnknownPath
-from backends.protocol import Operation, Usage
+from backends.operations import Operation
+from backends.protocol import Usage
 from backends.scripted.answers import answer
 from backends.scripted.script import Scripted, ScriptedConfig
 from tests.support.calls import event_values, make_call, read_all, streamed_text

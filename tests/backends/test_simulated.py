@@ -20,7 +20,8 @@ from backends.errors import (
     UnknownPath,
     UpstreamCut,
 )
-from backends.protocol import Operation, Timeouts, Usage
+from backends.operations import Operation
+from backends.protocol import Timeouts, Usage
 from backends.registry import Registry
 from backends.simulation.simulated import Simulated, SimulatedConfig
 from backends.stream import StreamEnd

@@ -23,7 +23,7 @@ from torch import Tensor
 from backends.engine.choosing.sampling import Sampler
 from backends.engine.engine import Engine
 from backends.engine.kv.memory import KVCache
-from backends.engine.load import Parts, load_parts
+from backends.engine.load import EngineParts, load_parts
 from backends.engine.model.decoder import Decoder
 from backends.engine.options import EngineOptions
 from backends.engine.request import Event, Request, SamplingParams
@@ -86,7 +86,7 @@ def peaked_logits(rows: int, vocab_size: int = VOCAB) -> Tensor:
     return torch.stack([falling[torch.randperm(vocab_size)] for _ in range(rows)])
 
 
-def idle(given: EngineOptions, now: Callable[[], float]) -> Parts:
+def idle(given: EngineOptions, now: Callable[[], float]) -> EngineParts:
     """An engine's parts with a model that computes nothing."""
     parts = load_parts(given, now)
     config = replace(parts.config, vocab_size=VOCAB)

@@ -13,7 +13,8 @@ import argparse
 import asyncio
 from random import Random
 
-from backends.protocol import Call, Capabilities, Facts, Operation, Reply, Statistics
+from backends.operations import Operation
+from backends.protocol import Call, Capabilities, Facts, Reply, Statistics
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.pool.attempts.hedge import HedgeStatistics, Hedging

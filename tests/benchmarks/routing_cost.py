@@ -23,7 +23,8 @@ from random import Random
 
 import msgspec
 
-from backends.protocol import Call, Facts, Operation
+from backends.operations import Operation
+from backends.protocol import Call, Facts
 from gateway.simulate.figures import PolicyFigure
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
@@ -31,7 +32,7 @@ from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Share
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.fleet import Fleet
-from policies.pool.load.in_flight import Trip
+from policies.pool.load.in_flight import InFlightAttempt
 from policies.pool.load.routing import Routing
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.schema import RoutePolicy
@@ -94,7 +95,7 @@ class Site:
         self.balancer = balancer
         self.admission = Admission([route], fleet, clock)
         self.calls = [_call(num_bytes, seed) for seed in range(64)]
-        self.trips: deque[tuple[int, Trip]] = deque()
+        self.trips: deque[tuple[int, InFlightAttempt]] = deque()
         for replica in routing.replicas:
             for _ in range(30):
                 trip = replica.begin(routing.read(self.calls[0]), self.now)

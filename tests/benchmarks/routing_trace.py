@@ -37,7 +37,7 @@ from policies.pool.balance.pick import (
 )
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand
-from policies.pool.load.in_flight import Trip
+from policies.pool.load.in_flight import InFlightAttempt
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
@@ -60,7 +60,7 @@ class Asked:
     left: int = 0
     first_at: float = 0.0
     ended_at: float = 0.0
-    trip: Trip | None = None
+    trip: InFlightAttempt | None = None
 
     @property
     def is_in_slo(self) -> bool:

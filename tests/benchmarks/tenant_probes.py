@@ -20,7 +20,8 @@ from random import Random
 import numpy as np
 
 from backends.clock import SystemClock
-from backends.protocol import Call, Capabilities, Operation, Reply, Statistics
+from backends.operations import Operation
+from backends.protocol import Call, Capabilities, Reply, Statistics
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import Vector

@@ -16,7 +16,8 @@ from backends.errors import (
     TotalTimeout,
     UpstreamCut,
 )
-from backends.protocol import Operation, Reply, Statistics, Timeouts, Usage
+from backends.operations import Operation
+from backends.protocol import Reply, Statistics, Timeouts, Usage
 from backends.stream import StreamEnd
 from tests.support.backend_cases import BackendCase
 from tests.support.calls import event_values, make_call, read_all, streamed_text

@@ -27,7 +27,7 @@ from backends.engine.errors import (
     RequestRefused,
     is_out_of_memory,
 )
-from backends.engine.load import Parts, load_parts
+from backends.engine.load import EngineParts, load_parts
 from backends.engine.options import EngineOptions
 from backends.engine.request import Request, SamplingParams
 from backends.engine.sequence import Sequence, Slice
@@ -46,7 +46,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @contextmanager
 def running(
-    pair: Pair, load: Callable[[EngineOptions, Callable[[], float]], Parts] = load_parts, **changes: Any
+    pair: Pair, load: Callable[[EngineOptions, Callable[[], float]], EngineParts] = load_parts, **changes: Any
 ) -> Iterator[Engine]:
     """An engine at work, closed at the end."""
     engine = Engine(options(pair, **changes), load=load, rng=random.Random(1))
@@ -104,7 +104,7 @@ class Faulty:
 def faulty(fails: Callable[[SequenceOf[Slice]], bool], made: list[Faulty]) -> Any:
     """A loader whose runner fails; what it makes is put into `made`."""
 
-    def load(given: EngineOptions, now: Callable[[], float]) -> Parts:
+    def load(given: EngineOptions, now: Callable[[], float]) -> EngineParts:
         parts = load_parts(given, now)
         made.append(Faulty(parts.runner, fails))
         return replace(parts, runner=made[0])  # type: ignore[arg-type]  # it has all of a runner's methods
@@ -490,7 +490,7 @@ def test_drafting_that_fails_is_given_up_and_changes_nothing(pair: Pair) -> None
     """Drafts are a help: without them the same answer comes."""
     calls = []
 
-    def load(given: EngineOptions, now: Callable[[], float]) -> Parts:
+    def load(given: EngineOptions, now: Callable[[], float]) -> EngineParts:
         parts = load_parts(given, now)
         assert parts.draft is not None
 

@@ -13,7 +13,8 @@ from tests.support.gateway import start_gateway
 from tests.support.plugin import plugin
 
 BROKEN = """
-from backends.protocol import Capabilities, Operation
+from backends.operations import Operation
+from backends.protocol import Capabilities
 from backends.registry import Kind
 from backends.scripted.script import Scripted, ScriptedConfig
 

@@ -10,12 +10,13 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from backends.protocol import Operation, Usage
-from gateway.record.access_log import AccessLog, Line
+from backends.operations import Operation
+from backends.protocol import Usage
+from gateway.record.access_log import AccessLog, LogLine
 
 
-def _line(request_id: str) -> Line:
-    return Line(1.5, request_id, "all", Operation.CHAT, 200, 2.25, usage=Usage(prompt_tokens=1, completion_tokens=2))
+def _line(request_id: str) -> LogLine:
+    return LogLine(1.5, request_id, "all", Operation.CHAT, 200, 2.25, usage=Usage(prompt_tokens=1, completion_tokens=2))
 
 
 def _counter() -> Counter:
@@ -121,7 +122,7 @@ async def test_line_stays_one_line_whatever_is_in_it(text: str) -> None:
     """A model name cannot forge a line."""
     output = io.BytesIO()
     log = AccessLog(output, _counter())
-    log.add(Line(1.0, "r", "all", Operation.CHAT, 404, 1.0, model=f'a{text}b","status":200'))
+    log.add(LogLine(1.0, "r", "all", Operation.CHAT, 404, 1.0, model=f'a{text}b","status":200'))
     log.close()
 
     lines = output.getvalue().split(b"\n")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import InvalidRequest
-from backends.protocol import Operation
+from backends.operations import Operation
 from gateway.http.decode import decode_body, decode_json
 
 JSON_OPERATIONS = [Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING, Operation.RESPONSES]

@@ -25,7 +25,7 @@ from kernels.jit import Launch, jit, tl
 from kernels.products.launch import Products
 from kernels.products.w4a16 import quantize_int4, quantize_nf4, w4a16_linear_reference
 from kernels.products.w8 import quantize_w8, w8_linear_reference, w8a8_linear_reference
-from kernels.tuning import Config
+from kernels.tuning import LaunchConfig
 
 ARGUMENTS = torch.arange(4.0)
 
@@ -59,7 +59,7 @@ def doubling(fallbacks: Fallbacks, kernel: Kernel, twin: Callable[[Tensor], Tens
     def prepare(x: Tensor) -> tuple[Tensor, list[Launch]]:
         out = torch.empty_like(x)
         arguments = {"x": x, "out": out, "BLOCK": x.shape[0]}
-        return out, [Launch(kernel, (1,), arguments, Config(num_warps=4, num_stages=3, blocks_per_sm=1))]
+        return out, [Launch(kernel, (1,), arguments, LaunchConfig(num_warps=4, num_stages=3, blocks_per_sm=1))]
 
     return fallbacks.guarded("doubling", prepare, twin)
 

@@ -13,7 +13,8 @@ from backends.clock import SystemClock
 from backends.engine.errors import OutOfMemory, RequestRefused
 from backends.engine.request import Event, Request
 from backends.errors import ConfigurationError, UnknownPath, UpstreamCut, UpstreamError
-from backends.protocol import Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Reply
 from backends.serving.meter import Meter
 from backends.serving.served_engine import EngineBackend, StartedEngine
 from tests.support.calls import event_values, make_call, read_all, streamed_text

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from backends.engine.text.tokenizer import Tokenizer
 from backends.errors import ConfigurationError
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from backends.serving.prompt_text import PromptText, load_prompt_text
 from tests.support import tiny_tokenizers
 from tests.support.calls import make_call

@@ -17,7 +17,8 @@ from openai import AsyncOpenAI
 
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError, InvalidRequest
-from backends.protocol import Backend, ModelServer, Operation, Scorer
+from backends.operations import Operation
+from backends.protocol import Backend, ModelServer, Scorer
 from backends.registry import Registry
 from tests.support.calls import event_values, make_call, read_all, streamed_text
 from tests.support.gateway import Gateway, running_gateway

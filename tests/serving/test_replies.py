@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from backends.engine.request import Event, TokenLogprob, Usage
-from backends.protocol import Operation
-from backends.protocol import Usage as CallUsage
+from backends.engine.request import Event, TokenLogprob, TokenUsage
+from backends.operations import Operation
+from backends.protocol import TokenUsage as CallUsage
 from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan
 from backends.serving.tool_syntax import HERMES, MISTRAL
@@ -24,7 +24,7 @@ CALLS = [
     '<tool_call>{"name": "weather", "argu',
     'ments": {"city": "Oslo"}}</tool_call>\n<tool_call>{"name": "weather", "arguments": {}}</tool_call>',
 ]
-USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=3, prediction_accepted=2, prediction_rejected=1)
+USAGE = TokenUsage(prompt_tokens=5, cached_tokens=2, completion_tokens=3, prediction_accepted=2, prediction_rejected=1)
 
 
 def job_of(extra: dict[str, Any], operation: Operation = Operation.CHAT, model: Model | None = None) -> Job:

@@ -8,7 +8,7 @@ import pytest
 
 from backends.engine.request import Request, SamplingParams
 from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
-from backends.protocol import Operation
+from backends.operations import Operation
 from backends.serving.replies.parts import Head
 from backends.serving.requests import Model, plan
 from backends.serving.tool_syntax import HERMES

@@ -14,9 +14,9 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from backends.engine.errors import RequestRefused
-from backends.engine.request import Event, Request, SamplingParams, TokenLogprob, Usage
+from backends.engine.request import Event, Request, SamplingParams, TokenLogprob, TokenUsage
 from backends.errors import ContextLengthExceeded, InvalidRequest
-from backends.protocol import Operation
+from backends.operations import Operation
 from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan
 from backends.serving.tool_syntax import HERMES
@@ -25,7 +25,7 @@ from tests.support.fake_engine import Characters, make_model
 
 HEAD = Head("resp_1", 1_700_000_000, "test-model", "fp")
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
-USAGE = Usage(prompt_tokens=5, cached_tokens=2, completion_tokens=3)
+USAGE = TokenUsage(prompt_tokens=5, cached_tokens=2, completion_tokens=3)
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 

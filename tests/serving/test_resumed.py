@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from backends.clock import SystemClock
-from backends.engine.request import Event, Usage
+from backends.engine.request import Event, TokenUsage
 from backends.errors import InvalidRequest, UpstreamCut
-from backends.protocol import Backend, Call, Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Reply
 from backends.registry import Registry
 from backends.resume import RESUME_FIELD, BrokenAnswer, Resume, read_mark
 from backends.serving.replies.chat_reply import ChatShape, ChatStream
@@ -303,7 +304,7 @@ TOLD = (
 def test_tool_calls_go_on_where_they_broke_off(is_hidden: bool) -> None:
     """Neither lost nor told twice, with the same ids, wherever the tokens are parted."""
     events = _hidden_events() if is_hidden else [_event(character) for character in TOLD]
-    events.append(Event(request_id="id-1", finish_reason="stop", usage=Usage(), is_last=True))
+    events.append(Event(request_id="id-1", finish_reason="stop", usage=TokenUsage(), is_last=True))
 
     def stream() -> ChatStream:
         shape = ChatShape(

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from backends.clock import Clock
 from backends.errors import SlipstreamError
-from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Statistics, Usage
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Capabilities, Reply, Statistics, Usage
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
-from policies.pool.load.concurrency import Concurrency
+from policies.pool.load.concurrency import ConcurrencyLimit
 from policies.pool.load.demand import prompt_text
 from policies.pool.load.fleet import Fleet
 from policies.pool.load.latency_model import features
@@ -176,7 +177,7 @@ class Site:
         )
 
 
-class OneAtATime(Concurrency):
+class OneAtATime(ConcurrencyLimit):
     """A limit of one, whatever the answers show."""
 
     def __init__(self) -> None:

@@ -14,7 +14,8 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import UpstreamError, error_body
-from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Statistics, Usage
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Capabilities, Reply, Statistics, Usage
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.batching.embeddings import EmbeddingBatches
 from policies.batching.settings import BatchingPolicy

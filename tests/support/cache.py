@@ -10,7 +10,8 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import SlipstreamError
-from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics, Usage
+from backends.operations import Operation
+from backends.protocol import Call, Capabilities, Headers, Reply, Statistics, Usage
 from backends.stream import Stream
 from policies.cache.exact import ExactCache
 from policies.cache.store import Store

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from backends.protocol import Call, Facts, Operation, Reply, Timeouts
+from backends.operations import Operation
+from backends.protocol import Call, Facts, Reply, Timeouts
 
 _PATHS = {
     Operation.CHAT: "/chat/completions",

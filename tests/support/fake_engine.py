@@ -13,7 +13,7 @@ import msgspec
 
 from backends.engine.errors import EngineStopped, RequestRefused
 from backends.engine.kv.pages import PagePool
-from backends.engine.request import Event, Request, TokenLogprob, Usage
+from backends.engine.request import Event, Request, TokenLogprob, TokenUsage
 from backends.engine.speculation.speculate import SpeculationStatistics
 from backends.engine.statistics import EngineStatistics, StepCounts
 from backends.engine.step.scheduler import Scheduler
@@ -180,7 +180,7 @@ class FakeEngine:
             self._changed.wait(0.005)
 
     def _events(self, request: Request) -> Iterator[Event]:
-        usage = Usage(prompt_tokens=len(request.prompt))
+        usage = TokenUsage(prompt_tokens=len(request.prompt))
         if request.pooling is not None:
             yield Event(
                 request_id=request.id, embedding=(3.0, 4.0, 0.0, 12.0), finish_reason="stop", usage=usage, is_last=True
@@ -209,7 +209,7 @@ class FakeEngine:
                 logprobs=_logprobs(text, request.params.logprobs),
                 prompt_logprobs=_prompt_logprobs(request) if number == index == 0 else None,
                 finish_reason="stop" if is_end else None,
-                usage=Usage(prompt_tokens=len(request.prompt), completion_tokens=index * len(words) + number + 1),
+                usage=TokenUsage(prompt_tokens=len(request.prompt), completion_tokens=index * len(words) + number + 1),
                 is_last=is_end and index == request.n - 1,
             )
 

@@ -21,7 +21,8 @@ from typing import Any, Literal, Self
 import msgspec
 
 from backends.errors import InvalidRequest, error_body
-from backends.protocol import Call, Facts, Operation
+from backends.operations import Operation
+from backends.protocol import Call, Facts
 from backends.scripted.answers import answer
 
 Framing = Literal["chunked", "length", "eof"]

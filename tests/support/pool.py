@@ -11,7 +11,8 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import UpstreamError, error_body
-from backends.protocol import Call, Capabilities, Headers, Operation, Reply, Statistics
+from backends.operations import Operation
+from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
 from backends.stream import Stream
 from policies.pool.member import Member
 from policies.pool.pool import Pool

@@ -7,9 +7,10 @@ from random import Random
 
 import msgspec
 
-from backends.protocol import Operation, Usage
+from backends.operations import Operation
+from backends.protocol import Usage
 from gateway.cli.loading import read_policy
-from gateway.record.access_log import Line
+from gateway.record.access_log import LogLine
 from gateway.simulate.study import StudyOptions, simulate
 from gateway.simulate.traces import Trace, TraceRequest
 from policies.policy_file.load import LoadedPolicy
@@ -47,7 +48,7 @@ def write_log(folder: Path) -> Path:
     with path.open("wb") as file:
         for number, outcome in enumerate(result.outcomes):
             ended_at = 1e9 + outcome.arrived_at + outcome.total_s
-            line = Line(round(ended_at, 3), f"r{number}", "all", Operation.CHAT, 200, outcome.total_s * 1e3)
+            line = LogLine(round(ended_at, 3), f"r{number}", "all", Operation.CHAT, 200, outcome.total_s * 1e3)
             line.model, line.backend, line.attempts = "m", outcome.backend, 1
             line.usage = Usage(outcome.request.prompt_tokens, outcome.request.output_tokens, outcome.cached_tokens)
             line.first_token_ms = outcome.first_token_s * 1e3

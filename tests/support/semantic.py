@@ -16,10 +16,10 @@ from backends.protocol import Backend, Call
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import (
-    Candidate,
     Decider,
     Decision,
     EncoderBusy,
+    KnownNeighbour,
     Neighbour,
     PolicyState,
     Proposal,
@@ -107,7 +107,7 @@ class FixedDecider:
         self.lookups = 0
         self.given: list[tuple[str, bool, float, bool]] = []
 
-    def propose(self, text: str, candidates: Sequence[Candidate]) -> Proposal | None:
+    def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The nearest."""
         return Proposal(candidates[0], (candidates[0].similarity,), guarded=False) if candidates else None
 

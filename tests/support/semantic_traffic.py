@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from policies.cache.semantic.contracts import Candidate, Decider, Decision, History
+from policies.cache.semantic.contracts import Decider, Decision, History, KnownNeighbour
 
 Chance = Callable[[float], float]
 """From a cosine to the probability that the candidate is right."""
@@ -38,9 +38,9 @@ class Seen:
     shadows: int = 0
 
 
-def candidate(cosine: float, *, text: str = "how do I pay", answer: str = "a", id: str = "1") -> Candidate:
+def candidate(cosine: float, *, text: str = "how do I pay", answer: str = "a", id: str = "1") -> KnownNeighbour:
     """A neighbour without a history."""
-    return Candidate(id, cosine, text, answer, History())
+    return KnownNeighbour(id, cosine, text, answer, History())
 
 
 def drive(decider: Decider, chance: Chance, asked: int, random: Random, *, text: str = "how can I pay") -> Seen:

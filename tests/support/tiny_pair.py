@@ -15,7 +15,7 @@ import torch
 
 from backends.engine.engine import Engine
 from backends.engine.options import EngineOptions
-from backends.engine.request import Event, Request, SamplingParams, Usage
+from backends.engine.request import Event, Request, SamplingParams, TokenUsage
 
 EOS = 256
 VOCAB_SIZE = 258
@@ -94,7 +94,7 @@ class Answered:
         return self.events[-1]
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> TokenUsage:
         """The tokens of the whole request."""
         assert self.last.usage is not None
         return self.last.usage

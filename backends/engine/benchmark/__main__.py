@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backends.engine.benchmark import bf16, int8, overhead, prefix, ready, speculation
-from backends.engine.benchmark.figure import Figure, Setting
+from backends.engine.benchmark.figure import BenchmarkFigure, MeasurementSetting
 from backends.engine.benchmark.made_model import make_model
 from backends.engine.benchmark.report import as_json, as_text, machine
 
-MEASUREMENTS: dict[str, Callable[[Setting], list[Figure]]] = {
+MEASUREMENTS: dict[str, Callable[[MeasurementSetting], list[BenchmarkFigure]]] = {
     "bf16": bf16.measure,
     "int8": int8.measure,
     "overhead": overhead.measure,
@@ -34,11 +34,11 @@ def main(arguments: list[str]) -> int:
     def say(line: str) -> None:
         sys.stderr.write(f"[{time.perf_counter() - began:4.0f} s] {line}\n")
 
-    figures: list[Figure] = []
+    figures: list[BenchmarkFigure] = []
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as folder:
         say("making a model of 77 million random weights")
         make_model(Path(folder))
-        setting = Setting(
+        setting = MeasurementSetting(
             folder=Path(folder),
             pair=_PAIR if (_PAIR / "target" / "config.json").is_file() else None,
             threads=asked.threads,

@@ -6,7 +6,16 @@ from contextlib import ExitStack
 from functools import partial
 
 from backends.engine.benchmark.contender import Contender, engine, peer
-from backends.engine.benchmark.figure import Figure, PeerMissing, Setting, at_least, medians, ratio, skipped, take_turns
+from backends.engine.benchmark.figure import (
+    BenchmarkFigure,
+    MeasurementSetting,
+    PeerMissing,
+    at_least,
+    medians,
+    ratio,
+    skipped,
+    take_turns,
+)
 from backends.engine.benchmark.made_model import random_prompts
 from backends.engine.benchmark.peers import transformers_generate
 from backends.engine.options import EngineOptions
@@ -15,7 +24,7 @@ NUM_PROMPT, NUM_TOKENS = 64, 48
 _ASKED = {1: 1.2, 8: 1.4}
 
 
-def measure(setting: Setting) -> list[Figure]:
+def measure(setting: MeasurementSetting) -> list[BenchmarkFigure]:
     """At batch 1 and 8: 64 tokens of prompt, 48 of answer, both in the time."""
     threads = setting.threads
     options = EngineOptions(model=setting.folder, device="cpu", threads=threads, speculate="off")

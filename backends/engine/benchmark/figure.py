@@ -13,7 +13,7 @@ Run = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class BenchmarkFigure:
     """A number that is asked for, and what was measured; `holds` is None where it could not be measured.
 
     `value` is `measured` as a number, `detail` what it was worked out from.
@@ -28,7 +28,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class MeasurementSetting:
     """What every measurement is given.
 
     `folder`: the made model. `pair`: the embedded models' folder, None where there are none. `num_rounds` at most, as
@@ -47,7 +47,7 @@ class PeerMissing(Exception):
     """A program to compare with is not installed; the message says how to get it."""
 
 
-def take_turns(setting: Setting, runs: Mapping[str, Run], *, say: str) -> dict[str, list[float]]:
+def take_turns(setting: MeasurementSetting, runs: Mapping[str, Run], *, say: str) -> dict[str, list[float]]:
     """What each of `runs` gave, round by round: all in turn, so that what else the machine does meets them alike.
 
     One round more goes before, to warm up, and is left out.
@@ -71,9 +71,9 @@ def ratio(results: Mapping[str, Sequence[float]], over: str, under: str) -> floa
     return median(one / other for one, other in zip(results[over], results[under], strict=True))
 
 
-def at_least(name: str, asked: float, value: float, detail: str = "") -> Figure:
+def at_least(name: str, asked: float, value: float, detail: str = "") -> BenchmarkFigure:
     """A factor that must not be lower than `asked`."""
-    return Figure(
+    return BenchmarkFigure(
         name=name,
         asked=f">= {asked:g} x",
         measured=f"{value:.2f} x",
@@ -83,9 +83,9 @@ def at_least(name: str, asked: float, value: float, detail: str = "") -> Figure:
     )
 
 
-def at_most(name: str, asked: float, value: float, detail: str = "") -> Figure:
+def at_most(name: str, asked: float, value: float, detail: str = "") -> BenchmarkFigure:
     """A factor that must not be higher than `asked`."""
-    return Figure(
+    return BenchmarkFigure(
         name=name,
         asked=f"<= {asked:g} x",
         measured=f"{value:.2f} x",
@@ -95,9 +95,9 @@ def at_most(name: str, asked: float, value: float, detail: str = "") -> Figure:
     )
 
 
-def skipped(name: str, asked: str, why: str) -> Figure:
+def skipped(name: str, asked: str, why: str) -> BenchmarkFigure:
     """A figure that could not be measured here."""
-    return Figure(name=name, asked=asked, measured="skipped", holds=None, detail=why)
+    return BenchmarkFigure(name=name, asked=asked, measured="skipped", holds=None, detail=why)
 
 
 def medians(results: Mapping[str, Sequence[float]], unit: str = "tok/s") -> str:

@@ -9,7 +9,16 @@ from pathlib import Path
 
 from backends.engine.benchmark.bf16 import NUM_PROMPT, NUM_TOKENS
 from backends.engine.benchmark.contender import Contender, engine, peer
-from backends.engine.benchmark.figure import Figure, PeerMissing, Setting, at_least, medians, ratio, skipped, take_turns
+from backends.engine.benchmark.figure import (
+    BenchmarkFigure,
+    MeasurementSetting,
+    PeerMissing,
+    at_least,
+    medians,
+    ratio,
+    skipped,
+    take_turns,
+)
 from backends.engine.benchmark.made_model import random_prompts
 from backends.engine.benchmark.peers import ctranslate2_generate, llama_cpp_generate
 from backends.engine.options import EngineOptions
@@ -17,12 +26,12 @@ from backends.engine.options import EngineOptions
 _ASKED = {1: {"llama.cpp q8_0": 0.6}, 8: {"ctranslate2 int8": 1.0, "llama.cpp q8_0": 1.4}}
 
 
-def measure(setting: Setting) -> list[Figure]:
+def measure(setting: MeasurementSetting) -> list[BenchmarkFigure]:
     """At batch 1 and 8: 64 tokens of prompt, 48 of answer, both in the time."""
     options = EngineOptions(
         model=setting.folder, device="cpu", threads=setting.threads, quantization="int8", speculate="off"
     )
-    figures: list[Figure] = []
+    figures: list[BenchmarkFigure] = []
     with tempfile.TemporaryDirectory(prefix="slipstream-bench-") as work, ExitStack() as stack:
         own = stack.enter_context(Contender(engine(options), threads=setting.threads))
         peers, missing = _peers(setting, Path(work), stack)
@@ -40,7 +49,9 @@ def measure(setting: Setting) -> list[Figure]:
     return figures
 
 
-def _peers(setting: Setting, work: Path, stack: ExitStack) -> tuple[dict[str, Contender[float]], dict[str, str]]:
+def _peers(
+    setting: MeasurementSetting, work: Path, stack: ExitStack
+) -> tuple[dict[str, Contender[float]], dict[str, str]]:
     """(those that are installed, why the others are not there), by name."""
     threads = setting.threads
     make = {

@@ -16,13 +16,13 @@ from statistics import median
 
 from backends.engine.benchmark.bf16 import NUM_PROMPT, NUM_TOKENS
 from backends.engine.benchmark.contender import Contender, Make
-from backends.engine.benchmark.figure import Figure, Setting, at_most, take_turns
+from backends.engine.benchmark.figure import BenchmarkFigure, MeasurementSetting, at_most, take_turns
 from backends.engine.benchmark.made_model import random_prompts
 from backends.engine.benchmark.side_by_side import StepTimes, side_by_side
 from backends.engine.options import EngineOptions
 
 
-def measure(setting: Setting) -> list[Figure]:
+def measure(setting: MeasurementSetting) -> list[BenchmarkFigure]:
     """The engine's time over the loop's, in bf16 at batch 1 and 8, prompt and answer."""
     options = EngineOptions(model=setting.folder, device="cpu", threads=setting.threads, speculate="off")
     make: Make[StepTimes] = partial(side_by_side, options)

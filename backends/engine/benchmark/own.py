@@ -9,7 +9,7 @@ from itertools import count
 from threading import Event as Signal
 
 from backends.engine.engine import Engine
-from backends.engine.load import Parts, load_parts
+from backends.engine.load import EngineParts, load_parts
 from backends.engine.options import EngineOptions
 from backends.engine.request import Event, Request, SamplingParams
 
@@ -46,7 +46,7 @@ class OwnEngine:
 
 @contextmanager
 def own_engine(
-    options: EngineOptions, *, load: Callable[[EngineOptions, Callable[[], float]], Parts] = load_parts
+    options: EngineOptions, *, load: Callable[[EngineOptions, Callable[[], float]], EngineParts] = load_parts
 ) -> Iterator[OwnEngine]:
     """An engine that is closed at the end; `load` as it takes it. Raises ModelError, OutOfMemory."""
     engine = Engine(options, load=load)

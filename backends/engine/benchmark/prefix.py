@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from backends.engine.benchmark.figure import Figure, Setting, at_most, medians, ratio, take_turns
+from backends.engine.benchmark.figure import BenchmarkFigure, MeasurementSetting, at_most, medians, ratio, take_turns
 from backends.engine.benchmark.made_model import random_prompts
 from backends.engine.benchmark.own import own_engine
 from backends.engine.options import EngineOptions
@@ -12,7 +12,7 @@ from backends.engine.options import EngineOptions
 _NUM_SHARED, _NUM_OWN = 2000, 32
 
 
-def measure(setting: Setting) -> list[Figure]:
+def measure(setting: MeasurementSetting) -> list[BenchmarkFigure]:
     """Time to first token, the second request's over the first's: 2,000 tokens shared, 32 of its own."""
     (shared,) = random_prompts(1, _NUM_SHARED, 0)
     first_end, second_end = random_prompts(2, _NUM_OWN, 1)

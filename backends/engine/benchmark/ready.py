@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 from statistics import median
 
-from backends.engine.benchmark.figure import Figure, Setting, skipped, take_turns
+from backends.engine.benchmark.figure import BenchmarkFigure, MeasurementSetting, skipped, take_turns
 from backends.engine.benchmark.own import own_engine
 from backends.engine.options import EngineOptions
 
 _NAME, _ASKED_S = "ready: from a new process to the first token", 15.0
 
 
-def measure(setting: Setting) -> list[Figure]:
+def measure(setting: MeasurementSetting) -> list[BenchmarkFigure]:
     """Seconds with PyTorch's import and the models' loading, without the web server."""
     if setting.pair is None:
         return [skipped(_NAME, f"<= {_ASKED_S:g} s", "the embedded models are not there; see docs/demo-models.md")]
@@ -29,7 +29,9 @@ def measure(setting: Setting) -> list[Figure]:
 
     found = median(take_turns(setting, {"seconds": start}, say="ready")["seconds"])
     return [
-        Figure(name=_NAME, asked=f"<= {_ASKED_S:g} s", measured=f"{found:.1f} s", holds=found <= _ASKED_S, value=found)
+        BenchmarkFigure(
+            name=_NAME, asked=f"<= {_ASKED_S:g} s", measured=f"{found:.1f} s", holds=found <= _ASKED_S, value=found
+        )
     ]
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from backends.engine.benchmark.figure import Figure
+from backends.engine.benchmark.figure import BenchmarkFigure
 
 _PACKAGES = ("torch", "transformers", "ctranslate2", "xllamacpp")
 _VERDICTS = {True: "holds", False: "missed", None: "-"}
@@ -28,7 +28,7 @@ def machine(threads: int) -> dict[str, object]:
     }
 
 
-def as_text(figures: Sequence[Figure], on: dict[str, object]) -> str:
+def as_text(figures: Sequence[BenchmarkFigure], on: dict[str, object]) -> str:
     """A head that tells the machine, and a line for each figure with its detail under it."""
     packages = on["packages"]
     assert isinstance(packages, dict)
@@ -48,7 +48,7 @@ def as_text(figures: Sequence[Figure], on: dict[str, object]) -> str:
     return "\n".join(lines)
 
 
-def as_json(figures: Sequence[Figure], on: dict[str, object]) -> str:
+def as_json(figures: Sequence[BenchmarkFigure], on: dict[str, object]) -> str:
     """The same for programs."""
     return json.dumps({"machine": on, "figures": [asdict(figure) for figure in figures]}, indent=2)
 

@@ -18,7 +18,7 @@ from typing import Self
 from backends.engine.benchmark.own import own_engine
 from backends.engine.benchmark.plain_loop import PlainLlama
 from backends.engine.engine import Engine
-from backends.engine.load import Parts, load_parts
+from backends.engine.load import EngineParts, load_parts
 from backends.engine.options import EngineOptions
 from backends.engine.request import Event, Request, SamplingParams
 
@@ -40,7 +40,7 @@ def side_by_side(options: EngineOptions, stack: ExitStack) -> Callable[[Sequence
     """Both as one contender, whose prompts are all of one length."""
     loops: list[PlainLlama] = []
 
-    def load(options: EngineOptions, now: Callable[[], float]) -> Parts:
+    def load(options: EngineOptions, now: Callable[[], float]) -> EngineParts:
         parts = load_parts(options, now)
         loops.append(PlainLlama(parts.decoder))
         return parts

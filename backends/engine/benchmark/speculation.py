@@ -9,7 +9,15 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from backends.engine.benchmark.figure import Figure, Setting, at_least, medians, ratio, skipped, take_turns
+from backends.engine.benchmark.figure import (
+    BenchmarkFigure,
+    MeasurementSetting,
+    at_least,
+    medians,
+    ratio,
+    skipped,
+    take_turns,
+)
 from backends.engine.benchmark.own import OwnEngine, own_engine
 from backends.engine.demo_models.generator import TASK_NAMES, held_out_conversation
 from backends.engine.options import EngineOptions, Speculate
@@ -33,7 +41,7 @@ _CASES = (
 )
 
 
-def measure(setting: Setting) -> list[Figure]:
+def measure(setting: MeasurementSetting) -> list[BenchmarkFigure]:
     """Tokens a second with and without drafts, on prompts that the pair has never seen; answers must be the same."""
     if setting.pair is None:
         why = "the embedded models are not there; see docs/demo-models.md"
@@ -41,7 +49,7 @@ def measure(setting: Setting) -> list[Figure]:
     return [_measured(setting, setting.pair, case) for case in _CASES]
 
 
-def _measured(setting: Setting, pair: Path, case: _Case) -> Figure:
+def _measured(setting: MeasurementSetting, pair: Path, case: _Case) -> BenchmarkFigure:
     with ExitStack() as stack:
         engines = {
             "alone": stack.enter_context(own_engine(_options(setting, pair, "off"))),
@@ -61,7 +69,7 @@ def _measured(setting: Setting, pair: Path, case: _Case) -> Figure:
     return replace(figure, holds=False, detail=f"{detail}; {num_other} of {len(pairs)} answers came out otherwise")
 
 
-def _options(setting: Setting, pair: Path, mode: Speculate) -> EngineOptions:
+def _options(setting: MeasurementSetting, pair: Path, mode: Speculate) -> EngineOptions:
     # In bf16 a row's logits depend on how many rows are computed with it, in the last of their few bits: near ties
     # then fall otherwise, and 2 of 6 answers differed. In float32 none did, at the same speed.
     return EngineOptions(

@@ -20,7 +20,7 @@ from backends.engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LogitRows:
     """The rows of one sequence in a step's logits: `first` follows its tokens, each further one another draft.
 
     `before` are drafts that have no rows of their own: they precede `first`.
@@ -58,7 +58,7 @@ class LogitEditor:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._matchers: dict[Sequence, Grammar] = {}
 
-    def apply(self, logits: Tensor, step: SequenceOf[Rows]) -> None:
+    def apply(self, logits: Tensor, step: SequenceOf[LogitRows]) -> None:
         """Edits [rows, vocab] float32 in place; `step` are the sequences whose requests have edits.
 
         A row behind a draft is edited as if the drafts before it belonged to the text.
@@ -80,7 +80,7 @@ class LogitEditor:
         """Drops what is kept of a sequence."""
         self._matchers.pop(sequence, None)
 
-    def _constrain(self, logits: Tensor, constrained: list[Rows]) -> None:
+    def _constrain(self, logits: Tensor, constrained: list[LogitRows]) -> None:
         masks = []
         where: list[int] = []
         for rows in constrained:

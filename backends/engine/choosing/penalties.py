@@ -10,7 +10,7 @@ from collections.abc import Sequence as SequenceOf
 import torch
 from torch import Tensor
 
-from backends.engine.choosing.edits import Rows
+from backends.engine.choosing.edits import LogitRows
 from backends.engine.request import SamplingParams
 from backends.engine.sequence import Sequence
 from kernels.choice.penalties import Penalties
@@ -34,7 +34,7 @@ class PenaltyCounts:
         self._num_counted: dict[Sequence, int] = {}
         self._free: list[int] = []
 
-    def penalties(self, step: SequenceOf[Rows]) -> Penalties:
+    def penalties(self, step: SequenceOf[LogitRows]) -> Penalties:
         """What the rows of a step pay; one behind drafts pays as if they belonged to its text."""
         paying = {rows.sequence for rows in step if has_penalty(rows.sequence.request.params)}
         self._count(paying)

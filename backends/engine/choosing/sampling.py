@@ -20,7 +20,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from backends.engine.choosing.edits import LogitEditor, Rows, edits_logits
+from backends.engine.choosing.edits import LogitEditor, LogitRows, edits_logits
 from backends.engine.choosing.grammar import GrammarFactory
 from backends.engine.choosing.penalties import PenaltyCounts, has_penalty
 from backends.engine.choosing.sampling_params import check_params
@@ -122,9 +122,9 @@ class Sampler:
         rules = [self._rules_of(sequence) for sequence in sequences]
         if all(rule.is_plain for rule in rules):
             return _matched(sequences, likeliest_reference(logits).tolist())
-        step: list[Rows] = []
+        step: list[LogitRows] = []
         for sequence in sequences:
-            step.append(Rows(sequence, step[-1].end if step else 0, sequence.draft))
+            step.append(LogitRows(sequence, step[-1].end if step else 0, sequence.draft))
         is_judged = [bool(draft_probs and rows.drafts and rows.sequence in draft_probs) for rows in step]
         # How many alternatives are to be found in the model's logits before they are edited.
         nums_raw = [
@@ -152,7 +152,7 @@ class Sampler:
         if self._drawn and any(rule.has_edits or rule.has_penalties for rule in rules):
             # What was proposed counts as if it belonged to the text.
             before = torch.stack(self._drawn, dim=1).tolist()
-        step = [Rows(sequence, index, before=before[index]) for index, sequence in enumerate(sequences)]
+        step = [LogitRows(sequence, index, before=before[index]) for index, sequence in enumerate(sequences)]
         self._edit(logits, step, rules)
         if all(rule.takes_likeliest for rule in rules):
             tokens, probs = likeliest_reference(logits), None
@@ -195,7 +195,9 @@ class Sampler:
             )
         return rules
 
-    def _rows(self, step: list[Rows], rules: list[_Rules], *, is_draft: bool = False, depth: int = 0) -> SampleRows:
+    def _rows(
+        self, step: list[LogitRows], rules: list[_Rules], *, is_draft: bool = False, depth: int = 0
+    ) -> SampleRows:
         """How each row is drawn; positions are `depth` further than the rows tell."""
         positions: list[int] = []
         members: list[tuple[Sequence, int]] = []
@@ -235,7 +237,7 @@ class Sampler:
     def _verify(
         self,
         logits: Tensor,
-        step: list[Rows],
+        step: list[LogitRows],
         rules: list[_Rules],
         is_judged: list[bool],
         draft_probs: Mapping[Sequence, Tensor],
@@ -248,17 +250,17 @@ class Sampler:
         choices: dict[int, Choice] = {}
         for kind in (True, False):
             members = [index for index, found in enumerate(is_judged) if found is kind]
-            part: list[Rows] = []
+            part: list[LogitRows] = []
             where: list[int] = []
             for rows in (step[index] for index in members):
-                part.append(Rows(rows.sequence, len(where), rows.drafts))
+                part.append(LogitRows(rows.sequence, len(where), rows.drafts))
                 where += range(rows.first, rows.end)
             own = [rules[index] for index in members]
             found = self._judge(logits[where], part, own, draft_probs) if kind else self._draw(logits[where], part, own)
             choices.update(zip(members, found, strict=True))
         return [choices[index] for index in range(len(step))]
 
-    def _draw(self, logits: Tensor, step: list[Rows], rules: list[_Rules]) -> list[Choice]:
+    def _draw(self, logits: Tensor, step: list[LogitRows], rules: list[_Rules]) -> list[Choice]:
         """Draws first and compares then: a certain proposal x is accepted with probability p(x), as it should be, and
         the tokens are those drawn without any proposals.
         """
@@ -276,7 +278,7 @@ class Sampler:
         ]
 
     def _judge(
-        self, logits: Tensor, step: list[Rows], rules: list[_Rules], draft_probs: Mapping[Sequence, Tensor]
+        self, logits: Tensor, step: list[LogitRows], rules: list[_Rules], draft_probs: Mapping[Sequence, Tensor]
     ) -> list[Choice]:
         """Rejection sampling, of what was drawn from `draft_probs`."""
         sample_rows = self._rows(step, rules)
@@ -292,13 +294,13 @@ class Sampler:
             for rows, num_accepted, token in zip(step, accepted.tolist(), following.tolist(), strict=True)
         ]
 
-    def _edit(self, logits: Tensor, step: list[Rows], rules: list[_Rules]) -> None:
+    def _edit(self, logits: Tensor, step: list[LogitRows], rules: list[_Rules]) -> None:
         edited = [rows for rows, rule in zip(step, rules, strict=True) if rule.has_edits]
         if edited:
             self._editor.apply(logits, edited)
 
 
-def _raw_logprobs(logits: Tensor, step: list[Rows], nums_raw: list[int | None]) -> Tensor | None:
+def _raw_logprobs(logits: Tensor, step: list[LogitRows], nums_raw: list[int | None]) -> Tensor | None:
     """The model's own log-probabilities in the rows of sequences with a number, one after the other."""
     wanted = [
         row for rows, num in zip(step, nums_raw, strict=True) if num is not None for row in range(rows.first, rows.end)
@@ -323,7 +325,9 @@ def _matched(sequences: list[Sequence], tokens: list[int]) -> list[Choice]:
     return choices
 
 
-def _with_logprobs(choices: list[Choice], raw: Tensor, step: list[Rows], nums_raw: list[int | None]) -> list[Choice]:
+def _with_logprobs(
+    choices: list[Choice], raw: Tensor, step: list[LogitRows], nums_raw: list[int | None]
+) -> list[Choice]:
     """The choices with log-probabilities from `raw`, and so many alternatives, where there is a number."""
     places: list[int] = []
     tokens: list[int] = []

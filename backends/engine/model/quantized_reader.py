@@ -12,7 +12,7 @@ from torch import Tensor
 from backends.engine.errors import ModelError
 from backends.engine.model.linear import BuiltLinear, Linear, make_linear, quantized_linear
 from backends.engine.model.quantized_formats import QuantizationConfig, TensorSource, awq_weight, gptq_weight
-from backends.engine.model.shard import Piece
+from backends.engine.model.shard import WeightShare
 from kernels.dispatch import QuantizedProduct
 from kernels.products.quantized_product import quantized_product_reference
 from kernels.products.w4a16 import SYMMETRIC_ZERO, GroupWeight
@@ -20,7 +20,7 @@ from kernels.products.w8 import RowWeight
 
 
 def read_quantized(
-    pieces: Sequence[Piece],
+    pieces: Sequence[WeightShare],
     tensors: TensorSource,
     config: QuantizationConfig,
     *,
@@ -57,7 +57,9 @@ def read_quantized(
     return BuiltLinear(run, sum(linear.num_bytes for linear in linears))
 
 
-def _read_weight(piece: Piece, tensors: TensorSource, config: QuantizationConfig) -> RowWeight | GroupWeight | Tensor:
+def _read_weight(
+    piece: WeightShare, tensors: TensorSource, config: QuantizationConfig
+) -> RowWeight | GroupWeight | Tensor:
     """A module's whole weight [out, in]; a plain float32 tensor where no packed form of ours can hold it."""
     name = piece.name
 
@@ -104,7 +106,7 @@ def _shape(weight: RowWeight | GroupWeight | Tensor) -> tuple[int, ...]:
     return tuple(weight.shape)
 
 
-def _smoothing(piece: Piece, tensors: TensorSource) -> Tensor | None:
+def _smoothing(piece: WeightShare, tensors: TensorSource) -> Tensor | None:
     smoothing = tensors(f"{piece.name}.smoothing")
     if smoothing is None:
         return None
@@ -119,7 +121,7 @@ def _is_same(first: Tensor | None, second: Tensor | None) -> bool:
     return torch.equal(first, second)
 
 
-def _cut(weight: RowWeight | GroupWeight | Tensor, piece: Piece) -> RowWeight | GroupWeight | Tensor:
+def _cut(weight: RowWeight | GroupWeight | Tensor, piece: WeightShare) -> RowWeight | GroupWeight | Tensor:
     """The piece of a whole weight."""
     if piece.is_whole:
         return weight
@@ -131,7 +133,7 @@ def _cut(weight: RowWeight | GroupWeight | Tensor, piece: Piece) -> RowWeight | 
     return piece.cut(weight)
 
 
-def _cut_groups(weight: GroupWeight, piece: Piece) -> GroupWeight:
+def _cut_groups(weight: GroupWeight, piece: WeightShare) -> GroupWeight:
     """Groups that lie across the cut are written as several smaller ones with the same scale."""
     start, stop = piece.columns.start, piece.columns.stop
     size = math.gcd(weight.group_size, start, stop)

@@ -40,7 +40,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WeightShare:
     """What a rank holds of the weight [out_size, in_size] of the module `name`: these outputs, and these inputs."""
 
     name: str
@@ -50,14 +50,14 @@ class Piece:
     columns: slice
 
     @classmethod
-    def whole(cls, name: str, out_size: int, in_size: int) -> Piece:
+    def whole(cls, name: str, out_size: int, in_size: int) -> WeightShare:
         """All of it."""
         return cls(name, out_size, in_size, (slice(0, out_size),), slice(0, in_size))
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is left out."""
-        return self == Piece.whole(self.name, self.out_size, self.in_size)
+        return self == WeightShare.whole(self.name, self.out_size, self.in_size)
 
     def cut_rows(self, tensor: Tensor) -> Tensor:
         """[out_size, ...] -> [kept outputs, ...], a view where they are neighbours."""
@@ -70,7 +70,7 @@ class Piece:
 
 def pieces_of(
     names: Sequence[str], out_sizes: Sequence[int], in_size: int, shard: Shard, *, split: Split | None, unit: int = 1
-) -> list[Piece]:
+) -> list[WeightShare]:
     """What `shard` holds of the modules `names`, which have `out_sizes` outputs each; a single name may have several.
 
     Each of `out_sizes` is divided by itself, in steps of `unit`, where the split is by outputs.
@@ -81,17 +81,17 @@ def pieces_of(
     columns = shard.part(in_size) if split == "inputs" else slice(0, in_size)
     if len(names) == len(out_sizes):
         return [
-            Piece(name, size, in_size, (rows,), columns)
+            WeightShare(name, size, in_size, (rows,), columns)
             for name, size, rows in zip(names, out_sizes, kept, strict=True)
         ]
     (name,) = names
     starts = itertools.accumulate(out_sizes[:-1], initial=0)
     rows = tuple(slice(start + part.start, start + part.stop) for start, part in zip(starts, kept, strict=True))
-    return [Piece(name, sum(out_sizes), in_size, rows, columns)]
+    return [WeightShare(name, sum(out_sizes), in_size, rows, columns)]
 
 
 @dataclass(frozen=True, slots=True)
-class KVShape:
+class ShardKVShape:
     """The size of a rank's cache, as `kv_cache` takes it."""
 
     num_layers: int
@@ -99,6 +99,6 @@ class KVShape:
     head_dim: int
 
 
-def kv_shape(config: ModelConfig, shard: Shard) -> KVShape:
+def kv_shape(config: ModelConfig, shard: Shard) -> ShardKVShape:
     """A rank has the keys and values of its own KV heads; where these are fewer than ranks, several have the same."""
-    return KVShape(config.num_layers, max(config.num_kv_heads // shard.count, 1), config.head_dim)
+    return ShardKVShape(config.num_layers, max(config.num_kv_heads // shard.count, 1), config.head_dim)

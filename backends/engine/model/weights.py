@@ -14,7 +14,7 @@ from backends.engine.model.checkpoint import Checkpoint
 from backends.engine.model.linear import FOUR_BITS, OUTPUT_LAYER, BuiltLinear, Linear, is_packable, make_linear
 from backends.engine.model.quantized_formats import QuantizationConfig
 from backends.engine.model.quantized_reader import read_quantized
-from backends.engine.model.shard import Piece, Shard, Split, pieces_of
+from backends.engine.model.shard import Shard, Split, WeightShare, pieces_of
 from kernels.dispatch import QuantizedProduct
 from kernels.products.quantized_product import quantized_product_reference
 
@@ -128,7 +128,7 @@ class Weights:
         """
         quantization = "int8" if self._quantization in FOUR_BITS else self._quantization
         if tied is None:
-            linear = self._linear([Piece.whole(OUTPUT_LAYER, vocab_size, hidden_size)], None, quantization)
+            linear = self._linear([WeightShare.whole(OUTPUT_LAYER, vocab_size, hidden_size)], None, quantization)
         else:
             weight = tied if self._adapter is None else self._adapter.merge(f"{OUTPUT_LAYER}.weight", tied, tied.dtype)
             linear = make_linear(weight, None, quantization=quantization, product=self._product)
@@ -143,19 +143,19 @@ class Weights:
         if self._adapter is not None:
             self._adapter.check_all_merged()
 
-    def _linear(self, pieces: Sequence[Piece], bias: Tensor | None, quantization: str | None) -> Linear:
+    def _linear(self, pieces: Sequence[WeightShare], bias: Tensor | None, quantization: str | None) -> Linear:
         linear = None if self._stored is None else self._read_quantized(pieces, bias, self._stored)
         if linear is not None:
             return linear
         return make_linear(self._dense(pieces), bias, quantization=quantization, product=self._product)
 
-    def _dense(self, pieces: Sequence[Piece]) -> Tensor:
+    def _dense(self, pieces: Sequence[WeightShare]) -> Tensor:
         return self._joined(
             [piece.cut(self._read(f"{piece.name}.weight", (piece.out_size, piece.in_size))) for piece in pieces]
         )
 
     def _read_quantized(
-        self, pieces: Sequence[Piece], bias: Tensor | None, stored: QuantizationConfig
+        self, pieces: Sequence[WeightShare], bias: Tensor | None, stored: QuantizationConfig
     ) -> Linear | None:
         assert self._dtype is not None, "the embedding is read first"
         try:

@@ -14,7 +14,7 @@ _OUTLIER = 4.0
 """A step that takes this many times what was expected says something of the machine, not of the step."""
 
 
-class StepTime:
+class StepTimeFit:
     """Seconds of a step as a line over its rows, fitted to the latest measurements.
 
     Before rows have varied it takes the step to cost the same for any number of them, which invites trying more.
@@ -81,7 +81,7 @@ class Length:
 
 
 def best_draft(
-    rate: float, most: int, *, num_sequences: int, target: StepTime, draft: StepTime | None = None
+    rate: float, most: int, *, num_sequences: int, target: StepTimeFit, draft: StepTimeFit | None = None
 ) -> Length:
     """The best number of drafts, 0..`most`, where each of `num_sequences` drafts as many.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from backends.engine.choosing.sampling import Choice
 from backends.engine.options import Speculate
 from backends.engine.sequence import Sequence, Slice
-from backends.engine.speculation.adaptive import Acceptance, Length, StepTime, best_draft
+from backends.engine.speculation.adaptive import Acceptance, Length, StepTimeFit, best_draft
 from backends.engine.speculation.draft_model import DraftModel, draft_start
 from backends.engine.speculation.ngram import PairIndex, continuation
 from kernels.paging import PAGE_SIZE
@@ -51,7 +51,7 @@ class SpeculationStatistics:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ProposalOutcome:
     """Proposed tokens of one sequence, by what became of them."""
 
     draft_accepted: int = 0
@@ -71,7 +71,7 @@ class _Record:
     kind: _Kind = ("ngram", False)
     num_idle: int = 0
     probe_after: int = _FIRST_PROBE
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: ProposalOutcome = field(default_factory=ProposalOutcome)
 
 
 class Speculator:
@@ -94,8 +94,8 @@ class Speculator:
         self._most = most if mode != "off" else 0
         self._below = below
         self._now = now
-        self._target_time = StepTime()
-        self._draft_time = StepTime()
+        self._target_time = StepTimeFit()
+        self._draft_time = StepTimeFit()
         self._rates = {kind: Acceptance(rate, _ENGINE_WEIGHT) for kind, rate in _START_RATES.items()}
         self._records: dict[Sequence, _Record] = {}
         self._num_sequences = 1
@@ -148,10 +148,10 @@ class Speculator:
         """Proposes nothing from here on."""
         self._most = 0
 
-    def outcome(self, sequence: Sequence) -> Outcome:
+    def outcome(self, sequence: Sequence) -> ProposalOutcome:
         """What became of the sequence's proposals so far."""
         record = self._records.get(sequence)
-        return Outcome() if record is None else record.outcome
+        return ProposalOutcome() if record is None else record.outcome
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
@@ -193,7 +193,7 @@ class Speculator:
         # More where it is sure: the draft model stops by itself where it is not.
         return replace(chosen, num_draft=min(most, 2 * chosen.num_draft))
 
-    def _length(self, rate: float, most: int, draft_time: StepTime | None) -> Length:
+    def _length(self, rate: float, most: int, draft_time: StepTimeFit | None) -> Length:
         if not self._target_time.is_known:
             return Length(max(most, 0), rate)
         return best_draft(rate, most, num_sequences=self._num_sequences, target=self._target_time, draft=draft_time)

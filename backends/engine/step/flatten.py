@@ -124,7 +124,7 @@ class _Decode:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DecodeStep:
     """Where one token of each sequence goes; with token ids, a batch."""
 
     positions: Tensor
@@ -137,7 +137,7 @@ class Step:
         return Batch(token_ids, self.positions, self.slots, self.plan, self.rows)
 
 
-def build_steps(spans: Sequence[Span], num_steps: int, device: torch.device) -> Iterator[Step]:
+def build_steps(spans: Sequence[Span], num_steps: int, device: torch.device) -> Iterator[DecodeStep]:
     """`num_steps` steps of one token a sequence, from `span.start` on; the tokens come when they are known.
 
     A sequence stops at the end of its span, whose last position is written again by the steps that are left.
@@ -164,4 +164,4 @@ def build_steps(spans: Sequence[Span], num_steps: int, device: torch.device) -> 
     rows = parts[-2][:-1]
     for step in range(num_steps):
         plan = AttentionPlan(table, starts, parts[3 * step + 2].int(), 1, max(ends))
-        yield Step(parts[3 * step], parts[3 * step + 1], plan, rows)
+        yield DecodeStep(parts[3 * step], parts[3 * step + 1], plan, rows)

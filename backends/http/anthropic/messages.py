@@ -42,7 +42,8 @@ from backends.http.probe import ask_health
 from backends.http.redact import Redactor
 from backends.http.transport import Transport
 from backends.http.wire import TimeLimits, Wire, WireExchange
-from backends.protocol import Call, Capabilities, Facts, Headers, Operation, Reply, Statistics
+from backends.operations import Operation
+from backends.protocol import Call, Capabilities, Facts, Headers, Reply, Statistics
 from backends.registry import Kind
 from backends.resume import Continues
 from backends.stream import Stream, StreamEnd

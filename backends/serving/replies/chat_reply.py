@@ -11,18 +11,18 @@ import msgspec
 
 from backends.engine.request import Event
 from backends.protocol import Usage
-from backends.serving.replies.parts import Head, Tally, Vocabulary, chat_logprobs
-from backends.serving.tool_syntax import FunctionCall, Piece
+from backends.serving.replies.parts import Head, UsageTally, Vocabulary, chat_logprobs
+from backends.serving.tool_syntax import FunctionCall, ParsedText
 from backends.sse import DONE_EVENT, encode_event
 
 
 class Parser(Protocol):
     """Takes tool calls out of a text as it arrives; see `backends/serving/tool_syntax.py`."""
 
-    def feed(self, text: str) -> Piece:
+    def feed(self, text: str) -> ParsedText:
         """What this text completes."""
 
-    def finish(self) -> Piece:
+    def finish(self) -> ParsedText:
         """What is left at the end."""
 
 
@@ -43,7 +43,7 @@ class ChatShape:
     call_tag: str = ""
 
 
-class Choice:
+class ChoiceReply:
     """One choice: its deltas as they come out of the engine's events."""
 
     def __init__(self, head: Head, index: int, shape: ChatShape) -> None:
@@ -57,7 +57,7 @@ class Choice:
     def deltas(self, event: Event) -> list[dict[str, Any]]:
         """What the client is shown of an event."""
         if self._parser is None:
-            found = [Piece(event.text)]
+            found = [ParsedText(event.text)]
         else:
             # Texts of special tokens are left out of answers. Nothing that counts stands before this one in its step.
             is_call = self._shape.call_token is not None and self._shape.call_token in event.tokens
@@ -70,7 +70,7 @@ class Choice:
             self.finish_reason = "tool_calls" if has_called else event.finish_reason
         return deltas
 
-    def _shown(self, piece: Piece) -> list[dict[str, Any]]:
+    def _shown(self, piece: ParsedText) -> list[dict[str, Any]]:
         deltas: list[dict[str, Any]] = [{"content": piece.text}] if piece.text else []
         for call in piece.calls:
             if self._num_calls and not self._shape.has_parallel_calls:
@@ -97,8 +97,8 @@ class ChatAnswer:
         self._head = head
         self._shape = shape
         self._vocabulary = vocabulary
-        self._tally = Tally()
-        self._choices = [Choice(head, index, shape) for index in range(shape.num_choices)]
+        self._tally = UsageTally()
+        self._choices = [ChoiceReply(head, index, shape) for index in range(shape.num_choices)]
         self._texts: list[list[str]] = [[] for _ in self._choices]
         self._calls: list[list[dict[str, Any]]] = [[] for _ in self._choices]
         self._logprobs: list[list[dict[str, Any]]] = [[] for _ in self._choices]
@@ -154,8 +154,8 @@ class ChatStream:
         self._chunk_head = head.fields("chat.completion.chunk")
         self._shape = shape
         self._vocabulary = vocabulary
-        self._tally = Tally()
-        self._choices = [Choice(head, index, shape) for index in range(shape.num_choices)]
+        self._tally = UsageTally()
+        self._choices = [ChoiceReply(head, index, shape) for index in range(shape.num_choices)]
         self._begun: set[int] = set()
         self._taken: list[Event] = []
 

@@ -10,7 +10,7 @@ import msgspec
 
 from backends.engine.request import Event, TokenLogprob
 from backends.protocol import Usage
-from backends.serving.replies.parts import Head, Tally, Vocabulary, token_text
+from backends.serving.replies.parts import Head, UsageTally, Vocabulary, token_text
 from backends.sse import DONE_EVENT, encode_event
 
 
@@ -142,7 +142,7 @@ class CompletionAnswer:
     def __init__(self, head: Head, shape: CompletionShape, vocabulary: Vocabulary) -> None:
         self._head = head
         self._shape = shape
-        self._tally = Tally()
+        self._tally = UsageTally()
         self._choices = _Choices(shape, vocabulary)
         self._texts: list[list[str]] = [[] for _ in range(shape.size)]
         self._logprobs: list[dict[str, Any] | None] = [None] * shape.size
@@ -190,7 +190,7 @@ class CompletionStream:
     def __init__(self, head: Head, shape: CompletionShape, vocabulary: Vocabulary) -> None:
         self._chunk_head = head.fields("text_completion")
         self._shape = shape
-        self._tally = Tally()
+        self._tally = UsageTally()
         self._choices = _Choices(shape, vocabulary)
         self._taken: list[Event] = []
 
@@ -230,7 +230,7 @@ class CompletionStream:
         return encode_event(msgspec.json.encode({**self._chunk_head, "choices": [choice]}))
 
 
-def _usage(tally: Tally, shape: CompletionShape) -> dict[str, Any]:
+def _usage(tally: UsageTally, shape: CompletionShape) -> dict[str, Any]:
     fields = tally.fields()
     if not shape.has_output:
         fields.update(completion_tokens=0, total_tokens=fields["prompt_tokens"])

@@ -12,7 +12,7 @@ import msgspec
 
 from backends.engine.request import Event
 from backends.protocol import Usage
-from backends.serving.replies.parts import Tally
+from backends.serving.replies.parts import UsageTally
 
 
 class EmbeddingAnswer:
@@ -23,7 +23,7 @@ class EmbeddingAnswer:
         self._requests = requests
         self._dimensions = dimensions
         self._is_base64 = is_base64
-        self._tally = Tally()
+        self._tally = UsageTally()
         self._vectors: dict[str, array[float]] = {}
 
     def take(self, event: Event) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from backends.engine.request import Event, TokenLogprob
-from backends.engine.request import Usage as EngineUsage
+from backends.engine.request import TokenUsage as EngineUsage
 from backends.protocol import Usage
 
 
@@ -62,7 +62,7 @@ class Head:
         }
 
 
-class Answer(Protocol):
+class ReplyBuilder(Protocol):
     """Puts one call's answer together from the engine's events; used by one task."""
 
     def take(self, event: Event) -> None:
@@ -78,7 +78,7 @@ class Answer(Protocol):
         """Tokens of the whole call."""
 
 
-class Tally:
+class UsageTally:
     """Usage of a call, from the usage of its requests so far."""
 
     __slots__ = ("_of",)

@@ -9,8 +9,8 @@ import msgspec
 
 from backends.engine.request import Event
 from backends.protocol import Usage
-from backends.serving.replies.chat_reply import ChatShape, Choice
-from backends.serving.replies.parts import Head, Tally, Vocabulary, chat_logprobs
+from backends.serving.replies.chat_reply import ChatShape, ChoiceReply
+from backends.serving.replies.parts import Head, UsageTally, Vocabulary, chat_logprobs
 from backends.sse import encode_event
 
 Told = tuple[str, dict[str, Any]]
@@ -22,7 +22,7 @@ class _Output:
 
     def __init__(self, head: Head, shape: ChatShape, vocabulary: Vocabulary) -> None:
         self.items: list[dict[str, Any]] = []
-        self._choice = Choice(head, 0, shape)
+        self._choice = ChoiceReply(head, 0, shape)
         self._shape = shape
         self._vocabulary = vocabulary
         self._number = head.id.partition("_")[2]
@@ -120,7 +120,7 @@ class ResponseAnswer:
     def __init__(self, head: Head, shape: ChatShape, vocabulary: Vocabulary, echoed: Mapping[str, Any]) -> None:
         self._head = {"id": head.id, "object": "response", "created_at": head.created, "model": head.model, **echoed}
         self._output = _Output(head, shape, vocabulary)
-        self._tally = Tally()
+        self._tally = UsageTally()
 
     def take(self, event: Event) -> None:
         """Note what a step brought."""
@@ -146,7 +146,7 @@ class ResponseStream:
     def __init__(self, head: Head, shape: ChatShape, vocabulary: Vocabulary, echoed: Mapping[str, Any]) -> None:
         self._head = {"id": head.id, "object": "response", "created_at": head.created, "model": head.model, **echoed}
         self._output = _Output(head, shape, vocabulary)
-        self._tally = Tally()
+        self._tally = UsageTally()
         begun = {"response": {**self._head, **_state("in_progress"), "output": []}}
         self._told: list[Told] = [("response.created", begun), ("response.in_progress", begun)]
         self._num_written = 0

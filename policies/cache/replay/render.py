@@ -11,7 +11,8 @@ import msgspec
 
 from backends.clock import Clock
 from backends.json_errors import NOT_JSON
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from backends.sse import DONE, DONE_EVENT, encode_event, event_data, split_events
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.replay import chat as replay_chat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from backends.json_errors import NOT_JSON
-from backends.protocol import Operation
+from backends.operations import Operation
 from policies.cache.entry import Entry
 from policies.cache.replay.render import whole_body
 

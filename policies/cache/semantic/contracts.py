@@ -64,7 +64,7 @@ class Neighbour(msgspec.Struct, frozen=True):
     similarity: float
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class KnownNeighbour(msgspec.Struct, frozen=True):
     """A neighbour with what is known of it: what the decision looks at. The decision never sees an answer's text."""
 
     id: str
@@ -203,7 +203,7 @@ class StateStore(Protocol):
 class Proposal(msgspec.Struct, frozen=True):
     """The candidate that would be served, and why: `features` are the model's inputs, in `FEATURES` order."""
 
-    candidate: Candidate
+    candidate: KnownNeighbour
     features: tuple[float, ...]
     guarded: bool
     """A word list saw a difference that similarity does not: numbers, negation, antonyms."""
@@ -243,7 +243,7 @@ class PolicyState(msgspec.Struct, frozen=True):
 class Decider(Protocol):
     """The policy of one scope. Pure: no clock, no input or output; randomness from the generator it was given."""
 
-    def propose(self, text: str, candidates: Sequence[Candidate]) -> Proposal | None:
+    def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The best candidate by vote of answers; None where nothing is near enough."""
 
     def decide(self, proposal: Proposal | None) -> Decision:

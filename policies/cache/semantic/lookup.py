@@ -13,10 +13,10 @@ from backends.protocol import Call
 from policies.cache.control import Control
 from policies.cache.semantic.contracts import (
     AnswerStore,
-    Candidate,
     Decision,
     EncoderBusy,
     History,
+    KnownNeighbour,
     Neighbour,
     Proposal,
     Question,
@@ -115,7 +115,7 @@ class Lookups:
         On a public route that is only what a second owner has confirmed.
         """
         candidates = [
-            Candidate(answer.id, similarity, answer.question.text, answer.answer_id, history)
+            KnownNeighbour(answer.id, similarity, answer.question.text, answer.answer_id, history)
             for answer, history, similarity in looked.found
         ]
         proposal = looked.proposal = looked.learning.decider.propose(looked.question.text, candidates)

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from backends.header_names import HeaderNames
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from policies.cache.key import SUB_SCOPE_HEADER, digest_of, identity_of, significant_headers
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.settings import SemanticPolicy

@@ -14,7 +14,8 @@ import msgspec
 
 from backends.errors import FirstTokenTimeout, UpstreamCut, UpstreamError, UpstreamErrorEvent, UpstreamGarbage
 from backends.json_errors import NOT_JSON
-from backends.protocol import Call, Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Call, Reply
 from backends.sse import DONE, event_data, split_events, whole_events_end
 from backends.stream import StreamEnd
 

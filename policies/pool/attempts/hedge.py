@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from backends.clock import Clock
-from backends.protocol import Call, Facts, Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Call, Facts, Reply
 from backends.stream import StreamEnd
 from policies.pool.attempts.classify import Outcome
 from policies.pool.settings import HedgePolicy

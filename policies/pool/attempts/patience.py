@@ -13,7 +13,8 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import FirstTokenTimeout, TotalTimeout, UpstreamError
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from policies.schema import RetryPolicy
 
 FLOOR_S = 10.0

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from backends.resume import BrokenAnswer
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Balancer, Share

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from policies.pool.balance.by_weight import Share
 from policies.pool.balance.candidate import Candidate, Price
-from policies.pool.balance.crowd import MANY, Crowd
-from policies.pool.balance.pick import Picker, Sampler
+from policies.pool.balance.crowd import MANY, CandidateCrowd
+from policies.pool.balance.pick import Picker, SamplingPicker
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand
 from policies.pool.load.replica import Replica
@@ -35,9 +35,9 @@ class LoadBalancer:
             ]
             for priority in sorted({share.priority for share in in_rotation})
         ]
-        self._sampler = picker if isinstance(picker, Sampler) else None
+        self._sampler = picker if isinstance(picker, SamplingPicker) else None
         self._crowds = [
-            Crowd(group) if self._sampler is not None and len(group) > MANY else None for group in self._groups
+            CandidateCrowd(group) if self._sampler is not None and len(group) > MANY else None for group in self._groups
         ]
 
     def choose(self, tried: Collection[int], demand: Demand | None) -> int | None:
@@ -57,7 +57,7 @@ class LoadBalancer:
                 return candidates[0].index
         return None
 
-    def _choose_of_many(self, crowd: Crowd, tried: Collection[int], demand: Demand) -> Candidate | None:
+    def _choose_of_many(self, crowd: CandidateCrowd, tried: Collection[int], demand: Demand) -> Candidate | None:
         assert self._sampler is not None, "there are crowds only for it"
 
         def may_take(each: Candidate) -> bool:

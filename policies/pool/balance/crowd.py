@@ -18,7 +18,7 @@ _LOOKS_PER_PLACE = 4
 """Members that are looked at for each that is wanted, where some are out of rotation."""
 
 
-class Crowd:
+class CandidateCrowd:
     """All that may be chosen of one priority. Immutable."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:

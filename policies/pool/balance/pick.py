@@ -12,7 +12,7 @@ from random import Random
 from typing import Protocol, runtime_checkable
 
 from policies.pool.balance.candidate import Candidate, MayTake
-from policies.pool.balance.crowd import Crowd
+from policies.pool.balance.crowd import CandidateCrowd
 from policies.pool.load.demand import Demand
 from policies.pool.load.latency_model import Doubt
 from policies.pool.load.replica import Replica
@@ -30,10 +30,10 @@ class Picker(Protocol):
 
 
 @runtime_checkable
-class Sampler(Picker, Protocol):
+class SamplingPicker(Picker, Protocol):
     """A way of choosing that need not look at all."""
 
-    def pick_of_many(self, crowd: Crowd, demand: Demand, may_take: MayTake) -> Candidate | None:
+    def pick_of_many(self, crowd: CandidateCrowd, demand: Demand, may_take: MayTake) -> Candidate | None:
         """One of those that may be taken; None where too few of those that were looked at may be."""
 
 
@@ -87,8 +87,8 @@ class PowerOfTwo:
         second = self._random.choices(others, [candidate.weight for candidate in others])[0]
         return _idler(first, second)
 
-    def pick_of_many(self, crowd: Crowd, demand: Demand, may_take: MayTake) -> Candidate | None:
-        """See `Sampler`."""
+    def pick_of_many(self, crowd: CandidateCrowd, demand: Demand, may_take: MayTake) -> Candidate | None:
+        """See `SamplingPicker`."""
         two = crowd.any_by_weight(2, self._random, may_take)
         return _idler(*two) if len(two) == 2 else None
 
@@ -148,7 +148,7 @@ class Latency:
         return self._turns.taken(least(candidates, costs, demand, self._random))
 
 
-class Cost:
+class LeastCost:
     """The lowest price for the call, kept beginnings at their own; among equals the fewest prompt tokens ahead."""
 
     def __init__(self, index: PrefixIndex, random: Random) -> None:
@@ -198,7 +198,7 @@ class PredictedCost:
         demand.matched = self._index.match(demand.blocks)
         return self._best(candidates, demand, demand.matched)
 
-    def pick_of_many(self, crowd: Crowd, demand: Demand, may_take: MayTake) -> Candidate | None:
+    def pick_of_many(self, crowd: CandidateCrowd, demand: Demand, may_take: MayTake) -> Candidate | None:
         """The same of those that hold most of the prompt, and some at random; only of these is known what they hold."""
         levels = self._index.levels(demand.blocks) if demand.blocks else []
         few = crowd.deepest(levels, self._DEEPEST, may_take)

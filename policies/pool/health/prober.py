@@ -22,7 +22,7 @@ _JITTER = 0.2
 _logger = logging.getLogger(__name__)
 
 
-class Patient:
+class ProbedBackend:
     """One backend under watch: its verdicts in a row, and the breakers in front of it in every route."""
 
     def __init__(self, backend: Probed, health: HealthConfig, breakers: Sequence[CircuitBreaker]) -> None:
@@ -73,7 +73,7 @@ class Patient:
 class Prober:
     """Asks every patient in its own interval, from `open` to `aclose`."""
 
-    def __init__(self, patients: Mapping[str, Patient], clock: Clock, random: Random) -> None:
+    def __init__(self, patients: Mapping[str, ProbedBackend], clock: Clock, random: Random) -> None:
         self.patients = dict(patients)
         self.loops = tuple(Loop("prober", clock) for _ in self.patients)
         """One for each, so that what one backend's check comes to is nothing to the others."""
@@ -90,7 +90,7 @@ class Prober:
         for loop in self.loops:
             await loop.aclose()
 
-    async def _look_after(self, patient: Patient) -> None:
+    async def _look_after(self, patient: ProbedBackend) -> None:
         while True:
             await patient.ask()
             await self._clock.sleep(patient.health.interval * self._random.uniform(1 - _JITTER, 1 + _JITTER))

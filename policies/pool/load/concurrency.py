@@ -16,7 +16,7 @@ _SLOWER, _REFUSED = 0.85, 0.7
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 60.0
 
 
-class Concurrency:
+class ConcurrencyLimit:
     """The limit of one backend, in calls. `has_refused` once it has said 429: then the limit counts for good."""
 
     __slots__ = ("_changed_at", "_paused_until", "has_refused", "limit")

@@ -23,7 +23,7 @@ _STEP_UP, _STEP_DOWN = 0.1, 0.5
 """In prompts: for as many in time as are underway, and for each that was late."""
 
 
-class Knee:
+class ConcurrencyEstimate:
     """Of one backend. A prompt's tokens are here those that are not cached there."""
 
     __slots__ = ("_count", "_num_alone", "_seconds", "_sum", "_sum_seconds", "_sum_squares", "tokens")

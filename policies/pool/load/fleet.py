@@ -24,8 +24,8 @@ from policies.atomic_file import replace_file
 from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import (
     ConsistentHash,
-    Cost,
     Latency,
+    LeastCost,
     LeastRequest,
     LeastTokens,
     Picker,
@@ -228,7 +228,7 @@ class Fleet:
             case "latency":
                 return Latency(random, counters)
             case "cost":
-                return Cost(self.index, random)
+                return LeastCost(self.index, random)
             case _:
                 return None
 

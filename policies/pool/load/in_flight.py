@@ -28,7 +28,7 @@ class InFlight:
         """Told when there has come to be less to do."""
 
 
-class Trip(msgspec.Struct, gc=False):
+class InFlightAttempt(msgspec.Struct, gc=False):
     """One attempt from its going out to its end, once each whatever the order in which it is told.
 
     `uncached` and `held` tokens are what it adds to its backend's counters, `met` is what it met when it went out.

@@ -15,10 +15,10 @@ from backends.clock import Clock
 from backends.protocol import Call, Facts, Reply
 from backends.stream import StreamEnd
 from policies.pool.attempts.retry import retry_after_s
-from policies.pool.load.concurrency import Concurrency
-from policies.pool.load.concurrency_estimate import Knee
+from policies.pool.load.concurrency import ConcurrencyLimit
+from policies.pool.load.concurrency_estimate import ConcurrencyEstimate
 from policies.pool.load.demand import Demand
-from policies.pool.load.in_flight import InFlight, Trip
+from policies.pool.load.in_flight import InFlight, InFlightAttempt
 from policies.pool.load.latency_model import MAX_SECONDS, Doubt, LatencyModel, features
 from policies.pool.prompts.prefix_index import PrefixIndex
 
@@ -67,8 +67,8 @@ class Replica:
         self.cache_tokens = cache_tokens
         self.model = LatencyModel()
         self.in_flight = InFlight()
-        self.concurrency = Concurrency()
-        self.knee = Knee()
+        self.concurrency = ConcurrencyLimit()
+        self.knee = ConcurrencyEstimate()
         self.slot = index.add(cache_tokens)
         self.work_s = 0.0
         """Seconds that the prompts sent here take to compute, since the start."""
@@ -127,7 +127,7 @@ class Replica:
         constant, per_token, per_square, *_ = self.model.coefficients
         return max(0.0, constant + per_token * uncached + per_square * uncached * (tokens - 0.5 * uncached))
 
-    def expected_s(self, demand: Demand, trip: Trip | None = None) -> float | None:
+    def expected_s(self, demand: Demand, trip: InFlightAttempt | None = None) -> float | None:
         """Seconds until there is something of an answer: the first token of a stream, the end of a whole one, for a
         call sent now, or as `trip`. None while nobody knows."""
         model = self.model
@@ -139,7 +139,7 @@ class Replica:
             first_s = self.predict(demand.tokens, self.uncached(demand))
         return first_s if demand.is_stream else first_s + model.output_tokens * model.seconds_between_tokens
 
-    def begin(self, demand: Demand, now: float) -> Trip:
+    def begin(self, demand: Demand, now: float) -> InFlightAttempt:
         """An attempt goes out; from now on its prompt is likely to be cached here. The trip's `end` must follow."""
         tokens = demand.tokens
         model, load = self.model, self.in_flight
@@ -159,12 +159,12 @@ class Replica:
             self._prompt_tokens += tokens
             self._matched_tokens += tokens - uncached
             self._index.store(self.slot, demand.blocks, demand.ends)
-        trip = Trip(load, uncached, tokens + answer, demand.is_stream, met, now)
+        trip = InFlightAttempt(load, uncached, tokens + answer, demand.is_stream, met, now)
         if demand.blocks:
             trip.on_end = partial(self._index.release, self.slot, demand.blocks)
         return trip
 
-    def answered(self, trip: Trip, reply: Reply, call: Call) -> None:
+    def answered(self, trip: InFlightAttempt, reply: Reply, call: Call) -> None:
         """The attempt's reply is there; what it has shown is learned, and its end is seen to."""
         stream = reply.stream
         if reply.status == 429:
@@ -186,7 +186,7 @@ class Replica:
             trip.end()
         stream.on_end.append(partial(self._stream_ended, trip, call.facts))
 
-    def first_token(self, trip: Trip, now: float) -> None:
+    def first_token(self, trip: InFlightAttempt, now: float) -> None:
         """A stream has begun."""
         trip.first_token(now)
         if trip.first_at is None or not self._may_learn(now):
@@ -196,7 +196,7 @@ class Replica:
             self.knee.observe(ahead, own, now - trip.sent_at)
         self.model.observe(features(*trip.met), now - trip.sent_at)
 
-    def finish(self, trip: Trip, num_tokens: int, now: float) -> None:
+    def finish(self, trip: InFlightAttempt, num_tokens: int, now: float) -> None:
         """An answer of so many tokens is whole; 0 where nobody knows."""
         self._note_output(trip, num_tokens, now)
         if trip.first_at is not None:
@@ -224,7 +224,7 @@ class Replica:
         self._prompt_tokens = self._matched_tokens = 0
         return taken
 
-    def _note_start(self, trip: Trip, first_at: float) -> None:
+    def _note_start(self, trip: InFlightAttempt, first_at: float) -> None:
         """How much later than alone a stream began."""
         if trip.limit_s is not None:
             # What was cached when it went out: another attempt of the call may have filled the index since.
@@ -233,7 +233,7 @@ class Replica:
             delay = (first_at - trip.sent_at - alone_s) / trip.limit_s
             self.concurrency.observe(delay, self.in_flight.requests - 1, trip.sent_at, first_at)
 
-    def _note_output(self, trip: Trip, num_tokens: int, now: float) -> None:
+    def _note_output(self, trip: InFlightAttempt, num_tokens: int, now: float) -> None:
         self.model.observe_output(num_tokens)
         if trip.on_output is not None:
             trip.on_output(num_tokens, now)
@@ -247,12 +247,12 @@ class Replica:
         self._lessons -= 1.0
         return True
 
-    def _first_at(self, facts: Facts, trip: Trip) -> float:
+    def _first_at(self, facts: Facts, trip: InFlightAttempt) -> float:
         """When the first token came: as the leaf says, unless that is of an attempt before this one."""
         said = facts.first_token_at
         return said if said is not None and said >= trip.sent_at else self._clock.now()
 
-    def _stream_ended(self, trip: Trip, facts: Facts, how: StreamEnd) -> None:
+    def _stream_ended(self, trip: InFlightAttempt, facts: Facts, how: StreamEnd) -> None:
         if how is StreamEnd.CLEAN and facts.usage is not None:
             self.finish(trip, facts.usage.completion_tokens, self._clock.now())
         else:

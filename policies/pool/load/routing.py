@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Balancer, Share
 from policies.pool.balance.candidate import Price

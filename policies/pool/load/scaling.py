@@ -16,7 +16,7 @@ UP_AFTER_S, DOWN_AFTER_S = 30.0, 300.0
 _SHED_WEIGHT = 2.0
 
 
-class Sample(NamedTuple):
+class PoolSample(NamedTuple):
     """A pool at one moment. `prefill` and `memory` are in replicas: so many would be wholly busy, and wholly full.
 
     `shed` is the share of calls turned away since the sample before, `backlog_s` the seconds of work that wait in
@@ -36,9 +36,9 @@ class Scaling:
     def __init__(self, replicas: int, limit_s: float) -> None:
         self._replicas = replicas
         self._limit_s = limit_s
-        self._samples: deque[Sample] = deque()
+        self._samples: deque[PoolSample] = deque()
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: PoolSample) -> None:
         """What was seen now."""
         samples = self._samples
         samples.append(sample)
@@ -75,7 +75,7 @@ class Scaling:
         since = samples[-1].at - seconds
         return [self._needed(sample) for sample in samples if sample.at >= since]
 
-    def _needed(self, sample: Sample) -> float:
+    def _needed(self, sample: PoolSample) -> float:
         return max(
             sample.prefill / PREFILL_TARGET,
             sample.memory / MEMORY_TARGET,

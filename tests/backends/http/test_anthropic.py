@@ -23,7 +23,8 @@ from backends.errors import (
     UpstreamRejectedKey,
 )
 from backends.http.anthropic.messages import KIND, AnthropicConfig
-from backends.protocol import Backend, Operation, Timeouts, Usage
+from backends.operations import Operation
+from backends.protocol import Backend, Timeouts, Usage
 from backends.sse import DONE_EVENT
 from backends.stream import StreamEnd
 from tests.support.anthropic_server import (

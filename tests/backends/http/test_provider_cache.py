@@ -12,7 +12,7 @@ from backends.http.anthropic.messages import KIND as ANTHROPIC
 from backends.http.anthropic.messages import AnthropicConfig
 from backends.http.openai import KIND as OPENAI
 from backends.http.openai import OpenAIConfig
-from backends.protocol import Operation
+from backends.operations import Operation
 from tests.support.anthropic_server import KEY, AnthropicServer
 from tests.support.calls import make_call, read_all
 from tests.support.openai_server import OpenAIServer

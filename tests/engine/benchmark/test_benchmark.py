@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 
 from backends.engine.benchmark.contender import Contender, peer
 from backends.engine.benchmark.figure import (
-    Figure,
+    BenchmarkFigure,
+    MeasurementSetting,
     PeerMissing,
-    Setting,
     at_least,
     at_most,
     ratio,
@@ -47,7 +47,7 @@ SMALL: dict[str, object] = {
     "head_dim": 16,
     "torch_dtype": "float32",
 }
-SETTING = Setting(folder=Path(), pair=None, threads=1, num_rounds=4, seconds=60.0, say=lambda line: None)
+SETTING = MeasurementSetting(folder=Path(), pair=None, threads=1, num_rounds=4, seconds=60.0, say=lambda line: None)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_ratio_is_the_median_of_the_rounds() -> None:
         (skipped("a", ">= 1 x", "why"), None),
     ],
 )
-def test_figure_holds_at_its_bound(figure: Figure, holds: bool | None) -> None:
+def test_figure_holds_at_its_bound(figure: BenchmarkFigure, holds: bool | None) -> None:
     """A bound belongs to what is allowed; what could not be measured neither holds nor fails."""
     assert figure.holds is holds
 

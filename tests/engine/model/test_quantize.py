@@ -15,7 +15,7 @@ from backends.engine.model.json_fields import JsonFields
 from backends.engine.model.quantize import quantize_folder, smoothing_scales
 from backends.engine.model.quantized_formats import QuantizationConfig
 from backends.engine.model.quantized_reader import read_quantized
-from backends.engine.model.shard import Piece
+from backends.engine.model.shard import WeightShare
 from tests.support.packed_weights import Packer, pack_awq, pack_gptq, pack_gptq3
 
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ def test_quantize_folder_read_back_stays_near_the_original(tmp_path: Path, metho
     quantize_folder(tmp_path / "model", tmp_path / "small", method, group_size=64, progress=ignore)
     written = load_file(tmp_path / "small/model.safetensors")
     names = [f"{ATTENTION}q_proj", f"{ATTENTION}k_proj"]
-    pieces = [Piece.whole(name, size, 128) for name, size in zip(names, (64, 32), strict=True)]
+    pieces = [WeightShare.whole(name, size, 128) for name, size in zip(names, (64, 32), strict=True)]
     bias = torch.randn(96)
     x = torch.randn(5, 128)
 
@@ -121,7 +121,7 @@ def test_quantize_folder_with_input_peaks_undoes_an_outlier(tmp_path: Path) -> N
     x = torch.randn(16, 128)
     x[:, 3] *= 300
     name = f"{ATTENTION}q_proj"
-    piece = Piece.whole(name, 64, 128)
+    piece = WeightShare.whole(name, 64, 128)
     peaks = {name: x.abs().amax(0)}
     quantize_folder(tmp_path / "model", tmp_path / "plain", "w8a8", progress=ignore)
     quantize_folder(tmp_path / "model", tmp_path / "smooth", "w8a8", input_peaks=peaks, progress=ignore)
@@ -178,7 +178,7 @@ def test_read_quantized_plain_module_is_none_and_torn_one_an_error(tmp_path: Pat
     config = read_config(tmp_path / "small")
 
     def read(name: str, num_out: int = 64) -> object:
-        piece = Piece.whole(name, num_out, 128)
+        piece = WeightShare.whole(name, num_out, 128)
         return read_quantized([piece], written.get, config, bias=None, dtype=torch.float32, device=CPU)
 
     assert read("model.layers.0.mlp.gate") is None
@@ -224,7 +224,7 @@ def test_read_quantized_foreign_format_equals_its_definition(form: str, zero: in
     x = torch.randn(6, 128).to(dtype)
 
     linear = read_quantized(
-        [Piece.whole(name, 32, 128) for name in "qk"],
+        [WeightShare.whole(name, 32, 128) for name in "qk"],
         (first | second).get,
         quantization_config(fields),
         bias=None,
@@ -268,7 +268,7 @@ def test_read_quantized_short_last_group_has_its_own_scale(form: str, case: str,
     x = torch.randn(6, num_in, generator=generator)
 
     linear = read_quantized(
-        [Piece.whole("q", 32, num_in)],
+        [WeightShare.whole("q", 32, num_in)],
         tensors.get,
         quantization_config(fields | {"group_size": size}),
         bias=None,
@@ -296,7 +296,7 @@ def test_read_quantized_gptq_sorted_inputs_find_their_groups() -> None:
     x, bias = torch.randn(6, 128), torch.randn(64)
 
     linear = read_quantized(
-        [Piece.whole(name, 32, 128) for name in "qk"],
+        [WeightShare.whole(name, 32, 128) for name in "qk"],
         (tensors | plain).get,
         quantization_config(FORMATS["gptq"][0]),
         bias=bias,
@@ -336,7 +336,7 @@ def test_read_quantized_foreign_shapes_that_disagree_are_refused(form: str) -> N
 
     with pytest.raises(ModelError, match=r"q: qzeros .* do not fit a weight of 128 inputs and 32 outputs"):
         read_quantized(
-            [Piece.whole("q", 32, 128)],
+            [WeightShare.whole("q", 32, 128)],
             tensors.get,
             quantization_config(fields),
             bias=None,

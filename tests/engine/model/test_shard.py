@@ -17,7 +17,7 @@ from backends.engine.model.calibrate import collect_input_peaks
 from backends.engine.model.config import ModelConfig
 from backends.engine.model.decoder import Decoder, load_decoder
 from backends.engine.model.quantize import quantize_folder
-from backends.engine.model.shard import Piece, Shard, kv_shape, pieces_of
+from backends.engine.model.shard import Shard, WeightShare, kv_shape, pieces_of
 from kernels.dispatch import select_ops
 from kernels.paging import PAGE_SIZE, allocate_kv
 from tests.support.engine_batches import Part, build_batch
@@ -186,4 +186,4 @@ def test_pieces_of_a_joined_module_take_a_share_of_each_part() -> None:
     tensor = torch.arange(48).view(16, 3)
 
     assert piece.cut(tensor)[:, 0].tolist() == [12, 15, 18, 21, 36, 39, 42, 45]
-    assert pieces_of(["gate_up"], [8, 8], 3, Shard(), split="outputs") == [Piece.whole("gate_up", 16, 3)]
+    assert pieces_of(["gate_up"], [8, 8], 3, Shard(), split="outputs") == [WeightShare.whole("gate_up", 16, 3)]

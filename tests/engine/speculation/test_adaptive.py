@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from backends.engine.speculation.adaptive import Acceptance, StepTime, best_draft
+from backends.engine.speculation.adaptive import Acceptance, StepTimeFit, best_draft
 
 
-def line(fixed: float, each: float, rows: tuple[int, ...] = (1, 2, 4, 8)) -> StepTime:
+def line(fixed: float, each: float, rows: tuple[int, ...] = (1, 2, 4, 8)) -> StepTimeFit:
     """A step time that was measured often, without noise."""
-    time = StepTime()
+    time = StepTimeFit()
     for _ in range(50):
         for count in rows:
             time.add(count, fixed + each * count)
@@ -21,7 +21,7 @@ def line(fixed: float, each: float, rows: tuple[int, ...] = (1, 2, 4, 8)) -> Ste
 def test_step_time_of_a_noisy_line_predicts_between_and_beyond_what_was_measured() -> None:
     """The fit follows the line within the noise."""
     rng = random.Random(1)
-    time = StepTime()
+    time = StepTimeFit()
     for _ in range(500):
         rows = rng.randint(1, 8)
         time.add(rows, (2.0 + 0.5 * rows) * rng.uniform(0.9, 1.1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backends.engine.engine import Engine
-from backends.engine.load import Parts, load_parts
+from backends.engine.load import EngineParts, load_parts
 from backends.engine.request import Request
 from backends.engine.sequence import Sequence, Slice
 from backends.engine.step.graphs import graph_sizes
@@ -85,12 +85,12 @@ def test_embedding_of_a_prompt_in_chunks_is_that_of_the_model(
 
 
 @pytest.fixture
-def parts(pair: Pair) -> Parts:
+def parts(pair: Pair) -> EngineParts:
     """An engine's parts, without its thread."""
     return load_parts(options(pair), lambda: 0.0)
 
 
-def test_run_of_a_step_again_chooses_the_same(parts: Parts) -> None:
+def test_run_of_a_step_again_chooses_the_same(parts: EngineParts) -> None:
     """A step that was not committed leaves nothing behind but the keys and values that it writes again."""
     made = [Sequence(Request(id=str(n), prompt=(n, 1, 2), params=GREEDY), 0, n, [n, 1, 2], n) for n in range(3)]
     for sequence in made:

@@ -11,7 +11,7 @@ from backends.errors import ConfigurationError, QuotaExceeded, StoreUnavailable,
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.file_store import FileStore
 from gateway.batches.job_store import JobStore
-from gateway.batches.records import TABLES, BatchRow, NewLine, Result, Tenant
+from gateway.batches.records import TABLES, BatchRow, LineResult, NewLine, Tenant
 from gateway.ledger.database import Database
 from policies.batches.settings import LedgerStore
 from tests.support.clock import FakeClock
@@ -67,9 +67,9 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     await ledger.database.aclose()
 
 
-def answer(line: int, text: bytes = b"{}") -> Result:
+def answer(line: int, text: bytes = b"{}") -> LineResult:
     """An answer with three tokens."""
-    return Result(line, is_answered=True, text=text, input_tokens=1, output_tokens=2, cost=0.5)
+    return LineResult(line, is_answered=True, text=text, input_tokens=1, output_tokens=2, cost=0.5)
 
 
 async def test_line_is_answered_once(ledger: Ledger) -> None:

@@ -11,7 +11,7 @@ from backends.errors import ConfigurationError
 from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.fit import fit
 from gateway.simulate.replayed import compare
-from gateway.simulate.run import Fate
+from gateway.simulate.run import RequestFate
 from gateway.simulate.study import StudyOptions, check, log_of, simulate
 from gateway.simulate.traces import Logged, Trace, TraceRequest, read_trace
 from tests.support.replay_log import policy, traffic, write_log
@@ -84,7 +84,7 @@ def test_compare_counts_streams_of_the_second_half_by_where_each_was(log: Path, 
     assert one.request.logged is not None
     moved = msgspec.structs.replace(one.request.logged, backend="gone", first_token_s=2.0)
     request = msgspec.structs.replace(one.request, logged=moved, at_s=5.0)
-    outcome = msgspec.structs.replace(one, request=request, fate=Fate.SHED)
+    outcome = msgspec.structs.replace(one, request=request, fate=RequestFate.SHED)
 
     compared = compare([outcome, other], since_s=4.0)
 

@@ -12,7 +12,7 @@ from backends.errors import ConfigurationError
 from gateway.cli.loading import read_policy
 from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
 from gateway.simulate.report import jain, max_min_shares, percentile
-from gateway.simulate.run import Fate
+from gateway.simulate.run import RequestFate
 from gateway.simulate.simulated_fleet import parse_fleets, refit, replicas_of
 from gateway.simulate.slo import parse_slo
 from gateway.simulate.study import StudyOptions, StudyResult, simulate, smallest_fleets
@@ -92,7 +92,7 @@ def test_simulation_single_request_takes_the_closed_form(folder: Path) -> None:
     step = parse_fleets("1")[0].members["h200-8b-1"].model().step
     assert result.report.ttft_p50_s == pytest.approx(step.first_token_s(5000, 2048))
     [outcome] = result.outcomes
-    assert outcome.fate is Fate.ANSWERED
+    assert outcome.fate is RequestFate.ANSWERED
     assert outcome.token_gap_s == pytest.approx(
         sum(step.flat_s(1, 1) + step.decode_s(5001 + number) for number in range(99)) / 99
     )
@@ -106,7 +106,7 @@ def test_simulation_conserves_requests(folder: Path, balance: Any) -> None:
     result = run(policy(folder), requests, "3", balance=balance, load=0.8)
 
     assert [outcome.request for outcome in result.outcomes] == list(requests.requests)
-    assert {outcome.fate for outcome in result.outcomes} == {Fate.ANSWERED}
+    assert {outcome.fate for outcome in result.outcomes} == {RequestFate.ANSWERED}
     assert result.report.failed_share == result.report.shed_share == result.report.retries == 0
     assert result.report.load == pytest.approx(0.8)
     assert {outcome.backend for outcome in result.outcomes} == {"h200-8b-1", "h200-8b-2", "h200-8b-3"}

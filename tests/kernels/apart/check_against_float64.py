@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernels.attention.cascade_kernel import prepare_cascade
-from kernels.attention.cases import Shape, build, build_shared
+from kernels.attention.cases import AttentionShape, build, build_shared
 from kernels.attention.decode_kernel import paged_decode, prepare_paged_decode
 from kernels.attention.launch import paged_attention
 from kernels.attention.paged_attention import paged_attention_reference
@@ -45,7 +45,7 @@ def test_kernel_equals_its_twin_in_float64(op: Op, case: Case) -> None:
 )
 def test_paged_decode_log_sums_are_those_of_the_scores(sequences: list[tuple[int, int]]) -> None:
     """The logarithm of the sum of e^score comes out for every head, -inf where a row sees nothing."""
-    arguments = build(Shape(sequences, num_heads=2, num_kv_heads=1), CPU)
+    arguments = build(AttentionShape(sequences, num_heads=2, num_kv_heads=1), CPU)
     log_sums = torch.full(arguments["q"].shape[:2], math.nan)
 
     _, launches = prepare_paged_decode(**arguments, log_sums=log_sums)
@@ -59,7 +59,7 @@ def test_paged_decode_log_sums_are_those_of_the_scores(sequences: list[tuple[int
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bf16"])
 def test_paged_attention_sequence_alone_equals_itself_among_others(dtype: torch.dtype) -> None:
     """A decoding row's bits are the same alone, in a longer batch, and beside a prompt."""
-    shape = Shape([(1, 600), (1, 530), (12, 40)], num_heads=2, num_kv_heads=1, dtype=dtype)
+    shape = AttentionShape([(1, 600), (1, 530), (12, 40)], num_heads=2, num_kv_heads=1, dtype=dtype)
     arguments = build(shape, CPU)
     plan = arguments["plan"]
     beside_a_prompt = paged_attention(**arguments)
@@ -79,7 +79,7 @@ def test_paged_attention_sequence_alone_equals_itself_among_others(dtype: torch.
 )
 def test_paged_attention_any_step_equals_its_twin_in_float64(sequences: list[tuple[int, int]]) -> None:
     """Whichever kernels a step is made of, every row is written, once, and right."""
-    arguments = build(Shape(sequences, num_heads=2, num_kv_heads=1, dtype=torch.bfloat16), CPU)
+    arguments = build(AttentionShape(sequences, num_heads=2, num_kv_heads=1, dtype=torch.bfloat16), CPU)
 
     actual = paged_attention(**arguments)
 
@@ -88,7 +88,9 @@ def test_paged_attention_any_step_equals_its_twin_in_float64(sequences: list[tup
 
 def test_paged_attention_of_shared_pages_equals_its_twin_in_float64() -> None:
     """A plan that tells what is shared is followed, but not where a window hides it."""
-    shape = Shape([(1, 20), (1, 530), (2, 600)], num_heads=2, num_kv_heads=1, dtype=torch.bfloat16, num_shared=8)
+    shape = AttentionShape(
+        [(1, 20), (1, 530), (2, 600)], num_heads=2, num_kv_heads=1, dtype=torch.bfloat16, num_shared=8
+    )
     arguments = build_shared(shape, CPU)
     plan = replace(arguments["plan"], shared=arguments.pop("shared"))
 
@@ -100,7 +102,7 @@ def test_paged_attention_of_shared_pages_equals_its_twin_in_float64() -> None:
 @pytest.mark.parametrize("max_shared", [-1, 2])
 def test_cascade_more_shared_than_all_have_is_refused(max_shared: int) -> None:
     """A second split would be read behind the end of the page table's row."""
-    arguments = build_shared(Shape([(1, 530), (1, 600)], num_heads=2, num_kv_heads=1, num_shared=8), CPU)
+    arguments = build_shared(AttentionShape([(1, 530), (1, 600)], num_heads=2, num_kv_heads=1, num_shared=8), CPU)
 
     with pytest.raises(KernelInputError, match="max_shared must be from 0 to 1 splits") as caught:
         prepare_cascade(**arguments | {"shared": replace(arguments["shared"], max_shared=max_shared)})
@@ -115,7 +117,7 @@ def test_paged_decode_pages_beyond_two_to_the_31_are_found() -> None:
     # Reserved and not touched, but for the pages that are written to.
     torch.use_deterministic_algorithms(False)
     keys = torch.empty(num_pages, 1, PAGE_SIZE, head_dim, dtype=torch.int8)
-    near = build(Shape([(1, 100)], head_dim=head_dim, num_kv_heads=1, kv_dtype=torch.int8), CPU)
+    near = build(AttentionShape([(1, 100)], head_dim=head_dim, num_kv_heads=1, kv_dtype=torch.int8), CPU)
     kv, plan = near["kv"], near["plan"]
     scales = torch.empty(2, num_pages, 1, PAGE_SIZE, dtype=torch.float16)
     far_pages = [num_pages - 1, num_pages - 2]
@@ -132,7 +134,7 @@ def test_paged_decode_pages_beyond_two_to_the_31_are_found() -> None:
 def test_paged_decode_values_beside_an_outstanding_key_are_not_lost() -> None:
     """In half precision a weight of e^-11 times a small scale is too small to hold; a thousand of them matter."""
     arguments: Arguments = build(
-        Shape([(1, 1024)], num_heads=1, num_kv_heads=1, dtype=torch.float16, kv_dtype=torch.int8), CPU
+        AttentionShape([(1, 1024)], num_heads=1, num_kv_heads=1, dtype=torch.float16, kv_dtype=torch.int8), CPU
     )
     kv, first = arguments["kv"], int(arguments["plan"].page_table[0, 0])
     arguments["q"].fill_(1.0)
@@ -151,7 +153,7 @@ def test_paged_decode_values_beside_an_outstanding_key_are_not_lost() -> None:
 @pytest.mark.parametrize("scale", [1e-6, 40.0], ids=["flat", "sharp"])
 def test_paged_attention_extreme_scores_stay_finite(scale: float) -> None:
     """Scores near nothing or in the hundreds bring no overflow."""
-    arguments = {**build(Shape([(1, 100), (10, 64)], num_heads=2, num_kv_heads=1), CPU), "scale": scale}
+    arguments = {**build(AttentionShape([(1, 100), (10, 64)], num_heads=2, num_kv_heads=1), CPU), "scale": scale}
 
     actual = paged_attention(**arguments)
 
@@ -161,7 +163,7 @@ def test_paged_attention_extreme_scores_stay_finite(scale: float) -> None:
 
 def test_paged_decode_neighbour_of_nan_is_untouched() -> None:
     """A sequence whose own keys are NaN spoils its own rows and no other's."""
-    arguments = build(Shape([(1, 100), (1, 110), (1, 128)], num_heads=2, num_kv_heads=1), CPU)
+    arguments = build(AttentionShape([(1, 100), (1, 110), (1, 128)], num_heads=2, num_kv_heads=1), CPU)
     clean = paged_decode(**arguments)
     page = int(arguments["plan"].page_table[1, 0])
     arguments["kv"].keys[page] = math.nan

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.choice.cases import Shape, build_reject, build_rows
+from kernels.choice.cases import ChoiceShape, build_reject, build_rows
 from kernels.choice.penalties import Penalties
 from kernels.choice.probabilities_kernel import probabilities
 from kernels.choice.random import ACCEPT_STREAM, TARGET_STREAM, negated_exponentials_reference
@@ -41,7 +41,7 @@ def with_rows(rows: SampleRows, index: Tensor) -> SampleRows:
 
 def test_sample_draws_follow_the_distribution() -> None:
     """Chi-square of draws at one position after another, under all filters at once, at p > 0.001."""
-    shape = Shape(1, 6, temperature=(1.5,), top_k=(5,), top_p=(0.9,), min_p=(0.1,), scale=1.5)
+    shape = ChoiceShape(1, 6, temperature=(1.5,), top_k=(5,), top_p=(0.9,), min_p=(0.1,), scale=1.5)
     logits, rows = build_rows(shape, CPU)
     many = with_rows(rows, torch.zeros(RUNS, dtype=torch.int64))
     many = SampleRows(many.seeds, torch.arange(RUNS), many.temperature, many.top_k, many.top_p, many.min_p)
@@ -53,7 +53,7 @@ def test_sample_draws_follow_the_distribution() -> None:
 
 def test_sample_of_equal_logits_is_uniform() -> None:
     """Ties are drawn between, and a cut that falls among equals keeps them all."""
-    _, rows = build_rows(Shape(RUNS, 4, min_p=(1.0,)), CPU)
+    _, rows = build_rows(ChoiceShape(RUNS, 4, min_p=(1.0,)), CPU)
 
     tokens = sample(torch.zeros(RUNS, 4), rows, TARGET_STREAM)
 
@@ -62,7 +62,7 @@ def test_sample_of_equal_logits_is_uniform() -> None:
 
 def test_sample_row_depends_on_nothing_but_itself() -> None:
     """Alone, in another order and beside others, a row has the same token and log-probability, to the bit."""
-    shape = Shape(
+    shape = ChoiceShape(
         5,
         9001,
         temperature=(0.7, 1.0),
@@ -85,14 +85,14 @@ def test_sample_row_depends_on_nothing_but_itself() -> None:
 @pytest.mark.parametrize("stream", [TARGET_STREAM, ACCEPT_STREAM])
 def test_sample_takes_the_noise_of_its_stream(stream: int) -> None:
     """As the twin does, for whichever stream is named."""
-    logits, rows = build_rows(Shape(8, 40, scale=0.5), CPU)
+    logits, rows = build_rows(ChoiceShape(8, 40, scale=0.5), CPU)
 
     assert torch.equal(sample(logits, rows, stream), sample_reference(logits, rows, stream))
 
 
 def test_sample_masked_row_gives_the_first_token() -> None:
     """Where nothing may be drawn the answer is 0, as the twin's, whatever the filters, and no neighbour is touched."""
-    logits, rows = build_rows(Shape(4, 500, temperature=(1.0, 0.0), top_k=(40,), top_p=(0.9,), min_p=(0.1,)), CPU)
+    logits, rows = build_rows(ChoiceShape(4, 500, temperature=(1.0, 0.0), top_k=(40,), top_p=(0.9,), min_p=(0.1,)), CPU)
     before = sample(logits, rows, TARGET_STREAM)
     logits[:2] = -math.inf
 
@@ -105,7 +105,7 @@ def test_sample_masked_row_gives_the_first_token() -> None:
 @pytest.mark.parametrize("vocab_size", [3, 500])
 def test_sample_row_of_no_numbers_gives_some_token(vocab_size: int) -> None:
     """A model that breaks down answers nonsense, but no address is made of it, and no neighbour is touched."""
-    logits, rows = build_rows(Shape(5, vocab_size, temperature=(1.0, 1.0, 0.0)), CPU)
+    logits, rows = build_rows(ChoiceShape(5, vocab_size, temperature=(1.0, 1.0, 0.0)), CPU)
     clean = sample(logits, rows, TARGET_STREAM)
     logits[0], logits[1], logits[2, 1:] = math.nan, math.inf, math.nan
 
@@ -127,7 +127,7 @@ def test_reject_distribution_of_no_numbers_gives_some_token() -> None:
 
 def test_probabilities_masked_row_has_none() -> None:
     """No NaN comes of it."""
-    logits, rows = build_rows(Shape(2, 70, top_p=(0.5,)), CPU)
+    logits, rows = build_rows(ChoiceShape(2, 70, top_p=(0.5,)), CPU)
     logits[0] = -math.inf
 
     probs = probabilities(logits, rows)
@@ -138,7 +138,7 @@ def test_probabilities_masked_row_has_none() -> None:
 
 def test_sample_of_no_rows_is_empty() -> None:
     """An empty step runs nothing."""
-    logits, rows = build_rows(Shape(0, 70), CPU)
+    logits, rows = build_rows(ChoiceShape(0, 70), CPU)
 
     assert sample(logits, rows, TARGET_STREAM).shape == (0,)
     assert probabilities(logits, rows).shape == (0, 70)

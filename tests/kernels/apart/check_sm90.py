@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.attention.cases import Shape, build
+from kernels.attention.cases import AttentionShape, build
 from kernels.choice import cases as sample_cases
 from kernels.choice.cases import build_probabilities, build_reject, build_sample
 from kernels.dispatch import load_ops
@@ -108,13 +108,13 @@ def test_paged_decode_has_pages_on_their_way(name: str, compiled: dict[str, Mach
 SIZES = (1, 2, 3, 8, 9, 16, 17, 32, 33, 64, 65, 128, 200)
 STEPS: dict[str, tuple[Callable[[int], Arguments], int]] = {
     # One split or several, and what puts them together.
-    "paged_decode": (lambda size: build(Shape([(1, 9 * size)] * size, dtype=torch.bfloat16), META), 3),
-    "paged_prefill": (lambda size: build(Shape([(size, 9 * size)] * 2, dtype=torch.bfloat16), META), 1),
+    "paged_decode": (lambda size: build(AttentionShape([(1, 9 * size)] * size, dtype=torch.bfloat16), META), 3),
+    "paged_prefill": (lambda size: build(AttentionShape([(size, 9 * size)] * 2, dtype=torch.bfloat16), META), 1),
     "norm": (lambda size: {"x": torch.empty(size, 4096, device=META), "weight": ONES, "eps": 1e-5}, 1),
     # Up to 8, 16, 32, 64 and more rows, and what puts splits together.
     "w8": (lambda size: {"x": torch.empty(size, 4096, device=META), "weight": WEIGHT}, 4),
-    "sample": (lambda size: build_sample(sample_cases.Shape(size, 32_000, top_p=(0.9,)), META), 3),
-    "probabilities": (lambda size: build_probabilities(sample_cases.Shape(size, 32_000), META), 2),
+    "sample": (lambda size: build_sample(sample_cases.ChoiceShape(size, 32_000, top_p=(0.9,)), META), 3),
+    "probabilities": (lambda size: build_probabilities(sample_cases.ChoiceShape(size, 32_000), META), 2),
     "reject": (lambda size: build_reject((size % 5,) * size, 32_000, 1.0, 1.0, META), 2),
 }
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.attention.cases import Shape, build
+from kernels.attention.cases import AttentionShape, build
 from kernels.attention.checks import check_attention
 from kernels.checks import KernelInputError
 from kernels.operation import Arguments
@@ -16,19 +16,19 @@ from kernels.operation import Arguments
 CPU = torch.device("cpu")
 
 
-def arguments_of(shape: Shape) -> Arguments:
+def arguments_of(shape: AttentionShape) -> Arguments:
     """What `check_attention` takes."""
     arguments = build(shape, CPU)
     del arguments["scale"]
     return arguments
 
 
-PLAIN = Shape([(1, 100), (2, 30)])
+PLAIN = AttentionShape([(1, 100), (2, 30)])
 INT8 = replace(PLAIN, dtype=torch.bfloat16, kv_dtype=torch.int8)
 
 
-@pytest.mark.parametrize("shape", [PLAIN, INT8, replace(INT8, is_gapped=True), Shape([(0, 0)])])
-def test_check_attention_right_arguments_pass(shape: Shape) -> None:
+@pytest.mark.parametrize("shape", [PLAIN, INT8, replace(INT8, is_gapped=True), AttentionShape([(0, 0)])])
+def test_check_attention_right_arguments_pass(shape: AttentionShape) -> None:
     """Packed or not, quantized or not, or nothing at all."""
     check_attention(**arguments_of(shape))
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from kernels.benchmark.__main__ import main
-from kernels.benchmark.bars import BARS, Bar, Kind, judge
-from kernels.benchmark.figures import Measurement, Run
+from kernels.benchmark.bars import BARS, Bar, BarKind, judge
+from kernels.benchmark.figures import BenchmarkRun, Measurement
 from kernels.benchmark.peers import peers_of, rope_store_plain
 from kernels.benchmark.progress import Progress
 from kernels.benchmark.report import as_json, as_text
@@ -28,7 +28,7 @@ COPY = 4000.0
 PLAIN = Measurement(op="norm", case="a", us=10.0, num_bytes=36_000_000, num_operations=500_000_000)
 SLOW = Measurement(op="norm", case="b", us=20.0, num_bytes=36_000_000, peers_us={"liger": 25.0})
 BROKEN = Measurement(op="norm", case="c", notes=("the kernel could not be measured: RuntimeError: no",))
-RUN = Run(
+RUN = BenchmarkRun(
     device={"GPU": "H200"},
     copy_gb_per_s=COPY,
     measurements=(PLAIN, SLOW, BROKEN),
@@ -48,18 +48,18 @@ def test_measurement_rates_are_of_what_it_cannot_do_without() -> None:
 @pytest.mark.parametrize(
     ("bar", "value", "is_met"),
     [
-        (Bar("norm", "a", Kind.COPY, 0.85), 0.9, True),
-        (Bar("norm", "a", Kind.COPY, 0.91), 0.9, False),
-        (Bar("norm", "a", Kind.MICROSECONDS, 3.0), 10.0, False),
-        (Bar("norm", "a", Kind.TIME, 0.62, "b"), 0.5, True),
-        (Bar("norm", "b", Kind.TIME, 0.62, "a"), 2.0, False),
-        (Bar("norm", "b", Kind.TIME, 0.81, "liger"), 0.8, True),
-        (Bar("norm", "b", Kind.SPEED, 1.0, "liger"), 1.25, True),
-        (Bar("norm", "b", Kind.SPEED, 1.3, "liger"), 1.25, False),
-        (Bar("norm", "b", Kind.BYTE_TIME, 1.15, "a"), 2.0, False),
-        (Bar("norm", "a", Kind.SPEED, 1.0, "SDPA"), None, None),
-        (Bar("norm", "a", Kind.BYTE_TIME, 1.0, "c"), None, None),
-        (Bar("norm", "c", Kind.COPY, 0.5), None, None),
+        (Bar("norm", "a", BarKind.COPY, 0.85), 0.9, True),
+        (Bar("norm", "a", BarKind.COPY, 0.91), 0.9, False),
+        (Bar("norm", "a", BarKind.MICROSECONDS, 3.0), 10.0, False),
+        (Bar("norm", "a", BarKind.TIME, 0.62, "b"), 0.5, True),
+        (Bar("norm", "b", BarKind.TIME, 0.62, "a"), 2.0, False),
+        (Bar("norm", "b", BarKind.TIME, 0.81, "liger"), 0.8, True),
+        (Bar("norm", "b", BarKind.SPEED, 1.0, "liger"), 1.25, True),
+        (Bar("norm", "b", BarKind.SPEED, 1.3, "liger"), 1.25, False),
+        (Bar("norm", "b", BarKind.BYTE_TIME, 1.15, "a"), 2.0, False),
+        (Bar("norm", "a", BarKind.SPEED, 1.0, "SDPA"), None, None),
+        (Bar("norm", "a", BarKind.BYTE_TIME, 1.0, "c"), None, None),
+        (Bar("norm", "c", BarKind.COPY, 0.5), None, None),
     ],
     ids=lambda value: value.text if isinstance(value, Bar) else "",
 )
@@ -78,10 +78,10 @@ def test_judge_leaves_out_what_was_not_asked_for() -> None:
 
 def test_bar_texts_say_what_is_asked() -> None:
     """Sign, number, and what it is a factor of."""
-    assert Bar("x", "y", Kind.COPY, 0.8).text == ">= 0.8 x of copy bandwidth"
-    assert Bar("x", "y", Kind.SPEED, 2.8, "cuBLAS").text == ">= 2.8 x as fast as cuBLAS"
-    assert Bar("x", "y", Kind.TIME, 0.62, "bf16").text == "<= 0.62 x the time of bf16"
-    assert Bar("x", "y", Kind.MICROSECONDS, 3).text == "<= 3 us"
+    assert Bar("x", "y", BarKind.COPY, 0.8).text == ">= 0.8 x of copy bandwidth"
+    assert Bar("x", "y", BarKind.SPEED, 2.8, "cuBLAS").text == ">= 2.8 x as fast as cuBLAS"
+    assert Bar("x", "y", BarKind.TIME, 0.62, "bf16").text == "<= 0.62 x the time of bf16"
+    assert Bar("x", "y", BarKind.MICROSECONDS, 3).text == "<= 3 us"
 
 
 @needs_triton
@@ -172,7 +172,7 @@ def test_count_copies_outgrows_the_cache() -> None:
 def test_report_shows_figures_bars_and_what_is_wrong() -> None:
     """A line for each case with its share of the copy, its peers and its bars under it."""
     verdicts = judge(
-        [Bar("norm", "a", Kind.COPY, 0.85), Bar("norm", "b", Kind.SPEED, 1.3, "liger")], RUN.measurements, COPY
+        [Bar("norm", "a", BarKind.COPY, 0.85), Bar("norm", "b", BarKind.SPEED, 1.3, "liger")], RUN.measurements, COPY
     )
 
     lines = as_text(RUN, verdicts).splitlines()
@@ -189,7 +189,9 @@ def test_report_shows_figures_bars_and_what_is_wrong() -> None:
 
 def test_report_as_json_has_all_of_it() -> None:
     """Programs read the same figures, with rates and verdicts."""
-    verdicts = judge([Bar("norm", "a", Kind.COPY, 0.85), Bar("norm", "c", Kind.COPY, 0.85)], RUN.measurements, COPY)
+    verdicts = judge(
+        [Bar("norm", "a", BarKind.COPY, 0.85), Bar("norm", "c", BarKind.COPY, 0.85)], RUN.measurements, COPY
+    )
 
     read = json.loads(as_json(RUN, verdicts))
 

@@ -13,7 +13,7 @@ import torch
 
 from kernels.checks import KernelInputError
 from kernels.choice.cases import (
-    Shape,
+    ChoiceShape,
     build_probabilities,
     build_reject,
     probabilities_cases,
@@ -48,7 +48,7 @@ TWINS = {
     for case in cases
     if not case.is_real
 }
-PLAIN = Shape(
+PLAIN = ChoiceShape(
     3,
     40,
     temperature=(0.0, 1.0),
@@ -75,8 +75,8 @@ def test_kernels_that_choose_draw_as_they_should(tmp_path: Path) -> None:
     run_apart("check_choice.py", interpret=True, cache=tmp_path)
 
 
-@pytest.mark.parametrize("shape", [PLAIN, Shape(0, 5), Shape(2, 1), replace(PLAIN, is_gapped=True)])
-def test_check_sampling_right_arguments_pass(shape: Shape) -> None:
+@pytest.mark.parametrize("shape", [PLAIN, ChoiceShape(0, 5), ChoiceShape(2, 1), replace(PLAIN, is_gapped=True)])
+def test_check_sampling_right_arguments_pass(shape: ChoiceShape) -> None:
     """With filters or without, packed or not, or no rows at all."""
     check_sampling(**build_probabilities(shape, CPU))
 

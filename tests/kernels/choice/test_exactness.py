@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.choice.cases import Shape, build_probabilities, build_sample
+from kernels.choice.cases import ChoiceShape, build_probabilities, build_sample
 from kernels.choice.exactness import probabilities_complaint, sample_complaint
 from kernels.choice.sample import probabilities_reference, sample_with_logprobs_reference
 from kernels.exactness import for_twin
 from kernels.operation import Arguments
 
 CPU = torch.device("cpu")
-PEAKED = Shape(2, 500, top_k=(500, 20), top_p=(0.999, 1.0), scale=10.0)
+PEAKED = ChoiceShape(2, 500, top_k=(500, 20), top_p=(0.999, 1.0), scale=10.0)
 
 
 def said_of(arguments: Arguments, probs: Tensor) -> str | None:
@@ -76,7 +76,7 @@ def test_probabilities_complaint_wrong_ones_are_told(change: Callable[[Tensor], 
 @pytest.mark.parametrize("distance", [1e-8, -1e-8, 1e-4, -1e-4])
 def test_probabilities_complaint_cut_may_be_on_either_side_of_a_sum_that_close(distance: float) -> None:
     """And on the right side alone where the sum is further from top_p than float32 rounds."""
-    arguments = build_probabilities(Shape(1, 100, top_p=(0.5,)), CPU)
+    arguments = build_probabilities(ChoiceShape(1, 100, top_p=(0.5,)), CPU)
     exact = for_twin(arguments, exact=True)
     whole = exact["logits"].softmax(1)
     sums = whole.sort(descending=True).values.cumsum(1)[0]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.admission.queue_pace import Drain
+from policies.admission.queue_pace import QueuePace
 
 
-def drained(rate: float, *, seconds: float = 20.0, start: float = 0.0) -> tuple[Drain, float]:
+def drained(rate: float, *, seconds: float = 20.0, start: float = 0.0) -> tuple[QueuePace, float]:
     """One that has sent off so many tokens a second, ten times a second; and when it is now."""
-    drain = Drain()
+    drain = QueuePace()
     drain.resume(start)
     now = start
     for _ in range(int(10 * seconds)):
@@ -22,7 +22,7 @@ def drained(rate: float, *, seconds: float = 20.0, start: float = 0.0) -> tuple[
 
 def test_drain_that_has_seen_nothing_says_the_default() -> None:
     """Nothing is known before the first call has been sent off."""
-    drain = Drain()
+    drain = QueuePace()
     drain.resume(5.0)
 
     assert drain.seconds_for(1000, 6.0, default=2.5) == 2.5

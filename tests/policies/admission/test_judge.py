@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backends.protocol import Priority, Slo
 from gateway.simulate.virtual_loop import VirtualClock
-from policies.admission.judge import Judge
+from policies.admission.judge import AdmissionJudge
 from policies.admission.queue import Waiting
 from policies.admission.settings import AdmissionPolicy
 from policies.pool.load.demand import Demand
@@ -42,7 +42,7 @@ def is_in_time(replica: Replica, tokens: int, cached: int = 0, on_overload: str 
     demand.matched = {replica.slot: 1} if cached else {}
     policy = AdmissionPolicy.model_validate({"on_overload": on_overload})
     waiting = Waiting(demand, LIMITS, client="ann", priority=Priority.NORMAL, arrived_at=0.0)
-    judge = Judge(policy, LIMITS)
+    judge = AdmissionJudge(policy, LIMITS)
     return judge.is_in_time(replica, waiting, 0.0) and not judge.spoils(replica, waiting)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backends.protocol import Priority, Slo
 from policies.admission.fairness import Counters
-from policies.admission.queue import Line, Waiting
+from policies.admission.queue import AdmissionQueue, Waiting
 from policies.pool.load.demand import Demand
 
 SLO = Slo(2.0, 0.0, 0.1)
@@ -71,7 +71,7 @@ STEPS = st.lists(
 def test_line_is_served_as_a_sorted_list_would_be(steps: list[tuple[object, ...]]) -> None:
     """Whatever happens, the head is the oracle's, and numbers and tokens are those of who stands."""
     counters, own = Counters(30.0, {"ann": 4.0}), Counters(30.0, {"ann": 4.0})
-    line: Line[Waiting] = Line(counters)
+    line: AdmissionQueue[Waiting] = AdmissionQueue(counters)
     oracle = Oracle(own)
     now = 0.0
     for step in steps:
@@ -108,7 +108,7 @@ def test_line_is_served_as_a_sorted_list_would_be(steps: list[tuple[object, ...]
 
 def test_line_equal_counters_and_deadlines_keep_the_order_of_arrival() -> None:
     """Of a client's calls that are due at once the first to come goes first."""
-    line: Line[Waiting] = Line(Counters(30.0, {}))
+    line: AdmissionQueue[Waiting] = AdmissionQueue(Counters(30.0, {}))
     callers = [waiting("ann") for _ in range(5)]
     for caller in callers:
         line.add(caller)
@@ -124,7 +124,7 @@ def test_line_equal_counters_and_deadlines_keep_the_order_of_arrival() -> None:
 def test_line_client_that_had_much_waits_until_others_have_had_as_much() -> None:
     """Turns are taken by tokens had, not by time of arrival."""
     counters = Counters(1e9, {})
-    line: Line[Waiting] = Line(counters)
+    line: AdmissionQueue[Waiting] = AdmissionQueue(counters)
     counters.charge("greedy", 100, 0.0)
     for number in range(4):
         line.add(waiting("greedy", at=number))
@@ -145,7 +145,7 @@ def test_line_client_that_had_much_waits_until_others_have_had_as_much() -> None
 def test_line_keeps_its_order_when_all_counters_are_made_smaller() -> None:
     """After an hour what was counted before it means nothing beside what has been since."""
     counters = Counters(30.0, {})
-    line: Line[Waiting] = Line(counters)
+    line: AdmissionQueue[Waiting] = AdmissionQueue(counters)
     for client, tokens in (("ann", 100), ("bob", 200)):
         counters.charge(client, tokens, 0.0)
         line.add(waiting(client))
@@ -164,7 +164,7 @@ def test_line_keeps_its_order_when_all_counters_are_made_smaller() -> None:
 
 def test_line_memory_under_churn_is_bounded_by_who_stands() -> None:
     """Thousands who come and go behind one that stays leave nothing behind."""
-    line: Line[Waiting] = Line(Counters(30.0, {}))
+    line: AdmissionQueue[Waiting] = AdmissionQueue(Counters(30.0, {}))
     line.add(waiting("stays"))
 
     def churn(numbers: range) -> int:

@@ -20,7 +20,8 @@ from backends.errors import (
     UpstreamCut,
     UpstreamGarbage,
 )
-from backends.protocol import Call, Operation, Reply, Usage
+from backends.operations import Operation
+from backends.protocol import Call, Reply, Usage
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock
 from policies.batching.embeddings import BatchingStatistics, EmbeddingBatches

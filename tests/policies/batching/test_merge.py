@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.header_names import HeaderNames
-from backends.protocol import Call, Facts, Operation, Priority, Timeouts, Usage
+from backends.operations import Operation
+from backends.protocol import Call, Facts, Priority, Timeouts, Usage
 from policies.batching.merge import Portion, group_of, inputs_of, merged, parted, portions_of, usage_of
 from tests.support.batching import embed
 from tests.support.calls import make_call

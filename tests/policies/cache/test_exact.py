@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from backends.errors import UpstreamCut
-from backends.protocol import CacheOutcome, Call, Operation, Reply, Usage
+from backends.operations import Operation
+from backends.protocol import CacheOutcome, Call, Reply, Usage
 from policies.cache.exact import ExactCache
 from policies.cache.store_memory import MemoryEntryStore
 from tests.support.cache import (

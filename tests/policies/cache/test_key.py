@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.header_names import HeaderNames
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from policies.cache.key import cache_key, identity_of
 from policies.schema import CacheScope
 from tests.support.calls import make_call

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.protocol import Call, Headers, Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Call, Headers, Reply
 from backends.resume import RESUME_FIELD, Resumed
 from backends.stream import StreamEnd
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, may_store

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import entry_of_events
 from policies.cache.replay.render import Replayed, render

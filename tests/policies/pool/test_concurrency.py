@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.load.concurrency import Concurrency
+from policies.pool.load.concurrency import ConcurrencyLimit
 
 
-def served(limits: Concurrency, rounds: int, *, slow_above: float) -> None:
+def served(limits: ConcurrencyLimit, rounds: int, *, slow_above: float) -> None:
     """Rounds of calls, as many as may go, at a backend that is in time up to so many; one follows each that ends."""
     now = 0.0
     for _ in range(rounds):
@@ -23,7 +23,7 @@ def served(limits: Concurrency, rounds: int, *, slow_above: float) -> None:
 
 def test_concurrency_grows_by_one_a_full_round_and_settles_where_it_is_late() -> None:
     """Somewhat below what the backend can take at once, never far from it."""
-    limits = Concurrency()
+    limits = ConcurrencyLimit()
     served(limits, 1, slow_above=30)
     assert 8.1 <= limits.limit <= 9.1
     served(limits, 10, slow_above=30)
@@ -40,7 +40,7 @@ def test_concurrency_grows_by_one_a_full_round_and_settles_where_it_is_late() ->
 
 def test_concurrency_that_is_not_used_does_not_grow() -> None:
     """Four at once say nothing of nine."""
-    limits = Concurrency()
+    limits = ConcurrencyLimit()
     for _ in range(100):
         limits.observe(0.0, 3, 0.0, 1.0)
 
@@ -49,7 +49,7 @@ def test_concurrency_that_is_not_used_does_not_grow() -> None:
 
 def test_concurrency_one_late_round_counts_once() -> None:
     """What was sent before the limit changed says nothing of what came after."""
-    limits = Concurrency()
+    limits = ConcurrencyLimit()
     for _ in range(8):
         limits.observe(1.0, 7, 1.0, 5.0)
     assert limits.limit == pytest.approx(8 * 0.85)
@@ -60,7 +60,7 @@ def test_concurrency_one_late_round_counts_once() -> None:
 
 def test_concurrency_refusal_pauses_and_goes_below_what_was_there() -> None:
     """A 429 with five others in flight: less than six at once from now on, and none until it says."""
-    limits = Concurrency()
+    limits = ConcurrencyLimit()
     limits.refused(5, 0.0, 10.0, 3.0)
 
     assert limits.has_refused
@@ -73,7 +73,7 @@ def test_concurrency_refusal_pauses_and_goes_below_what_was_there() -> None:
 @pytest.mark.parametrize(("asked_s", "paused_s"), [(None, 1.0), (0.0, 0.0), (1e9, 60.0)])
 def test_concurrency_pause_is_what_was_asked_within_a_minute(asked_s: float | None, paused_s: float) -> None:
     """A second where nothing is said."""
-    limits = Concurrency()
+    limits = ConcurrencyLimit()
     limits.refused(0, 0.0, 10.0, asked_s)
 
     assert limits.has_room(0, 10.0 + paused_s)
@@ -86,7 +86,7 @@ OBSERVED = st.tuples(st.booleans(), st.floats(-1, 10), st.integers(0, 100), st.f
 @given(st.lists(OBSERVED, max_size=60))
 def test_concurrency_always_lets_one_go_in_the_end(steps: list[tuple[bool, float, int, float, float]]) -> None:
     """Whatever it is told, the limit is at least one and no pause is longer than a minute."""
-    limits, now = Concurrency(), 0.0
+    limits, now = ConcurrencyLimit(), 0.0
     for is_refused, delay, in_flight, ago_s, later_s in steps:
         now += later_s
         if is_refused:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from policies.pool.load.demand import ENDS_TOKENS, Demand, hash_blocks, prompt_cache_key, prompt_text, read_demand
 from tests.support.calls import make_call
 

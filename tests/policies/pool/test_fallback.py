@@ -15,9 +15,10 @@ from backends.errors import (
     UpstreamCut,
     UpstreamError,
 )
-from backends.protocol import Backend, Call, Capabilities, Operation, Reply, Statistics, Timeouts
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Capabilities, Reply, Statistics, Timeouts
 from backends.stream import StreamEnd
-from policies.pool.fallback import Fallback, Target
+from policies.pool.fallback import Fallback, FallbackTarget
 from policies.schema import FallbackOn
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
@@ -30,7 +31,7 @@ ALL: tuple[FallbackOn, ...] = ("error", "timeout", "rate_limit", "context_window
 def _fallback(
     inner: Backend, targets: Sequence[tuple[str, Backend]], clock: FakeClock, on: Sequence[FallbackOn] = ALL
 ) -> Fallback:
-    return Fallback(inner, [Target(route, backend, Timeouts()) for route, backend in targets], on, clock)
+    return Fallback(inner, [FallbackTarget(route, backend, Timeouts()) for route, backend in targets], on, clock)
 
 
 async def test_fallback_answer_of_the_own_route_is_passed_on(clock: FakeClock) -> None:
@@ -50,7 +51,7 @@ async def test_fallback_sends_the_call_on_under_the_other_routes_name_and_limits
     other = Played("other")
     timeouts = Timeouts(first_token_s=1.5)
     call = make_call(deadline=DEADLINE, route="first", tenant="acme", stream=True)
-    fallback = Fallback(Played("inner", 503), [Target("second", other, timeouts)], ["error"], clock)
+    fallback = Fallback(Played("inner", 503), [FallbackTarget("second", other, timeouts)], ["error"], clock)
     reply = await fallback.send(call)
     sent = other.calls[0]
 
@@ -207,7 +208,7 @@ async def test_fallback_ring_of_routes_ends(clock: FakeClock) -> None:
     ring: list[tuple[str, Backend]] = []
     first = Played("a", 500)
     second = Played("b", 500)
-    ring_of_first = Fallback(first, [Target("b", _Late(ring), Timeouts())], ["error"], clock)
+    ring_of_first = Fallback(first, [FallbackTarget("b", _Late(ring), Timeouts())], ["error"], clock)
     ring.append(("b", _fallback(second, [("a", ring_of_first)], clock)))
 
     reply = await ring_of_first.send(make_call(deadline=DEADLINE, route="a"))

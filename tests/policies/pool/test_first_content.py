@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import UpstreamErrorEvent
-from backends.protocol import Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Reply
 from backends.sse import encode_event
 from backends.stream import Stream
 from policies.pool.attempts.first_content import JudgedEvents, wait_content

@@ -9,7 +9,8 @@ import pytest
 
 from backends.clock import SystemClock
 from backends.http.openai import KIND, OpenAIBackend, OpenAIConfig
-from backends.protocol import Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Reply
 from tests.support.calls import make_call, read_all, streamed_text
 from tests.support.hedged import Hedged
 from tests.support.openai_server import Behaviour, OpenAIServer, error

@@ -15,7 +15,7 @@ from backends.stream import Stream, StreamEnd
 from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import PickerCounters
 from policies.pool.load.demand import Demand
-from policies.pool.load.in_flight import InFlight, Trip
+from policies.pool.load.in_flight import InFlight, InFlightAttempt
 from policies.pool.load.latency_model import features
 from policies.pool.load.replica import Replica
 from policies.pool.load.routing import Routing
@@ -45,7 +45,7 @@ def test_in_flight_any_interleaving_ends_at_zero(
 ) -> None:
     """First tokens and ends in any order, repeated, too late or never: counters are those of the trips still out."""
     load = InFlight()
-    trips = [Trip(load, tokens, tokens + 7, is_stream, X, 0.0) for tokens, is_stream in prompts]
+    trips = [InFlightAttempt(load, tokens, tokens + 7, is_stream, X, 0.0) for tokens, is_stream in prompts]
     waiting = {place for place, (_, is_stream) in enumerate(prompts) if is_stream}
     out = set(range(len(prompts)))
     for place, event in events:
@@ -72,7 +72,7 @@ def test_in_flight_any_interleaving_ends_at_zero(
 def test_trip_first_token_after_its_end_counts_nothing() -> None:
     """A leaf that speaks after it was told to stop is not heard."""
     load = InFlight()
-    trip = Trip(load, 5, 9, True, X, 0.0)
+    trip = InFlightAttempt(load, 5, 9, True, X, 0.0)
     trip.end()
     trip.first_token(1.0)
 
@@ -182,7 +182,7 @@ def test_replica_prompt_grows_old_from_the_end_of_its_call_on() -> None:
     index = PrefixIndex()
     replica = Replica("r", 192, index, StoppedClock())
 
-    def begin(*blocks: int) -> Trip:
+    def begin(*blocks: int) -> InFlightAttempt:
         ends = [64 * (place + 1) for place in range(len(blocks))]
         return replica.begin(Demand(ends[-1], is_stream=True, blocks=blocks, ends=ends), 0.0)
 

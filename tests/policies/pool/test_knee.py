@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.load.concurrency_estimate import Knee
+from policies.pool.load.concurrency_estimate import ConcurrencyEstimate
 
 PROMPT = 100
 
@@ -23,7 +23,7 @@ class Server:
         self._free_at = 0.0
         self._underway: deque[tuple[float, float, int]] = deque()
 
-    def run(self, knee: Knee, seconds: float) -> float:
+    def run(self, knee: ConcurrencyEstimate, seconds: float) -> float:
         """As many underway as the knee says, 100 at the most; the share of the time in which there was work to do."""
         end, num_answered = self._now + seconds, 0
         while self._now < end:
@@ -38,9 +38,9 @@ class Server:
         return num_answered * self.prompt_s / seconds
 
 
-def knee_of(server: Server) -> Knee:
+def knee_of(server: Server) -> ConcurrencyEstimate:
     """One that has seen what the server takes for prompts that are alone."""
-    knee = Knee()
+    knee = ConcurrencyEstimate()
     for _ in range(10):
         knee.observe(0, PROMPT, server.prompt_s + server.rest_s)
     return knee
@@ -72,7 +72,7 @@ def test_knee_of_a_server_that_has_become_slower_moves() -> None:
 
 def test_knee_before_anything_was_late_is_nowhere() -> None:
     """Prompts in time say that more may be underway; before ten were nearly alone none can be said to be late."""
-    knee = Knee()
+    knee = ConcurrencyEstimate()
     knee.observe(50 * PROMPT, PROMPT, 9.0)
     for _ in range(10):
         assert knee.tokens == float("inf")
@@ -87,7 +87,7 @@ def test_knee_before_anything_was_late_is_nowhere() -> None:
 
 def test_knee_long_prompt_is_not_late_for_its_length() -> None:
     """What a prompt takes alone follows from its length."""
-    knee = Knee()
+    knee = ConcurrencyEstimate()
     for tokens in [100, 1000] * 20:
         knee.observe(0, tokens, 0.1 + tokens / 1000)
 
@@ -100,7 +100,7 @@ def test_knee_long_prompt_is_not_late_for_its_length() -> None:
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6), st.floats())))
 def test_knee_whatever_it_is_told_leaves_room_for_a_prompt(seen: list[tuple[int, int, float]]) -> None:
     """Never nothing, never no number: a backend is not closed by nonsense."""
-    knee = Knee()
+    knee = ConcurrencyEstimate()
     for ahead, own, seconds in seen:
         knee.observe(ahead, own, seconds)
 

@@ -9,10 +9,11 @@ from functools import partial
 import pytest
 
 from backends.errors import FirstTokenTimeout, TotalTimeout, UpstreamCut, UpstreamError, UpstreamRejectedKey
-from backends.protocol import Call, Operation, Reply, Timeouts
+from backends.operations import Operation
+from backends.protocol import Call, Reply, Timeouts
 from backends.stream import Stream, StreamEnd
 from policies.pool.attempts.patience import FLOOR_S
-from policies.pool.fallback import Fallback, Target
+from policies.pool.fallback import Fallback, FallbackTarget
 from policies.pool.member import Member
 from policies.pool.onward import onward_of
 from policies.pool.pool import Pool
@@ -67,7 +68,7 @@ async def test_pool_who_would_fail_so_again_is_not_asked_again(clock: FakeClock,
     """A silent backend stays silent; the fallback is next."""
     backend = Played("only", outcome, 200)
     fallback = Fallback(
-        make_pool([backend], clock, falls_back_on=ON), [Target("other", Played("other"), Timeouts())], ON, clock
+        make_pool([backend], clock, falls_back_on=ON), [FallbackTarget("other", Played("other"), Timeouts())], ON, clock
     )
     reply = await fallback.send(make_call(deadline=DEADLINE))
 

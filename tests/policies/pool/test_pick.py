@@ -14,8 +14,8 @@ from policies.pool.balance.by_weight import Share
 from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import (
     ConsistentHash,
-    Cost,
     Latency,
+    LeastCost,
     LeastRequest,
     LeastTokens,
     Picker,
@@ -25,7 +25,7 @@ from policies.pool.balance.pick import (
 )
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand
-from policies.pool.load.in_flight import Trip
+from policies.pool.load.in_flight import InFlightAttempt
 from policies.pool.load.latency_model import features
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
@@ -60,7 +60,7 @@ class Bench:
             "least_tokens": LeastTokens(random),
             "consistent_hash": ConsistentHash(),
             "latency": Latency(random, self.counters),
-            "cost": Cost(self.index, random),
+            "cost": LeastCost(self.index, random),
             "predicted_cost": PredictedCost(self.index, random, self.counters),
         }
         priorities = priorities or [0] * len(weights)
@@ -89,7 +89,7 @@ class Bench:
 
     def send_trip(
         self, tokens: int = 1000, blocks: list[int] | None = None, session: bytes = b"", key: bytes = b""
-    ) -> tuple[int, Trip]:
+    ) -> tuple[int, InFlightAttempt]:
         """The same, with the trip."""
         blocks = blocks or []
         ends = [64 * (place + 1) for place in range(len(blocks))]

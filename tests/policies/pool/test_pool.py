@@ -13,7 +13,8 @@ from backends.errors import (
     NoBackendAvailable,
     UpstreamCut,
 )
-from backends.protocol import Operation, Reply
+from backends.operations import Operation
+from backends.protocol import Reply
 from backends.stream import StreamEnd
 from policies.pool.member import Member
 from tests.support.calls import make_call, read_all

@@ -14,7 +14,7 @@ import pytest
 from backends.errors import ConnectFailed, SlipstreamError, UpstreamCut
 from backends.protocol import Call, Reply, Timeouts
 from backends.stream import Stream
-from policies.pool.fallback import Fallback, Target
+from policies.pool.fallback import Fallback, FallbackTarget
 from policies.pool.pool import Pool
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock
@@ -212,7 +212,7 @@ class _Scenario:
 
     def run(self, suspensions: int) -> Reply | None:
         """The call, cancelled after so many suspensions."""
-        targets = [Target(f"other-{number}", pool, Timeouts()) for number, pool in enumerate(self.pools[1:])]
+        targets = [FallbackTarget(f"other-{number}", pool, Timeouts()) for number, pool in enumerate(self.pools[1:])]
         fallback = Fallback(self.pools[0], targets, ["error"], self.clock)
         return _drive(fallback.send(make_call(deadline=DEADLINE)), suspensions)
 

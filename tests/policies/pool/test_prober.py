@@ -9,7 +9,7 @@ from random import Random
 from backends.errors import ConnectFailed, PoolTimeout, UpstreamError
 from backends.health import HealthConfig
 from policies.pool.health.breaker import CircuitBreaker
-from policies.pool.health.prober import Patient, Prober
+from policies.pool.health.prober import ProbedBackend, Prober
 from policies.pool.settings import CircuitBreakerPolicy
 from tests.support.clock import FakeClock
 
@@ -36,7 +36,7 @@ class Asked:
 def _prober(clock: FakeClock) -> tuple[Asked, list[CircuitBreaker], Prober]:
     backend = Asked(clock)
     breakers = [CircuitBreaker(CircuitBreakerPolicy(), clock) for _ in range(2)]
-    return backend, breakers, Prober({"up": Patient(backend, HEALTH, breakers)}, clock, Random(1))
+    return backend, breakers, Prober({"up": ProbedBackend(backend, HEALTH, breakers)}, clock, Random(1))
 
 
 async def test_prober_goes_on_after_an_error_that_no_check_should_raise(clock: FakeClock) -> None:

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.load.scaling import DOWN_AFTER_S, UP_AFTER_S, Sample, Scaling
+from policies.pool.load.scaling import DOWN_AFTER_S, UP_AFTER_S, PoolSample, Scaling
 
 STEP_S = 5.0
 
@@ -17,7 +17,7 @@ def _watch(scaling: Scaling, seconds: float, *, since: float = 0.0, **seen: floa
     at = since
     while at <= since + seconds:
         scaling.add(
-            Sample(
+            PoolSample(
                 at,
                 seen.get("prefill", 0.0),
                 seen.get("memory", 0.0),
@@ -70,7 +70,7 @@ def test_time_to_breach_of_a_growing_backlog_is_when_it_reaches_the_limit() -> N
     """Growing 10 ms a second from 0.5 s, a limit of 2 s is reached when 1.2 s are left to grow."""
     scaling = Scaling(4, 2.0)
     for step in range(7):
-        scaling.add(Sample(step * STEP_S, 0, 0, 0, 0.5 + 0.01 * step * STEP_S))
+        scaling.add(PoolSample(step * STEP_S, 0, 0, 0, 0.5 + 0.01 * step * STEP_S))
     assert math.isclose(scaling.time_to_breach_s(), (2.0 - 0.8) / 0.01)
 
 
@@ -80,7 +80,7 @@ def test_time_to_breach_of_a_backlog_over_the_limit_is_now_and_of_a_shrinking_on
     assert scaling.time_to_breach_s() == math.inf
     _watch(scaling, UP_AFTER_S, backlog_s=1.0)
     assert scaling.time_to_breach_s() == math.inf
-    scaling.add(Sample(100.0, 0, 0, 0, 2.5))
+    scaling.add(PoolSample(100.0, 0, 0, 0, 2.5))
     assert scaling.time_to_breach_s() == 0.0
 
 
@@ -95,7 +95,7 @@ def test_scaling_of_any_samples_stays_between_one_and_what_was_needed(
     scaling = Scaling(replicas, 2.0)
     most = float(replicas)
     for step, (prefill, memory, shed, backlog_s) in enumerate(seen):
-        scaling.add(Sample(step * STEP_S, prefill, memory, shed, backlog_s))
+        scaling.add(PoolSample(step * STEP_S, prefill, memory, shed, backlog_s))
         most = max(most, prefill / 0.75, memory / 0.85, replicas * (1 + 2 * shed))
         assert 1 <= scaling.desired_replicas() <= math.ceil(most)
         assert scaling.time_to_breach_s() >= 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backends.protocol import Operation
+from backends.operations import Operation
 from backends.resume import Resume, encode_mark
 from policies.resume.passed import PassedStream
 

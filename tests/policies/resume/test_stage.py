@@ -14,7 +14,8 @@ from pydantic import SecretStr
 
 from backends.clock import SystemClock
 from backends.errors import SlipstreamError, UpstreamCut
-from backends.protocol import Backend, Call, Operation, Timeouts
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Timeouts
 from backends.registry import Registry
 from backends.resume import RESUME_FIELD, Resume, Resumed, encode_mark
 from backends.stream import StreamEnd

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from policies.cache.semantic.benchmark.streams import QuestionStream
 from policies.cache.semantic.benchmark.upstream import Upstream
-from policies.cache.semantic.contracts import Candidate, Decider, Decision, History, Proposal
+from policies.cache.semantic.contracts import Decider, Decision, History, KnownNeighbour, Proposal
 from policies.cache.semantic.decision.vote import NEIGHBOURS
 
 
@@ -120,7 +120,9 @@ class Pooled:
         nearest = self._entries.nearest(query, NEIGHBOURS)
         began = time.thread_time()
         candidates = [
-            Candidate(str(entry), cosine, self._stream.texts[entry], self._answer_ids[entry], self._histories[entry])
+            KnownNeighbour(
+                str(entry), cosine, self._stream.texts[entry], self._answer_ids[entry], self._histories[entry]
+            )
             for entry, cosine in nearest
         ]
         proposal = self._decider.propose(text, candidates)

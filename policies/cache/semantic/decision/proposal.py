@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from policies.cache.semantic.contracts import Candidate, Proposal
+from policies.cache.semantic.contracts import KnownNeighbour, Proposal
 from policies.cache.semantic.decision.features import difference
 from policies.cache.semantic.decision.vote import vote
 
 
-def propose(text: str, candidates: Sequence[Candidate]) -> Proposal | None:
+def propose(text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
     """The best candidate by vote of answers, with its features; None where nothing is near enough."""
     chosen = vote(candidates)
     if chosen is None:

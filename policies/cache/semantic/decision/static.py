@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from policies.cache.sealed import seal, unseal
-from policies.cache.semantic.contracts import Candidate, Decision, PolicyState, Proposal
+from policies.cache.semantic.contracts import Decision, KnownNeighbour, PolicyState, Proposal
 from policies.cache.semantic.decision.proposal import propose
 
 SHADOW_PROBABILITY = 0.02
@@ -41,7 +41,7 @@ class Static:
         self._guard_is_veto = guard == "veto"
         self._counted = _Counted()
 
-    def propose(self, text: str, candidates: Sequence[Candidate]) -> Proposal | None:
+    def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The best candidate by vote of answers; None where nothing is near enough."""
         return propose(text, candidates)
 

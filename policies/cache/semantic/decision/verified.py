@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from policies.cache.sealed import seal, unseal
-from policies.cache.semantic.contracts import Candidate, Decision, PolicyState, Proposal
+from policies.cache.semantic.contracts import Decision, KnownNeighbour, PolicyState, Proposal
 from policies.cache.semantic.decision.bound import (
     Bound,
     Labelled,
@@ -115,7 +115,7 @@ class Verified:
         self._seen = RollingRows(_WINDOW, len(FEATURES) + 1)
         self._learned = _Learned()
 
-    def propose(self, text: str, candidates: Sequence[Candidate]) -> Proposal | None:
+    def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The best candidate by vote of answers; None where nothing is near enough."""
         return propose(text, candidates)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from policies.cache.semantic.contracts import Candidate
+from policies.cache.semantic.contracts import KnownNeighbour
 
 NEIGHBOURS = 8
 """How many nearest entries a look-up asks for. Against five: on banking77 a quarter fewer wrong answers at the same
@@ -25,18 +25,18 @@ class Vote(msgspec.Struct, frozen=True):
     nearest entry of any other answer, or above a little under the floor where there is none; below 0 where a single
     nearer entry lost to several."""
 
-    winner: Candidate
+    winner: KnownNeighbour
     share: float
     margin: float
 
 
-def vote(candidates: Sequence[Candidate]) -> Vote | None:
+def vote(candidates: Sequence[KnownNeighbour]) -> Vote | None:
     """Weigh candidates by nearness and add up by answer. None where not one is near enough. Any order will do."""
     nearest = max((candidate.similarity for candidate in candidates), default=-1.0)
     if not nearest >= FLOOR:
         return None
     says: dict[str, float] = {}
-    best: dict[str, Candidate] = {}
+    best: dict[str, KnownNeighbour] = {}
     for candidate in candidates:
         answer = candidate.answer_id
         says[answer] = says.get(answer, 0.0) + math.exp(_SHARPNESS * (candidate.similarity - nearest))

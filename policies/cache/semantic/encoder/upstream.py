@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from backends.clock import Clock
 from backends.errors import ConfigurationError, SlipstreamError
 from backends.json_errors import NOT_JSON
-from backends.protocol import Backend, Call, Facts, Operation, Timeouts
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Facts, Timeouts
 from policies.cache.semantic.encoder.batched import EncoderFailed, ModelIdentity
 
 

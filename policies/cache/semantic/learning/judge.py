@@ -7,7 +7,8 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.json_errors import NOT_JSON
-from backends.protocol import Backend, Call, Facts, Operation, Timeouts, Usage
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Facts, Timeouts, Usage
 from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.question import estimate_tokens
 from policies.cache.semantic.settings import JudgePolicy

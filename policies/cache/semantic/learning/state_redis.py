@@ -20,7 +20,7 @@ from backends.clock import Clock
 from policies.cache.follower import Follower
 from policies.cache.redis_link import Command, RedisLink, Write
 from policies.cache.sealed import seal, unseal
-from policies.cache.semantic.contracts import Candidate, Decider, Decision, PolicyState, Proposal
+from policies.cache.semantic.contracts import Decider, Decision, KnownNeighbour, PolicyState, Proposal
 
 _MAGIC = b"slipstream decision 1\n"
 _FIELD = b"event"
@@ -102,7 +102,7 @@ class SharedDecider:
         self.position = position
         self._ahead = dict(ahead)
 
-    def propose(self, text: str, candidates: Sequence[Candidate]) -> Proposal | None:
+    def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The best candidate, by what all replicas have learned."""
         return self._decider.propose(text, candidates)
 

@@ -9,7 +9,8 @@ from random import Random
 
 import msgspec
 
-from backends.protocol import Backend, CacheOutcome, Call, Facts, Operation
+from backends.operations import Operation
+from backends.protocol import Backend, CacheOutcome, Call, Facts
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.exact import ExactCache
 from policies.cache.semantic.answer_text import text_of

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from backends.protocol import Call, Capabilities, Operation, Reply, Statistics
-from policies.cache.semantic.contracts import Candidate, Decision, PolicyState, Proposal
+from backends.operations import Operation
+from backends.protocol import Call, Capabilities, Reply, Statistics
+from policies.cache.semantic.contracts import Decision, KnownNeighbour, PolicyState, Proposal
 from policies.cache.semantic.decision.proposal import propose
 from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.log_replay.exchanges import LoggedExchange
@@ -91,7 +92,7 @@ class WatchingDecider:
         self._seen = seen
         self._guard_is_veto = guard_is_veto
 
-    def propose(self, text: str, candidates: Sequence[Candidate]) -> Proposal | None:
+    def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """As the other decisions do."""
         return propose(text, candidates)
 

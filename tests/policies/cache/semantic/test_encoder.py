@@ -17,7 +17,8 @@ import pytest_asyncio
 
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError, ConnectFailed, SlipstreamError
-from backends.protocol import Call, Capabilities, Operation, Reply, Statistics
+from backends.operations import Operation
+from backends.protocol import Call, Capabilities, Reply, Statistics
 from policies.cache.semantic.contracts import EncoderBusy
 from policies.cache.semantic.encoder.batched import BatchingEncoder, EncoderFailed, ModelIdentity
 from policies.cache.semantic.encoder.child import Load

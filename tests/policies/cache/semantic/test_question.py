@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from backends.header_names import HeaderNames
-from backends.protocol import Call, Operation
+from backends.operations import Operation
+from backends.protocol import Call
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.question import Ineligible, Questions, estimate_tokens
 from policies.schema import CachePolicy

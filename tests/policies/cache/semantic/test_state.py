@@ -21,7 +21,7 @@ from backends.errors import ConfigurationError
 from policies.atomic_file import DamagedFile, read_checked, write_atomically
 from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.cache.sealed import seal
-from policies.cache.semantic.contracts import Candidate, Decider, Decision, History, PolicyState, Proposal
+from policies.cache.semantic.contracts import Decider, Decision, History, KnownNeighbour, PolicyState, Proposal
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.features import FEATURES
 from policies.cache.semantic.decision.verified import Verified
@@ -44,7 +44,7 @@ class Ledger:
         self.labels: Counter[str] = Counter()
         self.lookups = 0
 
-    def propose(self, text: str, candidates: Sequence[Candidate]) -> Proposal | None:
+    def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """Nothing."""
         return None
 
@@ -72,7 +72,7 @@ class Ledger:
 
 
 def _proposal(name: str, *features: float) -> Proposal:
-    return Proposal(Candidate(name, 0.9, "my canary question", "says", History()), features or (0.5,), False)
+    return Proposal(KnownNeighbour(name, 0.9, "my canary question", "says", History()), features or (0.5,), False)
 
 
 def _label(decider: Decider, name: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.cache.semantic.contracts import Candidate, History
+from policies.cache.semantic.contracts import History, KnownNeighbour
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.features import FEATURES
 from policies.cache.semantic.decision.static import Static
@@ -262,7 +262,7 @@ def test_verified_look_up_takes_at_most_100_us_of_cpu() -> None:
     drive(decider, steep, 400, Random(1))
     text = "could you please tell me how I can top up my account with a card"
     near = [
-        Candidate(str(place), 0.9 - place / 100, f"{text} from bank {place}", str(place % 3), History())
+        KnownNeighbour(str(place), 0.9 - place / 100, f"{text} from bank {place}", str(place % 3), History())
         for place in range(8)
     ]
 
