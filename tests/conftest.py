@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.clock import FakeClock
-from tests.support.openai_server import OpenAIServer
+from tests.support.servers.openai_server import OpenAIServer
 
 settings.register_profile("suite", max_examples=100, deadline=None)
 settings.register_profile("long", max_examples=10_000, deadline=None)

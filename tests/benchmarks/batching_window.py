@@ -26,11 +26,11 @@ import uvloop
 from backends.protocol import Backend, Call
 from gateway.simulate.figures import PolicyFigure as TableLine
 from gateway.simulate.virtual_loop import VirtualClock
-from tests.support.batching import SerialEmbedder, embed, in_virtual_time, make_stage
 from tests.support.faults import Figure, at_most, parser, percentile, policy, report
 from tests.support.gateway import start_gateway
 from tests.support.http_client import request_bytes
-from tests.support.serial_upstream import EACH_S, FIXED_S, serial_upstream
+from tests.support.policy.batching import SerialEmbedder, embed, in_virtual_time, make_stage
+from tests.support.servers.serial_upstream import EACH_S, FIXED_S, serial_upstream
 
 _RATES = (20, 100, 400, 1200)
 _TABLE_CALLS = 20_000

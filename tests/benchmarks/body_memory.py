@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.support.faults import CHAT, CaseServer, at_most, none, parser, policy, report
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.http_client import Answer, HttpClient, chat_body
-from tests.support.openai_server import Behaviour
+from tests.support.servers.openai_server import Behaviour
 
 _MIB = 1024**2
 

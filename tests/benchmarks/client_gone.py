@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from tests.support.faults import CACHE, CHAT, CaseServer, Progress, at_most, none, parser, percentile, policy, report
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
-from tests.support.openai_server import Behaviour
+from tests.support.servers.openai_server import Behaviour
 
 _WORKERS = 4
 _LIMIT_S = 2.0

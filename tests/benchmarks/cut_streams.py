@@ -21,7 +21,7 @@ import msgspec
 from tests.support.faults import CACHE, CHAT, CaseServer, Figure, Progress, none, parser, policy, report
 from tests.support.gateway import start_gateway
 from tests.support.http_client import Answer, Connections
-from tests.support.openai_server import Behaviour
+from tests.support.servers.openai_server import Behaviour
 
 _WORKERS = 48
 _COMPLETIONS = "/v1/completions"

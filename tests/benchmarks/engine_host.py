@@ -32,7 +32,7 @@ from backends.engine.sequence import Slice
 from backends.engine.step.batch import Batch
 from backends.engine.step.runner import Runner
 from kernels.paging import PagedKV
-from tests.support.tiny_pair import Listener, make_pair, options
+from tests.support.engine.tiny_pair import Listener, make_pair, options
 
 VOCAB = 2048
 CPU = torch.device("cpu")

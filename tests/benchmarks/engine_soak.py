@@ -18,9 +18,9 @@ import tracemalloc
 from pathlib import Path
 
 from backends.engine.engine import Engine
-from tests.support.engine_load import run_load
+from tests.support.engine.engine_load import run_load
+from tests.support.engine.tiny_pair import make_pair, options
 from tests.support.faults import at_most, none, report
-from tests.support.tiny_pair import make_pair, options
 
 _PAGE_BYTES = 32 * 1024
 _RSS_LIMIT_MIB = 8.0

@@ -107,7 +107,7 @@ def _model(given: str | None) -> Iterator[str]:
     if given is not None or embedded.is_file():
         yield given or "slipstream-target"
         return
-    from tests.support.tiny_pair import make_pair
+    from tests.support.engine.tiny_pair import make_pair
 
     with tempfile.TemporaryDirectory() as folder:
         yield str(make_pair(Path(folder)).target)

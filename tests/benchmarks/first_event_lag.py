@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tests.support.faults import CHAT, Figure, Progress, at_most, parser, percentile, policy, report
 from tests.support.gateway import start_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
-from tests.support.raw_server import Peer, RawServer
+from tests.support.servers.raw_server import Peer, RawServer
 
 _LIMIT_MS = 10.0
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

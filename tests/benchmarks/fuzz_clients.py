@@ -24,7 +24,7 @@ from tests.support.faults import CHAT, Figure, Progress, none, parser, policy, r
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.hostile_clients import STOLEN, Attack, attack, is_error_shape, read_answers
 from tests.support.http_client import HttpClient, chat_body
-from tests.support.openai_server import Behaviour, OpenAIServer, Received
+from tests.support.servers.openai_server import Behaviour, OpenAIServer, Received
 
 _KEY = "sk-fuzz-0123456789"
 _WORKERS = 150

@@ -24,7 +24,7 @@ from tests.support import fuzz
 from tests.support.faults import CACHE, CHAT, Figure, Progress, none, parser, policy, report
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.http_client import Answer, Connections, HttpClient, chat_body, request_bytes
-from tests.support.openai_server import Behaviour, Framing, OpenAIServer, Received
+from tests.support.servers.openai_server import Behaviour, Framing, OpenAIServer, Received
 
 _WORKERS = 32
 _LIMIT_S = 5.0

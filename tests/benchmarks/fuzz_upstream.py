@@ -21,7 +21,7 @@ import msgspec
 from tests.support.faults import CHAT, CaseServer, Figure, Progress, none, parser, policy, report
 from tests.support.gateway import Gateway, Line, start_gateway
 from tests.support.http_client import Answer, Connections, HttpClient, chat_body, request_bytes
-from tests.support.lies import Lie, Tokens, lie
+from tests.support.servers.lies import Lie, Tokens, lie
 
 _WORKERS = 16
 _LIMIT_S = 5.0

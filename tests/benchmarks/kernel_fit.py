@@ -11,7 +11,7 @@ import sys
 import torch
 
 from kernels.dispatch import load_ops
-from tests.support.other_gpus import SHARED_BYTES, distinct, fit, launches_of
+from tests.support.kernels.other_gpus import SHARED_BYTES, distinct, fit, launches_of
 
 
 def main(capabilities: list[int]) -> int:

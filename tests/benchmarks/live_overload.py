@@ -36,7 +36,7 @@ from gateway.simulate.figures import PolicyFigure
 from tests.support.faults import percentile
 from tests.support.gateway import Line, start_gateway
 from tests.support.http_client import Answer, Connections, HttpClient, chat_body
-from tests.support.slow_replica import Pace, slow_replica
+from tests.support.servers.slow_replica import Pace, slow_replica
 
 _PATH = "/v1/chat/completions"
 _PACES = {"prompts": Pace(places=1000, prompt_s=0.04, first_s=0.2), "places": Pace(places=32, first_s=0.5)}

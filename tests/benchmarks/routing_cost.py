@@ -36,7 +36,7 @@ from policies.pool.load.in_flight import InFlightAttempt
 from policies.pool.load.routing import Routing
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.schema import RoutePolicy
-from tests.support.pool import Played, StoppedClock
+from tests.support.policy.pool import Played, StoppedClock
 
 _WAYS = ("least_request", "p2c", "least_tokens", "consistent_hash", "latency", "predicted_cost")
 _BATCH = 50

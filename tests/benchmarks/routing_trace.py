@@ -41,7 +41,7 @@ from policies.pool.load.in_flight import InFlightAttempt
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
-from tests.support.pool import StoppedClock
+from tests.support.policy.pool import StoppedClock
 
 BLOCK, _TICK_S = 512, 3.0
 _CHUNK, _MAX_ANSWERS, ROOM = 2048, 256, 800_000

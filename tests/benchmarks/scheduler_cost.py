@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from backends.engine.kv.pages import PagePool, pages_for
 from backends.engine.step.scheduler import Scheduler
-from tests.support.paged_engine import make_sequence, numbers
+from tests.support.engine.paged_engine import make_sequence, numbers
 
 _PROMPT = 200
 

@@ -24,11 +24,11 @@ import msgspec
 import numpy as np
 
 from tests.benchmarks.semantic_lookup import questions
-from tests.support.cache import chat_answer
 from tests.support.faults import CHAT, Figure, Progress, at_most, percentile, policy, report
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.http_client import HttpClient, request_bytes
-from tests.support.raw_server import Peer, RawServer
+from tests.support.policy.cache import chat_answer
+from tests.support.servers.raw_server import Peer, RawServer
 
 _DIMENSION = 384
 _NUM_CENTRES = 64

@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.support.faults import CHAT, CaseServer, Figure, Progress, at_most, none, parser, policy, report
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.http_client import Connections, HttpClient, chat_body, request_bytes
-from tests.support.openai_server import Behaviour
+from tests.support.servers.openai_server import Behaviour
 
 _WORKERS = 16
 _SAMPLE_S = 0.5

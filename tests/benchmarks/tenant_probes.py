@@ -31,8 +31,8 @@ from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
-from tests.support.cache import chat_answer
-from tests.support.semantic import question
+from tests.support.policy.cache import chat_answer
+from tests.support.policy.semantic import question
 
 _DIMENSION = 384
 _STORE_BYTES = 1024**3

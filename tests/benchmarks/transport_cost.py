@@ -20,7 +20,7 @@ import uvloop
 
 from backends.clock import SystemClock
 from backends.http.transport import HttpWire, Transport
-from tests.support.raw_server import Peer, RawServer, generous
+from tests.support.servers.raw_server import Peer, RawServer, generous
 
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % (b"x" * 2000)
 _LARGE_BODY = _BODY.replace(b"x" * 2000, b"x" * 51_200)

@@ -12,8 +12,8 @@ from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.redis import RedisAnswerStore
 from policies.cache.semantic.contracts import AnswerStore, History
 from tests.support.clock import FakeClock
-from tests.support.redis_server import RedisServer, redis_policy
-from tests.support.vectors import OTHER_SCOPE, SCOPE, make_answer, make_question
+from tests.support.policy.vectors import OTHER_SCOPE, SCOPE, make_answer, make_question
+from tests.support.servers.redis_server import RedisServer, redis_policy
 
 
 class Case:

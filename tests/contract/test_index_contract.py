@@ -13,8 +13,8 @@ from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.cache.semantic.contracts import Index, Neighbour, Question, Vector
 from policies.cache.semantic.index.memory import MemoryIndex
 from policies.cache.semantic.index.redis import RedisIndex
-from tests.support.redis_server import RedisServer, redis_policy
-from tests.support.vectors import DIMENSION, OTHER_SCOPE, FlatIndex, make_question, unit_vector, until
+from tests.support.policy.vectors import DIMENSION, OTHER_SCOPE, FlatIndex, make_question, unit_vector, until
+from tests.support.servers.redis_server import RedisServer, redis_policy
 
 QUESTION = make_question()
 TOLERANCE = 0.01

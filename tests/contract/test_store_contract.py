@@ -13,7 +13,7 @@ from policies.cache.entry import AnswerForm, Entry
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
 from policies.cache.store_redis import RedisEntryStore, build_redis_store
-from tests.support.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))

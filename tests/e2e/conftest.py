@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.support.gateway import Gateway, reserved_port, running_gateway
-from tests.support.openai_server import OpenAIServer
+from tests.support.servers.openai_server import OpenAIServer
 
 ENVIRON = {
     "UPSTREAM_KEY": "sk-upstream-0123",

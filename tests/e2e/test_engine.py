@@ -34,7 +34,7 @@ class Answer(BaseModel):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Folders of a tiny random model, whose template knows tools, and its draft."""
-    from tests.support.tiny_pair import make_pair
+    from tests.support.engine.tiny_pair import make_pair
 
     made = make_pair(tmp_path_factory.mktemp("pair"))
     (made.target / "chat_template.jinja").write_text(_TEMPLATE, encoding="utf-8")

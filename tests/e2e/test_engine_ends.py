@@ -30,7 +30,7 @@ routes:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny random model."""
-    from tests.support.tiny_pair import make_pair
+    from tests.support.engine.tiny_pair import make_pair
 
     return make_pair(tmp_path_factory.mktemp("pair")).target
 

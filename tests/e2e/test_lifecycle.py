@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.errors import read_broken
 from tests.support.gateway import Gateway, gateway_process, start_gateway
-from tests.support.openai_server import Behaviour, OpenAIServer
+from tests.support.servers.openai_server import Behaviour, OpenAIServer
 
 PATH = "/v1/chat/completions"
 MAX_START_S = 1.0

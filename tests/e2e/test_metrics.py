@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.support.gateway import Gateway, Metrics, start_gateway
-from tests.support.openai_server import Behaviour, OpenAIServer, error, html_error
+from tests.support.servers.openai_server import Behaviour, OpenAIServer, error, html_error
 
 PATH = "/v1/chat/completions"
 KEY = "sk-canary-key-0123456789"

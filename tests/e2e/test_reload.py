@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from tests.support.gateway import Gateway, gateway_process, running_gateway, start_gateway
-from tests.support.openai_server import Behaviour, OpenAIServer
 from tests.support.plugin import plugin
+from tests.support.servers.openai_server import Behaviour, OpenAIServer
 
 PATH = "/v1/chat/completions"
 POLICY = """

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.support.gateway import Gateway, start_gateway
-from tests.support.openai_server import Behaviour, OpenAIServer, error
+from tests.support.servers.openai_server import Behaviour, OpenAIServer, error
 
 PATH = "/v1/chat/completions"
 TRACE = "0af7651916cd43dd8448eb211c80319c"

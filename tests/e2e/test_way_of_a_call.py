@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.docs import ROOT, page
 from tests.support.gateway import Gateway, start_gateway
-from tests.support.openai_server import OpenAIServer
+from tests.support.servers.openai_server import OpenAIServer
 
 POLICY = """\
 version: 1

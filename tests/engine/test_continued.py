@@ -13,7 +13,7 @@ import pytest
 from backends.engine.engine import Engine
 from backends.engine.errors import RequestRefused
 from backends.engine.request import Event, Request, SamplingParams
-from tests.support.tiny_pair import MAX_CONTEXT, VOCAB_SIZE, Answered, Listener, Pair, answer, make_pair, options
+from tests.support.engine.tiny_pair import MAX_CONTEXT, VOCAB_SIZE, Answered, Listener, Pair, answer, make_pair, options
 
 PROMPT = tuple(range(40, 60))
 NUM_TOKENS = 14

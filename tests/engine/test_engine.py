@@ -32,8 +32,8 @@ from backends.engine.options import EngineOptions
 from backends.engine.request import Request, SamplingParams
 from backends.engine.sequence import Sequence, Slice
 from backends.engine.text.tokenizer import Tokenizer
-from tests.support.engine_load import run_load
-from tests.support.tiny_pair import EOS, GREEDY, Listener, Pair, answer, make_pair, options
+from tests.support.engine.engine_load import run_load
+from tests.support.engine.tiny_pair import EOS, GREEDY, Listener, Pair, answer, make_pair, options
 
 PROMPT = tuple(range(40, 60))
 

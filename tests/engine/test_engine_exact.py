@@ -17,7 +17,7 @@ import pytest
 from backends.engine.engine import Engine
 from backends.engine.request import Request, SamplingParams
 from kernels.paging import PAGE_SIZE
-from tests.support.tiny_pair import GREEDY, MAX_CONTEXT, Answered, Pair, answer, make_pair, options
+from tests.support.engine.tiny_pair import GREEDY, MAX_CONTEXT, Answered, Pair, answer, make_pair, options
 
 LENGTHS = (1, 5, 63, 64, 65, 130, 200)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=7, ignore_eos=True)

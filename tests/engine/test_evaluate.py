@@ -22,8 +22,8 @@ from backends.engine.evaluate import (
     windows,
 )
 from backends.engine.text.tokenizer import Tokenizer
-from tests.support.tiny_models import judge_logits
-from tests.support.tiny_pair import EOS, Pair, make_pair
+from tests.support.engine.tiny_models import judge_logits
+from tests.support.engine.tiny_pair import EOS, Pair, make_pair
 
 TEXT = "Seven grey geese, one by one, cross the frozen lake. " * 4
 

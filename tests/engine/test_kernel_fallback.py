@@ -20,7 +20,7 @@ from backends.engine.request import Request, SamplingParams
 from backends.engine.step.graphs import DecodeGraphs, TwinsInStep
 from kernels.dispatch import Ops, select_ops
 from kernels.fallback import Fallbacks
-from tests.support.tiny_pair import GREEDY, Pair, answer, make_pair, options
+from tests.support.engine.tiny_pair import GREEDY, Pair, answer, make_pair, options
 
 CPU = torch.device("cpu")
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, presence_penalty=0.3, seed=7, max_tokens=16, ignore_eos=True)

@@ -25,7 +25,7 @@ from backends.engine.sizing import (
 from backends.engine.sizing_data import GPUS, MODELS
 from kernels.dispatch import select_ops
 from kernels.paging import PAGE_SIZE
-from tests.support.tiny_models import save_tiny_model, tiny_config
+from tests.support.engine.tiny_models import save_tiny_model, tiny_config
 
 LLAMA = MODELS["llama-3.1-8b"]
 H200 = GPUS["h200"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.faults import CHAT, CaseServer, Setting, setting
 from tests.support.http_client import Answer, Connections, HttpClient, chat_body, request_bytes
-from tests.support.openai_server import Behaviour
+from tests.support.servers.openai_server import Behaviour
 
 _CALLS = 3000
 

@@ -9,7 +9,7 @@ import time
 from tests.support.faults import CHAT, CaseServer, policy
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
-from tests.support.openai_server import Behaviour
+from tests.support.servers.openai_server import Behaviour
 
 _STREAMS = 30
 _EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}\n\n'

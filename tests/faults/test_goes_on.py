@@ -12,7 +12,7 @@ import pytest
 from backends.sse import encode_event
 from tests.support.faults import CaseServer, Setting, setting
 from tests.support.http_client import Answer, HttpClient, chat_body
-from tests.support.openai_server import Behaviour, error, html_error
+from tests.support.servers.openai_server import Behaviour, error, html_error
 
 _NO_BREAKER: dict[str, Any] = {"circuit_breaker": {"consecutive_failures": 1000, "error_rate": 1}}
 _ROLE = encode_event(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}')

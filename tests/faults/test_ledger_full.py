@@ -15,9 +15,9 @@ from openai.types import Batch
 
 from backends.errors import StoreUnavailable
 from gateway.ledger.disk_space import DiskSpace
-from tests.support.batch_provider import BatchProvider
 from tests.support.clock import FakeClock
 from tests.support.gateway import Gateway, reserved_port, start_gateway
+from tests.support.servers.batch_provider import BatchProvider
 from tests.support.small_disk import fill, small_disk
 
 NUM_LINES = 40

@@ -12,7 +12,7 @@ import pytest
 from tests.support.faults import CACHE, CHAT, CaseServer, percentile, policy
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.http_client import Connections, chat_body
-from tests.support.redis_server import RedisServer
+from tests.support.servers.redis_server import RedisServer
 
 _CALLS = 100
 _MAX_ADDED_MS = 5.0

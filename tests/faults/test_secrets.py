@@ -7,7 +7,7 @@ import json
 from tests.support.faults import CHAT, CaseServer, policy
 from tests.support.gateway import start_gateway
 from tests.support.http_client import Answer, HttpClient, chat_body, request_bytes
-from tests.support.openai_server import Behaviour, error
+from tests.support.servers.openai_server import Behaviour, error
 
 _CLIENT_KEY = "sk-canary-client-7f3a"
 _WRONG_KEY = "sk-canary-wrong-91bc"

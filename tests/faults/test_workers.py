@@ -19,8 +19,8 @@ import pytest
 from tests.support.faults import CHAT, CaseServer, policy
 from tests.support.gateway import Gateway, gateway_process, start_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
-from tests.support.openai_server import Behaviour
 from tests.support.plugin import plugin
+from tests.support.servers.openai_server import Behaviour
 
 TWO = ("--workers", "2")
 SCRIPTED = Path(__file__).parents[2] / "policies" / "presets" / "scripted.yaml"

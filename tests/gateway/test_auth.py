@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from backends.errors import Unauthorized
 from gateway.http.auth import ANONYMOUS, Keyring
 from policies.schema import KeyPolicy
-from tests.support.least_time import least_s
+from tests.support.policy.least_time import least_s
 
 KEYS = [
     KeyPolicy(name="one", key=SecretStr("sk-one"), tenant="red"),

@@ -11,7 +11,7 @@ from gateway.api.owners_file import OwnersInFile
 from policies.objects.owner import TTL_S, Owner
 from policies.objects.owners_redis import build_owners_redis
 from tests.support.clock import FakeClock
-from tests.support.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy
 
 RED, BLUE = Owner("red", "all", "one"), Owner("blue", "all", "two")
 

@@ -11,9 +11,9 @@ from kernels.attention.cases import decode_cases, prefill_cases, shared_cases
 from kernels.attention.paged_attention import paged_attention_reference
 from kernels.exactness import for_twin
 from kernels.operation import Case
-from tests.support.apart import needs_triton, run_apart
-from tests.support.kernel_errors import assert_close
-from tests.support.naive_attention import naive_paged_attention
+from tests.support.kernels.apart import needs_triton, run_apart
+from tests.support.kernels.kernel_errors import assert_close
+from tests.support.kernels.naive_attention import naive_paged_attention
 
 CASES = {
     f"{name}-{case.name}": case

@@ -8,7 +8,7 @@ import pytest
 
 from kernels.attention.paged_attention import paged_attention_reference
 from kernels.dispatch import select_ops
-from tests.support.apart import needs_triton
+from tests.support.kernels.apart import needs_triton
 
 
 @pytest.mark.parametrize(("device_type", "reference"), [("cpu", False), ("cpu", True), ("cuda", True)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.apart import needs_triton, run_apart
+from tests.support.kernels.apart import needs_triton, run_apart
 
 
 @needs_triton

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.apart import needs_triton, run_apart
+from tests.support.kernels.apart import needs_triton, run_apart
 
 
 @needs_triton

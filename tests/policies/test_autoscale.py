@@ -18,7 +18,7 @@ from gateway.simulate.traces import TraceRequest
 from gateway.simulate.virtual_loop import VirtualClock
 from policies.autoscale import LOOK_EVERY_S, Autoscale, ScalingSignals
 from policies.schema import RoutePolicy
-from tests.support.admission import Desk, Site, asking, client, in_virtual_time, learned
+from tests.support.policy.admission import Desk, Site, asking, client, in_virtual_time, learned
 
 POLICY = {
     "version": 1,

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.matching.globs import GlobMap, ModelSet, allows, is_glob
-from tests.support.least_time import least_s
+from tests.support.policy.least_time import least_s
 
 names = st.text(alphabet="ab/]é", max_size=6)
 globs = st.text(alphabet="ab/é*?[]!-", min_size=1, max_size=6).filter(is_glob)

@@ -14,7 +14,7 @@ from policies.matching.conditions import below_root
 from policies.matching.globs import allows
 from policies.matching.match import RouteMatcher
 from policies.schema import RoutePolicy
-from tests.support.least_time import least_s
+from tests.support.policy.least_time import least_s
 
 CALL: dict[str, Any] = {
     "model": "gpt-4o",

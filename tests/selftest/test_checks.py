@@ -14,8 +14,8 @@ from gateway.selftest.conduct import conduct
 from gateway.selftest.run import child_gateway
 from gateway.selftest.subject import copy_of
 from gateway.selftest.verdict import CheckOutcome, CheckVerdict
-from tests.support.faulty_proxies import NeedsRedis, NeverGivesUp, RemembersByModel
-from tests.support.naive_proxy import NaiveProxy, naive_proxy, started
+from tests.support.servers.faulty_proxies import NeedsRedis, NeverGivesUp, RemembersByModel
+from tests.support.servers.naive_proxy import NaiveProxy, naive_proxy, started
 
 
 async def outcome(wanted: str, folder: Path, start: Start) -> CheckOutcome:

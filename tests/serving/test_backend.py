@@ -18,7 +18,7 @@ from backends.protocol import Reply
 from backends.serving.meter import Meter
 from backends.serving.served_engine import EngineBackend, StartedEngine
 from tests.support.calls import event_values, make_call, read_all, streamed_text
-from tests.support.fake_engine import FakeEngine, make_model
+from tests.support.engine.fake_engine import FakeEngine, make_model
 
 MAX_REQUESTS = 4
 

@@ -14,8 +14,8 @@ from backends.errors import ConfigurationError
 from backends.operations import Operation
 from backends.protocol import Call
 from backends.serving.prompt_text import PromptText, load_prompt_text
-from tests.support import tiny_tokenizers
 from tests.support.calls import make_call
+from tests.support.engine import tiny_tokenizers
 
 KINDS = {"byte level": tiny_tokenizers.byte_level, "byte fallback": tiny_tokenizers.byte_fallback}
 CHAT = "<s>" + tiny_tokenizers.CHATML + "{% if tools %}{{ tools | tojson }}{% endif %}{{ extra }}"

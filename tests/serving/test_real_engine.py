@@ -32,7 +32,7 @@ GREEDY = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Folders of a tiny random model and its draft; their tokens are bytes."""
-    from tests.support.tiny_pair import make_pair
+    from tests.support.engine.tiny_pair import make_pair
 
     return make_pair(tmp_path_factory.mktemp("pair"))
 

@@ -11,12 +11,12 @@ import pytest
 
 from backends.engine.request import Event, TokenLogprob, TokenUsage
 from backends.operations import Operation
-from backends.protocol import TokenUsage as CallUsage
+from backends.protocol import Usage as CallUsage
 from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan
 from backends.serving.tool_syntax import HERMES, MISTRAL
 from tests.support.calls import event_values, make_call
-from tests.support.fake_engine import make_model
+from tests.support.engine.fake_engine import make_model
 
 HEAD = Head("id-1", 1_700_000_000, "test-model", "fp")
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]

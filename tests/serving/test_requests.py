@@ -13,7 +13,7 @@ from backends.serving.replies.parts import Head
 from backends.serving.requests import Model, plan
 from backends.serving.tool_syntax import HERMES
 from tests.support.calls import make_call
-from tests.support.fake_engine import Characters, make_model
+from tests.support.engine.fake_engine import Characters, make_model
 
 HEAD = Head("id-1", 1_700_000_000, "test-model", "fp")
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]

@@ -21,7 +21,7 @@ from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan
 from backends.serving.tool_syntax import HERMES
 from tests.support.calls import event_values, make_call
-from tests.support.fake_engine import Characters, make_model
+from tests.support.engine.fake_engine import Characters, make_model
 
 HEAD = Head("resp_1", 1_700_000_000, "test-model", "fp")
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}

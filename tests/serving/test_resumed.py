@@ -29,8 +29,8 @@ from policies.pool.settings import ResumePolicy
 from policies.resume.stage import Resuming
 from policies.stage import Stage
 from tests.support.calls import event_values, make_call, read_all
-from tests.support.fake_engine import Characters, make_model
-from tests.support.pool import Member, make_pool
+from tests.support.engine.fake_engine import Characters, make_model
+from tests.support.policy.pool import Member, make_pool
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -42,7 +42,7 @@ HEAD = Head("id-1", 1_700_000_000, "test-model", "fp")
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Folders of a tiny random model and its draft; their tokens are bytes."""
-    from tests.support.tiny_pair import make_pair
+    from tests.support.engine.tiny_pair import make_pair
 
     return make_pair(tmp_path_factory.mktemp("pair"))
 

@@ -22,7 +22,9 @@ from backends.serving.meter import Meter
 from backends.serving.served_engine import EngineBackend, StartedEngine
 from policies.batching.embeddings import EmbeddingBatches
 from policies.batching.settings import BatchingPolicy
-from tests.support.anthropic_server import (
+from tests.support.clock import settle
+from tests.support.engine.fake_engine import FakeEngine, make_model
+from tests.support.servers.anthropic_server import (
     KEY,
     Answer,
     AnthropicServer,
@@ -33,9 +35,7 @@ from tests.support.anthropic_server import (
     message_events,
     text_block,
 )
-from tests.support.clock import settle
-from tests.support.fake_engine import FakeEngine, make_model
-from tests.support.openai_server import Behaviour, OpenAIServer, error
+from tests.support.servers.openai_server import Behaviour, OpenAIServer, error
 
 _SOON_S = 0.1
 _NUM_SIGNS_OF_LIFE = 20

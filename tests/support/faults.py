@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.support.gateway import Gateway, reserved_port, running_gateway
-from tests.support.openai_server import Behaviour, OpenAIServer, Received
+from tests.support.servers.openai_server import Behaviour, OpenAIServer, Received
 
 CHAT = "/v1/chat/completions"
 CACHE = {"scope": "global", "exact": {"ttl": "1h"}}

@@ -27,7 +27,8 @@ from backends.operations import Operation
 from backends.protocol import Backend, Timeouts, Usage
 from backends.sse import DONE_EVENT
 from backends.stream import StreamEnd
-from tests.support.anthropic_server import (
+from tests.support.calls import event_values, make_call, read_all, streamed_text
+from tests.support.servers.anthropic_server import (
     KEY,
     Answer,
     AnthropicServer,
@@ -38,7 +39,6 @@ from tests.support.anthropic_server import (
     text_block,
     tool_block,
 )
-from tests.support.calls import event_values, make_call, read_all, streamed_text
 
 
 def make_backend(**settings: Any) -> Backend:

@@ -15,7 +15,8 @@ from backends.http.anthropic.reply import encode_completion, read_message
 from backends.protocol import Facts, Headers, Usage
 from backends.sse import DONE_EVENT
 from backends.stream import Stream, StreamEnd
-from tests.support.anthropic_server import (
+from tests.support.calls import event_values
+from tests.support.servers.anthropic_server import (
     make_error,
     make_event,
     make_message,
@@ -24,7 +25,6 @@ from tests.support.anthropic_server import (
     thinking_block,
     tool_block,
 )
-from tests.support.calls import event_values
 
 _CREATED = 1_700_000_000
 _RICH = make_message(

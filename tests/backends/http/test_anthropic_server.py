@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import anthropic
 import pytest
 
-from tests.support.anthropic_server import (
+from tests.support.servers.anthropic_server import (
     KEY,
     Answer,
     AnthropicServer,

@@ -25,7 +25,7 @@ from backends.errors import (
 )
 from backends.http.foreign import HttpxWire
 from backends.http.wire import TimeLimits
-from tests.support.raw_server import Peer, RawServer, generous
+from tests.support.servers.raw_server import Peer, RawServer, generous
 
 
 def mocked(handler: object) -> HttpxWire:

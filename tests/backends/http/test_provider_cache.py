@@ -13,9 +13,9 @@ from backends.http.anthropic.messages import AnthropicConfig
 from backends.http.openai import KIND as OPENAI
 from backends.http.openai import OpenAIConfig
 from backends.operations import Operation
-from tests.support.anthropic_server import KEY, AnthropicServer
 from tests.support.calls import make_call, read_all
-from tests.support.openai_server import OpenAIServer
+from tests.support.servers.anthropic_server import KEY, AnthropicServer
+from tests.support.servers.openai_server import OpenAIServer
 
 _MARK = {"type": "ephemeral"}
 _TOOL = {"type": "function", "function": {"name": "now"}}

@@ -12,7 +12,7 @@ from backends.http.connection import READ_BYTES
 from backends.http.http1_exchange import HIGH_WATER_BYTES
 from backends.http.transport import Transport
 from tests.support.clock import settle
-from tests.support.raw_server import OK, Peer, RawRequest, RawServer, always, fetch, generous
+from tests.support.servers.raw_server import OK, Peer, RawRequest, RawServer, always, fetch, generous
 
 
 async def test_exchange_that_ends_with_the_connection_is_clean(transport: Transport) -> None:

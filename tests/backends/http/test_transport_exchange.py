@@ -9,7 +9,7 @@ import pytest
 from backends.errors import InvalidRequest, UpstreamGarbage
 from backends.http.http1_exchange import MAX_FRAMING_BYTES
 from backends.http.transport import Transport
-from tests.support.raw_server import OK, Peer, RawRequest, RawServer, always, fetch, generous
+from tests.support.servers.raw_server import OK, Peer, RawRequest, RawServer, always, fetch, generous
 
 
 async def test_send_with_body_writes_exactly_the_request(transport: Transport) -> None:

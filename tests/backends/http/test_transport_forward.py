@@ -8,7 +8,7 @@ import pytest
 
 from backends.errors import UpstreamCut, UpstreamGarbage
 from backends.http.transport import Transport
-from tests.support.raw_server import Peer, RawServer, generous
+from tests.support.servers.raw_server import Peer, RawServer, generous
 
 _HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 

@@ -13,7 +13,7 @@ from backends.clock import SystemClock
 from backends.errors import ConfigurationError
 from backends.http.origin import parse_origin
 from backends.http.transport import Transport
-from tests.support.raw_server import Peer, RawRequest, RawServer
+from tests.support.servers.raw_server import Peer, RawRequest, RawServer
 
 
 class _Echo:

@@ -24,7 +24,7 @@ from backends.http.pool import TICK_S, OriginPool, Sweeper
 from backends.http.transport import HttpWire, Transport
 from backends.http.wire import TimeLimits
 from tests.support.clock import FakeClock
-from tests.support.raw_server import Peer, RawServer, generous
+from tests.support.servers.raw_server import Peer, RawServer, generous
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n"
 # What a limit may be late by: a tick and a loop that is busy.

@@ -16,7 +16,7 @@ from backends.errors import UpstreamCut, UpstreamGarbage
 from backends.http.connection import READ_BYTES, Connection
 from backends.http.http1_exchange import MAX_FRAMING_BYTES, HttpExchange
 from backends.protocol import Headers
-from tests.support.raw_server import generous
+from tests.support.servers.raw_server import generous
 
 
 class _MemoryTransport(asyncio.Transport):

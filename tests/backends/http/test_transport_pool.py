@@ -12,7 +12,7 @@ from backends.errors import ConnectFailed, ConnectTimeout, UpstreamCut, Upstream
 from backends.http.http1_exchange import HttpExchange
 from backends.http.transport import HttpWire, Transport
 from tests.support.clock import FakeClock, settle
-from tests.support.raw_server import OK, Peer, RawServer, always, fetch, generous
+from tests.support.servers.raw_server import OK, Peer, RawServer, always, fetch, generous
 
 ENDS = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nhi"
 

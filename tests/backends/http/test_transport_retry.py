@@ -15,7 +15,7 @@ from backends.errors import UpstreamCut
 from backends.http.http1_exchange import HttpExchange
 from backends.http.transport import HttpWire, Transport
 from tests.support.clock import FakeClock
-from tests.support.raw_server import OK, Peer, RawServer, always, fetch, generous
+from tests.support.servers.raw_server import OK, Peer, RawServer, always, fetch, generous
 
 
 class ClosingServer:

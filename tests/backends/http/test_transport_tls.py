@@ -15,7 +15,7 @@ from backends.clock import SystemClock
 from backends.errors import ConnectFailed, UpstreamCut
 from backends.http.transport import HttpWire, Transport
 from tests.support.clock import settle
-from tests.support.raw_server import Peer, RawServer, generous
+from tests.support.servers.raw_server import Peer, RawServer, generous
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from backends.engine.errors import RequestRefused
 from backends.engine.request import Request, SamplingParams
 from backends.engine.sequence import Sequence, Slice
 from backends.engine.text.tokenizer import Tokenizer
-from tests.support.tiny_tokenizers import END, byte_fallback, byte_level, save
+from tests.support.engine.tiny_tokenizers import END, byte_fallback, byte_level, save
 
 SCHEMA = {
     "type": "object",

@@ -16,7 +16,7 @@ from backends.engine.choosing.sampling import Choice, Sampler, check_params
 from backends.engine.errors import RequestRefused
 from backends.engine.request import Request, SamplingParams
 from backends.engine.sequence import Sequence, Slice
-from tests.support.chi_square import P_001, misfit
+from tests.support.kernels.chi_square import P_001, misfit
 
 VOCAB = 32
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from backends.engine.demo_models.tokenizer import encode, train_tokenizer
 from backends.engine.demo_models.training_stream import TrainingStream, held_out_batches
 from backends.engine.demo_models.turn import is_held_out
 from backends.engine.text.tokenizer import Tokenizer as ServedTokenizer
-from tests.support.demo_oracle import ORACLES, follow_up
+from tests.support.engine.demo_oracle import ORACLES, follow_up
 
 PACKAGE = Path(exporting.__file__).parent
 PAGE = PACKAGE.parents[2] / "docs" / "demo-models.md"

@@ -14,7 +14,7 @@ from backends.engine.kv.pages import PagePool, Prefix, pages_for
 from backends.engine.sequence import Sequence
 from backends.engine.step.plan import Transfers
 from kernels.paging import PAGE_SIZE
-from tests.support.paged_engine import PagedEngine, expected_answer, make_sequence, numbers
+from tests.support.engine.paged_engine import PagedEngine, expected_answer, make_sequence, numbers
 
 _SEED = seed_hash(b"model", None, b"")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from backends.engine.model.decoder import Decoder, load_decoder
 from kernels.dispatch import select_ops
-from tests.support.engine_batches import Part, build_batch, poisoned_kv, run_sequences
-from tests.support.naive_attention import naive_paged_attention
-from tests.support.tiny_models import LLAMA3_ROPE, judge_logits, random_tokens, save_tiny_model, tiny_config
+from tests.support.engine.engine_batches import Part, build_batch, poisoned_kv, run_sequences
+from tests.support.engine.tiny_models import LLAMA3_ROPE, judge_logits, random_tokens, save_tiny_model, tiny_config
+from tests.support.kernels.naive_attention import naive_paged_attention
 
 OPS = replace(select_ops("cpu"), paged_attention=naive_paged_attention)
 NUM_DECODE = 32

@@ -10,8 +10,8 @@ import torch
 
 from backends.engine.model.decoder import load_decoder
 from kernels.dispatch import select_ops
-from tests.support.engine_batches import run_sequences
-from tests.support.tiny_models import random_tokens, save_tiny_model, tiny_config
+from tests.support.engine.engine_batches import run_sequences
+from tests.support.engine.tiny_models import random_tokens, save_tiny_model, tiny_config
 
 CPU = torch.device("cpu")
 QWEN = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}

@@ -14,8 +14,8 @@ from backends.engine.errors import ModelError
 from backends.engine.model.decoder import load_decoder
 from backends.engine.model.gguf_file import NAMES, convert_gguf
 from kernels.dispatch import select_ops
-from tests.support.engine_batches import run_sequences
-from tests.support.tiny_models import SHAPE, random_tokens, save_tiny_model, tiny_config
+from tests.support.engine.engine_batches import run_sequences
+from tests.support.engine.tiny_models import SHAPE, random_tokens, save_tiny_model, tiny_config
 
 gguf = pytest.importorskip("gguf")
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 8, 4, 32, 256

@@ -17,7 +17,7 @@ from kernels.dispatch import QuantizedProduct, select_ops
 from kernels.products.quantized_product import BuiltProduct
 from kernels.products.w4a16 import GroupWeight, quantize_int4
 from kernels.products.w8 import RowWeight
-from tests.support.tiny_models import save_tiny_model, tiny_config
+from tests.support.engine.tiny_models import save_tiny_model, tiny_config
 
 SIZES = {"small": (48, 64), "odd": (37, 30), "packed": (544, 512)}
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 5e-3, torch.float16: 2e-3}

@@ -16,7 +16,7 @@ from backends.engine.model.quantize import quantize_folder, smoothing_scales
 from backends.engine.model.quantized_formats import QuantizationConfig
 from backends.engine.model.quantized_reader import read_quantized
 from backends.engine.model.shard import WeightShare
-from tests.support.packed_weights import Packer, pack_awq, pack_gptq, pack_gptq3
+from tests.support.kernels.packed_weights import Packer, pack_awq, pack_gptq, pack_gptq3
 
 CPU = torch.device("cpu")
 METHODS = ("int8", "w8a8", "int4", "nf4", "fp8")

@@ -20,9 +20,9 @@ from backends.engine.model.quantize import quantize_folder
 from kernels.dispatch import select_ops
 from kernels.products.w4a16 import GroupWeight
 from kernels.products.w8 import RowWeight
-from tests.support.engine_batches import run_sequences
-from tests.support.packed_weights import Packer, pack_awq, pack_gptq, pack_gptq3
-from tests.support.tiny_models import random_tokens, save_tiny_model, tiny_config
+from tests.support.engine.engine_batches import run_sequences
+from tests.support.engine.tiny_models import random_tokens, save_tiny_model, tiny_config
+from tests.support.kernels.packed_weights import Packer, pack_awq, pack_gptq, pack_gptq3
 
 OPS = select_ops("cpu")
 GROUP_SIZE = 16

@@ -20,8 +20,8 @@ from backends.engine.model.quantize import quantize_folder
 from backends.engine.model.shard import Shard, WeightShare, kv_shape, pieces_of
 from kernels.dispatch import select_ops
 from kernels.paging import PAGE_SIZE, allocate_kv
-from tests.support.engine_batches import Part, build_batch
-from tests.support.tiny_models import random_tokens, save_tiny_model, tiny_config
+from tests.support.engine.engine_batches import Part, build_batch
+from tests.support.engine.tiny_models import random_tokens, save_tiny_model, tiny_config
 
 CPU = torch.device("cpu")
 TOKENS = random_tokens(PAGE_SIZE + 9, 97, seed=1)

@@ -16,9 +16,9 @@ from backends.engine.errors import ModelError
 from backends.engine.model.decoder import Decoder, load_decoder
 from backends.engine.model.linear import is_packable
 from kernels.dispatch import select_ops
-from tests.support.engine_batches import run_sequences
-from tests.support.naive_attention import naive_paged_attention
-from tests.support.tiny_models import random_tokens, save_tiny_model, tiny_config
+from tests.support.engine.engine_batches import run_sequences
+from tests.support.engine.tiny_models import random_tokens, save_tiny_model, tiny_config
+from tests.support.kernels.naive_attention import naive_paged_attention
 
 OPS = replace(select_ops("cpu"), paged_attention=naive_paged_attention)
 TOKENS = random_tokens(12, 97, seed=1)

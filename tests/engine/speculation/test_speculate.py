@@ -20,7 +20,7 @@ from backends.engine.load import load_parts
 from backends.engine.request import Request, SamplingParams
 from backends.engine.sequence import Sequence, Slice
 from backends.engine.speculation.speculate import Speculator
-from tests.support.tiny_pair import Pair, answer, make_pair, options
+from tests.support.engine.tiny_pair import Pair, answer, make_pair, options
 
 REPEATING = (1, 2, 3, 4, 1, 2, 3, 4, 1, 2)
 FRESH = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)

@@ -17,7 +17,7 @@ import pytest
 from backends.engine.engine import Engine
 from backends.engine.errors import EngineStopped, ModelError
 from backends.engine.request import Request, SamplingParams
-from tests.support.tiny_pair import GREEDY, Listener, Pair, answer, make_pair, options
+from tests.support.engine.tiny_pair import GREEDY, Listener, Pair, answer, make_pair, options
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds child processes by /proc")
 LENGTHS = (56, 57, 58, 57, 56, 130)

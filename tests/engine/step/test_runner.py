@@ -14,7 +14,7 @@ from backends.engine.load import EngineParts, load_parts
 from backends.engine.request import Request
 from backends.engine.sequence import Sequence, Slice
 from backends.engine.step.graphs import graph_sizes
-from tests.support.tiny_pair import GREEDY, Pair, answer, make_pair, options
+from tests.support.engine.tiny_pair import GREEDY, Pair, answer, make_pair, options
 
 PROMPT = tuple(random.Random(6).randrange(256) for _ in range(150))
 

@@ -6,7 +6,7 @@ import pytest
 
 from backends.engine.errors import OutOfMemory, RequestRefused
 from backends.engine.sequence import State
-from tests.support.paged_engine import PagedEngine, expected_answer, numbers
+from tests.support.engine.paged_engine import PagedEngine, expected_answer, numbers
 
 
 def test_scheduler_prompt_over_the_budget_runs_in_chunks_that_end_with_pages() -> None:

@@ -15,8 +15,8 @@ from backends.engine.model.config import ModelConfig
 from backends.engine.request import Request
 from backends.engine.step.flatten import Span
 from backends.engine.step.utilization import ComputeCounter, ComputeCounts, Peaks, measure_peaks
-from tests.support.tiny_models import save_tiny_model, tiny_config
-from tests.support.tiny_pair import GREEDY, Pair, answer, make_pair, options
+from tests.support.engine.tiny_models import save_tiny_model, tiny_config
+from tests.support.engine.tiny_pair import GREEDY, Pair, answer, make_pair, options
 
 WEIGHT_BYTES = 1_000_000
 NUM_LAYERS = 3

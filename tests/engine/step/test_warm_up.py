@@ -19,8 +19,8 @@ from backends.engine.request import Request, SamplingParams
 from backends.engine.sequence import Sequence, Slice
 from backends.engine.step.flatten import Span, build_batch
 from backends.engine.step.warm_up import warm_up_decoder, warm_up_sampler
-from tests.support.kernel_variants import noting_ops
-from tests.support.tiny_models import save_tiny_model, tiny_config
+from tests.support.engine.tiny_models import save_tiny_model, tiny_config
+from tests.support.kernels.kernel_variants import noting_ops
 
 CPU = torch.device("cpu")
 VOCAB = 40

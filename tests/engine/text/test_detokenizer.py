@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from backends.engine.text.detokenizer import Detokenizer
 from backends.engine.text.tokenizer import Tokenizer
-from tests.support.tiny_tokenizers import byte_fallback, byte_level, metaspace, save
+from tests.support.engine.tiny_tokenizers import byte_fallback, byte_level, metaspace, save
 
 KINDS: dict[str, Callable[[], Backend]] = {
     "byte-level": byte_level,

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from backends.engine.errors import ModelError, RequestRefused
 from backends.engine.text.tokenizer import Tokenizer
-from tests.support.tiny_tokenizers import CHATML, END, TEXT, byte_fallback, byte_level, save
+from tests.support.engine.tiny_tokenizers import CHATML, END, TEXT, byte_fallback, byte_level, save
 
 MESSAGES = [
     {"role": "system", "content": 'Be <brief> & "kind".'},

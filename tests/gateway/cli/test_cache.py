@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.support.cli import Run
-from tests.support.tiny_encoder import make_tiny_encoder
+from tests.support.engine.tiny_encoder import make_tiny_encoder
 
 HEAD = """\
 version: 1

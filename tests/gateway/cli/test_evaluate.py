@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Run
-from tests.support.tiny_pair import Pair, make_pair
+from tests.support.engine.tiny_pair import Pair, make_pair
 
 
 @pytest.fixture(scope="module")

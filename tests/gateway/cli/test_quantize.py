@@ -10,7 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from tests.support.cli import Run
-from tests.support.tiny_pair import make_pair
+from tests.support.engine.tiny_pair import make_pair
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from gateway.settings import Settings
 from tests.support.cli import Run
 from tests.support.gateway import Gateway, gateway_process, start_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
-from tests.support.openai_server import Behaviour, OpenAIServer, error
+from tests.support.servers.openai_server import Behaviour, OpenAIServer, error
 
 WITH_KEY = """\
 version: 1

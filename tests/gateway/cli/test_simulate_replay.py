@@ -9,8 +9,8 @@ import pytest
 
 from backends.simulation.simulated import SimulatedConfig
 from tests.support.cli import Run
-from tests.support.replay_log import policy as write_policy
-from tests.support.replay_log import write_log
+from tests.support.policy.replay_log import policy as write_policy
+from tests.support.policy.replay_log import write_log
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from gateway.simulate.report import ClientReport
 from gateway.simulate.run import Progress
 from gateway.simulate.traces import Trace, TraceRequest
 from gateway.simulate.virtual_loop import VirtualClock
-from tests.support.admission import asking, in_virtual_time
+from tests.support.policy.admission import asking, in_virtual_time
 
 
 def trace(*moments: float) -> Trace:

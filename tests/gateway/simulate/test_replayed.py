@@ -14,7 +14,7 @@ from gateway.simulate.replayed import compare
 from gateway.simulate.run import RequestFate
 from gateway.simulate.study import StudyOptions, check, log_of, simulate
 from gateway.simulate.traces import Logged, Trace, TraceRequest, read_trace
-from tests.support.replay_log import policy, traffic, write_log
+from tests.support.policy.replay_log import policy, traffic, write_log
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from kernels.dispatch import load_ops
 from kernels.exactness import for_twin
 from kernels.operation import Arguments, Case, Op
 from kernels.paging import PAGE_SIZE, PagedKV
-from tests.support.kernel_errors import assert_close, assert_op_close, exact_log_sums
-from tests.support.triton_interpreter import repair_interpreter
+from tests.support.kernels.kernel_errors import assert_close, assert_op_close, exact_log_sums
+from tests.support.kernels.triton_interpreter import repair_interpreter
 
 repair_interpreter()
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ from kernels.choice.random import ACCEPT_STREAM, TARGET_STREAM, negated_exponent
 from kernels.choice.reject_kernel import reject
 from kernels.choice.sample import SampleRows, sample_reference
 from kernels.choice.sample_kernel import sample, sample_with_logprobs
-from tests.support.chi_square import P_001, misfit
-from tests.support.triton_interpreter import repair_interpreter
+from tests.support.kernels.chi_square import P_001, misfit
+from tests.support.kernels.triton_interpreter import repair_interpreter
 
 repair_interpreter()
 CPU = torch.device("cpu")

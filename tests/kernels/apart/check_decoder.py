@@ -10,9 +10,9 @@ import torch
 
 from backends.engine.model.decoder import load_decoder
 from kernels.dispatch import select_ops
-from tests.support.engine_batches import run_sequences
-from tests.support.tiny_models import random_tokens, save_tiny_model, tiny_config
-from tests.support.triton_interpreter import repair_interpreter
+from tests.support.engine.engine_batches import run_sequences
+from tests.support.engine.tiny_models import random_tokens, save_tiny_model, tiny_config
+from tests.support.kernels.triton_interpreter import repair_interpreter
 
 repair_interpreter()
 

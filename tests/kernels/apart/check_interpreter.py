@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.jit import jit, tl
-from tests.support.triton_interpreter import repair_interpreter
+from tests.support.kernels.triton_interpreter import repair_interpreter
 
 repair_interpreter()
 SIZE = 32

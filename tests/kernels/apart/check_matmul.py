@@ -20,8 +20,8 @@ from kernels.products.w8 import quantize_w8, w8_linear_reference, w8a8_linear_re
 from kernels.products.w8_kernel import prepare_w8, w8_linear
 from kernels.products.w8a8_kernel import prepare_w8a8, w8a8_linear
 from kernels.rows.quantize_rows_kernel import prepare_quantize_rows
-from tests.support.kernel_errors import assert_close
-from tests.support.triton_interpreter import repair_interpreter
+from tests.support.kernels.kernel_errors import assert_close
+from tests.support.kernels.triton_interpreter import repair_interpreter
 
 repair_interpreter()
 INT8, FP8 = torch.int8, torch.float8_e4m3fn

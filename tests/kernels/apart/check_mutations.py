@@ -12,10 +12,10 @@ import torch
 
 from kernels.dispatch import MODULES
 from kernels.operation import Op
-from tests.support.kernel_errors import assert_op_close
+from tests.support.kernels.kernel_errors import assert_op_close
+from tests.support.kernels.triton_interpreter import repair_interpreter
 from tests.support.mistakes import attention, choice, matmul, rows
 from tests.support.mistakes.mistake import Mistake
-from tests.support.triton_interpreter import repair_interpreter
 
 repair_interpreter()
 KERNELS = Path(__file__).parent.parent.parent.parent / "kernels"

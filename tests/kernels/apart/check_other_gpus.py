@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernels.dispatch import load_ops
-from tests.support.other_gpus import distinct, fit, launches_of
+from tests.support.kernels.other_gpus import distinct, fit, launches_of
 
 OPS = {op.name: op for op in load_ops()}
 

@@ -20,7 +20,7 @@ from kernels.rows.norm_kernel import prepare_rms_norm, rms_norm
 from kernels.rows.quantize_rows_kernel import prepare_quantize_rows
 from kernels.rows.rope_cases import Projection, build_projection
 from kernels.rows.rope_store_kernel import prepare_rope_store, rope_store
-from tests.support.triton_interpreter import repair_interpreter
+from tests.support.kernels.triton_interpreter import repair_interpreter
 
 repair_interpreter()
 CPU = torch.device("cpu")

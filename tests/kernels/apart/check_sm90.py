@@ -16,7 +16,7 @@ from kernels.jit import Launch
 from kernels.operation import Arguments, Op
 from kernels.paging import PAGE_SIZE
 from kernels.products.w8 import RowWeight
-from tests.support.sm90 import (
+from tests.support.kernels.sm90 import (
     REGISTERS_PER_SM,
     SHARED_BYTES_KEPT,
     SHARED_BYTES_PER_SM,

@@ -15,7 +15,7 @@ from kernels.attention.paged_attention import GATHERED_BYTES, paged_attention_re
 from kernels.attention.plan import AttentionPlan
 from kernels.paging import PagedKV
 from kernels.products.w8 import quantize_w8
-from tests.support.paged import PagedStep, attend_plainly, paged_step
+from tests.support.engine.paged import PagedStep, attend_plainly, paged_step
 
 STEPS = {
     "decode": [(1, 100)],

@@ -20,8 +20,8 @@ from kernels.dispatch import load_ops, op_names
 from kernels.exactness import complaint
 from kernels.operation import Arguments, Op, Result
 from kernels.paging import PAGE_SIZE
-from tests.support.apart import needs_triton
-from tests.support.kernel_errors import assert_close
+from tests.support.kernels.apart import needs_triton
+from tests.support.kernels.kernel_errors import assert_close
 
 COPY = 4000.0
 """GB/s."""

@@ -26,7 +26,7 @@ from kernels.choice.reject import reject_reference
 from kernels.choice.sample import probabilities_reference, sample_with_logprobs_reference
 from kernels.exactness import complaint, for_twin
 from kernels.operation import Arguments, Case, Result
-from tests.support.apart import needs_triton, run_apart
+from tests.support.kernels.apart import needs_triton, run_apart
 
 CPU = torch.device("cpu")
 

@@ -20,7 +20,7 @@ from kernels.choice.random import (
     uniforms_reference,
 )
 
-PROGRAM = Path(__file__).parents[2] / "support" / "triton_random.py"
+PROGRAM = Path(__file__).parents[2] / "support" / "kernels" / "triton_random.py"
 
 
 def row(value: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.choice.random import TARGET_STREAM
 from kernels.choice.reject import reject_reference
 from kernels.choice.sample import SampleRows, draw_reference
-from tests.support.chi_square import P_001, misfit
+from tests.support.kernels.chi_square import P_001, misfit
 
 VOCAB = 32
 RUNS = 20_000

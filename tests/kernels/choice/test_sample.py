@@ -20,7 +20,7 @@ from kernels.choice.sample import (
     sample_reference,
     sample_with_logprobs_reference,
 )
-from tests.support.chi_square import P_001, misfit
+from tests.support.kernels.chi_square import P_001, misfit
 
 VOCAB = 32
 RUNS = 20_000

@@ -16,7 +16,7 @@ from kernels.products.checks import check_experts
 from kernels.products.moe import moe_reference
 from kernels.products.moe_cases import Experts, build_moe, moe_cases
 from kernels.rows.act import gated_activation_reference
-from tests.support.kernel_errors import assert_close
+from tests.support.kernels.kernel_errors import assert_close
 
 CPU = torch.device("cpu")
 CASES = {case.name: case for case in moe_cases() if not case.is_real}

@@ -19,7 +19,7 @@ from kernels.products.w4a16 import (
     tiled,
     w4a16_linear_reference,
 )
-from tests.support.apart import needs_triton, run_apart
+from tests.support.kernels.apart import needs_triton, run_apart
 
 GROUP_SIZES = (64, 128)
 

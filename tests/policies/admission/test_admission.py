@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from backends.errors import ConnectFailed, NoBackendAvailable, Overloaded
 from backends.protocol import Call, Priority, Slo
 from gateway.simulate.virtual_loop import VirtualClock
-from tests.support.admission import Desk, OneAtATime, Site, answered, asking, client, in_virtual_time, learned
 from tests.support.calls import make_call
-from tests.support.pool import error_reply
+from tests.support.policy.admission import Desk, OneAtATime, Site, answered, asking, client, in_virtual_time, learned
+from tests.support.policy.pool import error_reply
 
 SLO = {"ttft": "2s", "ttft_per_1k_prompt": "0s", "tpot": "1s"}
 NO_RETRY = {"attempts": 0}

@@ -17,8 +17,8 @@ from policies.admission.settings import AdmissionPolicy
 from policies.pool.load.demand import Demand
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
-from tests.support.admission import Desk, Site, answered, asking, client, in_virtual_time, learned
 from tests.support.clock import FakeClock
+from tests.support.policy.admission import Desk, Site, answered, asking, client, in_virtual_time, learned
 
 LIMITS = Slo(100.0, 0.0, 0.1)
 LONG, SHORT = 70_000, 2_000

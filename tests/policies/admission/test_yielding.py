@@ -10,9 +10,9 @@ import pytest
 from backends.clock import Clock
 from backends.protocol import Call, Priority, Reply
 from gateway.simulate.virtual_loop import VirtualClock
-from tests.support.admission import Desk, Site, answered, in_virtual_time
 from tests.support.calls import make_call
 from tests.support.faults import percentile
+from tests.support.policy.admission import Desk, Site, answered, in_virtual_time
 
 PROMPT_S, REST_S = 0.04, 0.2
 

@@ -25,7 +25,8 @@ from backends.protocol import Call, Reply, Usage
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock
 from policies.batching.embeddings import BatchingStatistics, EmbeddingBatches
-from tests.support.batching import (
+from tests.support.calls import make_call
+from tests.support.policy.batching import (
     EACH_S,
     FIXED_S,
     SerialEmbedder,
@@ -39,8 +40,7 @@ from tests.support.batching import (
     vector,
     vectors_of,
 )
-from tests.support.calls import make_call
-from tests.support.pool import Pieces, error_reply
+from tests.support.policy.pool import Pieces, error_reply
 
 NOTHING = BatchingStatistics(groups=0, waiting=0, in_flight=0)
 

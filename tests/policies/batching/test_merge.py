@@ -13,8 +13,8 @@ from backends.header_names import HeaderNames
 from backends.operations import Operation
 from backends.protocol import Call, Facts, Priority, Timeouts, Usage
 from policies.batching.merge import Portion, group_of, inputs_of, merged, parted, portions_of, usage_of
-from tests.support.batching import embed
 from tests.support.calls import make_call
+from tests.support.policy.batching import embed
 
 ONE = Portion(0, 1, 1)
 

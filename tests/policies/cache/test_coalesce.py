@@ -11,9 +11,9 @@ from backends.errors import Draining
 from backends.protocol import CacheOutcome, Reply, Usage
 from policies.cache.entry import Entry
 from policies.cache.store_memory import MemoryEntryStore
-from tests.support.cache import SSE, Upstream, chat_answer, chat_events, make_cache, start
 from tests.support.calls import make_call, read_all, streamed_text
 from tests.support.clock import FakeClock, settle
+from tests.support.policy.cache import SSE, Upstream, chat_answer, chat_events, make_cache, start
 
 EVENTS = chat_events()
 WHOLE = b"".join(EVENTS)

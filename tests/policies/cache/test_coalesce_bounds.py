@@ -8,9 +8,9 @@ import pytest
 
 from backends.errors import ClientGone
 from backends.protocol import CacheOutcome, Reply
-from tests.support.cache import Upstream, make_cache, start
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
+from tests.support.policy.cache import Upstream, make_cache, start
 
 KIB = 1024
 MAX_ENTRY = 300 * KIB

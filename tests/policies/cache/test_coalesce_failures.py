@@ -9,9 +9,9 @@ import pytest
 
 from backends.errors import InternalError, TotalTimeout, UpstreamCut
 from backends.protocol import Reply
-from tests.support.cache import Exchange, Upstream, chat_answer, chat_events, make_cache, start
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
+from tests.support.policy.cache import Exchange, Upstream, chat_answer, chat_events, make_cache, start
 
 EVENTS = chat_events()
 WHOLE = b"".join(EVENTS)

@@ -13,7 +13,9 @@ from backends.operations import Operation
 from backends.protocol import CacheOutcome, Call, Reply, Usage
 from policies.cache.exact import ExactCache
 from policies.cache.store_memory import MemoryEntryStore
-from tests.support.cache import (
+from tests.support.calls import event_values, make_call, read_all, streamed_text
+from tests.support.clock import FakeClock, settle
+from tests.support.policy.cache import (
     JSON,
     SSE,
     USAGE_EVENT,
@@ -24,8 +26,6 @@ from tests.support.cache import (
     chat_events,
     make_cache,
 )
-from tests.support.calls import event_values, make_call, read_all, streamed_text
-from tests.support.clock import FakeClock, settle
 
 COALESCE = pytest.mark.parametrize("coalesce", ["off", "wait", "join_stream"])
 

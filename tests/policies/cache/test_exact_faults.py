@@ -16,9 +16,9 @@ from backends.protocol import Call, Reply
 from backends.stream import StreamEnd
 from policies.cache.exact import ExactCache
 from policies.cache.store_memory import MemoryEntryStore
-from tests.support.cache import Exchange, Upstream, chat_answer, chat_events, make_cache
 from tests.support.calls import make_call, read_all, streamed_text
 from tests.support.clock import FakeClock, settle
+from tests.support.policy.cache import Exchange, Upstream, chat_answer, chat_events, make_cache
 
 WHOLE = b"".join(chat_events())
 ERRORS = [UpstreamCut("cut"), StreamStalled("stalled"), TotalTimeout("late")]

@@ -17,9 +17,9 @@ from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing, as_new
 from policies.cache.store_memory import MemoryEntryStore
 from policies.schema import CachePolicy
-from tests.support.cache import SSE, Exchange, Upstream, chat_answer, chat_events
 from tests.support.calls import make_call, streamed_text
 from tests.support.clock import FakeClock, settle
+from tests.support.policy.cache import SSE, Exchange, Upstream, chat_answer, chat_events
 
 HEADERS = [(b"content-type", b"application/json"), (b"x-ratelimit-limit", b"5"), (b"x-upstream-request-id", b"9")]
 WORDS = ("one ", "two ", "three")

@@ -12,8 +12,18 @@ from backends.protocol import Call, Headers, Reply
 from backends.resume import RESUME_FIELD, Resumed
 from backends.stream import StreamEnd
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, may_store
-from tests.support.cache import DONE_EVENT, JSON, SSE, USAGE, USAGE_EVENT, chat_answer, chat_chunk, chat_events, event
 from tests.support.calls import make_call
+from tests.support.policy.cache import (
+    DONE_EVENT,
+    JSON,
+    SSE,
+    USAGE,
+    USAGE_EVENT,
+    chat_answer,
+    chat_chunk,
+    chat_events,
+    event,
+)
 
 MAX_BYTES = 100_000
 

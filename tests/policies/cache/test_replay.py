@@ -14,7 +14,8 @@ from backends.protocol import Call
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import entry_of_events
 from policies.cache.replay.render import Replayed, render
-from tests.support.cache import (
+from tests.support.calls import event_values, make_call
+from tests.support.policy.cache import (
     DONE_EVENT,
     HEAD,
     SSE,
@@ -25,7 +26,6 @@ from tests.support.cache import (
     chat_events,
     event,
 )
-from tests.support.calls import event_values, make_call
 
 PLAIN = make_call()
 STREAMED = make_call(stream=True)

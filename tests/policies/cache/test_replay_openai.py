@@ -16,8 +16,8 @@ from openai.types.chat import ChatCompletionChunk
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import entry_of_events
 from policies.cache.replay.render import render
-from tests.support.cache import HEAD, SSE, USAGE
 from tests.support.calls import event_values, make_call
+from tests.support.policy.cache import HEAD, SSE, USAGE
 
 PLAIN = make_call()
 STREAMED = make_call(stream=True, include_usage=True)

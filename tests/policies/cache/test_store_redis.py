@@ -17,7 +17,7 @@ from policies.cache.entry import AnswerForm, Entry
 from policies.cache.redis_queues import Breaker
 from policies.cache.store_redis import RedisEntryStore, build_redis_store
 from tests.support.clock import FakeClock
-from tests.support.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy
 
 KEY = bytes(32)
 OTHER_KEY = bytes(range(32))

@@ -22,7 +22,7 @@ from policies.pool.fallback import Fallback, FallbackTarget
 from policies.schema import FallbackOn
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
-from tests.support.pool import Outcome, Played, error_reply, make_pool, stream_reply
+from tests.support.policy.pool import Outcome, Played, error_reply, make_pool, stream_reply
 
 DEADLINE = 10_000.0
 ALL: tuple[FallbackOn, ...] = ("error", "timeout", "rate_limit", "context_window", "content_policy")

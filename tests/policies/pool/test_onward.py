@@ -20,7 +20,7 @@ from policies.pool.pool import Pool
 from policies.schema import FallbacksPolicy, RetryPolicy
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
-from tests.support.pool import Outcome, Pieces, Played, error_reply, finish, make_pool
+from tests.support.policy.pool import Outcome, Pieces, Played, error_reply, finish, make_pool
 
 DEADLINE = 10_000.0
 ON = FallbacksPolicy(routes=("other",)).on

@@ -19,7 +19,7 @@ from backends.stream import StreamEnd
 from policies.pool.member import Member
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
-from tests.support.pool import Played, error_reply, finish, make_pool, stream_reply
+from tests.support.policy.pool import Played, error_reply, finish, make_pool, stream_reply
 
 DEADLINE = 10_000.0
 NO_JITTER = {"initial": "100ms", "max": "5s", "jitter": 0}

@@ -18,7 +18,7 @@ from policies.pool.fallback import Fallback, FallbackTarget
 from policies.pool.pool import Pool
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock
-from tests.support.pool import Outcome, Played, StoppedClock, error_reply, make_pool
+from tests.support.policy.pool import Outcome, Played, StoppedClock, error_reply, make_pool
 
 DEADLINE = 1e9
 

@@ -22,10 +22,10 @@ from backends.stream import StreamEnd
 from policies.pool.attempts.retry import RetryBudget
 from policies.pool.settings import ResumePolicy
 from policies.resume.stage import Resuming
-from tests.support.anthropic_server import KEY, AnthropicServer, make_message, text_block
 from tests.support.calls import make_call
-from tests.support.openai_server import Behaviour, OpenAIServer, error
-from tests.support.pool import Member, make_pool
+from tests.support.policy.pool import Member, make_pool
+from tests.support.servers.anthropic_server import KEY, AnthropicServer, make_message, text_block
+from tests.support.servers.openai_server import Behaviour, OpenAIServer, error
 
 DONE = b"data: [DONE]\n\n"
 WORDS = ("One ", "two ", "three\n", "four ", "five.")

@@ -19,7 +19,7 @@ from policies.cache.semantic.log_replay.figures import THRESHOLDS, LogReport, Ra
 from policies.cache.semantic.log_replay.plot import as_svg
 from policies.cache.semantic.log_replay.replay import LogReplay, LogReplayResult
 from policies.schema import CachePolicy
-from tests.support.semantic import WordEncoder
+from tests.support.policy.semantic import WordEncoder
 
 RESET = "how do I reset my password please"
 RESET_TOO = "how do I reset the password please"

@@ -15,10 +15,10 @@ from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing
 from policies.cache.store_memory import MemoryEntryStore
 from policies.schema import CachePolicy
-from tests.support.cache import Exchange, Upstream, chat_answer, chat_chunk, chat_events
 from tests.support.calls import read_all, streamed_text
 from tests.support.clock import FakeClock, settle
-from tests.support.semantic import FixedDecider, MemoryStates, Stage, question
+from tests.support.policy.cache import Exchange, Upstream, chat_answer, chat_chunk, chat_events
+from tests.support.policy.semantic import FixedDecider, MemoryStates, Stage, question
 
 RESET = "how do I reset my password please"
 RESET_TOO = "how do I reset the password please"

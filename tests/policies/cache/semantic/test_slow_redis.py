@@ -20,12 +20,12 @@ from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.schema import CachePolicy
-from tests.support.cache import Upstream, answer_chat
 from tests.support.calls import read_all
-from tests.support.redis_server import RedisServer, redis_policy
-from tests.support.semantic import DIMENSION, FixedDecider, FlatIndex, WordEncoder, question
-from tests.support.slow_proxy import SlowProxy
-from tests.support.vectors import until
+from tests.support.policy.cache import Upstream, answer_chat
+from tests.support.policy.semantic import DIMENSION, FixedDecider, FlatIndex, WordEncoder, question
+from tests.support.policy.vectors import until
+from tests.support.servers.redis_server import RedisServer, redis_policy
+from tests.support.servers.slow_proxy import SlowProxy
 
 LIMIT_S = 0.005
 SLOW_S = 0.06

@@ -1,0 +1,113 @@
+"""What labels a backend's answers become: a bound that is kept although comparing them is better at "same"."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from backends.protocol import Timeouts
+from policies.cache.semantic.contracts import Proposal
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.verified import Verified
+from policies.cache.semantic.learning.comparators import AnswerVerdict
+from policies.cache.semantic.learning.judge import RouteJudge
+from policies.cache.semantic.learning.labels import Learning
+from policies.cache.semantic.settings import JudgePolicy
+from tests.support.clock import FakeClock
+from tests.support.policy.cache import Exchange, Upstream, chat_answer
+from tests.support.policy.semantic import FixedDecider, Stage, question
+from tests.support.policy.semantic_traffic import candidate
+
+OBJECTS = ["card", "loan", "phone", "parcel", "ticket", "invoice", "password", "account", "printer", "booking"]
+VARIANTS = ["lost", "broken", "old", "stolen", "new", "shared"]
+FILLERS = ["please", "today", "kindly", "quickly", "somehow", "maybe", "really", "actually", "currently", "properly"]
+WORDINGS = ["{}", "Sure. {}", "{} Let me know if you need more.", "Here is what I found: {}"]
+NUM_LOOKUPS = 1000
+RATE = 0.01
+
+
+class Desk:
+    """Answers that share words and numbers whatever they say, in several wordings; some are told quite differently."""
+
+    def __init__(self, seed: int, told_differently: float) -> None:
+        self.random = Random(seed)
+        self.told_differently = told_differently
+
+    def ask(self) -> str:
+        """A question: another variant of an object is one word away, other fillers mean nothing."""
+        fillers = self.random.sample(FILLERS, 2)
+        thing, variant = self.random.choice(OBJECTS), self.random.choice(VARIANTS)
+        return f"what happens with my {variant} {thing} if I need it {' '.join(fillers)}"
+
+    def truth(self, asked: str) -> str:
+        """What is right."""
+        variant, thing = asked.split()[4:6]
+        return f"Open the menu named settings for a {variant} {thing} and wait 5 days until our letter has come."
+
+    def __call__(self, exchange: Exchange) -> None:
+        assert exchange.call.body is not None
+        said = self.truth(exchange.call.body["messages"][-1]["content"])
+        if self.random.random() < self.told_differently:
+            noise = " ".join(self.random.sample(FILLERS, 4))
+            said = f"{said} Our office {noise} helps."
+        exchange.answer(chat_answer(self.random.choice(WORDINGS).format(said)))
+
+
+async def served_by(desk: Desk, seed: int) -> tuple[int, int]:
+    """Hits, and wrong ones, of the real policy before that desk."""
+    stage = Stage(Upstream(desk), FakeClock(), mode="verified", volatile=[])
+    stage.deciders[:] = [Verified(Bound(RATE), Random(seed))]
+    await stage.open()
+    hits = wrong = 0
+    for _ in range(NUM_LOOKUPS):
+        asked = desk.ask()
+        headers, body = await stage.ask(question(asked))
+        if headers["x-cache"] == "semantic":
+            hits += 1
+            wrong += desk.truth(asked).encode() not in body
+    await stage.aclose()
+    return hits, wrong
+
+
+@pytest.mark.parametrize(("told_differently", "least_hits"), [(0.0, 100), (0.1, 0), (0.5, 0)])
+async def test_teacher_where_only_same_is_recognised_keeps_the_bound(told_differently: float, least_hits: int) -> None:
+    """Wrong neighbours' answers are never told from paraphrases, so not one label says "different"."""
+    hits, wrong = await served_by(Desk(3, told_differently), seed=4)
+
+    assert wrong <= RATE * NUM_LOOKUPS
+    assert hits >= least_hits
+
+
+@pytest.mark.parametrize(
+    ("verdict", "labels"),
+    [(AnswerVerdict.SAME, [True]), (AnswerVerdict.DIFFERENT, [False]), (AnswerVerdict.UNKNOWN, [False]), (None, [])],
+)
+def test_learning_takes_what_is_not_the_same_for_wrong(verdict: AnswerVerdict | None, labels: list[bool]) -> None:
+    """All but a comparison that was not made."""
+    decider = FixedDecider()
+    learning = Learning("red", decider, FixedDecider)
+    proposal = Proposal(candidate(0.9), (0.9,), guarded=False)
+    learning.settle(proposal, verdict, matters=False, weight=1.0, was_served=False)
+
+    assert [is_right for _, is_right, _, _ in decider.given] == labels
+
+
+@pytest.mark.parametrize(("is_resting", "served"), [(False, False), (True, False), (False, True), (True, True)])
+async def test_teacher_with_a_judge_labels_by_chance_never_by_verdict(is_resting: bool, served: bool) -> None:
+    """A fifth of what would not be served, all that would; while the judge rests nothing, though the same is said."""
+    decider = FixedDecider(0.0 if served else 2.0, shadow_probability=1.0)
+    policy = JudgePolicy(route="judge", model="small", max_daily_tokens=1 if is_resting else 100_000)
+    judge = RouteJudge(Upstream(lambda exchange: exchange.answer(chat_answer("no"))), Timeouts(), policy, FakeClock())
+    await judge.compare("which button", "red", "blue")
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer("Press the button named Forgot.")))
+    stage = Stage(upstream, FakeClock(), decider=decider, judge=judge)
+    await stage.open()
+    for index in range(201):
+        await stage.ask(question(f"how do I reset password number {index}"))
+    await stage.aclose()
+
+    expected = (0, 0) if is_resting else (20, 60)
+    if served and not is_resting:
+        expected = (200, 200)
+    assert expected[0] <= len(decider.given) <= expected[1]
