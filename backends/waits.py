@@ -7,7 +7,9 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import ceil
 
-from backends.protocol import Headers
+from backends.clock import Clock
+from backends.errors import SlipstreamError
+from backends.protocol import Headers, Reply
 
 MAX_WAIT_S = 86_400.0
 """Whoever asks for more is asked again after a day."""
@@ -62,3 +64,10 @@ def _until_date(value: bytes, wall_s: float) -> float | None:
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
     return max(0.0, at - wall_s)
+
+
+def retry_after_s(outcome: Reply | SlipstreamError, clock: Clock) -> float | None:
+    """How long the upstream asks to wait, in seconds from 0 to `MAX_WAIT_S`; None if it does not say."""
+    if isinstance(outcome, SlipstreamError):
+        return outcome.retry_after_s
+    return asked_wait_s(outcome.headers, clock.wall())

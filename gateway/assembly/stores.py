@@ -9,7 +9,6 @@ from backends.clock import Clock
 from gateway.api.owners import Owners
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
-from policies.pool.balance.settings import PricePolicy
 from policies.schema import StoresPolicy
 
 if TYPE_CHECKING:
@@ -48,10 +47,5 @@ def build_batches(policy: StoresPolicy, core: Core) -> Batches | None:
     if policy.ledger is None:
         return None
     from gateway.batches.service import Batches
-    from policies.pool.attempts.retry import retry_after_s
-    from policies.pool.balance.candidate import Price
 
-    def amount(price: PricePolicy, tokens: int, uncached: int, output: int) -> float:
-        return Price(**price.model_dump()).of(tokens, uncached, output) / 1e6
-
-    return Batches(core, policy.ledger, amount=amount, retry_after=retry_after_s)
+    return Batches(core, policy.ledger)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
 import msgspec
 
-from backends.clock import Clock
 from backends.errors import ClientGone, SlipstreamError, TotalTimeout, Unauthorized, UnknownModel, UpstreamGarbage
 from backends.operations import Operation
 from backends.protocol import Call, Priority, Reply
+from backends.waits import retry_after_s
 from gateway.api.custody import Custody
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.callers import caller_of, stack_for
@@ -46,9 +46,6 @@ _MAX_ANSWER_BYTES = 64 * 1024**2
 _FREE = frozenset({429, 503})
 """Statuses of answers that nobody has worked on."""
 
-RetryAfter = Callable[[Reply | SlipstreamError, Clock], float | None]
-"""In how many seconds an answer wants to be asked again; None where it does not say."""
-
 
 class LineCalls:
     """The calls of all routes. `run` is one of a route's hands: it goes on for as long as there is a line for it."""
@@ -61,7 +58,6 @@ class LineCalls:
         *,
         room: DiskSpace,
         outcomes: Outcomes,
-        retry_after: RetryAfter,
     ) -> None:
         self._core = core
         self._custody = Custody(core.owners, core.clock)
@@ -69,7 +65,6 @@ class LineCalls:
         self._files = files
         self._room = room
         self._outcomes = outcomes
-        self._retry_after = retry_after
         self._taking = asyncio.Lock()
         self._turns: dict[str, int] = {}
         self._numbers = count()
@@ -213,7 +208,7 @@ class LineCalls:
 
     def _pause(self, route: str, line: LineRow, outcome: Reply | SlipstreamError, *, is_free: bool) -> float:
         """For how long to leave the line alone, and where its backends take no more, the whole route."""
-        asked_s = min(self._retry_after(outcome, self._core.clock) or 0.0, _MAX_ASKED_S)
+        asked_s = min(retry_after_s(outcome, self._core.clock) or 0.0, _MAX_ASKED_S)
         if not is_free:
             return asked_s or doubled_s(line.attempts, _MAX_PAUSE_S)
         pauses = self._pauses[route] = self._pauses.get(route, -1) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -10,20 +10,16 @@ from gateway.batches.batch_store import BatchStore
 from gateway.batches.records import LineResult
 from gateway.batches.statistics import Tally
 from gateway.core import Core
-from policies.pool.balance.settings import PricePolicy
+from policies.price import Price
 from policies.schema import RoutePolicy
-
-Amount = Callable[[PricePolicy, int, int, int], float]
-"""What so many prompt tokens, those of them that were not kept, and answer tokens cost at a price."""
 
 
 class Outcomes:
     """Of all lines."""
 
-    def __init__(self, core: Core, store: BatchStore, amount: Amount) -> None:
+    def __init__(self, core: Core, store: BatchStore) -> None:
         self._core = core
         self._store = store
-        self._amount = amount
         self.tally = Tally()
 
     async def settle(
@@ -50,5 +46,5 @@ class Outcomes:
         if price is None or not (result.input_tokens or result.output_tokens):
             return result
         uncached = max(0, result.input_tokens - result.cached_tokens)
-        cost = self._amount(price, result.input_tokens, uncached, result.output_tokens)
+        cost = Price(**price.model_dump()).of(result.input_tokens, uncached, result.output_tokens) / 1e6
         return msgspec.structs.replace(result, cost=cost * (1 - route.batch.discount if is_batch else 1))

@@ -17,7 +17,7 @@ import msgspec
 
 from backends.errors import InvalidRequest, SlipstreamError, UnknownObject
 from gateway.api.custody import Custody
-from gateway.batches.calls import MAX_ATTEMPTS, RetryAfter, doubled_s, read_slice
+from gateway.batches.calls import MAX_ATTEMPTS, doubled_s, read_slice
 from gateway.batches.file_store import FileStore
 from gateway.batches.input_lines import encode_body, read_request
 from gateway.batches.job_store import JobStore
@@ -50,14 +50,12 @@ class Provider:
         jobs: JobStore,
         *,
         outcomes: Outcomes,
-        retry_after: RetryAfter,
     ) -> None:
         self._core = core
         self._custody = Custody(core.owners, core.clock)
         self._files = files
         self._jobs = jobs
         self._outcomes = outcomes
-        self._retry_after = retry_after
 
     async def collect(self) -> None:
         """Make jobs of what has waited long enough, or is enough for one. Raises: StoreUnavailable."""
@@ -78,7 +76,7 @@ class Provider:
             backend = runtime.leaves.get(job.backend)
             if backend is None:
                 raise ProviderBusy(f'the policy has no backend "{job.backend}" any more')
-            api = ProviderApi(backend, core.clock, self._retry_after)
+            api = ProviderApi(backend, core.clock)
             await self._advance(job, api, runtime)
         except ProviderBusy as busy:
             asked_s = min(busy.retry_after_s or 0.0, _MAX_ASKED_S)

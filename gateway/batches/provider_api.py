@@ -14,7 +14,7 @@ from backends.errors import UpstreamError, UpstreamGarbage
 from backends.json_errors import NOT_JSON
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts, Headers, Reply, Timeouts
-from gateway.batches.calls import RetryAfter
+from backends.waits import retry_after_s
 
 _STEP_S = 600.0
 """Uploading or reading a large file may take so long."""
@@ -77,10 +77,9 @@ class _Listing(msgspec.Struct):
 class ProviderApi:
     """One provider. Every method raises ProviderRefused and ProviderBusy."""
 
-    def __init__(self, backend: Backend, clock: Clock, retry_after: RetryAfter) -> None:
+    def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
         self._clock = clock
-        self._retry_after = retry_after
 
     async def upload(self, name: str, content: bytes) -> str:
         """The id of a new input file."""
@@ -188,7 +187,7 @@ class ProviderApi:
             if reply.status >= 300:
                 message = f"{method} {path.split('/')[1]}: {_message(await _body(reply))}"
                 if reply.status in _TRANSIENT or reply.status >= 500:
-                    raise ProviderBusy(message, self._retry_after(reply, self._clock))
+                    raise ProviderBusy(message, retry_after_s(reply, self._clock))
                 raise ProviderRefused(message)
             yield reply
         finally:

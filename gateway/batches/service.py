@@ -6,11 +6,11 @@ from pathlib import Path
 
 from backends.errors import ConfigurationError
 from gateway.batches.batch_store import BatchStore
-from gateway.batches.calls import LineCalls, RetryAfter
+from gateway.batches.calls import LineCalls
 from gateway.batches.driver import BatchDriver
 from gateway.batches.file_store import FileStore
 from gateway.batches.job_store import JobStore
-from gateway.batches.outcomes import Amount, Outcomes
+from gateway.batches.outcomes import Outcomes
 from gateway.batches.provider import Provider
 from gateway.batches.records import TABLES
 from gateway.batches.statistics import BatchStatistics, Tally
@@ -23,7 +23,7 @@ from policies.batches.settings import LedgerStore
 class Batches:
     """Opened before the first request; `run` goes on beside them."""
 
-    def __init__(self, core: Core, limits: LedgerStore, *, amount: Amount, retry_after: RetryAfter) -> None:
+    def __init__(self, core: Core, limits: LedgerStore) -> None:
         folder = Path(limits.folder)
         clock = core.clock
         self.limits = limits
@@ -31,10 +31,10 @@ class Batches:
         self.files = FileStore(self._database, limits, clock)
         self.store = BatchStore(self._database, self.files, clock, max_batches=limits.max_batches, keep_s=limits.keep)
         jobs = JobStore(self._database, clock)
-        self._outcomes = Outcomes(core, self.store, amount)
+        self._outcomes = Outcomes(core, self.store)
         room = DiskSpace(folder, clock)
-        calls = LineCalls(core, self.store, self.files, room=room, outcomes=self._outcomes, retry_after=retry_after)
-        provider = Provider(core, self.files, jobs, outcomes=self._outcomes, retry_after=retry_after)
+        calls = LineCalls(core, self.store, self.files, room=room, outcomes=self._outcomes)
+        provider = Provider(core, self.files, jobs, outcomes=self._outcomes)
         self._driver = BatchDriver(
             core,
             folder / "driver.lock",

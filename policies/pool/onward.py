@@ -15,8 +15,9 @@ from typing import get_args
 from backends.clock import Clock
 from backends.operations import Operation
 from backends.protocol import Reply
+from backends.waits import retry_after_s
 from policies.pool.attempts.classify import Outcome, failure_of
-from policies.pool.attempts.retry import backoff_s, retry_after_s
+from policies.pool.attempts.retry import backoff_s
 from policies.schema import FallbackOn, RetryOn, RetryPolicy
 
 _EVERYTHING: frozenset[RetryOn] = frozenset(get_args(RetryOn))

@@ -24,7 +24,6 @@ from random import Random
 
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Share
-from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import (
     ConsistentHash,
     Latency,
@@ -41,6 +40,7 @@ from policies.pool.load.in_flight import InFlightAttempt
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
+from policies.price import Price
 from tests.support.policy.pool import StoppedClock
 
 BLOCK, _TICK_S = 512, 3.0

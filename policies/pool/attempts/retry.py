@@ -8,9 +8,6 @@ from __future__ import annotations
 from random import Random
 
 from backends.clock import Clock
-from backends.errors import SlipstreamError
-from backends.protocol import Reply
-from backends.waits import asked_wait_s
 from policies.schema import BackoffPolicy
 
 _SAVED_RETRIES = 100.0
@@ -59,10 +56,3 @@ def backoff_s(policy: BackoffPolicy, number: int, random: Random) -> float:
     # The exponent is capped because a float overflows; by then every wait is at its longest anyway.
     wait_s = min(policy.max, policy.initial * 2.0 ** min(number, 64))
     return min(policy.max, wait_s * (1 + policy.jitter * (2 * random.random() - 1)))
-
-
-def retry_after_s(outcome: Reply | SlipstreamError, clock: Clock) -> float | None:
-    """How long the upstream asks to wait, in seconds from 0 to `MAX_WAIT_S`; None if it does not say."""
-    if isinstance(outcome, SlipstreamError):
-        return outcome.retry_after_s
-    return asked_wait_s(outcome.headers, clock.wall())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from policies.pool.balance.by_weight import Share
-from policies.pool.balance.candidate import Candidate, Price
+from policies.pool.balance.candidate import Candidate
 from policies.pool.balance.crowd import MANY, CandidateCrowd
 from policies.pool.balance.pick import Picker, SamplingPicker
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand
 from policies.pool.load.replica import Replica
+from policies.price import Price
 
 
 class LoadBalancer:

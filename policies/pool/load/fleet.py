@@ -21,7 +21,6 @@ from backends.errors import ConfigurationError
 from backends.json_errors import NOT_JSON
 from backends.protocol import Backend
 from policies.atomic_file import replace_file
-from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import (
     ConsistentHash,
     Latency,
@@ -38,6 +37,7 @@ from policies.pool.load.replica import Replica, ReplicaStatistics
 from policies.pool.load.routing import Routing
 from policies.pool.prompts.engine_text import EngineText
 from policies.pool.prompts.prefix_index import PrefixIndex
+from policies.price import Price
 from policies.schema import RouteBackend, RoutePolicy
 
 STATE_FILE = "latency.json"

@@ -14,7 +14,7 @@ import msgspec
 from backends.clock import Clock
 from backends.protocol import Call, Facts, Reply
 from backends.stream import StreamEnd
-from policies.pool.attempts.retry import retry_after_s
+from backends.waits import retry_after_s
 from policies.pool.load.concurrency import ConcurrencyLimit
 from policies.pool.load.concurrency_estimate import ConcurrencyEstimate
 from policies.pool.load.demand import Demand

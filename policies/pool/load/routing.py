@@ -8,12 +8,12 @@ from backends.operations import Operation
 from backends.protocol import Call
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Balancer, Share
-from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import Picker, PickerCounters
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand, read_demand
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.engine_text import EngineText
+from policies.price import Price
 
 
 class Routing:

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from backends.errors import ConnectFailed, NoBackendAvailable
 from backends.protocol import Reply
-from backends.waits import MAX_WAIT_S
-from policies.pool.attempts.retry import RetryBudget, backoff_s, retry_after_s
+from backends.waits import MAX_WAIT_S, retry_after_s
+from policies.pool.attempts.retry import RetryBudget, backoff_s
 from policies.schema import BackoffPolicy
 from tests.support.policy.pool import StoppedClock
 

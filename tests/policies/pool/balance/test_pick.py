@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Share
-from policies.pool.balance.candidate import Price
 from policies.pool.balance.pick import (
     ConsistentHash,
     Latency,
@@ -30,6 +29,7 @@ from policies.pool.load.latency_model import features
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
+from policies.price import Price
 from tests.support.policy.pool import StoppedClock
 
 WAYS = ["least_request", "p2c", "least_tokens", "consistent_hash", "latency", "cost", "predicted_cost"]
