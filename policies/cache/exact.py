@@ -239,7 +239,9 @@ def _is_failed(flight: Flight) -> bool:
 
 
 def _marked(headers: Headers, outcome: CacheOutcome) -> Headers:
-    return [*(field for field in headers if field[0] != b"x-cache"), (b"x-cache", outcome.value.encode())]
+    marked = [field for field in headers if field[0] != b"x-cache"]
+    marked.append((b"x-cache", outcome.value.encode()))
+    return marked
 
 
 def _reply_of(entry: Entry, call: Call, outcome: CacheOutcome) -> Reply | None:

@@ -106,9 +106,10 @@ def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> boo
         return answer.status == "completed"
     if call.operation is Operation.EMBEDDING:
         return bool(answer.data)
-    return bool(answer.choices) and all(
-        choice.finish_reason not in (None, "content_filter") for choice in answer.choices or ()
-    )
+    for choice in answer.choices or ():
+        if choice.finish_reason in (None, "content_filter"):
+            return False
+    return bool(answer.choices)
 
 
 def _is_patched(call: Call) -> bool:

@@ -57,11 +57,12 @@ class MemoryEntryStore:
     def put(self, key: bytes, entry: Entry, ttl_s: float) -> None:
         """Keep an answer; others go if it needs their place. One larger than the whole store is not taken."""
         self._remove(key)
-        if _size(entry) > self._max_bytes:
+        size = _size(entry)
+        if size > self._max_bytes:
             self._dropped += 1
             return
         self._entries[key] = (entry, self._clock.now() + ttl_s)
-        self._num_bytes += _size(entry)
+        self._num_bytes += size
         while self._num_bytes > self._max_bytes:
             _, (oldest, _) = self._entries.popitem(last=False)
             self._num_bytes -= _size(oldest)

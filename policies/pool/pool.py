@@ -303,10 +303,11 @@ class Pool:
             return False
         if "timeout" in self._onward.falls_back_on and not self._falls_back_to <= (call.facts.asked_routes or set()):
             return True
-        return (has_more and self._onward.asks_others_on_silence) and any(
-            index not in asked and member.weight > 0 and self._breakers[index].is_available()
-            for index, member in enumerate(self._members)
-        )
+        if has_more and self._onward.asks_others_on_silence:
+            for index, member in enumerate(self._members):
+                if index not in asked and member.weight > 0 and self._breakers[index].is_available():
+                    return True
+        return False
 
     async def _attempt_hedged(
         self, tried: list[int], call: Call, demand: Demand, trip: InFlightAttempt | None
