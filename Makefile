@@ -6,9 +6,6 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 UPSTREAM ?=
 ARGS ?=
-# The tests that `make coverage` runs, and those that are left for `make test`.
-COVERED = tests/backends tests/contract tests/policies
-UNCOVERED = tests/policies/cache/semantic $(filter-out $(COVERED) tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: help serve test coverage bench docs release clean
@@ -26,11 +23,10 @@ test: $(VENV)/.dev ## Install what the tests need, then run all of them
 	$(BIN)/mypy
 # Commands and gateways are started by the hundred: where Python is told to keep no bytecode, each would compile it anew.
 	@$(BIN)/python -m compileall -q backends gateway kernels policies
-	@$(MAKE) --no-print-directory coverage
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(UNCOVERED)
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 coverage: $(VENV)/.dev ## Run the tests of policies and HTTP backends, and hold their branch coverage to its floor
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(COVERED) --ignore=tests/policies/cache/semantic --cov --cov-report=
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/backends tests/contract tests/policies --ignore=tests/policies/cache/semantic --cov --cov-report=
 
 bench: $(VENV)/.dev ## Measure what the gateway costs (HARNESS=folder of gateway_bench, PEERS=folder of installed peers)
 	$(BIN)/python -m tests.benchmarks.gateway_cost $(if $(HARNESS),--harness $(HARNESS)) $(if $(PEERS),--peers $(PEERS))
