@@ -29,7 +29,7 @@ coverage: $(VENV)/.dev ## Run the tests of policies and HTTP backends, and hold 
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/backends tests/contract tests/policies --ignore=tests/policies/cache/semantic --cov --cov-report=
 
 bench: $(VENV)/.dev ## Measure what the gateway costs (HARNESS=folder of gateway_bench, PEERS=folder of installed peers)
-	$(BIN)/python -m tests.benchmarks.gateway_cost $(if $(HARNESS),--harness $(HARNESS)) $(if $(PEERS),--peers $(PEERS))
+	$(BIN)/python -m tests.benchmarks.gateway.cost $(if $(HARNESS),--harness $(HARNESS)) $(if $(PEERS),--peers $(PEERS))
 
 docs: $(VENV)/.dev ## Rewrite the generated parts of docs/
 	$(BIN)/slipstream config docs

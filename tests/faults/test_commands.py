@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import client_gone, cut_streams, first_event_lag, fuzz_clients, fuzz_gateway, fuzz_upstream
+from tests.benchmarks.faults import client_gone, cut_streams, fuzz_clients, fuzz_gateway, fuzz_upstream
+from tests.benchmarks.gateway import first_event_lag
 from tests.support.faults import percentile
 
 

@@ -1,8 +1,8 @@
-"""A short run of mixed load; `python -m tests.benchmarks.soak` is the long one, with a report."""
+"""A short run of mixed load; `python -m tests.benchmarks.faults.soak` is the long one, with a report."""
 
 from __future__ import annotations
 
-from tests.benchmarks import soak
+from tests.benchmarks.faults import soak
 
 
 async def test_soak_of_a_few_seconds_leaves_nothing_running() -> None:

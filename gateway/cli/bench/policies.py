@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 SIMULATED = ("in_slo", "goodput", "hog", "stragglers", "speed")
 MEASURED = {
-    "decision": "tests.benchmarks.routing_cost",
-    "request": "tests.benchmarks.request_cost",
-    "live": "tests.benchmarks.live_overload",
-    "embeddings": "tests.benchmarks.batching_window",
-    "memory": "tests.benchmarks.admission_memory",
+    "decision": "tests.benchmarks.policies.routing_cost",
+    "request": "tests.benchmarks.gateway.request_cost",
+    "live": "tests.benchmarks.policies.live_overload",
+    "embeddings": "tests.benchmarks.policies.batching_window",
+    "memory": "tests.benchmarks.policies.admission_memory",
 }
 """Figures that the source tree's benchmarks measure, by the module that does."""
 

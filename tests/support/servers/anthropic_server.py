@@ -1,6 +1,6 @@
 """A Messages API server for tests: real sockets, answers that the test chooses, requests kept for it to read.
 
-Its wire format is held to the real client library by test_anthropic_server.py.
+Its wire format is held to the real client library by `tests/backends/http/anthropic/test_server.py`.
 """
 
 from __future__ import annotations
