@@ -39,7 +39,7 @@ from gateway.http.relay import send_error_event, send_stream
 from gateway.record.exchange import Exchange
 from gateway.routing import check_operation, not_for_this_key, stack_for
 from gateway.runtime import Runtime, Stack
-from policies.admission.urgency import ASKED_HEADERS, read_asked
+from policies.admission.urgency import URGENCY_HEADERS, read_urgency
 from policies.objects.names import is_of_collection, may_name_objects
 from policies.passthrough.rules import METHODS
 
@@ -118,10 +118,10 @@ class Endpoint:
             pinned = await self._check(method, plain_path, raw, asked, stack, principal, pinned)
         slo, priority = stack.slo, principal.priority
         if slo is not None:
-            if incoming.asked:
-                slo, priority = read_asked(slo, priority, incoming.asked)
+            if incoming.urgency:
+                slo, priority = read_urgency(slo, priority, incoming.urgency)
                 # A gateway behind this one would count the time anew, and take the word of this one's key for it.
-                incoming.forwarded = [field for field in incoming.forwarded if field[0] not in ASKED_HEADERS]
+                incoming.forwarded = [field for field in incoming.forwarded if field[0] not in URGENCY_HEADERS]
             exchange.slo = slo
             exchange.request_bytes = len(raw)
         query = scope["query_string"]

@@ -14,7 +14,7 @@ from backends.errors import BodyTooLarge, BodyTooSlow, ClientGone, InvalidReques
 from backends.headers import ENDS_HERE, without_named
 from backends.protocol import Headers
 from gateway.http.body_budget import HeldBody
-from policies.admission.urgency import ASKED_HEADERS
+from policies.admission.urgency import URGENCY_HEADERS
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -44,7 +44,7 @@ class Incoming(msgspec.Struct, eq=False):
     cache_control: str = ""
     origin: bytes = b""
     connection: bytes = b""
-    asked: Headers = []
+    urgency: Headers = []
     """The headers by which a caller sets its own limits and priority (`x-slo-*`, `x-priority`). They are in `forwarded`
     too, because a route without limits passes them on."""
     forwarded: Headers = []
@@ -55,8 +55,8 @@ class Incoming(msgspec.Struct, eq=False):
             name = field[0]
             if name in _TAKEN:
                 self._take(name, field[1])
-            elif name in ASKED_HEADERS:
-                self.asked.append(field)
+            elif name in URGENCY_HEADERS:
+                self.urgency.append(field)
             if name not in ENDS_HERE:
                 forwarded.append(field)
         if self.connection:

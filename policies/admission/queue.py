@@ -1,4 +1,4 @@
-"""Those who wait, in the order in which they are served: priority, then who has had least, then whose time is up first.
+"""The queue of one route, ordered by priority, then by the least served client, then by the earliest deadline.
 
 Pure: nothing here knows a clock or an event loop.
 """
@@ -15,10 +15,10 @@ from policies.pool.load.demand import Demand
 
 
 class Waiting:
-    """A call that waits. Times are monotonic seconds.
+    """A call in the queue. Times are monotonic seconds.
 
-    `deadline` is when its first token is due, `leave_at` the latest moment to send it off. `is_over` once it has been
-    sent off or turned away, or its client has left.
+    Its first token is due by `deadline`, so the call has to be sent by `leave_at`. `is_over` is set once it has been
+    sent or refused, or its client has disconnected.
     """
 
     __slots__ = ("arrived_at", "client", "deadline", "demand", "is_over", "leave_at", "priority", "slo")
@@ -38,11 +38,11 @@ W = TypeVar("W", bound=Waiting)
 
 
 class AdmissionQueue(Generic[W]):
-    """The calls that wait at one route. `len` is their number, `tokens` those of their prompts."""
+    """The calls that wait at one route. `len()` is their number, `tokens` the sum of their prompts' tokens."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._classes: list[_Class[W]] = [_Class(counters) for _ in Priority]
+        self._classes: list[_PriorityClass[W]] = [_PriorityClass(counters) for _ in Priority]
         self.tokens = 0
         self._number = 0
 
@@ -50,7 +50,7 @@ class AdmissionQueue(Generic[W]):
         return self._number
 
     def add(self, waiting: W) -> None:
-        """Someone new."""
+        """Queue a call."""
         floor = min((each.least() for each in self._classes if each.clients), default=None)
         if floor is not None and all(waiting.client not in each.clients for each in self._classes):
             self._counters.lift(waiting.client, floor)
@@ -59,41 +59,47 @@ class AdmissionQueue(Generic[W]):
         self.tokens += waiting.demand.tokens
 
     def head(self) -> W:
-        """Who is next; there must be one."""
+        """The call that is served next; the queue must not be empty."""
         return next(each for each in self._classes if each.clients).head()
 
     def next_few(self, number: int) -> list[W]:
-        """The head, and those of its client that follow it, or nearly so: no more than `number`."""
+        """At most `number` calls: the head, and about the next ones of the same client."""
         return next(each for each in self._classes if each.clients).next_few(number)
 
     def rank(self) -> tuple[int, float, float]:
-        """Where the head stands beside the heads of other lines: the least goes first."""
+        """The sort key of the head among the heads of other routes' queues: the smallest is served first."""
         head = self.head()
         return head.priority, self._counters.of(head.client), head.deadline
 
     def remove(self, waiting: W) -> None:
-        """Whoever is over, wherever it stands. Once for each that was added."""
+        """Take a call out, wherever it stands in the queue; once for each call that was added."""
         waiting.is_over = True
         self._classes[waiting.priority].forget(waiting.client)
         self._number -= 1
         self.tokens -= waiting.demand.tokens
 
     def num_beside(self, waiting: Waiting) -> int:
-        """How many calls of the same client and priority stand in the line, itself included where it does."""
+        """How many calls of the same client and priority are queued, including this one if it is."""
         return self._classes[waiting.priority].clients.get(waiting.client, 0)
 
     def least_deserving(self) -> W:
-        """Who goes if there are too many: of the lowest priority, of whoever has most waiting, the last to be due."""
+        """The call to give up when the queue is full.
+
+        Of the lowest priority, the client with the most queued calls; of these, the call with the latest deadline.
+        """
         return next(each for each in reversed(self._classes) if each.clients).least_deserving()
 
 
-class _Class(Generic[W]):
-    """One priority: a heap of calls for each client, and a heap of clients."""
+class _PriorityClass(Generic[W]):
+    """The calls of one priority: a heap of calls for each client, and a heap of the clients.
+
+    Calls that are over stay in their heap until they reach its top, or until the heap is mostly made of them.
+    """
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self.clients: dict[str, int] = {}
-        """How many calls of each wait."""
+        """How many calls of each client wait."""
         self._calls: dict[str, list[tuple[float, int, W]]] = {}
         self._order: list[tuple[float, str]] = []
         self._era = counters.era
@@ -109,7 +115,7 @@ class _Class(Generic[W]):
         heapq.heappush(self._calls[client], (waiting.deadline, next(self._numbers), waiting))
 
     def least(self) -> float:
-        """The counter of the client that is next."""
+        """The counter of the client that is served next."""
         return self._counters.of(self._next())
 
     def head(self) -> W:
@@ -120,12 +126,12 @@ class _Class(Generic[W]):
 
     def next_few(self, number: int) -> list[W]:
         self.head()
-        # The beginning of a heap holds nearly the first ones, however long it is.
+        # A heap is not sorted, but its smallest entries are found near its front, however long it is.
         begin = self._calls[self._next()][: 4 * number]
         return [entry[2] for entry in heapq.nsmallest(number, begin) if not entry[2].is_over]
 
     def forget(self, client: str) -> None:
-        """One call of that client is over."""
+        """Count one call of that client less."""
         self.clients[client] -= 1
         if not self.clients[client]:
             del self.clients[client], self._calls[client]
@@ -136,11 +142,15 @@ class _Class(Generic[W]):
             heapq.heapify(self._calls[client])
 
     def least_deserving(self) -> W:
-        greediest = max(self.clients, key=self.clients.__getitem__)
-        return max(entry for entry in self._calls[greediest] if not entry[2].is_over)[2]
+        most_queued = max(self.clients, key=self.clients.__getitem__)
+        return max(entry for entry in self._calls[most_queued] if not entry[2].is_over)[2]
 
     def _next(self) -> str:
-        """Counters only grow, so an entry of the heap is at worst too low: it is put back with what it is now."""
+        """The client that is served next.
+
+        Within an era counters only grow, so an outdated entry of the heap stands too far in front: when it comes to
+        the top, it is put back with its present counter.
+        """
         counters = self._counters
         if self._era != counters.era or len(self._order) > 2 * len(self.clients) + 16:
             self._era = counters.era

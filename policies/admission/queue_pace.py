@@ -1,6 +1,6 @@
-"""How fast a line moves on, and so how long one who is turned away had better stay away.
+"""How fast a queue becomes shorter, from which `Retry-After` of a refused call is computed.
 
-Whoever leaves the line makes it shorter, sent off or turned away: under overload most are turned away.
+Sent and refused calls count alike: both make the queue shorter, and under overload most calls are refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ _MIN_S, _MAX_S = 0.05, 300.0
 
 
 class QueuePace:
-    """Tokens that leave per second, the last few seconds counting most. Pure: the time is an argument."""
+    """The tokens that leave the queue per second; the last few seconds count most. Pure: the time is an argument."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
@@ -18,23 +18,23 @@ class QueuePace:
         self._last: float | None = None
 
     def resume(self, now: float) -> None:
-        """Someone waits again: the time until now was nobody's."""
+        """The queue is no longer empty: the time while it was empty does not count."""
         self._last = now
 
     def note(self, tokens: int, now: float) -> None:
-        """So many tokens have left."""
-        self._fade(now)
+        """Count tokens that have left the queue."""
+        self._decay(now)
         self._tokens += tokens
 
     def seconds_for(self, tokens: int, now: float, *, default: float) -> float:
-        """How long so many tokens will take, 0.05..300 s; `default` while nothing has left."""
-        self._fade(now)
+        """How long it takes until so many tokens have left, 0.05..300 s; `default` as long as nothing has left."""
+        self._decay(now)
         if self._tokens <= 0 or self._seconds <= 0:
             return default
         return min(max(tokens * self._seconds / self._tokens, _MIN_S), _MAX_S)
 
-    def _fade(self, now: float) -> None:
-        """Tokens and the seconds that they took fade together, so that their quotient stays a rate from the start."""
+    def _decay(self, now: float) -> None:
+        """Decay the tokens together with the seconds that they took, so that their quotient is always a rate."""
         if self._last is None:
             self._last = now
             return

@@ -1,4 +1,4 @@
-"""What a caller may say of its own urgency: `x-slo-ttft-ms`, `x-slo-tpot-ms`, `x-priority`."""
+"""The headers by which a caller states its own urgency: `x-slo-ttft-ms`, `x-slo-tpot-ms`, `x-priority`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from backends.errors import InvalidRequest
 from backends.protocol import Priority, Slo
 
 _TTFT, _TPOT, _PRIORITY = b"x-slo-ttft-ms", b"x-slo-tpot-ms", b"x-priority"
-ASKED_HEADERS = frozenset({_TTFT, _TPOT, _PRIORITY})
-"""For this gateway: they do not travel on from routes that have limits."""
+URGENCY_HEADERS = frozenset({_TTFT, _TPOT, _PRIORITY})
+"""These are meant for this gateway, so a route with limits does not pass them on to its backends."""
 _MAX_MS = 3_600_000.0
 _PRIORITIES = {each.name.lower(): each for each in Priority}
 
 
-def read_asked(slo: Slo, priority: Priority, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Slo, Priority]:
-    """The route's limits and the key's priority, as the caller's headers change them. A priority is only lowered.
+def read_urgency(slo: Slo, priority: Priority, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Slo, Priority]:
+    """The route's limits and the key's priority, changed by the caller's headers, which can only lower the priority.
 
     Raises: InvalidRequest.
     """
     for name, value in headers:
-        if name not in ASKED_HEADERS:
+        if name not in URGENCY_HEADERS:
             continue
         text = value.decode("latin-1").strip()
         if name == _PRIORITY:
