@@ -16,9 +16,7 @@ from backends.clock import SystemClock
 from backends.operations import BY_PATH, Operation
 from backends.protocol import Call, Facts
 from policies.pool.attempts.patience import CEILING_S, FLOOR_S
-from policies.pool.balance.candidate import Candidate
-from policies.pool.balance.pick import ranked
-from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.balance.pick import rendezvous
 from policies.pool.load.demand import Demand, read_demand
 from policies.pool.load.fleet import STATE_FILE, read_state, replica_name
 from policies.pool.load.replica import Replica
@@ -107,16 +105,13 @@ def _replicas(route: RoutePolicy, parts: list[RouteBackend], state_folder: str |
 
 def _places(parts: list[RouteBackend], replicas: list[Replica], route: RoutePolicy, demand: Demand) -> list[int]:
     """Each part's place, from 1, among those of its priority."""
-    breaker = CircuitBreaker(route.circuit_breaker, SystemClock())
+    score = rendezvous(demand.key)
     places = [0] * len(parts)
     for priority in {part.priority for part in parts}:
-        group = [
-            Candidate(order, part.weight, replicas[order], breaker)
-            for order, part in enumerate(parts)
-            if part.priority == priority
-        ]
-        for place, candidate in enumerate(ranked(group, demand.key), start=1):
-            places[candidate.index] = place
+        group = [order for order, part in enumerate(parts) if part.priority == priority]
+        group.sort(key=lambda order: score(replicas[order].name, parts[order].weight), reverse=True)
+        for place, order in enumerate(group, start=1):
+            places[order] = place
     return places
 
 

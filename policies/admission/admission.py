@@ -41,7 +41,7 @@ class Admission:
                     route.name,
                     route.admission,
                     route.slo.limits,
-                    routing.replicas,
+                    fleet.index,
                     self._counters_of(route.admission.fairness),
                     on_join=self._joined,
                     clock=clock,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from asyncio import Future, get_running_loop
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -23,9 +23,12 @@ from policies.admission.judge import AdmissionJudge
 from policies.admission.queue import AdmissionQueue, Waiting
 from policies.admission.queue_pace import QueuePace
 from policies.admission.settings import AdmissionPolicy
-from policies.pool.admission_port import AdmittedAttempt, Chooser
+from policies.pool.admission_port import Admitted, Chooser
 from policies.pool.load.demand import Demand
+from policies.pool.load.match import Match, look_up
 from policies.pool.load.replica import Replica
+from policies.pool.place import Place
+from policies.pool.prompts.prefix_index import PrefixIndex
 
 _FEW = 8
 """Among how many of one client's calls the order may be changed for what is cached."""
@@ -71,7 +74,7 @@ class QueuedCaller(Waiting):
     ) -> None:
         super().__init__(demand, slo, client=client, priority=priority, arrived_at=arrived_at)
         self.chooser = chooser
-        self.outcome: Future[AdmittedAttempt] | None = None
+        self.outcome: Future[Admitted] | None = None
         """None until it stands in the line."""
 
     @property
@@ -81,14 +84,14 @@ class QueuedCaller(Waiting):
 
 
 class Gate:
-    """Lets calls in one at a time, in the order of their line. `replicas` are the pool's members, in order."""
+    """Lets calls in one at a time, in the order of their line."""
 
     def __init__(
         self,
         name: str,
         policy: AdmissionPolicy,
         slo: Slo,
-        replicas: Sequence[Replica],
+        index: PrefixIndex,
         counters: Counters,
         *,
         on_join: Callable[[Gate, QueuedCaller], None],
@@ -105,7 +108,7 @@ class Gate:
         self._policy = policy
         self._slo = slo
         self._judge = AdmissionJudge(policy, slo)
-        self._replicas = tuple(replicas)
+        self._index = index
         self._on_join = on_join
         self._clock = clock
         self._random = Random()
@@ -121,7 +124,7 @@ class Gate:
         self._client_of = _CLIENTS[policy.fairness.by]
         self._output_weight = policy.fairness.output_weight
 
-    def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> AdmittedAttempt | None:
+    def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted | None:
         """The member where the call would go if there were no gate, if it can be there well in time; else None.
 
         While nobody waits nobody is the worse for it, and it goes to where its beginning is cached. Unless calls of a
@@ -137,18 +140,19 @@ class Gate:
         waited_s = call.facts.waited_s or 0.0
         slo = call.slo or self._slo
         limit_s = slo.first_token_limit_s(demand.tokens)
-        closed: tuple[int, ...] = ()
-        while (index := chooser.choose(closed, demand)) is not None:
-            replica = self._replicas[index]
+        match = look_up(demand, self._index)
+        full: tuple[Place, ...] = ()
+        while (place := chooser.choose(full, match)) is not None:
+            replica = place.counted
             if self._judge.can_hold(replica, demand.tokens, slo, now):
-                if not self._judge.is_early(replica, demand, limit_s - waited_s):
+                if not self._judge.is_early(replica, match, limit_s - waited_s):
                     return None
                 call.facts.waited_s = waited_s
-                return self._let_in(index, demand, self._client_of(call), limit_s, now)
-            closed = (*closed, index)
+                return self._let_in(place, match, self._client_of(call), limit_s, now)
+            full = (*full, place)
         return None
 
-    async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> AdmittedAttempt:
+    async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted:
         """Wait for a member that can take the call.
 
         Raises: Overloaded, NoBackendAvailable.
@@ -161,8 +165,10 @@ class Gate:
         client = self._client_of(call)
         waiting = QueuedCaller(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
         facts.waited_s = now - arrived_at
-        if not self.line and (admitted := self._place(waiting, self._full(waiting, now), now)) is not None:
-            return admitted
+        if not self.line:
+            match = look_up(demand, self._index)
+            if (admitted := self._admit(waiting, match, self._full(waiting, match, now), now)) is not None:
+                return admitted
         try:
             return await self._wait(waiting, call, now)
         finally:
@@ -171,16 +177,19 @@ class Gate:
     def is_freed(self, replica: Replica, now: float) -> bool:
         """Whether somebody can go now that this backend has come to have less to do, if nothing else has changed."""
         head = self.line.head()
-        return head.has_left or (replica in self._replicas and self._has_room(replica, head, now))
+        if head.has_left:
+            return True
+        is_its = any(place.replica is replica for place in head.chooser.places)
+        return is_its and self._has_room(replica, head, look_up(head.demand, self._index), now)
 
     def call_up(self, now: float) -> bool:
         """Send off, or turn away, one of those who wait; False where there is no room for whose turn it is."""
-        for caller, full in self._next(now):
+        for caller, match, full in self._next(now):
             if caller.has_left:
                 self.line.remove(caller)
                 return True
             try:
-                admitted = self._place(caller, full, now)
+                admitted = self._admit(caller, match, full, now)
             except UpstreamError as error:
                 self.leave(caller, error, now)
                 return True
@@ -189,40 +198,41 @@ class Gate:
                 return True
         return False
 
-    def _next(self, now: float) -> Iterator[tuple[QueuedCaller, list[int]]]:
-        """Whose turn it is, and the members that have no room for it.
+    def _next(self, now: float) -> Iterator[tuple[QueuedCaller, Match, list[Place]]]:
+        """Whose turn it is, what is held of its prompt, and the places that have no room for it.
 
         Of the client's first few calls the one that gains most of what is cached by going now; if it cannot go after
         all, for what it would gain is out of rotation, the first.
         """
         head = self.line.head()
-        full = self._full(head, now)
-        if len(full) < len(self._replicas) and head.leave_at - now >= _HURRY * (head.deadline - head.arrived_at):
+        match = look_up(head.demand, self._index)
+        full = self._full(head, match, now)
+        if len(full) < len(head.chooser.places) and head.leave_at - now >= _HURRY * (head.deadline - head.arrived_at):
             few = self.line.next_few(_FEW)
             if len(few) > 1:
                 best = max(few, key=partial(self._gain, full, now))
                 if best is not head:
-                    yield best, self._full(best, now)
-        yield head, full
+                    match_of_best = look_up(best.demand, self._index)
+                    yield best, match_of_best, self._full(best, match_of_best, now)
+        yield head, match, full
 
-    def _place(self, waiting: QueuedCaller, full: list[int], now: float) -> AdmittedAttempt | None:
-        """A member for a call, other than those that are `full`; None where all are.
+    def _admit(self, waiting: QueuedCaller, match: Match, full: list[Place], now: float) -> Admitted | None:
+        """A place for a call, other than those that are `full`; None where all are.
 
         Raises: Overloaded where it is too late for every other one; NoBackendAvailable.
         """
-        demand, chooser = waiting.demand, waiting.chooser
+        chooser = waiting.chooser
         closed = full.copy()
-        num_full = len(closed)
-        if num_full < len(self._replicas):
+        if len(full) < len(chooser.places):
             why: Shed = "late"
-            while (index := chooser.choose(closed, demand)) is not None:
-                replica = self._replicas[index]
-                if self._judge.is_in_time(replica, waiting, now):
-                    if not self._judge.spoils(replica, waiting):
-                        return self._let_in(index, demand, waiting.client, waiting.deadline - waiting.arrived_at, now)
+            while (place := chooser.choose(closed, match)) is not None:
+                replica = place.counted
+                if self._judge.is_in_time(replica, waiting, match, now):
+                    if not self._judge.spoils(replica, waiting, match):
+                        return self._let_in(place, match, waiting.client, waiting.deadline - waiting.arrived_at, now)
                     why = "long"
-                closed.append(index)
-            if len(closed) > num_full:
+                closed.append(place)
+            if len(closed) > len(full):
                 raise self.refusal(waiting, why, now)
         # Whom it would choose is not asked for: those who take turns would count that as one.
         retry_in_s = chooser.retry_in_s()
@@ -256,7 +266,7 @@ class Gate:
             first_token_s=self._first_token_s(waiting, now),
         )
 
-    def leave(self, waiting: QueuedCaller, outcome: AdmittedAttempt | UpstreamError, now: float) -> None:
+    def leave(self, waiting: QueuedCaller, outcome: Admitted | UpstreamError, now: float) -> None:
         """Take a call out of the line that has not left, and tell it why."""
         assert waiting.outcome is not None, "who leaves a line has stood there"
         self.line.remove(waiting)
@@ -281,34 +291,36 @@ class Gate:
         before, self._told = self._told, Counter(self._shed)
         return self._told - before
 
-    def _full(self, waiting: QueuedCaller, now: float) -> list[int]:
-        """The members that have no room for a call."""
-        waiting.demand.matched = None
-        return [index for index, replica in enumerate(self._replicas) if not self._has_room(replica, waiting, now)]
+    def _full(self, waiting: QueuedCaller, match: Match, now: float) -> list[Place]:
+        """The places that have no room for a call."""
+        places = waiting.chooser.places
+        return [place for place in places if not self._has_room(place.counted, waiting, match, now)]
 
-    def _has_room(self, replica: Replica, waiting: QueuedCaller, now: float) -> bool:
-        return self._judge.has_room(replica, waiting, now, yields=now < self._yields_until[waiting.priority])
+    def _has_room(self, replica: Replica, waiting: QueuedCaller, match: Match, now: float) -> bool:
+        return self._judge.has_room(replica, waiting, match, now, yields=now < self._yields_until[waiting.priority])
 
-    def _gain(self, full: Collection[int], now: float, waiting: QueuedCaller) -> float:
+    def _gain(self, full: Collection[Place], now: float, waiting: QueuedCaller) -> float:
         """How many tokens more of a prompt a member holds that has room for it than those that have none: what would be
         lost if it went to another one, or later. Minus infinity where it cannot go."""
-        demand = waiting.demand
-        demand.matched = None
+        match = look_up(waiting.demand, self._index)
         here, elsewhere = -inf, 0
-        for index, replica in enumerate(self._replicas):
-            cached = demand.tokens - replica.uncached(demand)
-            if index not in full and self._has_room(replica, waiting, now):
+        for place in waiting.chooser.places:
+            replica = place.counted
+            cached = waiting.demand.tokens - match.uncached(replica.slot)
+            if place not in full and self._has_room(replica, waiting, match, now):
                 here = max(here, cached)
             else:
                 elsewhere = max(elsewhere, cached)
         return here - elsewhere
 
-    async def _wait(self, waiting: QueuedCaller, call: Call, now: float) -> AdmittedAttempt:
-        waiting.leave_at = min(self._judge.leave_at(self._replicas, waiting), call.deadline)
+    async def _wait(self, waiting: QueuedCaller, call: Call, now: float) -> Admitted:
+        waiting.leave_at = min(
+            self._judge.leave_at(_replicas(waiting), waiting, look_up(waiting.demand, self._index)), call.deadline
+        )
         if waiting.leave_at <= now:
             raise self.refusal(waiting, self.why_it_leaves, now)
         self._make_room(waiting, now)
-        outcome: Future[AdmittedAttempt] = get_running_loop().create_future()
+        outcome: Future[Admitted] = get_running_loop().create_future()
         waiting.outcome = outcome
         if not self.line:
             self.drain.resume(now)
@@ -322,8 +334,7 @@ class Gate:
                 self.line.remove(waiting)
             elif not outcome.cancelled() and outcome.exception() is None:
                 # The client has left between being called up and going.
-                _, trip = outcome.result()
-                trip.end()
+                outcome.result().attempt.end()
             raise
 
     def _make_room(self, waiting: QueuedCaller, now: float) -> None:
@@ -345,19 +356,19 @@ class Gate:
                 raise self.refusal(waiting, "full", now)
             self.leave(worst, self.refusal(worst, "full", now), now)
 
-    def _let_in(self, index: int, demand: Demand, client: str, limit_s: float, now: float) -> AdmittedAttempt:
-        trip = self._replicas[index].begin(demand, now)
-        self._counters.charge(client, demand.tokens, now)
-        trip.limit_s = limit_s
-        trip.on_output = partial(self._counters.charge, client, weight=self._output_weight)
-        return index, trip
+    def _let_in(self, place: Place, match: Match, client: str, limit_s: float, now: float) -> Admitted:
+        attempt = place.counted.begin(match, now)
+        self._counters.charge(client, match.demand.tokens, now)
+        attempt.limit_s = limit_s
+        attempt.on_output = partial(self._counters.charge, client, weight=self._output_weight)
+        return Admitted(place, match, attempt)
 
     def _first_token_s(self, waiting: QueuedCaller, now: float) -> float | None:
         """When its first token would come, from its arrival on: at the least, after those who wait already."""
-        demand = waiting.demand
+        match = look_up(waiting.demand, self._index)
         known = [
-            replica.predict(demand.tokens, replica.uncached(demand))
-            for replica in self._replicas
+            replica.predict(waiting.demand.tokens, match.uncached(replica.slot))
+            for replica in _replicas(waiting)
             if replica.model.doubt is None
         ]
         if not known:
@@ -365,3 +376,8 @@ class Gate:
         ahead = self.line.tokens if waiting.outcome is None else 0
         ahead_s = self.drain.seconds_for(ahead, now, default=0.0) if ahead else 0.0
         return now - waiting.arrived_at + ahead_s + min(known)
+
+
+def _replicas(waiting: QueuedCaller) -> list[Replica]:
+    """The backends that could ever take the call."""
+    return [place.counted for place in waiting.chooser.places]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from backends.protocol import Slo
 from policies.admission.queue import Waiting
 from policies.admission.settings import AdmissionPolicy
-from policies.pool.load.demand import Demand
+from policies.pool.load.match import Match
 from policies.pool.load.replica import Replica
 
 _MAX_FULL = 0.97
@@ -30,7 +30,7 @@ class AdmissionJudge:
         self._policy = policy
         self._slo = slo
 
-    def has_room(self, replica: Replica, waiting: Waiting, now: float, *, yields: bool) -> bool:
+    def has_room(self, replica: Replica, waiting: Waiting, match: Match, now: float, *, yields: bool) -> bool:
         """Whether a backend can hold a call, and has little enough to do before it.
 
         Who `yields` leaves it room for the next call of a higher priority to begin as if it were alone.
@@ -46,12 +46,12 @@ class AdmissionJudge:
         # With none waiting, more can only be learned from one that goes.
         if not yields or not load.waiting_tokens:
             return True
-        return load.waiting_tokens + replica.uncached(waiting.demand) <= replica.knee.tokens
+        return load.waiting_tokens + match.uncached(replica.slot) <= replica.concurrency_estimate.tokens
 
     def can_hold(self, replica: Replica, tokens: int, slo: Slo, now: float) -> bool:
         """Whether a call of so many tokens would neither be refused, nor put streams off, nor slow them beyond their
         limit."""
-        load, model, limits = replica.in_flight, replica.model, replica.concurrency
+        load, model, limits = replica.in_flight, replica.model, replica.concurrency_limit
         if model.doubt is not None:
             return limits.has_room(load.requests, now)
         if limits.has_refused and not limits.has_room(load.requests, now):
@@ -62,34 +62,32 @@ class AdmissionJudge:
         gap_limit_s = min(slo.token_gap_s, self._slo.token_gap_s)
         return held <= _MAX_FULL * replica.cache_tokens and model.gap_s(held) <= gap_limit_s
 
-    def is_in_time(self, replica: Replica, waiting: Waiting, now: float) -> bool:
+    def is_in_time(self, replica: Replica, waiting: Waiting, match: Match, now: float) -> bool:
         """Whether its first token would come in time there, where that is asked for."""
-        return self._takes_all(replica) or now + _latest_s(replica, waiting.demand) <= waiting.deadline
+        return self._takes_all(replica) or now + _latest_s(replica, match) <= waiting.deadline
 
-    def spoils(self, replica: Replica, waiting: Waiting) -> bool:
+    def spoils(self, replica: Replica, waiting: Waiting, match: Match) -> bool:
         """Whether computing a prompt takes more time than the streams there have to spare within their limit."""
         usual_s = replica.model.seconds_between_tokens
         if not usual_s or self._takes_all(replica):
             return False
-        demand = waiting.demand
         limit_s = min(waiting.slo.token_gap_s, self._slo.token_gap_s)
         spare_s = max(limit_s - usual_s, _NOT_FELT * limit_s)
-        return replica.predict_alone(demand.tokens, replica.uncached(demand)) > _CATCHES_UP * spare_s
+        return replica.predict_alone(waiting.demand.tokens, match.uncached(replica.slot)) > _CATCHES_UP * spare_s
 
-    def is_early(self, replica: Replica, demand: Demand, left_s: float) -> bool:
+    def is_early(self, replica: Replica, match: Match, left_s: float) -> bool:
         """Whether a call with so long to its limit would begin well before it, whatever the backend has to do."""
         if replica.model.doubt is not None or not replica.in_flight.requests:
             return True
-        limit_s = min(left_s, self._slo.first_token_limit_s(demand.tokens))
-        return _latest_s(replica, demand) <= _AT_ONCE * limit_s
+        limit_s = min(left_s, self._slo.first_token_limit_s(match.demand.tokens))
+        return _latest_s(replica, match) <= _AT_ONCE * limit_s
 
-    def leave_at(self, replicas: Sequence[Replica], waiting: Waiting) -> float:
+    def leave_at(self, replicas: Sequence[Replica], waiting: Waiting, match: Match) -> float:
         """Until when a call may wait: as long as an idle backend could be in time, or the policy says."""
         if self._policy.on_overload == "queue":
             return waiting.arrived_at + self._policy.max_wait
-        demand = waiting.demand
         alone_s = [
-            replica.model.residual * replica.predict_alone(demand.tokens, replica.uncached(demand))
+            replica.model.residual * replica.predict_alone(waiting.demand.tokens, match.uncached(replica.slot))
             for replica in replicas
             if replica.model.doubt is None
         ]
@@ -100,6 +98,6 @@ class AdmissionJudge:
         return self._policy.on_overload == "queue" or replica.model.doubt is not None or not replica.in_flight.requests
 
 
-def _latest_s(replica: Replica, demand: Demand) -> float:
+def _latest_s(replica: Replica, match: Match) -> float:
     """Seconds until a call's first token if it went there now, as far off as one prediction in twenty is."""
-    return replica.model.residual * replica.predict(demand.tokens, replica.uncached(demand))
+    return replica.model.residual * replica.predict(match.demand.tokens, match.uncached(replica.slot))

@@ -17,24 +17,26 @@ from backends.clock import Clock
 from backends.errors import NoBackendAvailable, UpstreamError
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Capabilities, Reply, Statistics
-from policies.pool.admission_port import AdmissionPort
+from policies.pool.admission_port import AdmissionPort, Admitted
+from policies.pool.attempts.attempt import Attempts
 from policies.pool.attempts.classify import Outcome
-from policies.pool.attempts.first_content import wait_content
 from policies.pool.attempts.hedge import Attempt, HedgeStatistics, Hedging
-from policies.pool.attempts.patience import AttemptLimits
+from policies.pool.attempts.patience import AttemptLimits, Patience
 from policies.pool.attempts.retry import RetryBudget
 from policies.pool.balance.balancers import Balancers
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Balancer, max_ejected
-from policies.pool.health.blame import report_end, report_failure
 from policies.pool.health.breaker import CircuitBreaker, weakly
 from policies.pool.load.demand import Demand, prompt_cache_key
 from policies.pool.load.in_flight import InFlightAttempt
+from policies.pool.load.match import Match
 from policies.pool.load.routing import Routing
 from policies.pool.member import Member
 from policies.pool.onward import RemainingAttempts, onward_of
+from policies.pool.place import Place
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
+from policies.price import Price
 from policies.schema import FallbackOn, RetryPolicy
 
 
@@ -74,15 +76,13 @@ class Pool:
         self._hedging = hedging
         self._provider_cache = provider_cache
         self._routing = routing
-        self._members = tuple(members)
-        self._labels = _labels(members)
         self._policy = retry
         num_in_rotation = sum(member.weight > 0 for member in members)
         self._onward = onward_of(retry, num_in_rotation, falls_back_on)
         self._leaves_the_silent = self._onward.leaves_the_silent
-        self._holds_back = self._onward.holds_back or hedging is not None
         self._falls_back_to = frozenset(falls_back_to)
-        self._limits = AttemptLimits(len(members), clock, retry, is_patient=not limits_first_token)
+        limits = AttemptLimits(clock, retry, is_patient=not limits_first_token)
+        self._attempts = Attempts(clock, limits, holds_back=self._onward.holds_back or hedging is not None)
         self._clock = clock
         self._random = random
         self._budget = RetryBudget(retry.budget_percent, clock)
@@ -90,14 +90,24 @@ class Pool:
         most_percent = 100 if "error" in self._onward.falls_back_on else breaker.max_ejection_percent
         self._max_ejected = max_ejected(num_in_rotation, most_percent)
         may_eject = weakly(self._may_eject)
-        self._breakers = tuple(CircuitBreaker(breaker, clock, may_eject, is_new=member.is_new) for member in members)
-        self._balancers = Balancers(self._members, self._breakers, routing)
+        self._places = tuple(
+            Place(
+                member,
+                label,
+                CircuitBreaker(breaker, clock, may_eject, is_new=member.is_new),
+                Patience(),
+                routing.replicas[number] if routing is not None else None,
+                routing.prices[number] if routing is not None else Price(),
+            )
+            for number, (member, label) in enumerate(zip(members, _labels(members), strict=True))
+        )
+        self._balancers = Balancers(self._places, routing)
         self._sent = 0
         self._failed = 0
         self._retries = 0
         self._exhausted = 0
         self._over_budget = 0
-        self._told = PoolTally({}, {})
+        self._last_tally = PoolTally({}, {})
 
     @property
     def name(self) -> str:
@@ -114,7 +124,7 @@ class Pool:
         """Every operation that some member answers, the smallest context where all are known, every header that some
         member reads.
         """
-        all_of_them = [member.backend.capabilities for member in self._members]
+        all_of_them = [place.member.backend.capabilities for place in self._places]
         contexts = [each.max_context_tokens for each in all_of_them if each.max_context_tokens is not None]
         return Capabilities(
             operations=frozenset[Operation]().union(*(each.operations for each in all_of_them)),
@@ -154,23 +164,20 @@ class Pool:
                 hedges_over_budget=hedges.over_budget,
                 hedge_wasted_tokens=hedges.wasted_tokens,
             ),
-            Counter({name: each.num_opened for name, each in zip(self._labels, self._breakers, strict=True)}),
+            Counter({place.label: place.breaker.num_opened for place in self._places}),
         )
-        before, self._told = self._told, now
+        before, self._last_tally = self._last_tally, now
         return PoolTally(
             Counter(now.counts) - Counter(before.counts), Counter(now.ejections) - Counter(before.ejections)
         )
 
     def breakers_of(self, backend: Backend) -> list[CircuitBreaker]:
         """Those of the members behind which that backend is, for who probes it."""
-        return [
-            breaker for member, breaker in zip(self._members, self._breakers, strict=True) if member.backend is backend
-        ]
+        return [place.breaker for place in self._places if place.member.backend is backend]
 
     def breaker_states(self) -> dict[str, str]:
         """Each member's breaker, by backend name; by `name:model` where the same backend is there more than once."""
-        states = [breaker.snapshot().state.value for breaker in self._breakers]
-        return dict(zip(self._labels, states, strict=True))
+        return {place.label: place.breaker.snapshot().state.value for place in self._places}
 
     async def send(self, call: Call) -> Reply:
         """Answer through one of the members.
@@ -184,22 +191,25 @@ class Pool:
         demand = None if self._routing is None else self._routing.read(call)
         if self._provider_cache and (key := prompt_cache_key(call, demand)):
             call = msgspec.structs.replace(call, prompt_cache_key=key)
-        trip = None
+        counted: InFlightAttempt | None = None
+        match: Match | None
         if self._gate is not None and demand is not None:
-            index, trip = self._gate.enter_nowait(call, demand, balancer) or await self._enter(call, demand, balancer)
-        elif (first := balancer.choose((), demand)) is not None:
-            index = first
+            admitted = self._gate.enter_nowait(call, demand, balancer) or await self._enter(call, demand, balancer)
+            place, match, counted = admitted
         else:
-            self._failed += 1
-            raise NoBackendAvailable(
-                f'every backend of the route "{self._name}" is out of rotation', retry_after_s=balancer.retry_in_s()
-            )
-        tried = [index]
-        if self._hedging is None or demand is None:
+            match = self._look_up(demand)
+            if (first := balancer.choose((), match)) is None:
+                self._failed += 1
+                raise NoBackendAvailable(
+                    f'every backend of the route "{self._name}" is out of rotation', retry_after_s=balancer.retry_in_s()
+                )
+            place = first
+        tried = [place]
+        if self._hedging is None or match is None:
             may_go_on = self._leaves_the_silent and self._may_go_on(call, tried)
-            outcome = await self._attempt(index, call, demand, trip=trip, may_go_on=may_go_on)
+            outcome = await self._attempts.make(place, call, match, counted=counted, may_go_on=may_go_on)
         else:
-            outcome = await self._attempt_hedged(tried, call, demand, trip)
+            outcome = await self._attempt_hedged(tried, call, match, counted)
         if isinstance(outcome, Reply) and outcome.status < 400:
             return outcome
         outcome = await self._retry(tried, call, demand, outcome)
@@ -213,88 +223,25 @@ class Pool:
             # The error's traceback holds this frame; letting go of the error leaves no cycle behind.
             del outcome
 
-    async def _enter(
-        self, call: Call, demand: Demand, balancer: Balancer | LoadBalancer
-    ) -> tuple[int, InFlightAttempt]:
-        """The member that the gate says, once there is one."""
+    def _look_up(self, demand: Demand | None) -> Match | None:
+        """Who holds how much of a prompt now, for one decision; None where calls are not counted."""
+        return self._routing.match(demand) if self._routing is not None and demand is not None else None
+
+    async def _enter(self, call: Call, demand: Demand, balancer: Balancer | LoadBalancer) -> Admitted:
+        """Where the gate lets the call in, once there is room."""
         assert self._gate is not None
         try:
             while True:
-                index, trip = await self._gate.enter(call, demand, balancer)
-                if self._breakers[index].is_available():
-                    return index, trip
+                admitted = await self._gate.enter(call, demand, balancer)
+                if admitted.place.breaker.is_available():
+                    return admitted
                 # Called up a moment ago, and since then it has failed, or is being tried by another call.
-                trip.end()
+                admitted.attempt.end()
         except UpstreamError:
             self._failed += 1
             raise
 
-    async def _attempt(
-        self,
-        index: int,
-        call: Call,
-        demand: Demand | None,
-        failed: Outcome | None = None,
-        *,
-        trip: InFlightAttempt | None = None,
-        may_go_on: bool = False,
-    ) -> Outcome:
-        """Ask one member, once `failed` is closed, and tell its breaker. An upstream's error is returned.
-
-        `trip`: where the attempt has begun already. With `may_go_on` there is somebody else to ask: it gets no more
-        than its share of the time.
-        """
-        replica = self._routing.replicas[index] if self._routing is not None else None
-        member = self._members[index]
-        breaker = self._breakers[index]
-        facts = call.facts
-        facts.attempts += 1
-        facts.backend = member.backend.name
-        whole = call
-        if may_go_on:
-            call = self._limits.limited(call, index, member.model)
-        elif member.model is not None and member.model != call.model:
-            call = msgspec.structs.replace(call, model=member.model)
-        facts.upstream_model = call.model
-        began_at = self._clock.now() if self._holds_back or may_go_on else 0.0
-        ticket = breaker.begin()
-        try:
-            if isinstance(failed, Reply):
-                await failed.aclose()
-            if trip is None and replica is not None and demand is not None:
-                trip = replica.begin(demand, self._clock.now())
-            reply = await member.backend.send(call)
-            if self._holds_back and reply.status < 400 and call.operation.traits.writes_text:
-                left_s = began_at + call.timeouts.first_token_s - self._clock.now()
-                await wait_content(reply, call, left_s)
-        except UpstreamError as error:
-            if trip is not None:
-                trip.end()
-            if may_go_on:
-                error, says_something = self._limits.given_up(call, whole, index, error, began_at)
-                if not says_something:
-                    breaker.release(ticket)
-                    return error
-            report_failure(breaker, ticket, error)
-            return error
-        except BaseException:
-            if trip is not None:
-                trip.end()
-            breaker.release(ticket)
-            raise
-        if trip is not None and replica is not None:
-            replica.answered(trip, reply, call)
-        if reply.status >= 400:
-            report_failure(breaker, ticket, reply)
-        elif reply.stream is None:
-            breaker.succeed(ticket)
-        else:
-            if may_go_on:
-                self._limits.was_in_time(index)
-            reply.stream.on_end.append(partial(report_end, breaker, breaker.answering(ticket)))
-        return reply
-
-    def _may_go_on(self, call: Call, asked: Collection[int], *, has_more: bool = True) -> bool:
+    def _may_go_on(self, call: Call, asked: Collection[Place], *, has_more: bool = True) -> bool:
         """Whether somebody else could take over from the last of `asked`, should that stay silent.
 
         `has_more`: this pool may ask again.
@@ -304,43 +251,43 @@ class Pool:
         if "timeout" in self._onward.falls_back_on and not self._falls_back_to <= (call.facts.asked_routes or set()):
             return True
         if has_more and self._onward.asks_others_on_silence:
-            for index, member in enumerate(self._members):
-                if index not in asked and member.weight > 0 and self._breakers[index].is_available():
+            for place in self._places:
+                if place not in asked and place.member.weight > 0 and place.breaker.is_available():
                     return True
         return False
 
     async def _attempt_hedged(
-        self, tried: list[int], call: Call, demand: Demand, trip: InFlightAttempt | None
+        self, tried: list[Place], call: Call, match: Match, counted: InFlightAttempt | None
     ) -> Outcome:
         """Ask the member in `tried`, and where it is late another one, which is added there."""
         assert self._hedging is not None
-        assert self._routing is not None
-        index = tried[0]
+        place, demand = tried[0], match.demand
         may_go_on = self._may_go_on(call, tried)
-        first: Attempt = partial(self._attempt, index, call, demand, trip=trip, may_go_on=may_go_on)
-        expected_s = self._routing.replicas[index].expected_s(demand, trip)
+        first: Attempt = partial(self._attempts.make, place, call, match, counted=counted, may_go_on=may_go_on)
+        expected_s = place.counted.expected_s(match, counted)
         if expected_s is None or self._hedging.lateness(call) is None:
             return await first()
         self._hedging.earn()
 
         def second(hedge: Call) -> Attempt | None:
-            other = self._balancers.of(call).choose(tried, demand)
+            match = self._look_up(demand)
+            other = self._balancers.of(call).choose(tried, match)
             if other is None:
                 return None
             tried.append(other)
-            return partial(self._attempt, other, hedge, demand)
+            return partial(self._attempts.make, other, hedge, match)
 
         return await self._hedging.ask(call, expected_s, first, second, tokens=demand.tokens)
 
-    async def _retry(self, tried: list[int], call: Call, demand: Demand | None, outcome: Outcome) -> Outcome:
+    async def _retry(self, tried: list[Place], call: Call, demand: Demand | None, outcome: Outcome) -> Outcome:
         """Further attempts after `outcome` of the first of `tried`, as far as policy, budget and deadline allow."""
         again = RemainingAttempts(self._onward, self._policy, call.operation)
-        index = tried[0]
+        place = tried[0]
         ready_at = dict.fromkeys(tried[1:], self._clock.now())
         while (pause_s := again.pause_s(outcome, self._clock, self._random)) is not None:
             now = self._clock.now()
-            ready_at[index] = now + pause_s
-            following = self._choose_again(call, demand, ready_at)
+            ready_at[place] = now + pause_s
+            following = self._choose_again(call, self._look_up(demand), ready_at)
             if following is None or (start_at := ready_at.get(following, now)) >= call.deadline:
                 return outcome
             if not again.may_wait(start_at - now):
@@ -350,24 +297,24 @@ class Pool:
                 return outcome
             if start_at > now:
                 await self._sleep(start_at - now, outcome)
-                if not self._breakers[following].is_available():
+                if not following.breaker.is_available():
                     return outcome
             self._retries += 1
-            index = following
-            may_go_on = self._may_go_on(call, (*ready_at, following), has_more=again.has_more)
-            outcome = await self._attempt(index, call, demand, outcome, may_go_on=may_go_on)
+            place = following
+            may_go_on = self._may_go_on(call, (*ready_at, place), has_more=again.has_more)
+            outcome = await self._attempts.make(place, call, self._look_up(demand), outcome, may_go_on=may_go_on)
         self._exhausted += again.is_exhausted
         return outcome
 
-    def _choose_again(self, call: Call, demand: Demand | None, ready_at: dict[int, float]) -> int | None:
-        """A member that this call has not tried, else the one that is ready first.
+    def _choose_again(self, call: Call, match: Match | None, ready_at: dict[Place, float]) -> Place | None:
+        """A place that this call has not tried, else the one that is ready first.
 
         Only the member that failed needs the pause: it, and not the others, is down or full.
         """
-        untried = self._balancers.of(call).choose(ready_at, demand)
+        untried = self._balancers.of(call).choose(ready_at, match)
         if untried is not None:
             return untried
-        available = [index for index in ready_at if self._breakers[index].is_available()]
+        available = [place for place in ready_at if place.breaker.is_available()]
         return min(available, key=ready_at.__getitem__, default=None)
 
     async def _sleep(self, seconds: float, outcome: Outcome) -> None:
@@ -380,7 +327,7 @@ class Pool:
             raise
 
     def _may_eject(self) -> bool:
-        return sum(not breaker.is_closed for breaker in self._breakers) < self._max_ejected
+        return sum(not place.breaker.is_closed for place in self._places) < self._max_ejected
 
 
 def _labels(members: Sequence[Member]) -> list[str]:

@@ -18,8 +18,10 @@ from gateway.assembly.stores import build_store
 from gateway.runtime import Runtime
 from policies.policy_file.load import LoadedPolicy, parse_policy
 from policies.pool.load.demand import Demand
+from policies.pool.load.match import Match
 from policies.schema import StoresPolicy
 from tests.support.clock import settle
+from tests.support.policy.places import depths
 
 POLICY = """
 version: 1
@@ -119,9 +121,9 @@ async def test_policy_that_was_given_up_half_made_holds_nothing() -> None:
     routing = old.fleet.routing("all") if old.fleet is not None else None
     assert old.fleet is not None
     assert routing is not None
-    routing.replicas[0].begin(Demand(64, is_stream=True, blocks=[5], ends=[64]), 0.0)
-    known = old.fleet.index.match([5])
+    routing.replicas[0].begin(Match(Demand(64, is_stream=True, blocks=[5], ends=[64])), 0.0)
+    known = depths(old.fleet.index, [5])
     await old.fleet.aclose()
 
     assert known != {}
-    assert old.fleet.index.match([5]) == {}
+    assert depths(old.fleet.index, [5]) == {}

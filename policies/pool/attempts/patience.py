@@ -58,43 +58,37 @@ class Patience:
 
 
 class AttemptLimits:
-    """Of one pool's attempts that are not the last. Who `is_patient` keeps to the first token's limit of the call;
+    """For one pool's attempts that are not the last. Who `is_patient` keeps to the first token's limit of the call;
     whole answers get a share of the time only where `retry.on` lists their silence."""
 
-    __slots__ = ("_clock", "_patience", "_shares_whole")
+    __slots__ = ("_clock", "_is_patient", "_shares_whole")
 
-    def __init__(self, num_members: int, clock: Clock, retry: RetryPolicy, *, is_patient: bool) -> None:
+    def __init__(self, clock: Clock, retry: RetryPolicy, *, is_patient: bool) -> None:
         self._clock = clock
         self._shares_whole = retry.on is not None and "first_token_timeout" in retry.on
-        self._patience = None if is_patient else [Patience() for _ in range(num_members)]
+        self._is_patient = is_patient
 
-    def limited(self, call: Call, index: int, model: str | None) -> Call:
-        """The call for that member, under the name that it has for the model."""
-        model = model or call.model
-        is_limited = self._patience is not None if call.stream else self._shares_whole
+    def limited(self, call: Call, model: str, patience: Patience) -> Call:
+        """The call for a member, under the name that it has for the model."""
+        is_limited = not self._is_patient if call.stream else self._shares_whole
         if call.operation is Operation.PASSTHROUGH or not is_limited:
             return call if model == call.model else msgspec.structs.replace(call, model=model)
         now = self._clock.now()
         share_s = (call.deadline - now) * SHARE_OF_TOTAL
-        if not call.stream or self._patience is None:
+        if not call.stream:
             return msgspec.structs.replace(call, model=model, deadline=now + share_s)
-        limit_s = min(self._patience[index].limit_s(len(call.raw)), share_s, call.timeouts.first_token_s)
+        limit_s = min(patience.limit_s(len(call.raw)), share_s, call.timeouts.first_token_s)
         timeouts = msgspec.structs.replace(call.timeouts, first_token_s=limit_s)
         return msgspec.structs.replace(call, model=model, timeouts=timeouts)
 
     def given_up(
-        self, call: Call, whole: Call, index: int, error: UpstreamError, began_at: float
+        self, call: Call, whole: Call, patience: Patience, error: UpstreamError, began_at: float
     ) -> tuple[UpstreamError, bool]:
         """How an attempt of `whole` has failed that was made with its limited `call`, and whether that says something
         about the member: it may be no more than slower than was guessed."""
         if isinstance(error, TotalTimeout) and call.deadline < whole.deadline:
             share = f"{SHARE_OF_TOTAL:.0%} of what was left of timeouts.total"
             return FirstTokenTimeout(f"the upstream had not answered in {share}; others were left to ask"), True
-        if call.stream and self._patience is not None and isinstance(error, FirstTokenTimeout):
-            return error, self._patience[index].was_late(began_at, self._clock.now())
+        if call.stream and not self._is_patient and isinstance(error, FirstTokenTimeout):
+            return error, patience.was_late(began_at, self._clock.now())
         return error, True
-
-    def was_in_time(self, index: int) -> None:
-        """A stream of that member has begun."""
-        if self._patience is not None:
-            self._patience[index].was_in_time()

@@ -10,18 +10,17 @@ from backends.operations import Operation
 from backends.protocol import Call
 from backends.resume import BrokenAnswer
 from policies.pool.balance.by_load import LoadBalancer
-from policies.pool.balance.by_weight import Balancer, Share
-from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.balance.by_weight import Balancer
+from policies.pool.balance.share import Share
 from policies.pool.load.routing import Routing
-from policies.pool.member import Member
+from policies.pool.place import Place
 
 
 class Balancers:
     """Each is made when the first call for it comes: of a thousand members that takes milliseconds."""
 
-    def __init__(self, members: Sequence[Member], breakers: Sequence[CircuitBreaker], routing: Routing | None) -> None:
-        self._members = members
-        self._breakers = breakers
+    def __init__(self, places: Sequence[Place], routing: Routing | None) -> None:
+        self._places = places
         self._routing = routing
         self._of_all: dict[Operation, Balancer | LoadBalancer] = {}
         self._of_pinned: dict[str, Balancer | LoadBalancer] = {}
@@ -29,7 +28,7 @@ class Balancers:
     def of(self, call: Call) -> Balancer | LoadBalancer:
         """The one that chooses for this call. One that is pinned to a backend which is no member has no choice."""
         if call.resume is not None and call.resume.takers:
-            return self._balancer([share for share in self._shares(call.operation) if self._takes(share, call.resume)])
+            return self._balancer([share for share in self._shares(call.operation) if _takes(share, call.resume)])
         if not call.pinned:
             balancer = self._of_all.get(call.operation)
             if balancer is None:
@@ -39,28 +38,25 @@ class Balancers:
         if known is None:
             # Also one without weight: it takes no new work, but nobody else has what it keeps.
             shares = [
-                Share(index, max(1, member.weight), 0)
-                for index, member in enumerate(self._members)
-                if member.backend.name == call.pinned
+                Share(place, max(1, place.member.weight), 0)
+                for place in self._places
+                if place.member.backend.name == call.pinned
             ]
             known = self._balancer(shares)
             if shares:
                 self._of_pinned[call.pinned] = known
         return known
 
-    def _takes(self, share: Share, broken: BrokenAnswer) -> bool:
-        return self._members[share.index].backend.name in broken.takers
-
     def _shares(self, operation: Operation) -> list[Share]:
-        able = [operation in member.backend.capabilities.operations for member in self._members]
+        able = [place for place in self._places if operation in place.member.backend.capabilities.operations]
         # What nobody claims to answer may go to anyone: the member's refusal says best what is wrong.
-        return [
-            Share(index, member.weight, member.priority)
-            for index, member in enumerate(self._members)
-            if able[index] or not any(able)
-        ]
+        return [Share(place, place.member.weight, place.member.priority) for place in able or self._places]
 
     def _balancer(self, shares: Sequence[Share]) -> Balancer | LoadBalancer:
         if self._routing is None:
-            return Balancer(shares, self._breakers)
-        return self._routing.balancer(shares, self._breakers)
+            return Balancer(shares)
+        return self._routing.balancer(shares)
+
+
+def _takes(share: Share, broken: BrokenAnswer) -> bool:
+    return share.place.member.backend.name in broken.takers

@@ -7,20 +7,22 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from policies.pool.balance.crowd import MANY
+from policies.pool.balance.share import Share
 from policies.pool.balance.strides import Strides
 from policies.pool.health.breaker import CircuitBreaker
-from policies.pool.load.demand import Demand
+from policies.pool.load.match import Match
+from policies.pool.place import Place
 
-_Group = Sequence[tuple[int, int, CircuitBreaker]]
 _takes_part, _is_available = CircuitBreaker.takes_part, CircuitBreaker.is_available
 
 
-class Share(msgspec.Struct, frozen=True):
-    """A member's part of the traffic. Lower priorities are asked first; weight 0 is never chosen."""
+class _Turn(msgspec.Struct):
+    """A place, and what it has earned and not spent."""
 
-    index: int
+    place: Place
     weight: int
-    priority: int
+    breaker: CircuitBreaker
+    credit: int = 0
 
 
 class Balancer:
@@ -28,57 +30,54 @@ class Balancer:
 
     Each turn every candidate earns its weight and the richest takes the call and pays what all earned, so that the
     shares are exact over any full cycle and evenly spread within it; among very many, `strides.py` sees to that.
-    Members are named by their index.
     """
 
-    def __init__(self, shares: Sequence[Share], breakers: Sequence[CircuitBreaker]) -> None:
-        """`breakers` holds every member's, by index; `shares` may leave members out."""
+    def __init__(self, shares: Sequence[Share]) -> None:
+        """`shares` may leave places of the pool out."""
         in_rotation = [share for share in shares if share.weight > 0]
-        self._groups = [
-            [(share.index, share.weight, breakers[share.index]) for share in in_rotation if share.priority == priority]
+        self.places = tuple(share.place for share in in_rotation)
+        groups = [
+            [share for share in in_rotation if share.priority == priority]
             for priority in sorted({share.priority for share in in_rotation})
         ]
-        self._credit = [0] * len(breakers)
-        self._strides = [Strides(group) if len(group) > MANY else None for group in self._groups]
+        self._groups = [Strides(group) if len(group) > MANY else _RoundRobin(group) for group in groups]
 
-    def choose(self, tried: Collection[int] = (), _demand: Demand | None = None) -> int | None:
-        """The index of the member to ask; None if all are out of rotation or in `tried`. Turns look at no call."""
-        for group, strides in zip(self._groups, self._strides, strict=True):
+    def choose(self, tried: Collection[Place] = (), _match: Match | None = None) -> Place | None:
+        """The place to ask; None if all are out of rotation or in `tried`. Turns look at no call."""
+        for group in self._groups:
             # Where only members in a slow start are left, these will do.
-            if strides is not None:
-                chosen = strides.next(tried, _takes_part)
-                if chosen is None:
-                    chosen = strides.next(tried, _is_available)
-            else:
-                chosen = self._richest(group, tried, _takes_part)
-                if chosen is None:
-                    chosen = self._richest(group, tried, _is_available)
+            chosen = group.next(tried, _takes_part) or group.next(tried, _is_available)
             if chosen is not None:
                 return chosen
         return None
 
     def retry_in_s(self) -> float | None:
-        """Seconds until a member can be chosen again; None if none ever will be, all weights being 0."""
-        waits = [breaker.retry_in_s() for group in self._groups for _, _, breaker in group]
-        return min(waits, default=None)
+        """Seconds until a place can be chosen again; None if none ever will be, all weights being 0."""
+        return min((place.breaker.retry_in_s() for place in self.places), default=None)
 
-    def _richest(
-        self, group: _Group, tried: Collection[int], is_candidate: Callable[[CircuitBreaker], bool]
-    ) -> int | None:
-        credit = self._credit
+
+class _RoundRobin:
+    """The places of one priority, each with what it has earned."""
+
+    def __init__(self, shares: Sequence[Share]) -> None:
+        self._turns = [_Turn(share.place, share.weight, share.place.breaker) for share in shares]
+
+    def next(self, tried: Collection[Place], is_candidate: Callable[[CircuitBreaker], bool]) -> Place | None:
+        """The place whose turn it is; None if all are out of rotation or in `tried`."""
         earned = 0
-        chosen = None
-        for index, weight, breaker in group:
+        richest = None
+        for turn in self._turns:
             # Who is settled is a candidate in any sense.
-            if index in tried or not (breaker.is_settled or is_candidate(breaker)):
+            if turn.place in tried or not (turn.breaker.is_settled or is_candidate(turn.breaker)):
                 continue
-            earned += weight
-            credit[index] += weight
-            if chosen is None or credit[index] > credit[chosen]:
-                chosen = index
-        if chosen is not None:
-            credit[chosen] -= earned
-        return chosen
+            earned += turn.weight
+            turn.credit += turn.weight
+            if richest is None or turn.credit > richest.credit:
+                richest = turn
+        if richest is None:
+            return None
+        richest.credit -= earned
+        return richest.place
 
 
 def max_ejected(members: int, percent: int) -> int:

@@ -8,17 +8,18 @@ import msgspec
 
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.replica import Replica
+from policies.pool.place import Place
 from policies.price import Price
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """A member that may be chosen; `weight` is not 0."""
+class Candidate(msgspec.Struct, frozen=True, eq=False):
+    """A place that may be chosen, and what is looked at of it for every call; `weight` is not 0."""
 
-    index: int
+    place: Place
     weight: int
     replica: Replica
     breaker: CircuitBreaker
-    price: Price = Price()
+    price: Price
 
 
 MayTake = Callable[[Candidate], bool]

@@ -11,6 +11,7 @@ from itertools import accumulate
 from random import Random
 
 from policies.pool.balance.candidate import Candidate, MayTake
+from policies.pool.load.match import Match
 
 MANY = 64
 """Up to so many members are all looked at."""
@@ -27,12 +28,12 @@ class CandidateCrowd:
         self._slots = sum(1 << slot for slot in self._by_slot)
         self._weights = list(accumulate(candidate.weight for candidate in candidates))
 
-    def deepest(self, levels: Iterable[tuple[int, int]], number: int, may_take: MayTake) -> list[Candidate]:
-        """So many of those that hold most of a prompt; `levels` are `PrefixIndex.levels`."""
+    def deepest(self, match: Match, number: int, may_take: MayTake) -> list[Candidate]:
+        """So many of those that hold most of a prompt."""
         found: list[Candidate] = []
         seen = 0
         looks = _LOOKS_PER_PLACE * number
-        for slots, _ in levels:
+        for slots, _ in match.levels:
             rest = slots & self._slots & ~seen
             seen |= slots
             while rest and looks and len(found) < number:
@@ -59,10 +60,10 @@ class CandidateCrowd:
 
 
 def _distinct(drawn: Iterable[Candidate], number: int, may_take: MayTake) -> list[Candidate]:
-    found: dict[int, Candidate] = {}
+    found: list[Candidate] = []
     for candidate in drawn:
-        if candidate.index not in found and may_take(candidate):
-            found[candidate.index] = candidate
+        if candidate not in found and may_take(candidate):
+            found.append(candidate)
             if len(found) == number:
                 break
-    return list(found.values())
+    return found

@@ -6,17 +6,17 @@ They choose among the members of one priority; `by_load.py` says who those are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from random import Random
 from typing import Protocol, runtime_checkable
 
 from policies.pool.balance.candidate import Candidate, MayTake
 from policies.pool.balance.crowd import CandidateCrowd
-from policies.pool.load.demand import Demand
 from policies.pool.load.latency_model import Doubt
+from policies.pool.load.match import Match
 from policies.pool.load.replica import Replica
-from policies.pool.prompts.prefix_index import PrefixIndex
+from policies.pool.place import Place
 
 _TURNS_EVERY = 8
 """Decisions after which is looked for who has been passed over for long."""
@@ -25,7 +25,7 @@ _TURNS_EVERY = 8
 class Picker(Protocol):
     """A way of choosing."""
 
-    def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], match: Match) -> Candidate:
         """One of the candidates, of which there are two or more."""
 
 
@@ -33,7 +33,7 @@ class Picker(Protocol):
 class SamplingPicker(Picker, Protocol):
     """A way of choosing that need not look at all."""
 
-    def pick_of_many(self, crowd: CandidateCrowd, demand: Demand, may_take: MayTake) -> Candidate | None:
+    def pick_of_many(self, crowd: CandidateCrowd, match: Match, may_take: MayTake) -> Candidate | None:
         """One of those that may be taken; None where too few of those that were looked at may be."""
 
 
@@ -67,10 +67,10 @@ class LeastRequest:
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], match: Match) -> Candidate:
         """One of those with the least."""
         costs = [(candidate.replica.in_flight.requests + 1) / candidate.weight for candidate in candidates]
-        return least(candidates, costs, demand, self._random)
+        return least(candidates, costs, match.demand.session, self._random)
 
 
 class PowerOfTwo:
@@ -79,7 +79,7 @@ class PowerOfTwo:
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], match: Match) -> Candidate:
         """The better of the two."""
         weights = [candidate.weight for candidate in candidates]
         first = self._random.choices(candidates, weights)[0]
@@ -87,7 +87,7 @@ class PowerOfTwo:
         second = self._random.choices(others, [candidate.weight for candidate in others])[0]
         return _idler(first, second)
 
-    def pick_of_many(self, crowd: CandidateCrowd, demand: Demand, may_take: MayTake) -> Candidate | None:
+    def pick_of_many(self, crowd: CandidateCrowd, match: Match, may_take: MayTake) -> Candidate | None:
         """See `SamplingPicker`."""
         two = crowd.any_by_weight(2, self._random, may_take)
         return _idler(*two) if len(two) == 2 else None
@@ -99,10 +99,11 @@ class LeastTokens:
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], match: Match) -> Candidate:
         """One of those with the least."""
-        costs = [(tokens_ahead(candidate.replica) + demand.tokens) / candidate.weight for candidate in candidates]
-        return least(candidates, costs, demand, self._random)
+        tokens = match.demand.tokens
+        costs = [(tokens_ahead(candidate.replica) + tokens) / candidate.weight for candidate in candidates]
+        return least(candidates, costs, match.demand.session, self._random)
 
 
 class ConsistentHash:
@@ -114,13 +115,13 @@ class ConsistentHash:
 
     _BOUND = 1.25
 
-    def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], match: Match) -> Candidate:
         """The first in the prompt's own order that is not over the bound."""
         in_flight = sum(candidate.replica.in_flight.requests for candidate in candidates) + 1
         share = self._BOUND * in_flight / sum(candidate.weight for candidate in candidates)
         return next(
             candidate
-            for candidate in ranked(candidates, demand.key)
+            for candidate in ranked(candidates, match.demand.key)
             if candidate.replica.in_flight.requests < math.ceil(share * candidate.weight)
         )
 
@@ -134,39 +135,37 @@ class Latency:
         self._unknown = LeastRequest(random)
         self._turns = Turns()
 
-    def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], match: Match) -> Candidate:
         """One of those with the least."""
         if not self._counters.can_predict(candidates):
-            return self._unknown.pick(candidates, demand)
+            return self._unknown.pick(candidates, match)
         if (waiting := self._turns.due(candidates)) is not None:
             return waiting
+        tokens = match.demand.tokens
         costs = []
         for candidate in candidates:
             model = candidate.replica.model
-            first_s = candidate.replica.predict(demand.tokens, demand.tokens)
+            first_s = candidate.replica.predict(tokens, tokens)
             costs.append(first_s + model.seconds_between_tokens * model.output_tokens)
-        return self._turns.taken(least(candidates, costs, demand, self._random))
+        return self._turns.taken(least(candidates, costs, match.demand.session, self._random))
 
 
 class LeastCost:
     """The lowest price for the call, kept beginnings at their own; among equals the fewest prompt tokens ahead."""
 
-    def __init__(self, index: PrefixIndex, random: Random) -> None:
-        self._index = index
+    def __init__(self, random: Random) -> None:
         self._among_equals = LeastTokens(random)
 
-    def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], match: Match) -> Candidate:
         """One of those with the least."""
-        demand.matched = self._index.match(demand.blocks)
+        tokens = match.demand.tokens
         prices = [
-            candidate.price.of(
-                demand.tokens, demand.uncached(candidate.replica.slot), candidate.replica.model.output_tokens
-            )
-            for candidate in candidates
+            each.price.of(tokens, match.uncached(each.replica.slot), each.replica.model.output_tokens)
+            for each in candidates
         ]
         lowest = min(prices) * (1 + 1e-9)
         cheapest = [candidate for candidate, price in zip(candidates, prices, strict=True) if price <= lowest]
-        return self._among_equals.pick(cheapest, demand) if len(cheapest) > 1 else cheapest[0]
+        return self._among_equals.pick(cheapest, match) if len(cheapest) > 1 else cheapest[0]
 
 
 class PredictedCost:
@@ -183,49 +182,24 @@ class PredictedCost:
     """What the cost of a degraded member counts: its first tokens come later than 4 to 10 times what was predicted."""
     _DEEPEST, _OTHERS = 4, 4
 
-    def __init__(
-        self, index: PrefixIndex, random: Random, counters: PickerCounters, *, eta: float = 2.0, gamma: float = 0.02
-    ) -> None:
-        self._index = index
+    def __init__(self, random: Random, counters: PickerCounters, *, eta: float = 2.0, gamma: float = 0.02) -> None:
         self._random = random
         self._counters = counters
         self._eta = eta
         self._read_s = gamma * self._READ_S_PER_TOKEN
         self._turns = Turns()
 
-    def pick(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], match: Match) -> Candidate:
         """One of those with the least."""
-        demand.matched = self._index.match(demand.blocks)
-        return self._best(candidates, demand, demand.matched)
-
-    def pick_of_many(self, crowd: CandidateCrowd, demand: Demand, may_take: MayTake) -> Candidate | None:
-        """The same of those that hold most of the prompt, and some at random; only of these is known what they hold."""
-        levels = self._index.levels(demand.blocks) if demand.blocks else []
-        few = crowd.deepest(levels, self._DEEPEST, may_take)
-        few += [each for each in crowd.any(self._OTHERS, self._random, may_take) if each not in few]
-        if len(few) < 2:
-            return None
-        demand.matched = {}
-        for each in few:
-            slot = each.replica.slot
-            for slots, depth in levels:
-                if slots >> slot & 1:
-                    demand.matched[slot] = depth
-                    break
-        return self._best(few, demand, demand.matched)
-
-    def _best(self, candidates: Sequence[Candidate], demand: Demand, matched: Mapping[int, int]) -> Candidate:
-        tokens, ends, eta, read_s = demand.tokens, demand.ends, self._eta, self._read_s
+        tokens, eta, read_s = match.demand.tokens, self._eta, self._read_s
         costs = []
         for candidate in candidates:
             replica = candidate.replica
             model = replica.model
             if model.doubt is not None:
                 self._counters.without_prediction[model.doubt] += 1
-                return self._fewest_tokens(candidates, demand)
-            # `demand.uncached`, written out, as all that is done once a candidate.
-            depth = matched.get(replica.slot)
-            uncached = tokens if depth is None else max(1, tokens - ends[depth - 1])
+                return self._fewest_tokens(candidates, match)
+            uncached = match.uncached(replica.slot)
             output = model.output_tokens
             if output > self._MAX_OUTPUT:
                 output = self._MAX_OUTPUT
@@ -240,20 +214,23 @@ class PredictedCost:
         turns = self._turns
         if not turns.decisions % _TURNS_EVERY and (waiting := turns.due(candidates)) is not None:
             return waiting
-        return turns.taken(least(candidates, costs, demand, self._random))
+        return turns.taken(least(candidates, costs, match.demand.session, self._random))
 
-    def _fewest_tokens(self, candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    def pick_of_many(self, crowd: CandidateCrowd, match: Match, may_take: MayTake) -> Candidate | None:
+        """The same of those that hold most of the prompt, and some at random."""
+        few = crowd.deepest(match, self._DEEPEST, may_take)
+        few += [each for each in crowd.any(self._OTHERS, self._random, may_take) if each not in few]
+        return self.pick(few, match) if len(few) > 1 else None
+
+    def _fewest_tokens(self, candidates: Sequence[Candidate], match: Match) -> Candidate:
         """What takes the least work, where seconds are not known."""
-        matched, tokens, ends = demand.matched or {}, demand.tokens, demand.ends
         own = 1 + self._eta
         costs = []
         for candidate in candidates:
             replica = candidate.replica
             load = replica.in_flight
-            depth = matched.get(replica.slot)
-            uncached = tokens if depth is None else max(1, tokens - ends[depth - 1])
-            costs.append(load.waiting_tokens + load.whole_tokens + own * uncached)
-        return least(candidates, costs, demand, self._random)
+            costs.append(load.waiting_tokens + load.whole_tokens + own * match.uncached(replica.slot))
+        return least(candidates, costs, match.demand.session, self._random)
 
 
 class Turns:
@@ -264,20 +241,20 @@ class Turns:
 
     def __init__(self) -> None:
         self.decisions = 0
-        self._taken_at: dict[int, int] = {}
+        self._taken_at: dict[Place, int] = {}
 
     def due(self, candidates: Sequence[Candidate]) -> Candidate | None:
         """A member whose turn it is."""
         latest = self.decisions - self._PATIENCE
         for candidate in candidates:
-            if self._taken_at.get(candidate.index, 0) < latest and not candidate.replica.in_flight.requests:
+            if self._taken_at.get(candidate.place, 0) < latest and not candidate.replica.in_flight.requests:
                 return self.taken(candidate)
         return None
 
     def taken(self, chosen: Candidate) -> Candidate:
         """Note who was chosen, and give it back."""
         self.decisions += 1
-        self._taken_at[chosen.index] = self.decisions
+        self._taken_at[chosen.place] = self.decisions
         return chosen
 
 
@@ -291,7 +268,7 @@ def tokens_ahead(replica: Replica) -> int:
     return replica.in_flight.waiting_tokens + replica.in_flight.whole_tokens
 
 
-def least(candidates: Sequence[Candidate], costs: Sequence[float], demand: Demand, random: Random) -> Candidate:
+def least(candidates: Sequence[Candidate], costs: Sequence[float], session: bytes, random: Random) -> Candidate:
     """A candidate of the least cost. Among those within 1 % of it the session decides, else chance."""
     limit = min(costs) * 1.01
     equal = []
@@ -300,17 +277,22 @@ def least(candidates: Sequence[Candidate], costs: Sequence[float], demand: Deman
             equal.append(candidate)
     if len(equal) == 1:
         return equal[0]
-    return ranked(equal, demand.session)[0] if demand.session else equal[int(random.random() * len(equal))]
+    return ranked(equal, session)[0] if session else equal[int(random.random() * len(equal))]
 
 
 def ranked(candidates: Sequence[Candidate], key: bytes) -> list[Candidate]:
     """The candidates in an order that follows from the key and their names alone, heavier ones rather in front."""
+    score = rendezvous(key)
+    return sorted(candidates, key=lambda each: score(each.replica.name, each.weight), reverse=True)
 
+
+def rendezvous(key: bytes) -> Callable[[str, int], float]:
+    """What a name with its weight scores for that key: of several, the highest comes first."""
     short = blake2b(key, digest_size=16).digest()
 
-    def score(candidate: Candidate) -> float:
-        digest = blake2b(short + candidate.replica.name.encode(), digest_size=8).digest()
+    def score(name: str, weight: int) -> float:
+        digest = blake2b(short + name.encode(), digest_size=8).digest()
         # 52 bits, so that the fraction is never rounded to 0 or 1.
-        return candidate.weight / -math.log(((int.from_bytes(digest) >> 12) + 0.5) / 2**52)
+        return weight / -math.log(((int.from_bytes(digest) >> 12) + 0.5) / 2**52)
 
-    return sorted(candidates, key=score, reverse=True)
+    return score

@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Sequence
 
+from policies.pool.balance.share import Share
 from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.place import Place
 
 
 class Strides:
@@ -15,24 +17,24 @@ class Strides:
     A turn costs a few steps of a heap; who is out of rotation lets it pass.
     """
 
-    def __init__(self, members: Sequence[tuple[int, int, CircuitBreaker]]) -> None:
-        """Index, weight and breaker of each."""
-        # Half a stride from the beginning: who is due seldom does not come in the first round of all.
-        self._due = [(0.5 / weight, index, 1.0 / weight, breaker) for index, weight, breaker in members]
+    def __init__(self, shares: Sequence[Share]) -> None:
+        # Half a stride from the beginning: who is due seldom does not come in the first round of all. The order breaks
+        # ties.
+        self._due = [(0.5 / each.weight, order, 1.0 / each.weight, each.place) for order, each in enumerate(shares)]
         heapq.heapify(self._due)
 
-    def next(self, tried: Collection[int], is_candidate: Callable[[CircuitBreaker], bool]) -> int | None:
-        """The index of the one whose turn it is; None if all are out of rotation or in `tried`."""
+    def next(self, tried: Collection[Place], is_candidate: Callable[[CircuitBreaker], bool]) -> Place | None:
+        """The place whose turn it is; None if all are out of rotation or in `tried`."""
         passed = []
         chosen = None
         while self._due and chosen is None:
-            due, index, stride, breaker = entry = self._due[0]
-            if index in tried:
+            due, order, stride, place = entry = self._due[0]
+            if place in tried:
                 # It has had its attempt of this call, and keeps its turn.
                 passed.append(heapq.heappop(self._due))
-            elif breaker.is_settled or is_candidate(breaker):
-                chosen = index
-                heapq.heapreplace(self._due, (due + stride, index, stride, breaker))
+            elif place.breaker.is_settled or is_candidate(place.breaker):
+                chosen = place
+                heapq.heapreplace(self._due, (due + stride, order, stride, place))
             else:
                 heapq.heappop(self._due)
                 passed.append((due + stride, *entry[1:]))

@@ -52,7 +52,7 @@ class ConcurrencyEstimate:
             if underway + prompt > self.tokens:
                 self.tokens += _STEP_UP * prompt * own / self.tokens
         elif self.tokens == inf:
-            # It may have met others by chance, so the knee is somewhere above.
+            # It may have met others by chance, so the limit is somewhere above.
             self.tokens = 2 * underway
         elif self.tokens / 2 < underway <= self.tokens:
             self.tokens = max(prompt, self.tokens - _STEP_DOWN * prompt)

@@ -32,7 +32,7 @@ _MARKERS = {operation.traits.prompt: f'"{operation.traits.prompt}"'.encode() for
 _encode = msgspec.json.Encoder().encode
 
 
-class Demand(msgspec.Struct, gc=False):
+class Demand(msgspec.Struct, frozen=True, gc=False):
     """A call as balancing sees it. `ends[n]` are the tokens up to the end of block n."""
 
     tokens: int
@@ -43,13 +43,6 @@ class Demand(msgspec.Struct, gc=False):
     key: bytes = b""
     """What calls with the same beginning have in common, the same in every process."""
     session: bytes = b""
-    matched: dict[int, int] | None = None
-    """Blocks that replicas hold, by slot of the prefix index; None until somebody has looked."""
-
-    def uncached(self, slot: int) -> int:
-        """Tokens that the replica of that slot has to compute, at least one."""
-        depth = self.matched.get(slot, 0) if self.matched else 0
-        return max(1, self.tokens - self.ends[depth - 1]) if depth else self.tokens
 
 
 def read_demand(call: Call, *, wants_blocks: bool = False, written: tuple[bytes, Hashable] | None = None) -> Demand:

@@ -179,6 +179,7 @@ class Fleet:
         return Routing(
             replicas,
             prices,
+            self.index,
             picker=picker,
             counters=counters,
             wants_blocks=wants_blocks,
@@ -216,7 +217,7 @@ class Fleet:
         random, policy = self._random, route.routing
         match route.balance:
             case "predicted_cost":
-                return PredictedCost(self.index, random, counters, eta=policy.eta, gamma=policy.gamma)
+                return PredictedCost(random, counters, eta=policy.eta, gamma=policy.gamma)
             case "least_tokens":
                 return LeastTokens(random)
             case "least_request":
@@ -228,7 +229,7 @@ class Fleet:
             case "latency":
                 return Latency(random, counters)
             case "cost":
-                return LeastCost(self.index, random)
+                return LeastCost(random)
             case _:
                 return None
 

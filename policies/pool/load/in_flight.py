@@ -10,7 +10,7 @@ from policies.pool.load.latency_model import Met
 
 
 class InFlight:
-    """A backend's attempts and their tokens, in whole numbers so that nothing drifts. Only trips change them."""
+    """A backend's attempts and their tokens, in whole numbers so that nothing drifts. Only attempts change them."""
 
     __slots__ = ("decoding", "held_tokens", "requests", "waiting_tokens", "watchers", "whole_tokens")
 

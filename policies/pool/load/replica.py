@@ -1,7 +1,7 @@
 """One backend as balancing sees it: what it has in hand, what it has shown of itself, what it holds of prompts.
 
-Every attempt that is to be counted goes from `begin` to `answered`, or to its trip's `end`. The same replica may be in
-the pools of several routes.
+Every attempt that is to be counted goes from `begin` to `answered`, or to the attempt's own `end`. The same replica may
+be in the pools of several routes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from backends.clock import Clock
 from backends.protocol import Call, Facts, Reply
 from backends.stream import StreamEnd
 from backends.waits import retry_after_s
-from policies.pool.load.concurrency import ConcurrencyLimit
 from policies.pool.load.concurrency_estimate import ConcurrencyEstimate
-from policies.pool.load.demand import Demand
+from policies.pool.load.concurrency_limit import ConcurrencyLimit
 from policies.pool.load.in_flight import InFlight, InFlightAttempt
 from policies.pool.load.latency_model import MAX_SECONDS, Doubt, LatencyModel, features
+from policies.pool.load.match import Match
 from policies.pool.prompts.prefix_index import PrefixIndex
 
 _LEARNED_PER_S = 50.0
@@ -53,9 +53,9 @@ class Replica:
         "_matched_tokens",
         "_prompt_tokens",
         "cache_tokens",
-        "concurrency",
+        "concurrency_estimate",
+        "concurrency_limit",
         "in_flight",
-        "knee",
         "model",
         "name",
         "slot",
@@ -67,8 +67,8 @@ class Replica:
         self.cache_tokens = cache_tokens
         self.model = LatencyModel()
         self.in_flight = InFlight()
-        self.concurrency = ConcurrencyLimit()
-        self.knee = ConcurrencyEstimate()
+        self.concurrency_limit = ConcurrencyLimit()
+        self.concurrency_estimate = ConcurrencyEstimate()
         self.slot = index.add(cache_tokens)
         self.work_s = 0.0
         """Seconds that the prompts sent here take to compute, since the start."""
@@ -94,12 +94,6 @@ class Replica:
         """Its cache is of another size."""
         self.cache_tokens = cache_tokens
         self._index.resize(self.slot, cache_tokens)
-
-    def uncached(self, demand: Demand) -> int:
-        """Tokens of a prompt that are likely not to be cached here, at least one."""
-        if demand.matched is None:
-            demand.matched = self._index.match(demand.blocks)
-        return demand.uncached(self.slot)
 
     def predict(self, tokens: int, uncached: int) -> float:
         """Seconds to the first token of a prompt sent here now, 0..3600; where `model.doubt` is None.
@@ -127,28 +121,25 @@ class Replica:
         constant, per_token, per_square, *_ = self.model.coefficients
         return max(0.0, constant + per_token * uncached + per_square * uncached * (tokens - 0.5 * uncached))
 
-    def expected_s(self, demand: Demand, trip: InFlightAttempt | None = None) -> float | None:
-        """Seconds until there is something of an answer: the first token of a stream, the end of a whole one, for a
-        call sent now, or as `trip`. None while nobody knows."""
+    def expected_s(self, match: Match, attempt: InFlightAttempt | None = None) -> float | None:
+        """Seconds until there is something of an answer, the first token of a stream or the end of a whole one: for a
+        call sent now, or for the one that has gone out as `attempt`. None while nobody knows."""
         model = self.model
         if model.doubt is not None:
             return None
-        if trip is not None:
-            first_s = model.predict(features(*trip.met))
+        demand = match.demand
+        if attempt is not None:
+            first_s = model.predict(features(*attempt.met))
         else:
-            first_s = self.predict(demand.tokens, self.uncached(demand))
+            first_s = self.predict(demand.tokens, match.uncached(self.slot))
         return first_s if demand.is_stream else first_s + model.output_tokens * model.seconds_between_tokens
 
-    def begin(self, demand: Demand, now: float) -> InFlightAttempt:
-        """An attempt goes out; from now on its prompt is likely to be cached here. The trip's `end` must follow."""
+    def begin(self, match: Match, now: float) -> InFlightAttempt:
+        """An attempt goes out; from now on its prompt is likely to be cached here. The attempt's `end` must follow."""
+        demand = match.demand
         tokens = demand.tokens
         model, load = self.model, self.in_flight
-        # `uncached`, written out: every call comes by here.
-        matched = demand.matched
-        if matched is None:
-            matched = demand.matched = self._index.match(demand.blocks)
-        depth = matched.get(self.slot)
-        uncached = tokens if depth is None else max(1, tokens - demand.ends[depth - 1])
+        uncached = match.uncached(self.slot)
         held = load.held_tokens
         answer = int(model.output_tokens)
         lacking = held + tokens + answer - self.cache_tokens
@@ -159,49 +150,51 @@ class Replica:
             self._prompt_tokens += tokens
             self._matched_tokens += tokens - uncached
             self._index.store(self.slot, demand.blocks, demand.ends)
-        trip = InFlightAttempt(load, uncached, tokens + answer, demand.is_stream, met, now)
+        attempt = InFlightAttempt(load, uncached, tokens + answer, demand.is_stream, met, now)
         if demand.blocks:
-            trip.on_end = partial(self._index.release, self.slot, demand.blocks)
-        return trip
+            attempt.on_end = partial(self._index.release, self.slot, demand.blocks)
+        return attempt
 
-    def answered(self, trip: InFlightAttempt, reply: Reply, call: Call) -> None:
+    def answered(self, attempt: InFlightAttempt, reply: Reply, call: Call) -> None:
         """The attempt's reply is there; what it has shown is learned, and its end is seen to."""
         stream = reply.stream
         if reply.status == 429:
             now = self._clock.now()
-            self.concurrency.refused(self.in_flight.requests - 1, trip.sent_at, now, retry_after_s(reply, self._clock))
+            self.concurrency_limit.refused(
+                self.in_flight.requests - 1, attempt.sent_at, now, retry_after_s(reply, self._clock)
+            )
         if stream is None or reply.status >= 400:
             if reply.status < 400:
-                if trip.limit_s is not None:
+                if attempt.limit_s is not None:
                     # Whether it began later than alone cannot be seen of a whole answer.
-                    self.concurrency.observe(0.0, self.in_flight.requests - 1, trip.sent_at, trip.sent_at)
+                    self.concurrency_limit.observe(0.0, self.in_flight.requests - 1, attempt.sent_at, attempt.sent_at)
                 if call.facts.usage is not None:
-                    self._note_output(trip, call.facts.usage.completion_tokens, self._clock.now())
-            trip.end()
+                    self._note_output(attempt, call.facts.usage.completion_tokens, self._clock.now())
+            attempt.end()
             return
-        first_at = self._first_at(call.facts, trip)
-        self._note_start(trip, first_at)
-        self.first_token(trip, first_at)
+        first_at = self._first_at(call.facts, attempt)
+        self._note_start(attempt, first_at)
+        self.first_token(attempt, first_at)
         if stream.end is not None:
-            trip.end()
-        stream.on_end.append(partial(self._stream_ended, trip, call.facts))
+            attempt.end()
+        stream.on_end.append(partial(self._stream_ended, attempt, call.facts))
 
-    def first_token(self, trip: InFlightAttempt, now: float) -> None:
+    def first_token(self, attempt: InFlightAttempt, now: float) -> None:
         """A stream has begun."""
-        trip.first_token(now)
-        if trip.first_at is None or not self._may_learn(now):
+        attempt.first_token(now)
+        if attempt.first_at is None or not self._may_learn(now):
             return
-        if trip.limit_s is not None:
-            ahead, own, *_ = trip.met
-            self.knee.observe(ahead, own, now - trip.sent_at)
-        self.model.observe(features(*trip.met), now - trip.sent_at)
+        if attempt.limit_s is not None:
+            ahead, own, *_ = attempt.met
+            self.concurrency_estimate.observe(ahead, own, now - attempt.sent_at)
+        self.model.observe(features(*attempt.met), now - attempt.sent_at)
 
-    def finish(self, trip: InFlightAttempt, num_tokens: int, now: float) -> None:
+    def finish(self, attempt: InFlightAttempt, num_tokens: int, now: float) -> None:
         """An answer of so many tokens is whole; 0 where nobody knows."""
-        self._note_output(trip, num_tokens, now)
-        if trip.first_at is not None:
-            self.model.observe_stream(num_tokens, now - trip.first_at, self.in_flight.held_tokens)
-        trip.end()
+        self._note_output(attempt, num_tokens, now)
+        if attempt.first_at is not None:
+            self.model.observe_stream(num_tokens, now - attempt.first_at, self.in_flight.held_tokens)
+        attempt.end()
 
     def statistics(self) -> ReplicaStatistics:
         """A snapshot."""
@@ -224,19 +217,19 @@ class Replica:
         self._prompt_tokens = self._matched_tokens = 0
         return taken
 
-    def _note_start(self, trip: InFlightAttempt, first_at: float) -> None:
+    def _note_start(self, attempt: InFlightAttempt, first_at: float) -> None:
         """How much later than alone a stream began."""
-        if trip.limit_s is not None:
+        if attempt.limit_s is not None:
             # What was cached when it went out: another attempt of the call may have filled the index since.
-            _, uncached, tokens, *_ = trip.met
+            _, uncached, tokens, *_ = attempt.met
             alone_s = self.predict_alone(int(tokens), int(uncached))
-            delay = (first_at - trip.sent_at - alone_s) / trip.limit_s
-            self.concurrency.observe(delay, self.in_flight.requests - 1, trip.sent_at, first_at)
+            delay = (first_at - attempt.sent_at - alone_s) / attempt.limit_s
+            self.concurrency_limit.observe(delay, self.in_flight.requests - 1, attempt.sent_at, first_at)
 
-    def _note_output(self, trip: InFlightAttempt, num_tokens: int, now: float) -> None:
+    def _note_output(self, attempt: InFlightAttempt, num_tokens: int, now: float) -> None:
         self.model.observe_output(num_tokens)
-        if trip.on_output is not None:
-            trip.on_output(num_tokens, now)
+        if attempt.on_output is not None:
+            attempt.on_output(num_tokens, now)
 
     def _may_learn(self, now: float) -> bool:
         if now > self._learned_at:
@@ -247,13 +240,13 @@ class Replica:
         self._lessons -= 1.0
         return True
 
-    def _first_at(self, facts: Facts, trip: InFlightAttempt) -> float:
+    def _first_at(self, facts: Facts, attempt: InFlightAttempt) -> float:
         """When the first token came: as the leaf says, unless that is of an attempt before this one."""
         said = facts.first_token_at
-        return said if said is not None and said >= trip.sent_at else self._clock.now()
+        return said if said is not None and said >= attempt.sent_at else self._clock.now()
 
-    def _stream_ended(self, trip: InFlightAttempt, facts: Facts, how: StreamEnd) -> None:
+    def _stream_ended(self, attempt: InFlightAttempt, facts: Facts, how: StreamEnd) -> None:
         if how is StreamEnd.CLEAN and facts.usage is not None:
-            self.finish(trip, facts.usage.completion_tokens, self._clock.now())
+            self.finish(attempt, facts.usage.completion_tokens, self._clock.now())
         else:
-            trip.end()
+            attempt.end()

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from backends.operations import Operation
 from backends.protocol import Call
 from policies.pool.balance.by_load import LoadBalancer
-from policies.pool.balance.by_weight import Balancer, Share
+from policies.pool.balance.by_weight import Balancer
 from policies.pool.balance.pick import Picker, PickerCounters
-from policies.pool.health.breaker import CircuitBreaker
+from policies.pool.balance.share import Share
 from policies.pool.load.demand import Demand, read_demand
+from policies.pool.load.match import Match, look_up
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.engine_text import EngineText
+from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.price import Price
 
 
@@ -26,6 +28,7 @@ class Routing:
         self,
         replicas: Sequence[Replica],
         prices: Sequence[Price],
+        index: PrefixIndex,
         *,
         picker: Picker | None,
         counters: PickerCounters,
@@ -37,7 +40,8 @@ class Routing:
         that is not the client's word."""
         self.replicas = tuple(replicas)
         self.counters = counters
-        self._prices = tuple(prices)
+        self.prices = tuple(prices)
+        self._index = index
         self._picker = picker
         self._wants_blocks = wants_blocks
         self._text = text
@@ -49,8 +53,10 @@ class Routing:
         written = self._text.read(call, self._model) if wants_blocks and self._text is not None else None
         return read_demand(call, wants_blocks=wants_blocks, written=written)
 
-    def balancer(self, shares: Sequence[Share], breakers: Sequence[CircuitBreaker]) -> Balancer | LoadBalancer:
+    def match(self, demand: Demand) -> Match:
+        """Who holds how much of its prompt now; looked up anew for each decision."""
+        return look_up(demand, self._index)
+
+    def balancer(self, shares: Sequence[Share]) -> Balancer | LoadBalancer:
         """A balancer for some of the members."""
-        if self._picker is None:
-            return Balancer(shares, breakers)
-        return LoadBalancer(shares, breakers, self.replicas, self._picker, self._prices)
+        return Balancer(shares) if self._picker is None else LoadBalancer(shares, self._picker)

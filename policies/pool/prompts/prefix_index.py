@@ -47,34 +47,15 @@ class PrefixIndex:
         cache = self._caches.get(slot)
         return len(cache.sizes) + len(cache.known) if cache is not None else 0
 
-    def match(self, blocks: Sequence[int]) -> dict[int, int]:
-        """By slot how many of the first `blocks` a replica holds without a gap; those with none are left out."""
-        holders = self._holders
-        depths: dict[int, int] = {}
-        alive = -1
-        depth = 0
-        for block in blocks:
-            here = holders.get(block, 0) & alive
-            if here != alive:
-                if depth:
-                    _note(depths, alive & ~here, depth)
-                alive = here
-                if not here:
-                    break
-            depth += 1
-        while alive > 0:
-            # `_note`, written out: nearly every prompt comes by here.
-            lowest = alive & -alive
-            depths[lowest.bit_length() - 1] = depth
-            alive ^= lowest
-        return depths
-
-    def levels(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """The same for very many replicas: bits of the slots that hold at least so many blocks, the most first."""
+    def match(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
+        """Who holds how many of the first `blocks` without a gap: bits of slots, with a number of blocks that all of
+        them hold at least. The most first; who holds none is left out.
+        """
         holders = self._holders
         found: list[tuple[int, int]] = []
         alive = -1
-        for depth, block in enumerate(blocks):
+        depth = 0
+        for block in blocks:
             here = holders.get(block, 0) & alive
             if here != alive:
                 if depth:
@@ -82,9 +63,11 @@ class PrefixIndex:
                 alive = here
                 if not here:
                     break
+            depth += 1
         if alive > 0:
-            found.append((alive, len(blocks)))
-        return found[::-1]
+            found.append((alive, depth))
+        found.reverse()
+        return found
 
     def store(self, slot: int, blocks: Sequence[int], ends: Sequence[int]) -> None:
         """The replica has been sent these blocks, and uses them until their `release`.
@@ -206,10 +189,3 @@ class _Cache:
         self.tokens -= size
         self.idle.pop(block, None)
         return True
-
-
-def _note(depths: dict[int, int], slots: int, depth: int) -> None:
-    while slots:
-        lowest = slots & -slots
-        depths[lowest.bit_length() - 1] = depth
-        slots ^= lowest

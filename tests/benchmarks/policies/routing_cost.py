@@ -28,14 +28,15 @@ from backends.protocol import Call, Facts
 from gateway.simulate.figures import PolicyFigure
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
+from policies.pool.admission_port import Admitted
 from policies.pool.balance.by_load import LoadBalancer
-from policies.pool.balance.by_weight import Share
+from policies.pool.balance.share import Share
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.fleet import Fleet
-from policies.pool.load.in_flight import InFlightAttempt
 from policies.pool.load.routing import Routing
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.schema import RoutePolicy
+from tests.support.policy.places import make_place
 from tests.support.policy.pool import Played, StoppedClock
 
 _WAYS = ("least_request", "p2c", "least_tokens", "consistent_hash", "latency", "predicted_cost")
@@ -89,18 +90,21 @@ class Site:
         routing = fleet.routing("r")
         assert routing is not None
         self.routing: Routing = routing
-        breakers = [CircuitBreaker(CircuitBreakerPolicy(), clock) for _ in names]
-        balancer = routing.balancer([Share(place, 1, 0) for place in range(num_backends)], breakers)
+        places = [
+            make_place(number, CircuitBreaker(CircuitBreakerPolicy(), clock), replica=replica)
+            for number, replica in enumerate(routing.replicas)
+        ]
+        balancer = routing.balancer([Share(place, 1, 0) for place in places])
         assert isinstance(balancer, LoadBalancer)
         self.balancer = balancer
         self.admission = Admission([route], fleet, clock)
         self.calls = [_call(num_bytes, seed) for seed in range(64)]
-        self.trips: deque[tuple[int, InFlightAttempt]] = deque()
+        self.begun: deque[Admitted] = deque()
         for replica in routing.replicas:
             for _ in range(30):
-                trip = replica.begin(routing.read(self.calls[0]), self.now)
-                replica.first_token(trip, self.now + 0.2)
-                replica.finish(trip, 200, self.now + 2.0)
+                attempt = replica.begin(routing.match(routing.read(self.calls[0])), self.now)
+                replica.first_token(attempt, self.now + 0.2)
+                replica.finish(attempt, 200, self.now + 2.0)
 
     @property
     def gate(self) -> Gate:
@@ -110,29 +114,30 @@ class Site:
     def decide(self, calls: list[Call]) -> None:
         """A member for each."""
         for call in calls:
-            demand = self.routing.read(call)
-            index = self.balancer.choose((), demand) or 0
-            self.trips.append((index, self.routing.replicas[index].begin(demand, self.now)))
+            match = self.routing.match(self.routing.read(call))
+            place = self.balancer.choose((), match)
+            assert place is not None, "all are in rotation"
+            self.begun.append(Admitted(place, match, place.counted.begin(match, self.now)))
 
     def enter(self, calls: list[Call]) -> None:
         """As `decide`, through a gate at which nobody waits."""
         for call in calls:
             admitted = self.gate.enter_nowait(call, self.routing.read(call), self.balancer)
             assert admitted is not None, "it should not have waited"
-            self.trips.append(admitted)
+            self.begun.append(admitted)
 
     async def wait(self, call: Call) -> None:
         """A task of a call that waits at the gate."""
         demand = self.routing.read(call)
         admitted = self.gate.enter_nowait(call, demand, self.balancer)
-        self.trips.append(admitted or await self.gate.enter(call, demand, self.balancer))
+        self.begun.append(admitted or await self.gate.enter(call, demand, self.balancer))
 
     def learn(self, number: int | None = None) -> None:
         """The oldest are answered."""
-        for _ in range(len(self.trips) if number is None else number):
-            index, trip = self.trips.popleft()
-            self.routing.replicas[index].first_token(trip, self.now + 0.3)
-            self.routing.replicas[index].finish(trip, 200, self.now + 3.0)
+        for _ in range(len(self.begun) if number is None else number):
+            place, _, attempt = self.begun.popleft()
+            place.counted.first_token(attempt, self.now + 0.3)
+            place.counted.finish(attempt, 200, self.now + 3.0)
 
 
 def _measure(way: str, num_bytes: int, batches: int, num_backends: int, *, gate: bool = False) -> tuple[float, float]:

@@ -23,7 +23,6 @@ from pathlib import Path
 from random import Random
 
 from policies.pool.balance.by_load import LoadBalancer
-from policies.pool.balance.by_weight import Share
 from policies.pool.balance.pick import (
     ConsistentHash,
     Latency,
@@ -34,13 +33,15 @@ from policies.pool.balance.pick import (
     PowerOfTwo,
     PredictedCost,
 )
+from policies.pool.balance.share import Share
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand
 from policies.pool.load.in_flight import InFlightAttempt
+from policies.pool.load.match import Match, look_up
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
-from policies.price import Price
+from tests.support.policy.places import Numbered, make_place
 from tests.support.policy.pool import StoppedClock
 
 BLOCK, _TICK_S = 512, 3.0
@@ -60,7 +61,7 @@ class Asked:
     left: int = 0
     first_at: float = 0.0
     ended_at: float = 0.0
-    trip: InFlightAttempt | None = None
+    attempt: InFlightAttempt | None = None
 
     @property
     def is_in_slo(self) -> bool:
@@ -173,7 +174,7 @@ class RandomPick:
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def pick(self, candidates: Sequence[object], demand: Demand) -> object:
+    def pick(self, candidates: Sequence[object], match: Match) -> object:
         """Chance."""
         return self._random.choice(candidates)
 
@@ -184,7 +185,7 @@ class InTurn:
     def __init__(self) -> None:
         self._turn = -1
 
-    def pick(self, candidates: Sequence[object], demand: Demand) -> object:
+    def pick(self, candidates: Sequence[object], match: Match) -> object:
         """The next."""
         self._turn += 1
         return candidates[self._turn % len(candidates)]
@@ -240,7 +241,7 @@ class Gateway:
     def __init__(self, way: str, num_servers: int, cache_tokens: int, seed: int) -> None:
         self.index = PrefixIndex()
         self.replicas = [Replica(f"r{place}", cache_tokens, self.index, StoppedClock()) for place in range(num_servers)]
-        self.balancer = _balancer(way, self.replicas, self.index, Random(seed))
+        self.balancer = _balancer(way, self.replicas, Random(seed))
 
 
 def drive(asked: list[Asked], servers: Sequence[Server], gateways: Sequence[Gateway], random: Random) -> float:
@@ -264,10 +265,11 @@ def drive(asked: list[Asked], servers: Sequence[Server], gateways: Sequence[Gate
                 ends=range(BLOCK, BLOCK * whole + 1, BLOCK),
                 key=repr(each.blocks[:4]).encode(),
             )
-            chosen = gateway.balancer.choose((), demand)
+            match = look_up(demand, gateway.index)
+            chosen = gateway.balancer.choose((), match)
             assert chosen is not None
             place = chosen
-            each.trip = gateway.replicas[place].begin(demand, now)
+            each.attempt = gateway.replicas[place].begin(match, now)
             server = servers[place]
             server.waiting.append(each)
             ends_at = server.interrupt(now) if server.planned else server.start(now)
@@ -275,11 +277,11 @@ def drive(asked: list[Asked], servers: Sequence[Server], gateways: Sequence[Gate
             server = servers[place]
             begun, ended = server.finish(now)
             for each in begun:
-                assert each.trip is not None
-                came_to[id(each)].replicas[place].first_token(each.trip, now)
+                assert each.attempt is not None
+                came_to[id(each)].replicas[place].first_token(each.attempt, now)
             for each in ended:
-                assert each.trip is not None
-                came_to[id(each)].replicas[place].finish(each.trip, each.output, now)
+                assert each.attempt is not None
+                came_to[id(each)].replicas[place].finish(each.attempt, each.output, now)
             last_at = now
             ends_at = server.start(now)
         if ends_at is not None:
@@ -344,7 +346,7 @@ def shared_hit(trace: list[Asked], num_servers: int) -> float:
     return matched / sum(each.tokens for each in trace)
 
 
-def _balancer(way: str, replicas: list[Replica], index: PrefixIndex, random: Random) -> LoadBalancer:
+def _balancer(way: str, replicas: list[Replica], random: Random) -> Numbered:
     counters = PickerCounters()
     pickers: dict[str, Picker] = {
         "random": RandomPick(random),  # type: ignore[dict-item]  # baselines, less strictly typed
@@ -354,11 +356,13 @@ def _balancer(way: str, replicas: list[Replica], index: PrefixIndex, random: Ran
         "least_tokens": LeastTokens(random),
         "consistent_hash": ConsistentHash(),
         "latency": Latency(random, counters),
-        "predicted_cost": PredictedCost(index, random, counters),
+        "predicted_cost": PredictedCost(random, counters),
     }
-    breakers = [CircuitBreaker(CircuitBreakerPolicy(), StoppedClock()) for _ in replicas]
-    shares = [Share(place, 1, 0) for place in range(len(replicas))]
-    return LoadBalancer(shares, breakers, replicas, pickers[way], [Price()] * len(replicas))
+    places = [
+        make_place(number, CircuitBreaker(CircuitBreakerPolicy(), StoppedClock()), replica=replica)
+        for number, replica in enumerate(replicas)
+    ]
+    return Numbered(places, LoadBalancer([Share(place, 1, 0) for place in places], pickers[way]))
 
 
 def main() -> None:

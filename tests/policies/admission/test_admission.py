@@ -116,7 +116,7 @@ def test_admission_client_that_leaves_as_it_is_called_up_takes_nothing_with_it()
     async def main(clock: VirtualClock) -> None:
         desk = Desk("only", clock, first_s=1.0, rest_s=0.0)
         async with Site(clock, {"only": desk}, all=route(on_overload="queue")) as site:
-            limit = int(site.replicas[0].concurrency.limit)
+            limit = int(site.replicas[0].concurrency_limit.limit)
             first = [client(site.pool(), asking(clock=clock)) for _ in range(limit)]
             await clock.sleep(0.5)
             leaving, staying = (client(site.pool(), asking(clock=clock)) for _ in range(2))
@@ -124,7 +124,7 @@ def test_admission_client_that_leaves_as_it_is_called_up_takes_nothing_with_it()
             assert site.gate.statistics().waiting == 2
 
             leaving.cancel()
-            site.replicas[0].concurrency.limit += 1
+            site.replicas[0].concurrency_limit.limit += 1
             site.admission.dispatch()
             assert site.gate.statistics().waiting == 0
             ends = await asyncio.gather(*first, leaving, staying, return_exceptions=True)
@@ -144,12 +144,12 @@ def test_admission_client_that_leaves_after_it_was_called_up_gives_its_place_bac
         desk = Desk("only", clock, first_s=1.0, rest_s=0.0)
         async with Site(clock, {"only": desk}, all=route(on_overload="queue")) as site:
             replica = site.replicas[0]
-            replica.concurrency.limit = 1.0
+            replica.concurrency_limit.limit = 1.0
             first = client(site.pool(), asking(clock=clock))
             await clock.sleep(0.5)
             leaving, staying = (client(site.pool(), asking(clock=clock)) for _ in range(2))
             await asyncio.sleep(0)
-            replica.concurrency.limit = 2.0
+            replica.concurrency_limit.limit = 2.0
             site.admission.dispatch()
             assert (replica.in_flight.requests, site.gate.statistics().waiting) == (2, 1)
             leaving.cancel()
@@ -231,7 +231,7 @@ def test_admission_call_that_has_waited_already_is_due_no_later_for_it() -> None
 
     async def main(clock: VirtualClock) -> None:
         async with Site(clock, {"only": Desk("only", clock, first_s=30.0)}, all=route()) as site:
-            site.replicas[0].concurrency = OneAtATime()
+            site.replicas[0].concurrency_limit = OneAtATime()
             running = client(site.pool(), asking(clock=clock))
             await asyncio.sleep(0)
             call = asking(clock=clock)
@@ -271,7 +271,7 @@ def test_admission_queue_waits_as_long_as_it_may_and_no_longer() -> None:
     async def main(clock: VirtualClock) -> None:
         desk = Desk("only", clock, first_s=4.0, rest_s=0.0)
         async with Site(clock, {"only": desk}, all=route(on_overload="queue", max_wait="5s")) as site:
-            site.replicas[0].concurrency.limit = 1.0
+            site.replicas[0].concurrency_limit.limit = 1.0
             tasks = [client(site.pool(), asking(clock=clock)) for _ in range(3)]
 
             assert await asyncio.gather(*tasks) == ["answered", "answered", "slo_shed"]
@@ -287,7 +287,7 @@ def test_admission_call_that_must_end_earlier_waits_no_longer_than_that() -> Non
     async def main(clock: VirtualClock) -> None:
         desk = Desk("only", clock, first_s=4.0)
         async with Site(clock, {"only": desk}, all=route(on_overload="queue", max_wait="1m")) as site:
-            site.replicas[0].concurrency.limit = 1.0
+            site.replicas[0].concurrency_limit.limit = 1.0
             running = client(site.pool(), asking(clock=clock))
             await asyncio.sleep(0)
 
@@ -304,7 +304,7 @@ def test_admission_full_line_makes_the_greediest_pay() -> None:
     async def main(clock: VirtualClock) -> None:
         desk = Desk("only", clock, first_s=1.0, rest_s=0.0)
         async with Site(clock, {"only": desk}, all=route(on_overload="queue", max_waiting=3)) as site:
-            site.replicas[0].concurrency.limit = 1.0
+            site.replicas[0].concurrency_limit.limit = 1.0
             running = client(site.pool(), asking(clock=clock))
             await asyncio.sleep(0)
             greedy = [client(site.pool(), asking(clock=clock, tenant="greedy")) for _ in range(4)]
@@ -332,7 +332,7 @@ def test_admission_prompt_longer_than_all_that_may_wait_drives_nobody_out() -> N
     async def main(clock: VirtualClock) -> None:
         desk = Desk("only", clock, rest_s=0.0)
         async with Site(clock, {"only": desk}, all=route(on_overload="queue", max_waiting_tokens=1000)) as site:
-            site.replicas[0].concurrency.limit = 1.0
+            site.replicas[0].concurrency_limit.limit = 1.0
             tasks = [client(site.pool(), asking(clock=clock, tenant="small")) for _ in range(3)]
             await asyncio.sleep(0)
 
@@ -348,7 +348,7 @@ def test_admission_high_priority_goes_before_all_others() -> None:
     async def main(clock: VirtualClock) -> None:
         desk = Desk("only", clock, rest_s=0.0)
         async with Site(clock, {"only": desk}, all=route(on_overload="queue")) as site:
-            site.replicas[0].concurrency.limit = 1.0
+            site.replicas[0].concurrency_limit.limit = 1.0
             order: list[Priority] = []
 
             async def ask(priority: Priority) -> None:
@@ -416,8 +416,8 @@ def test_admission_retry_after_is_the_time_that_the_line_needs() -> None:
     async def main(clock: VirtualClock) -> None:
         desk = Desk("only", clock, first_s=0.5, rest_s=0.0)
         async with Site(clock, {"only": desk}, all=route(on_overload="queue", max_waiting=20)) as site:
-            site.replicas[0].concurrency = OneAtATime()
-            site.replicas[0].concurrency.has_refused = True
+            site.replicas[0].concurrency_limit = OneAtATime()
+            site.replicas[0].concurrency_limit.has_refused = True
             for _ in range(2):
                 tasks = [client(site.pool(), asking(1000, clock=clock)) for _ in range(21)]
                 await clock.sleep(5.25)
@@ -443,7 +443,7 @@ def test_admission_first_refusal_after_a_pause_does_not_count_the_pause() -> Non
     async def main(clock: VirtualClock) -> None:
         async with Site(clock, {"only": Desk("only", clock, first_s=0.1, rest_s=0.0)}, all=route()) as site:
             replica = site.replicas[0]
-            replica.concurrency = OneAtATime()
+            replica.concurrency_limit = OneAtATime()
             await asyncio.gather(*(client(site.pool(), asking(1000, clock=clock)) for _ in range(20)))
             learned(replica)
             await clock.sleep(3600.0)
@@ -472,7 +472,7 @@ def test_admission_429_with_a_pause_is_kept_and_its_line_waits_for_it() -> None:
             assert await answered(site.pool(), call) == "answered"
 
             assert call.facts.waited_s == pytest.approx(1.0, abs=0.1 + 1e-6)
-            assert site.replicas[0].concurrency.has_refused
+            assert site.replicas[0].concurrency_limit.has_refused
             assert site.is_at_rest()
 
     in_virtual_time(main)
@@ -490,7 +490,7 @@ def test_admission_backend_out_of_rotation_gets_nothing_and_503_is_only_said_whe
         }
         async with Site(clock, {"bad": bad, "good": good}, all=policy) as site:
             for replica in site.replicas:
-                replica.concurrency.limit = 1.0
+                replica.concurrency_limit.limit = 1.0
             while "bad" not in {name for name, state in site.pool().breaker_states().items() if state == "open"}:
                 await answered(site.pool(), asking(clock=clock))
             asked = len(bad.calls)
@@ -524,7 +524,7 @@ def test_admission_half_open_backend_is_tried_by_one_of_those_who_wait() -> None
             while not back.calls:
                 first.append(client(site.pool(), asking(clock=clock)))
                 await asyncio.sleep(0)
-            site.replicas[1].concurrency.limit = 1.0
+            site.replicas[1].concurrency_limit.limit = 1.0
             back.first_s = 1.0
             tasks = [client(site.pool(), asking(clock=clock)) for _ in range(6)]
             await clock.sleep(5.5)
@@ -549,15 +549,15 @@ def test_admission_weights_are_kept_however_often_a_full_pool_is_looked_at() -> 
         }
         async with Site(clock, desks, all=policy) as site:
             for replica in site.replicas:
-                replica.concurrency.limit = 1.0
+                replica.concurrency_limit.limit = 1.0
             # One at a time, each after looks at a pool that was full.
             for _ in range(30):
-                site.replicas[0].concurrency.limit = site.replicas[1].concurrency.limit = 0.0
+                site.replicas[0].concurrency_limit.limit = site.replicas[1].concurrency_limit.limit = 0.0
                 task = client(site.pool(), asking(clock=clock))
                 await clock.sleep(0.05)
-                site.replicas[0].concurrency.limit = site.replicas[1].concurrency.limit = 1.0
+                site.replicas[0].concurrency_limit.limit = site.replicas[1].concurrency_limit.limit = 1.0
                 for replica in site.replicas:
-                    replica.concurrency._paused_until = -1.0
+                    replica.concurrency_limit._paused_until = -1.0
                 await task
 
             assert (len(desks["a"].calls), len(desks["b"].calls)) == (20, 10)
@@ -576,7 +576,7 @@ def test_admission_reload_lets_both_lines_be_served_and_leaves_no_watcher() -> N
         replica = old.replicas[0]
         async with new:
             async with old:
-                replica.concurrency.limit = 1.0
+                replica.concurrency_limit.limit = 1.0
                 tasks = [client(site.pool(), asking(clock=clock)) for site in (old, new, old, new)]
                 await asyncio.sleep(0)
                 assert len(replica.in_flight.watchers) == 2
@@ -594,7 +594,7 @@ def test_admission_closed_leaves_no_timer() -> None:
     async def main(clock: VirtualClock) -> None:
         site = Site(clock, {"only": Desk("only", clock, first_s=5.0)}, all=route(on_overload="queue"))
         await site.admission.open()
-        site.replicas[0].concurrency.limit = 1.0
+        site.replicas[0].concurrency_limit.limit = 1.0
         tasks = [client(site.pool(), asking(clock=clock)) for _ in range(2)]
         await asyncio.sleep(0)
         for task in tasks:
@@ -695,7 +695,7 @@ def test_admission_routes_that_share_backends_are_served_by_who_is_due() -> None
         async with Site(
             clock, desks, fast=route(on_overload="queue"), slow=route(on_overload="queue", max_waiting=9)
         ) as site:
-            site.replicas[0].concurrency.limit = 1.0
+            site.replicas[0].concurrency_limit.limit = 1.0
             order: list[str] = []
 
             async def ask(name: str, priority: Priority) -> None:

@@ -15,6 +15,7 @@ from policies.admission.judge import AdmissionJudge
 from policies.admission.queue import Waiting
 from policies.admission.settings import AdmissionPolicy
 from policies.pool.load.demand import Demand
+from policies.pool.load.match import Match
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.support.clock import FakeClock
@@ -32,18 +33,18 @@ def busy(usual_s: float) -> Replica:
     learned(replica)
     if usual_s:
         replica.model.observe_stream(101, 100 * usual_s, 500_000)
-    replica.first_token(replica.begin(Demand(10, is_stream=True), clock.now()), clock.now())
+    replica.first_token(replica.begin(Match(Demand(10, is_stream=True)), clock.now()), clock.now())
     return replica
 
 
 def is_in_time(replica: Replica, tokens: int, cached: int = 0, on_overload: str = "shed") -> bool:
     """Whether such a call is, which has 100 s to its first token and 100 ms to each other."""
     demand = Demand(tokens, is_stream=True, ends=(cached,))
-    demand.matched = {replica.slot: 1} if cached else {}
+    match = Match(demand, [(1 << replica.slot, 1)] if cached else ())
     policy = AdmissionPolicy.model_validate({"on_overload": on_overload})
     waiting = Waiting(demand, LIMITS, client="ann", priority=Priority.NORMAL, arrived_at=0.0)
     judge = AdmissionJudge(policy, LIMITS)
-    return judge.is_in_time(replica, waiting, 0.0) and not judge.spoils(replica, waiting)
+    return judge.is_in_time(replica, waiting, match, 0.0) and not judge.spoils(replica, waiting, match)
 
 
 def test_judge_prompt_that_streams_cannot_make_up_for_is_not_in_time() -> None:

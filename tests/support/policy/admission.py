@@ -15,7 +15,7 @@ from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
-from policies.pool.load.concurrency import ConcurrencyLimit
+from policies.pool.load.concurrency_limit import ConcurrencyLimit
 from policies.pool.load.demand import prompt_text
 from policies.pool.load.fleet import Fleet
 from policies.pool.load.latency_model import features

@@ -8,18 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.balance.by_weight import Balancer, Share, max_ejected
+from policies.pool.balance.by_weight import Balancer, max_ejected
+from policies.pool.balance.share import Share
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.settings import CircuitBreakerPolicy
+from tests.support.policy.places import Numbered, make_place
 from tests.support.policy.pool import StoppedClock
 
 
-def _balancer(*members: tuple[int, int], clock: StoppedClock | None = None) -> tuple[Balancer, list[CircuitBreaker]]:
+def _balancer(*members: tuple[int, int], clock: StoppedClock | None = None) -> tuple[Numbered, list[CircuitBreaker]]:
     """Members as (weight, priority)."""
     policy = CircuitBreakerPolicy.model_validate({"consecutive_failures": 1})
     breakers = [CircuitBreaker(policy, clock or StoppedClock()) for _ in members]
-    shares = [Share(index, weight, priority) for index, (weight, priority) in enumerate(members)]
-    return Balancer(shares, breakers), breakers
+    places = [make_place(number, breaker) for number, breaker in enumerate(breakers)]
+    shares = [Share(place, weight, priority) for place, (weight, priority) in zip(places, members, strict=True)]
+    return Numbered(places, Balancer(shares)), breakers
 
 
 def _open(breaker: CircuitBreaker) -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.pool.balance.by_load import LoadBalancer
-from policies.pool.balance.by_weight import Share
 from policies.pool.balance.pick import (
     ConsistentHash,
     Latency,
@@ -22,14 +21,17 @@ from policies.pool.balance.pick import (
     PowerOfTwo,
     PredictedCost,
 )
+from policies.pool.balance.share import Share
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.demand import Demand
 from policies.pool.load.in_flight import InFlightAttempt
 from policies.pool.load.latency_model import features
+from policies.pool.load.match import Match, look_up
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.price import Price
+from tests.support.policy.places import Numbered, make_place
 from tests.support.policy.pool import StoppedClock
 
 WAYS = ["least_request", "p2c", "least_tokens", "consistent_hash", "latency", "cost", "predicted_cost"]
@@ -60,16 +62,20 @@ class Bench:
             "least_tokens": LeastTokens(random),
             "consistent_hash": ConsistentHash(),
             "latency": Latency(random, self.counters),
-            "cost": LeastCost(self.index, random),
-            "predicted_cost": PredictedCost(self.index, random, self.counters),
+            "cost": LeastCost(random),
+            "predicted_cost": PredictedCost(random, self.counters),
         }
-        priorities = priorities or [0] * len(weights)
+        places = [
+            make_place(number, breaker, replica=replica, price=price)
+            for number, (breaker, replica, price) in enumerate(
+                zip(self.breakers, self.replicas, prices or [Price()] * len(weights), strict=True)
+            )
+        ]
         shares = [
             Share(place, weight, priority)
-            for place, (weight, priority) in enumerate(zip(weights, priorities, strict=True))
+            for place, weight, priority in zip(places, weights, priorities or [0] * len(weights), strict=True)
         ]
-        members = prices or [Price()] * len(weights)
-        self.balancer = LoadBalancer(shares, self.breakers, self.replicas, pickers[way], members)
+        self.balancer = Numbered(places, LoadBalancer(shares, pickers[way]))
         if known is not None:
             for replica in self.replicas:
                 self.teach(replica, known)
@@ -79,24 +85,25 @@ class Bench:
         random = Random(3)
         for _ in range(60):
             tokens = random.randint(100, 20_000)
-            trip = replica.begin(Demand(tokens, is_stream=True), 0.0)
-            replica.first_token(trip, 0.02 + speed * 25e-6 * tokens)
-            trip.end()
+            attempt = replica.begin(Match(Demand(tokens, is_stream=True)), 0.0)
+            replica.first_token(attempt, 0.02 + speed * 25e-6 * tokens)
+            attempt.end()
 
     def send(self, tokens: int = 1000, blocks: list[int] | None = None, session: bytes = b"", key: bytes = b"") -> int:
         """Choose for a prompt and send it there; returns the member."""
-        return self.send_trip(tokens, blocks, session, key)[0]
+        return self.send_attempt(tokens, blocks, session, key)[0]
 
-    def send_trip(
+    def send_attempt(
         self, tokens: int = 1000, blocks: list[int] | None = None, session: bytes = b"", key: bytes = b""
     ) -> tuple[int, InFlightAttempt]:
-        """The same, with the trip."""
+        """The same, with the attempt."""
         blocks = blocks or []
         ends = [64 * (place + 1) for place in range(len(blocks))]
         demand = Demand(tokens, is_stream=True, blocks=blocks, ends=ends, session=session, key=key)
-        chosen = self.balancer.choose((), demand)
+        match = look_up(demand, self.index)
+        chosen = self.balancer.choose((), match)
         assert chosen is not None
-        return chosen, self.replicas[chosen].begin(demand, 0.0)
+        return chosen, self.replicas[chosen].begin(match, 0.0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -116,7 +123,7 @@ def test_load_balancer_asks_the_lowest_priority_that_is_available(
         for replica in bench.replicas:
             replica.model.load({**replica.model.dump(), "observations": 100})
     for place in in_hand:
-        bench.replicas[place % len(members)].begin(Demand(500, is_stream=True), 0.0)
+        bench.replicas[place % len(members)].begin(Match(Demand(500, is_stream=True)), 0.0)
     for breaker, (_, _, is_out) in zip(bench.breakers, members, strict=True):
         if is_out:
             breaker.fail(breaker.begin())
@@ -125,7 +132,7 @@ def test_load_balancer_asks_the_lowest_priority_that_is_available(
         for place, (weight, priority, is_out) in enumerate(members)
         if weight and not is_out and place not in tried
     ]
-    chosen = bench.balancer.choose(tried, Demand(100, is_stream=True, session=b"s"))
+    chosen = bench.balancer.choose(tried, Match(Demand(100, is_stream=True, session=b"s")))
 
     assert chosen in {place for priority, place in able if priority == min(able)[0]} if able else chosen is None
 
@@ -162,7 +169,7 @@ def test_pick_two_choices_prefers_the_emptier_of_them() -> None:
     """The fullest of three is never chosen while the others are emptier; two of a kind share."""
     bench = Bench("p2c", [1, 1, 1])
     for _ in range(10):
-        bench.replicas[0].begin(Demand(1, is_stream=True), 0.0)
+        bench.replicas[0].begin(Match(Demand(1, is_stream=True)), 0.0)
     sent = Counter(bench.send() for _ in range(10))
 
     assert sent[0] == 0
@@ -172,18 +179,18 @@ def test_pick_two_choices_prefers_the_emptier_of_them() -> None:
 def test_pick_consistent_hash_stays_put_and_is_bounded() -> None:
     """The same beginning goes to the same member, but never more than 1.25 times its share is in flight there."""
     bench = Bench("consistent_hash", [1, 1, 1, 1])
-    trips = [bench.send_trip(key=b"same") for _ in range(8)]
+    attempts = [bench.send_attempt(key=b"same") for _ in range(8)]
     for place in range(4):
         assert bench.replicas[place].in_flight.requests <= 3
-    for _, trip in trips:
-        trip.end()
+    for _, attempt in attempts:
+        attempt.end()
     alone = set()
     for _ in range(8):
-        chosen, trip = bench.send_trip(key=b"same")
-        trip.end()
+        chosen, attempt = bench.send_attempt(key=b"same")
+        attempt.end()
         alone.add(chosen)
 
-    assert alone == {trips[0][0]}
+    assert alone == {attempts[0][0]}
 
 
 def test_pick_consistent_hash_spreads_beginnings_and_moves_few_when_one_goes() -> None:
@@ -191,7 +198,7 @@ def test_pick_consistent_hash_spreads_beginnings_and_moves_few_when_one_goes() -
     bench = Bench("consistent_hash", [1, 1, 1, 1])
 
     def places() -> list[int | None]:
-        return [bench.balancer.choose((), Demand(1, is_stream=True, key=b"%d" % key)) for key in range(400)]
+        return [bench.balancer.choose((), Match(Demand(1, is_stream=True, key=b"%d" % key))) for key in range(400)]
 
     before = places()
     bench.breakers[2].fail(bench.breakers[2].begin())
@@ -216,7 +223,7 @@ def test_pick_cost_takes_off_what_a_member_has_kept() -> None:
     blocks = list(range(100, 110))
     demand = Demand(640, is_stream=True, blocks=blocks, ends=[64 * (place + 1) for place in range(10)])
     before = bench.send(640, blocks)
-    bench.replicas[1].begin(demand, 0.0).end()
+    bench.replicas[1].begin(Match(demand), 0.0).end()
 
     assert (before, bench.send(640, blocks)) == (0, 1)
     assert bench.send(6400, blocks) == 0
@@ -234,9 +241,9 @@ def test_pick_predicted_cost_returns_to_where_the_beginning_is() -> None:
     """A prompt's next turn goes to the replica that holds it, even if that has a little more to do."""
     bench = Bench("predicted_cost", [1] * 4, known=1.0)
     blocks = list(range(100, 160))
-    first, trip = bench.send_trip(4000, blocks)
-    trip.end()
-    others = [bench.send_trip(300) for _ in range(2)]
+    first, attempt = bench.send_attempt(4000, blocks)
+    attempt.end()
+    others = [bench.send_attempt(300) for _ in range(2)]
     again = bench.send(4200, [*blocks, 7, 8])
 
     assert again == first
@@ -247,9 +254,9 @@ def test_pick_predicted_cost_leaves_a_full_replica_although_it_holds_the_beginni
     """Waiting behind a queue costs more than computing anew."""
     bench = Bench("predicted_cost", [1] * 2, known=1.0)
     blocks = list(range(60))
-    first, trip = bench.send_trip(4000, blocks)
-    trip.end()
-    bench.replicas[first].begin(Demand(100_000, is_stream=True), 0.0)
+    first, attempt = bench.send_attempt(4000, blocks)
+    attempt.end()
+    bench.replicas[first].begin(Match(Demand(100_000, is_stream=True)), 0.0)
 
     assert bench.send(4000, blocks) == 1 - first
 
@@ -269,17 +276,17 @@ def test_pick_predicted_cost_degraded_backend_counts_eight_times() -> None:
     bench = Bench("predicted_cost", [1, 1], known=1)
     sick, well = bench.replicas
     held, new = Demand(1000, is_stream=True, blocks=[1, 2], ends=[500, 990]), Demand(1000, is_stream=True)
-    sick.begin(held, 0.0).end()
+    sick.begin(Match(held), 0.0).end()
     for _ in range(5):
         sick.model.observe(features(0, 1000, 1000, 0, 0), 60.0)
 
     def choose(demand: Demand) -> int | None:
-        return bench.balancer.choose((), demand)
+        return bench.balancer.choose((), look_up(demand, bench.index))
 
     assert sick.model.is_degraded
-    well.begin(Demand(32_000, is_stream=True), 0.0)
+    well.begin(Match(Demand(32_000, is_stream=True)), 0.0)
     assert (choose(new), choose(held)) == (1, 0)
-    well.begin(Demand(30_000, is_stream=True), 0.0)
+    well.begin(Match(Demand(30_000, is_stream=True)), 0.0)
     assert choose(new) == 0
 
 
@@ -301,13 +308,13 @@ def test_pick_predicted_cost_unknown_backends_are_chosen_by_tokens_and_counted()
 def test_pick_latency_prefers_the_quicker_backend_and_knows_when_it_does_not_know() -> None:
     """The shortest predicted answer; before that the fewest calls."""
     bench = Bench("latency", [1, 1])
-    blind = {bench.send_trip()[0] for _ in range(2)}
+    blind = {bench.send_attempt()[0] for _ in range(2)}
     bench.teach(bench.replicas[0], 1.0)
     bench.teach(bench.replicas[1], 8.0)
     sent = []
     for _ in range(10):
-        chosen, trip = bench.send_trip(2000)
-        trip.end()
+        chosen, attempt = bench.send_attempt(2000)
+        attempt.end()
         sent.append(chosen)
 
     assert blind == {0, 1}
@@ -321,8 +328,8 @@ def test_pick_member_passed_over_for_long_gets_a_call_while_idle() -> None:
     bench.teach(bench.replicas[1], 50.0)
     sent = []
     for _ in range(1000):
-        chosen, trip = bench.send_trip(2000)
-        trip.end()
+        chosen, attempt = bench.send_attempt(2000)
+        attempt.end()
         sent.append(chosen)
 
     assert 3 <= sent.count(1) <= 4
@@ -333,12 +340,12 @@ def test_pick_session_breaks_ties_only() -> None:
     bench = Bench("least_request", [1] * 4)
 
     def alone(session: bytes) -> int:
-        chosen, trip = bench.send_trip(session=session)
-        trip.end()
+        chosen, attempt = bench.send_attempt(session=session)
+        attempt.end()
         return chosen
 
     kept = {session: {alone(session) for _ in range(5)} for session in (b"a", b"b", b"c", b"d", b"e", b"f")}
-    bench.replicas[next(iter(kept[b"a"]))].begin(Demand(1, is_stream=True), 0.0)
+    bench.replicas[next(iter(kept[b"a"]))].begin(Match(Demand(1, is_stream=True)), 0.0)
 
     assert all(len(members) == 1 for members in kept.values())
     assert len(set().union(*kept.values())) > 1
@@ -350,7 +357,7 @@ def test_pick_among_very_many_looks_at_the_deepest_and_some_others() -> None:
     bench = Bench("predicted_cost", [1] * 100, known=1.0)
     blocks = list(range(60))
     demand = Demand(4000, is_stream=True, blocks=blocks, ends=[64 * (place + 1) for place in range(60)])
-    bench.replicas[77].begin(demand, 0.0).end()
+    bench.replicas[77].begin(Match(demand), 0.0).end()
 
     assert bench.send(4000, blocks) == 77
 
@@ -372,10 +379,10 @@ def test_pick_among_very_many_never_takes_who_is_out_or_tried(way: str) -> None:
     bench = Bench(way, [1] * 300, known=1.0)
     for breaker in bench.breakers[3:]:
         breaker.fail(breaker.begin())
-    demand = Demand(1000, is_stream=True)
+    match = Match(Demand(1000, is_stream=True))
 
-    assert {bench.balancer.choose({0}, demand) for _ in range(40)} == {1, 2}
-    assert bench.balancer.choose({0, 1, 2}, demand) is None
+    assert {bench.balancer.choose({0}, match) for _ in range(40)} == {1, 2}
+    assert bench.balancer.choose({0, 1, 2}, match) is None
 
 
 def test_pick_among_very_many_looks_at_holders_that_may_be_taken() -> None:
@@ -384,7 +391,7 @@ def test_pick_among_very_many_looks_at_holders_that_may_be_taken() -> None:
     blocks = list(range(60))
     demand = Demand(4000, is_stream=True, blocks=blocks, ends=[64 * (place + 1) for place in range(60)])
     for holder in (10, 11, 12, 13, 14, 200):
-        bench.replicas[holder].begin(demand, 0.0).end()
+        bench.replicas[holder].begin(Match(demand), 0.0).end()
     for holder in (10, 11, 12, 13, 14):
         bench.breakers[holder].fail(bench.breakers[holder].begin())
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from policies.pool.balance.by_weight import Balancer, Share
+from policies.pool.balance.by_weight import Balancer
+from policies.pool.balance.share import Share
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.settings import CircuitBreakerPolicy
+from tests.support.policy.places import Numbered, make_place
 from tests.support.policy.pool import StoppedClock
 
 MANY = 300
 
 
-def _balancer(weights: list[int]) -> tuple[Balancer, list[CircuitBreaker]]:
+def _balancer(weights: list[int]) -> tuple[Numbered, list[CircuitBreaker]]:
     policy = CircuitBreakerPolicy.model_validate({"consecutive_failures": 1})
     breakers = [CircuitBreaker(policy, StoppedClock()) for _ in weights]
-    return Balancer([Share(index, weight, 0) for index, weight in enumerate(weights)], breakers), breakers
+    places = [make_place(number, breaker) for number, breaker in enumerate(breakers)]
+    shares = [Share(place, weight, 0) for place, weight in zip(places, weights, strict=True)]
+    return Numbered(places, Balancer(shares)), breakers
 
 
 def _open(breaker: CircuitBreaker) -> None:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from backends.operations import Operation
 from backends.protocol import Call
 from policies.pool.load.demand import ENDS_TOKENS, Demand, hash_blocks, prompt_cache_key, prompt_text, read_demand
+from policies.pool.load.match import look_up
+from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.support.calls import make_call
 
 
@@ -107,14 +109,15 @@ def test_demand_session_is_the_header_else_the_user() -> None:
     assert read_demand(make_call()).session == b""
 
 
-def test_demand_uncached_is_what_a_replica_does_not_hold_but_one_token() -> None:
+def test_match_uncached_is_what_a_replica_does_not_hold_but_one_token() -> None:
     """Even a prompt that is held whole has its last token computed."""
-    demand = Demand(128, is_stream=True, blocks=[1, 2], ends=(64, 128))
-    unknown = demand.uncached(0)
-    demand.matched = {0: 1, 1: 2}
+    index = PrefixIndex()
+    slots = [index.add(1000) for _ in range(3)]
+    index.store(slots[0], [1], (64,))
+    index.store(slots[1], [1, 2], (64, 128))
+    match = look_up(Demand(128, is_stream=True, blocks=[1, 2], ends=(64, 128)), index)
 
-    assert unknown == 128
-    assert [demand.uncached(slot) for slot in range(3)] == [64, 1, 128]
+    assert [match.uncached(slot) for slot in slots] == [64, 1, 128]
 
 
 def test_demand_long_prompts_are_read_within_milliseconds() -> None:

@@ -18,6 +18,7 @@ from backends.protocol import Call, Reply, Usage
 from backends.stream import Stream, StreamEnd
 from policies.pool.load.demand import Demand
 from policies.pool.load.fleet import Fleet, is_balanced_by_load
+from policies.pool.load.match import Match
 from policies.pool.load.replica import Replica
 from policies.pool.member import Member
 from policies.pool.pool import Pool
@@ -25,6 +26,7 @@ from policies.pool.prompts.engine_text import EngineText, Writing
 from policies.schema import RoutePolicy
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock
+from tests.support.policy.places import depths
 from tests.support.policy.pool import Pieces, Played, StoppedClock, stream_reply
 
 
@@ -43,9 +45,9 @@ def _leaves(*names: str) -> dict[str, Played]:
 
 def _teach(replica: Replica, number: int = 30) -> None:
     for _ in range(number):
-        trip = replica.begin(Demand(1000, is_stream=True), 0.0)
-        replica.first_token(trip, 0.25)
-        trip.end()
+        attempt = replica.begin(Match(Demand(1000, is_stream=True)), 0.0)
+        replica.first_token(attempt, 0.25)
+        attempt.end()
 
 
 @pytest.mark.parametrize(
@@ -117,15 +119,15 @@ async def test_fleet_reload_takes_over_replicas_whose_backend_stays() -> None:
     assert after is not None
     await old.aclose()
     await old.aclose()
-    before.replicas[1].begin(Demand(64, is_stream=True), 0.0)
-    after.replicas[1].begin(Demand(64, is_stream=True, blocks=[5], ends=[64]), 0.0)
+    before.replicas[1].begin(Match(Demand(64, is_stream=True)), 0.0)
+    after.replicas[1].begin(Match(Demand(64, is_stream=True, blocks=[5], ends=[64])), 0.0)
 
     assert after.replicas[0] is before.replicas[0]
     assert after.replicas[1] is not before.replicas[1]
     assert after.replicas[0].model.doubt is None
-    assert new.index.match([5]) == {after.replicas[1].slot: 1}
+    assert depths(new.index, [5]) == {after.replicas[1].slot: 1}
     await new.aclose()
-    assert new.index.match([5]) == {}
+    assert depths(new.index, [5]) == {}
 
 
 def _no_writing(folder: str) -> Writing:
@@ -142,10 +144,10 @@ async def test_fleet_that_cannot_be_made_holds_nothing() -> None:
     routes = [_route("r", "a", "b"), _route("s", "a", "c")]
     with pytest.raises(ConfigurationError, match="one way only"):
         Fleet(routes, leaves, StoppedClock(), random=Random(1), previous=old, texts=texts)
-    routing.replicas[0].begin(Demand(64, is_stream=True, blocks=[5], ends=[64]), 0.0)
+    routing.replicas[0].begin(Match(Demand(64, is_stream=True, blocks=[5], ends=[64])), 0.0)
     await old.aclose()
 
-    assert old.index.match([5]) == {}
+    assert depths(old.index, [5]) == {}
 
 
 async def test_fleet_learned_models_outlive_a_restart(tmp_path: Path) -> None:

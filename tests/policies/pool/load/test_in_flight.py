@@ -16,6 +16,7 @@ from policies.pool.balance.pick import PickerCounters
 from policies.pool.load.demand import Demand
 from policies.pool.load.in_flight import InFlight, InFlightAttempt
 from policies.pool.load.latency_model import features
+from policies.pool.load.match import Match
 from policies.pool.load.replica import Replica
 from policies.pool.load.routing import Routing
 from policies.pool.member import Member
@@ -26,6 +27,7 @@ from policies.price import Price
 from policies.schema import RetryPolicy
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock, settle
+from tests.support.policy.places import depths
 from tests.support.policy.pool import Pieces, Played, StoppedClock, error_reply
 
 X = (0, 1, 1, 0, 0, 0)
@@ -43,17 +45,17 @@ def _counts(load: InFlight) -> tuple[int, int, int, int, int]:
 def test_in_flight_any_interleaving_ends_at_zero(
     prompts: list[tuple[int, bool]], events: list[tuple[int, str]]
 ) -> None:
-    """First tokens and ends in any order, repeated, too late or never: counters are those of the trips still out."""
+    """First tokens and ends in any order, repeated, too late or never: counters are those of the attempts still out."""
     load = InFlight()
-    trips = [InFlightAttempt(load, tokens, tokens + 7, is_stream, X, 0.0) for tokens, is_stream in prompts]
+    attempts = [InFlightAttempt(load, tokens, tokens + 7, is_stream, X, 0.0) for tokens, is_stream in prompts]
     waiting = {place for place, (_, is_stream) in enumerate(prompts) if is_stream}
     out = set(range(len(prompts)))
     for place, event in events:
-        place %= len(trips)
+        place %= len(attempts)
         if event == "first":
-            trips[place].first_token(1.0)
+            attempts[place].first_token(1.0)
         else:
-            trips[place].end()
+            attempts[place].end()
             out.discard(place)
         waiting.discard(place)
         assert _counts(load) == (
@@ -63,20 +65,20 @@ def test_in_flight_any_interleaving_ends_at_zero(
             len(out - waiting),
             sum(prompts[each][0] + 7 for each in out),
         )
-    for trip in trips:
-        trip.end()
+    for attempt in attempts:
+        attempt.end()
 
     assert _counts(load) == IDLE
 
 
-def test_trip_first_token_after_its_end_counts_nothing() -> None:
+def test_attempt_first_token_after_its_end_counts_nothing() -> None:
     """A leaf that speaks after it was told to stop is not heard."""
     load = InFlight()
-    trip = InFlightAttempt(load, 5, 9, True, X, 0.0)
-    trip.end()
-    trip.first_token(1.0)
+    attempt = InFlightAttempt(load, 5, 9, True, X, 0.0)
+    attempt.end()
+    attempt.first_token(1.0)
 
-    assert trip.first_at is None
+    assert attempt.first_at is None
     assert _counts(load) == IDLE
 
 
@@ -93,7 +95,9 @@ async def _ask(replica: Replica, backend: Backend, call: Call) -> Reply:
         breaker=CircuitBreakerPolicy(),
         clock=StoppedClock(),
         random=Random(1),
-        routing=Routing([replica], [Price()], picker=None, counters=PickerCounters(), wants_blocks=False),
+        routing=Routing(
+            [replica], [Price()], PrefixIndex(), picker=None, counters=PickerCounters(), wants_blocks=False
+        ),
     )
     return await pool.send(call)
 
@@ -148,8 +152,8 @@ async def test_replica_believes_the_leaf_about_the_first_token(clock: FakeClock)
         return _stream(b"data: 1\n\n")
 
     for _ in range(2):
-        trip = replica.begin(Demand(10, is_stream=True), clock.now())
-        trip.end()
+        attempt = replica.begin(Match(Demand(10, is_stream=True)), clock.now())
+        attempt.end()
         reply = await _ask(replica, Played("a", answer), _call())
         times.append(replica.model.num_observations)
         await reply.aclose()
@@ -184,23 +188,23 @@ def test_replica_prompt_grows_old_from_the_end_of_its_call_on() -> None:
 
     def begin(*blocks: int) -> InFlightAttempt:
         ends = [64 * (place + 1) for place in range(len(blocks))]
-        return replica.begin(Demand(ends[-1], is_stream=True, blocks=blocks, ends=ends), 0.0)
+        return replica.begin(Match(Demand(ends[-1], is_stream=True, blocks=blocks, ends=ends)), 0.0)
 
     first, second = begin(1, 2), begin(1)
     for block in (7, 8):
         begin(block).end()
     first.end()
     first.end()
-    during = index.match([1, 2])
+    during = depths(index, [1, 2])
     for block in (7, 8):
         begin(block).end()
-    after_one = index.match([1, 2])
+    after_one = depths(index, [1, 2])
     second.end()
     for block in (7, 8, 9):
         begin(block).end()
 
     assert (during, after_one) == ({replica.slot: 2}, {replica.slot: 1})
-    assert index.match([1]) == {}
+    assert depths(index, [1]) == {}
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
@@ -253,9 +257,9 @@ def test_replica_learns_from_fifty_first_tokens_a_second() -> None:
 
     def begin_streams(number: int, now: float) -> int:
         for _ in range(number):
-            trip = replica.begin(Demand(10, is_stream=True), now)
-            replica.first_token(trip, now)
-            trip.end()
+            attempt = replica.begin(Match(Demand(10, is_stream=True)), now)
+            replica.first_token(attempt, now)
+            attempt.end()
         return replica.model.num_observations
 
     assert begin_streams(500, 10.0) == 100
@@ -270,14 +274,14 @@ def test_replica_prediction_is_that_of_its_features(data: st.DataObject) -> None
     replica = _replica(StoppedClock())
     for number in range(data.draw(st.integers(1, 30))):
         demand = Demand(data.draw(st.integers(1, 200_000)), is_stream=data.draw(st.booleans()))
-        trip = replica.begin(demand, 0.0)
+        attempt = replica.begin(Match(demand), 0.0)
         if number % 3:
-            replica.first_token(trip, data.draw(st.floats(0, 100)))
+            replica.first_token(attempt, data.draw(st.floats(0, 100)))
         if number % 5 == 0:
-            trip.end()
+            attempt.end()
     tokens = data.draw(st.integers(1, 200_000))
     predicted_s = replica.predict(tokens, tokens)
-    met = replica.begin(Demand(tokens, is_stream=True), 0.0).met
+    met = replica.begin(Match(Demand(tokens, is_stream=True)), 0.0).met
 
     assert predicted_s == pytest.approx(replica.model.predict(features(*met)), rel=1e-9, abs=1e-9)
 
@@ -286,17 +290,17 @@ async def test_replica_judges_a_start_by_what_was_cached_when_it_went_out(clock:
     """That a hedge of the same call finds its prompt cached by now does not make the first attempt late."""
     replica = _replica(clock)
     demand = Demand(10_000, True, blocks=(1,), ends=(9_984,))
-    trip = replica.begin(demand, clock.now())
+    attempt = replica.begin(Match(demand), clock.now())
     alone_s = replica.predict_alone(10_000, 10_000)
-    trip.limit_s = alone_s
-    limit = replica.concurrency.limit
+    attempt.limit_s = alone_s
+    limit = replica.concurrency_limit.limit
     call = _call()
-    call.facts.sent_at, call.facts.first_token_at = trip.sent_at, trip.sent_at + alone_s
+    call.facts.sent_at, call.facts.first_token_at = attempt.sent_at, attempt.sent_at + alone_s
 
-    demand.matched = {replica.slot: 1}
+    replica.begin(Match(demand, [(1 << replica.slot, 1)]), clock.now())
     reply = _stream(b"data: 1\n\n")
-    replica.answered(trip, reply, call)
+    replica.answered(attempt, reply, call)
     await reply.aclose()
 
     assert alone_s > 2 * replica.predict_alone(10_000, 16)
-    assert replica.concurrency.limit >= limit
+    assert replica.concurrency_limit.limit >= limit

@@ -21,6 +21,7 @@ from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.support.clock import FakeClock
 from tests.support.engine.engine_words import Words, call_for, words
 from tests.support.engine.kv_engine import PagedCache, Publisher, encode_batch, encode_event
+from tests.support.policy.places import depths
 
 
 class Followed:
@@ -48,7 +49,7 @@ class Followed:
         """How many blocks of a prompt the engine is thought to hold."""
         written = self.feed.text.read(call_for(prompt))
         assert written is not None
-        return self.index.match(hash_blocks(*written)).get(self.feed.slots[0], 0)
+        return depths(self.index, hash_blocks(*written)).get(self.feed.slots[0], 0)
 
     def count(self, kind: Happening) -> int:
         """How often that has happened so far."""

@@ -17,6 +17,7 @@ from policies.pool.prompts.kv_mirror import MAX_BLOCKS, Happening, KvMirror
 from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.support.engine.engine_words import WORD_BYTES, call_for, engine_text, words
 from tests.support.engine.kv_engine import PagedCache, encode_batch
+from tests.support.policy.places import depths
 
 
 class Gateway:
@@ -40,7 +41,7 @@ class Gateway:
 
     def depth(self, call: Call) -> int:
         """How many blocks of its prompt the replica is thought to hold."""
-        return self.index.match(self.blocks(call)).get(self.slot, 0)
+        return depths(self.index, self.blocks(call)).get(self.slot, 0)
 
     def blocks(self, call: Call) -> list[int]:
         """The blocks of a call's prompt."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.pool.prompts.prefix_index import PrefixIndex
+from tests.support.policy.places import depths
 
 
 class Oracle:
@@ -110,12 +111,12 @@ def test_prefix_index_is_an_lru_per_replica(steps: list[tuple[str, int, str | in
             oracle.release(slot, blocks)
         elif action == "begin":
             calls[slot].append(blocks)
-        found = index.match([hash(block) for block in blocks])
+        found = depths(index, [hash(block) for block in blocks])
         expected = {slot: oracle.depth(slot, blocks) for slot in oracle.held}
         assert found == {slot: depth for slot, depth in expected.items() if depth}
         for slot in slots:
             names = {block for block, _ in oracle.held[slot]}
-            assert {block for block in seen if slot in index.match([hash(block)])} == names
+            assert {block for block in seen if slot in depths(index, [hash(block)])} == names
             assert index.num_blocks(slot) == len(names)
 
 
@@ -126,7 +127,7 @@ def test_prefix_index_forgets_the_end_of_a_prompt_before_its_beginning() -> None
     index.store(slot, [1, 2, 3], [1, 2, 3])
     index.store(slot, [9], [1])
 
-    assert index.match([1, 2, 3]) == {slot: 2}
+    assert depths(index, [1, 2, 3]) == {slot: 2}
 
 
 def test_prefix_index_keeps_what_is_in_use_and_then_as_the_latest() -> None:
@@ -137,12 +138,12 @@ def test_prefix_index_keeps_what_is_in_use_and_then_as_the_latest() -> None:
     for block in (7, 8):
         index.store(slot, [block], [1])
         index.release(slot, [block])
-    during = index.match([1, 2]), index.match([7]), index.match([8])
+    during = depths(index, [1, 2]), depths(index, [7]), depths(index, [8])
     index.release(slot, [1, 2])
     index.store(slot, [9], [1])
 
     assert during == ({slot: 2}, {}, {slot: 1})
-    assert (index.match([1, 2]), index.match([8])) == ({slot: 2}, {})
+    assert (depths(index, [1, 2]), depths(index, [8])) == ({slot: 2}, {})
 
 
 def test_prefix_index_forgets_in_the_order_in_which_calls_ended() -> None:
@@ -155,7 +156,7 @@ def test_prefix_index_forgets_in_the_order_in_which_calls_ended() -> None:
         index.release(slot, [block])
     index.store(slot, [4], [1])
 
-    assert [bool(index.match([block])) for block in range(1, 5)] == [True, True, False, True]
+    assert [bool(depths(index, [block])) for block in range(1, 5)] == [True, True, False, True]
 
 
 def test_prefix_index_more_in_use_than_fits_keeps_the_latest() -> None:
@@ -165,7 +166,7 @@ def test_prefix_index_more_in_use_than_fits_keeps_the_latest() -> None:
     for block in range(5):
         index.store(slot, [block], [1])
 
-    assert [bool(index.match([block])) for block in range(5)] == [False, False, False, True, True]
+    assert [bool(depths(index, [block])) for block in range(5)] == [False, False, False, True, True]
     assert index.num_blocks(slot) == 2
 
 
@@ -181,7 +182,7 @@ def test_prefix_index_release_after_its_replica_is_gone_does_nothing() -> None:
     index.release(slot, [1])
 
     assert again == slot
-    assert index.match([2]) == {slot: 1}
+    assert depths(index, [2]) == {slot: 1}
 
 
 def test_prefix_index_without_room_holds_nothing() -> None:
@@ -190,8 +191,8 @@ def test_prefix_index_without_room_holds_nothing() -> None:
     slot = index.add(0)
     index.store(slot, [1, 2], [64, 128])
 
-    assert index.match([1, 2]) == {}
-    assert index.match([]) == {}
+    assert depths(index, [1, 2]) == {}
+    assert depths(index, []) == {}
 
 
 def test_prefix_index_walks_for_many_replicas_at_once() -> None:
@@ -202,7 +203,7 @@ def test_prefix_index_walks_for_many_replicas_at_once() -> None:
     for depth, slot in enumerate(slots):
         index.store(slot, blocks[:depth], list(range(1, depth + 1)))
 
-    assert index.match(blocks) == {slot: depth for depth, slot in enumerate(slots) if depth}
+    assert depths(index, blocks) == {slot: depth for depth, slot in enumerate(slots) if depth}
 
 
 @pytest.mark.parametrize("num_prompts", [60_000])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.pool.load.concurrency import ConcurrencyLimit
+from policies.pool.load.concurrency_limit import ConcurrencyLimit
 
 
 def served(limits: ConcurrencyLimit, rounds: int, *, slow_above: float) -> None:
