@@ -1,1 +1,1 @@
-"""Work that goes upstream together: windows that gather while a backend is busy, and what may share a call."""
+"""Batching: calls that arrive while a backend is busy are merged into one upstream call."""

@@ -1,15 +1,15 @@
-"""How long a batch takes: a part that is always the same and a part for each input, learned from past ones."""
+"""Predicts how long a batch takes, as a fixed part and a part for each input, fitted to past batches."""
 
 from __future__ import annotations
 
-_FORGETTING = 0.98
-"""What the past counts after another batch: the last fifty or so matter."""
+_DECAY = 0.98
+"""The weight of older batches is multiplied by this with each new one: about the last fifty matter."""
 _MIN_SPREAD = 1e-3
-"""Variance of sizes, in inputs squared, below which only the mean of the times says anything."""
+"""Below this variance of sizes, in inputs squared, a slope cannot be fitted: only the mean time is used."""
 
 
 class BatchTime:
-    """Least squares over seconds = fixed + each x inputs, the latest counting most, neither part below zero."""
+    """Weighted least squares of seconds = fixed + each x inputs; the latest batches weigh most, no part is negative."""
 
     def __init__(self) -> None:
         self._weight = 0.0
@@ -18,16 +18,16 @@ class BatchTime:
         self._fixed_s = self._each_s = 0.0
 
     def learn(self, size: int, seconds: float) -> None:
-        """A batch of so many inputs took that long."""
-        self._weight = self._weight * _FORGETTING + 1.0
-        self._size = self._size * _FORGETTING + size
-        self._square = self._square * _FORGETTING + size * size
-        self._seconds = self._seconds * _FORGETTING + seconds
-        self._product = self._product * _FORGETTING + size * seconds
+        """Take a measured batch into account."""
+        self._weight = self._weight * _DECAY + 1.0
+        self._size = self._size * _DECAY + size
+        self._square = self._square * _DECAY + size * size
+        self._seconds = self._seconds * _DECAY + seconds
+        self._product = self._product * _DECAY + size * seconds
         self._fit()
 
     def expected_s(self, size: int) -> float:
-        """Seconds for a batch of so many inputs; 0 while nothing is known."""
+        """The predicted seconds of a batch of so many inputs; 0 before the first one."""
         return self._fixed_s + self._each_s * size
 
     def _fit(self) -> None:

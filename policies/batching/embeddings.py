@@ -1,7 +1,8 @@
-"""Embedding calls of many callers in one upstream call, each with its own answer, usage, error and end.
+"""Batches embedding calls: many callers share one upstream call, and each gets its own answer, usage and errors.
 
-A stage of a route's stack, between its caches and its pool. An idle backend gets a call at once and as it came; what
-comes while it is busy goes together when it is free. What may share a call is `merge.py`, when it goes `window.py`.
+This is a stage of a route's stack, between its caches and its pool. While the backend is idle, a call is sent at once
+and unchanged. The calls that arrive while it is busy are sent together as soon as it is free. `merge.py` says which
+calls may share one, `window.py` when they are sent.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from backends.clock import Clock
 from backends.errors import Draining, Overloaded, SlipstreamError, TotalTimeout, UpstreamGarbage
 from backends.protocol import Backend, Call, Facts, Reply
 from policies.batching.batch_time import BatchTime
-from policies.batching.merge import Inputs, group_of, inputs_of, merged, parted, portions_of, usage_of
+from policies.batching.merge import Inputs, group_of, inputs_of, merge_calls, portions_of, split_answer, usage_of
 from policies.batching.settings import BatchingPolicy
 from policies.batching.tally import BatchingCounts, BatchingTally
 from policies.batching.window import BatchLimits, BatchWindow
 from policies.cache.coalesce import again
 from policies.stage import Stage
 
-_ONE_INPUTS_FAULT = frozenset({400, 413, 422, 500})
-"""Statuses that one bad input among good ones brings about, as does an answer that is none (a proxy's own page for
-413): the callers part until it is alone with its error."""
+_SPLIT_STATUSES = frozenset({400, 413, 422, 500})
+"""Statuses that a single bad input can cause. The batch is then split and sent again, until the bad input is alone
+with its error. An answer that is not JSON, such as a proxy's own page for a 413, is treated in the same way."""
 
 
 class BatchingStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is now: groups of calls that may go together, inputs that wait, upstream calls that hold a place."""
+    """The present state: groups of calls that may share one, inputs that wait, upstream calls that hold a slot."""
 
     groups: int
     waiting: int
     in_flight: int
 
 
-class _Seat:
-    """One caller. `answer` is its reply or what is to be raised; None tells it to go upstream by itself."""
+class _Caller:
+    """One caller's call. `answer` is its reply or the error to raise; None means that it sends the call itself."""
 
     __slots__ = ("answer", "arrived_at", "batch", "call", "inputs", "num_bytes", "size")
 
@@ -49,40 +50,41 @@ class _Seat:
         self.batch: _Batch | None = None
         self.answer: asyncio.Future[Reply | BaseException | None] = asyncio.get_running_loop().create_future()
 
-    def tell(self, outcome: Reply | BaseException | None) -> None:
-        """Once, and not to who has left."""
+    def resolve(self, outcome: Reply | BaseException | None) -> None:
+        """Set the outcome, unless there is one already or the caller has gone."""
         if not self.answer.done():
             self.answer.set_result(outcome)
 
 
 class _Group:
-    """Calls that may go together, and when they go."""
+    """The calls that may share an upstream call, and the window that releases them."""
 
     __slots__ = ("key", "window")
 
     def __init__(self, key: bytes, limits: BatchLimits) -> None:
         self.key = key
-        self.window: BatchWindow[_Seat] = BatchWindow(limits)
+        self.window: BatchWindow[_Caller] = BatchWindow(limits)
 
 
 class _Batch:
-    """One upstream call. With a single seat that caller makes it, else `task` does, for all who sit there."""
+    """One upstream call. A single caller makes it itself; for several, `task` makes it."""
 
-    __slots__ = ("facts", "group", "holds_place", "patience", "seats", "task")
+    __slots__ = ("callers", "facts", "group", "holds_slot", "overdue_timer", "task")
 
-    def __init__(self, group: _Group, seats: list[_Seat]) -> None:
+    def __init__(self, group: _Group, callers: list[_Caller]) -> None:
         self.group = group
-        self.seats = seats
+        self.callers = callers
         self.facts = Facts()
-        self.holds_place = True
-        self.patience: asyncio.TimerHandle | None = None
+        self.holds_slot = True
+        self.overdue_timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
 
 
 class EmbeddingBatches(Stage):
-    """Sends embedding calls on together where that keeps nobody waiting for longer than the backend is busy.
+    """Sends embedding calls together; no call waits for others while the backend has a free slot.
 
-    `inner` is opened and closed with it. `max_in_flight` holds where the policy says nothing: upstream calls at once.
+    `inner` is opened and closed with it. `max_in_flight` is the number of concurrent upstream calls where the policy
+    does not set one.
     """
 
     def __init__(self, inner: Backend, policy: BatchingPolicy, clock: Clock, *, max_in_flight: int) -> None:
@@ -94,7 +96,7 @@ class EmbeddingBatches(Stage):
             max_in_flight=policy.max_in_flight or max_in_flight,
             max_waiting=policy.max_waiting,
         )
-        self._patience_s = policy.patience
+        self._overdue_after_s = policy.patience
         self._clock = clock
         self._groups: dict[bytes, _Group] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,7 +105,7 @@ class EmbeddingBatches(Stage):
         self._is_closed = False
 
     async def aclose(self) -> None:
-        """End every shared call, then close the backend within. Safe to call twice."""
+        """Cancel every shared call, then close the inner backend. Safe to call twice."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
@@ -121,56 +123,57 @@ class EmbeddingBatches(Stage):
         )
 
     def take_tally(self) -> BatchingCounts:
-        """What has happened since the last time."""
+        """What has been counted since the last call."""
         return self._tally.take()
 
     async def send(self, call: Call) -> Reply:
-        """Answer the call alone or with others; what cannot be shared goes straight on.
+        """Send the call alone or in a batch; a call that cannot share is passed on unchanged.
 
-        Raises: what the backend within raises; Overloaded where too many wait, or where the answer would be late;
-        TotalTimeout at this call's own deadline; Draining where `aclose` ends a shared call, or the wait for one.
+        Raises: what the inner backend raises; Overloaded if too many inputs wait, or if the call could not be answered
+        by its deadline any more; TotalTimeout at the call's own deadline; Draining if `aclose` ends the call or its
+        wait.
         """
         inputs = inputs_of(call, max_batch=self._limits.max_batch, max_bytes=self._limits.max_bytes)
         if inputs is None or self._is_closed:
             return await self._inner.send(call)
-        seat = _Seat(call, inputs, self._clock.now())
-        group = self._join(seat)
+        caller = _Caller(call, inputs, self._clock.now())
+        group = self._join(caller)
         try:
-            reply = await self._outcome(seat)
+            reply = await self._answer_of(caller)
             if reply is None:
                 self._tally.calls["alone"] += 1
                 began_at = self._clock.now()
                 reply = await self._inner.send(call)
                 if reply.status == 200:
-                    self._time.learn(seat.size, self._clock.now() - began_at)
+                    self._time.learn(caller.size, self._clock.now() - began_at)
             else:
                 self._tally.calls["merged"] += 1
             return reply
         finally:
-            self._leave(group, seat)
+            self._remove(group, caller)
 
-    def _join(self, seat: _Seat) -> _Group:
+    def _join(self, caller: _Caller) -> _Group:
         """Raises: Overloaded."""
-        key = group_of(seat.call, seat.inputs, self._headers_read)
+        key = group_of(caller.call, caller.inputs, self._headers_read)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group(key, self._limits)
-        if not group.window.has_room(seat.size):
+        if not group.window.has_room(caller.size):
             self._tally.calls["refused"] += 1
             raise Overloaded(
                 f"{group.window.num_waiting} inputs wait already; batching.max_waiting is {self._limits.max_waiting}",
-                retry_after_s=self._drain_s(group),
+                retry_after_s=self._queue_time_s(group),
             )
-        group.window.add(seat)
+        group.window.add(caller)
         self._release(group)
         return group
 
-    async def _outcome(self, seat: _Seat) -> Reply | None:
-        """The reply to this caller; None where it is to go by itself."""
-        answer = seat.answer
+    async def _answer_of(self, caller: _Caller) -> Reply | None:
+        """The reply to this caller; None if it has to send the call itself."""
+        answer = caller.answer
         if not answer.done():
-            left_s = seat.call.deadline - self._clock.now()
-            timer = asyncio.get_running_loop().call_later(left_s, _give_up, seat)
+            left_s = caller.call.deadline - self._clock.now()
+            timer = asyncio.get_running_loop().call_later(left_s, _time_out, caller)
             try:
                 await answer
             finally:
@@ -182,14 +185,14 @@ class EmbeddingBatches(Stage):
             raise outcome
         return outcome
 
-    def _leave(self, group: _Group, seat: _Seat) -> None:
-        """However it went. The last one to leave ends the upstream call."""
-        batch = seat.batch
+    def _remove(self, group: _Group, caller: _Caller) -> None:
+        """Take a caller out, whatever its outcome. When the last one has gone, the upstream call is cancelled."""
+        batch = caller.batch
         if batch is None:
-            group.window.leave(seat)
+            group.window.remove(caller)
             return
-        batch.seats.remove(seat)
-        if batch.seats:
+        batch.callers.remove(caller)
+        if batch.callers:
             return
         if batch.task is None:
             self._finish(batch)
@@ -197,93 +200,94 @@ class EmbeddingBatches(Stage):
             batch.task.cancel()
 
     def _release(self, group: _Group) -> None:
-        """Send off whatever can go."""
+        """Send all batches that the window releases."""
         loop = asyncio.get_running_loop()
         now = self._clock.now()
         while True:
-            seats, late = group.window.release(self._is_late)
-            for seat in late:
+            callers, late = group.window.release(self._is_late)
+            for caller in late:
                 self._tally.calls["late"] += 1
-                seat.tell(Overloaded("it waited, and could not be answered any more before its deadline"))
-            if not seats:
+                caller.resolve(Overloaded("it waited, and could not be answered any more before its deadline"))
+            if not callers:
                 break
-            batch = _Batch(group, seats)
-            batch.patience = loop.call_later(self._patience_s, self._lose_patience, batch)
-            self._tally.sent(sum(seat.size for seat in seats))
-            for seat in seats:
-                seat.batch = batch
-                self._tally.waited(now - seat.arrived_at)
+            batch = _Batch(group, callers)
+            batch.overdue_timer = loop.call_later(self._overdue_after_s, self._stop_waiting_for, batch)
+            self._tally.sent(sum(caller.size for caller in callers))
+            for caller in callers:
+                caller.batch = batch
+                self._tally.waited(now - caller.arrived_at)
             if self._is_closed:
-                for seat in seats:
-                    seat.tell(_draining())
-            elif len(seats) == 1:
-                seats[0].tell(None)
+                for caller in callers:
+                    caller.resolve(_shutting_down())
+            elif len(callers) == 1:
+                callers[0].resolve(None)
             else:
-                batch.task = loop.create_task(self._ask(batch))
+                batch.task = loop.create_task(self._send_shared(batch))
                 self._tasks.add(batch.task)
-                batch.task.add_done_callback(partial(self._settle, batch))
+                batch.task.add_done_callback(partial(self._on_done, batch))
         if group.window.is_empty and self._groups.get(group.key) is group:
             del self._groups[group.key]
 
-    def _is_late(self, seat: _Seat) -> bool:
-        """Whether it can be answered in time no more. Never of one that has not waited."""
+    def _is_late(self, caller: _Caller) -> bool:
+        """Whether the call can no longer be answered by its deadline. A call that has not waited is always tried."""
         now = self._clock.now()
-        return seat.arrived_at < now and now + self._time.expected_s(seat.size) > seat.call.deadline
+        return caller.arrived_at < now and now + self._time.expected_s(caller.size) > caller.call.deadline
 
-    def _drain_s(self, group: _Group) -> float:
-        """How long those who wait there will take."""
+    def _queue_time_s(self, group: _Group) -> float:
+        """How long it takes until all inputs that wait in the group have been answered."""
         batches = group.window.num_waiting / self._limits.max_batch / self._limits.max_in_flight
         return batches * self._time.expected_s(self._limits.max_batch)
 
-    async def _ask(self, batch: _Batch) -> None:
-        """Make the upstream call of several callers, and tell each what came of it."""
-        seats = list(batch.seats)
+    async def _send_shared(self, batch: _Batch) -> None:
+        """Make one upstream call for several callers, and give each its part of the answer."""
+        callers = list(batch.callers)
         began_at = self._clock.now()
-        inputs = [seat.inputs for seat in seats]
+        inputs = [caller.inputs for caller in callers]
         try:
-            reply = await self._inner.send(merged([seat.call for seat in seats], inputs, batch.facts))
+            reply = await self._inner.send(merge_calls([caller.call for caller in callers], inputs, batch.facts))
             await reply.aclose()
         except UpstreamGarbage:
             reply = None
-        if reply is None or reply.status in _ONE_INPUTS_FAULT:
+        if reply is None or reply.status in _SPLIT_STATUSES:
             self._tally.splits["refused"] += 1
-            self._part(batch, 2)
+            self._send_again(batch, 2)
             return
         if reply.status >= 400 and reply.body is not None:
             self._share_facts(batch)
-            for seat in batch.seats:
-                seat.tell(Reply(reply.status, list(reply.headers), body=reply.body))
+            for caller in batch.callers:
+                caller.resolve(Reply(reply.status, list(reply.headers), body=reply.body))
             return
         took_s = self._clock.now() - began_at
-        # The next call goes out before this answer is looked at: meanwhile the backend would be idle.
-        self._give_place(batch)
+        # The next batch is sent before this answer is parsed, so that the backend is not idle meanwhile.
+        self._free_slot(batch)
         await asyncio.sleep(0)
-        self._time.learn(sum(seat.size for seat in seats), took_s)
+        sizes = [caller.size for caller in callers]
+        self._time.learn(sum(sizes), took_s)
         portions = portions_of(inputs)
-        bodies = parted(reply.body, [seat.size for seat in seats], portions) if reply.body is not None else None
+        bodies = split_answer(reply.body, sizes, portions) if reply.body is not None else None
         if bodies is None:
             self._tally.splits["unreadable"] += 1
-            self._part(batch, len(seats))
+            self._send_again(batch, len(callers))
             return
         self._share_facts(batch)
-        for seat, body, portion in zip(seats, bodies, portions, strict=True):
-            seat.call.facts.usage = usage_of(batch.facts.usage, portion)
-            seat.tell(Reply(reply.status, list(reply.headers), body=body))
+        for caller, body, portion in zip(callers, bodies, portions, strict=True):
+            caller.call.facts.usage = usage_of(batch.facts.usage, portion)
+            caller.resolve(Reply(reply.status, list(reply.headers), body=body))
 
-    def _part(self, batch: _Batch, num_parts: int) -> None:
-        """Those who are still there go again, in so many smaller batches."""
+    def _send_again(self, batch: _Batch, num_parts: int) -> None:
+        """Queue the callers that still wait again, in `num_parts` smaller batches."""
         self._share_facts(batch)
-        seats = [seat for seat in batch.seats if not seat.answer.done()]
-        for seat in seats:
-            seat.batch = None
-        size = max(1, -(-len(seats) // num_parts))
-        batch.group.window.put_back([seats[at : at + size] for at in range(0, len(seats), size)])
+        callers = [caller for caller in batch.callers if not caller.answer.done()]
+        for caller in callers:
+            caller.batch = None
+        size = max(1, -(-len(callers) // num_parts))
+        batch.group.window.put_back([callers[at : at + size] for at in range(0, len(callers), size)])
 
     def _share_facts(self, batch: _Batch) -> None:
-        """What was learned on the way is true of every caller; the attempts are counted once, with the first."""
+        """Copy what is known of the upstream call to every caller; its attempts are counted for the first one only."""
         learned = batch.facts
-        for seat in batch.seats:
-            facts = seat.call.facts
+        for caller in batch.callers:
+            facts = caller.call.facts
             facts.backend = learned.backend
             facts.upstream_model = learned.upstream_model
             facts.upstream_request_id = learned.upstream_request_id
@@ -292,36 +296,36 @@ class EmbeddingBatches(Stage):
             facts.attempts += learned.attempts
             learned.attempts = 0
 
-    def _settle(self, batch: _Batch, task: asyncio.Task[None]) -> None:
-        """A shared call is over: tell those who have not heard why, and let others go."""
+    def _on_done(self, batch: _Batch, task: asyncio.Task[None]) -> None:
+        """A shared call is over: callers without an outcome get its error, and the next batch is sent."""
         self._tasks.discard(task)
-        error = _draining() if task.cancelled() else task.exception()
+        error = _shutting_down() if task.cancelled() else task.exception()
         if error is not None:
             self._share_facts(batch)
-            for seat in batch.seats:
-                seat.tell(error)
+            for caller in batch.callers:
+                caller.resolve(error)
         self._finish(batch)
 
-    def _lose_patience(self, batch: _Batch) -> None:
-        """It takes too long to be waited for: whoever waits goes beside it."""
+    def _stop_waiting_for(self, batch: _Batch) -> None:
+        """The upstream call is overdue: give up its slot, so that the next batch is sent beside it."""
         self._tally.overdue += 1
-        self._give_place(batch)
+        self._free_slot(batch)
 
     def _finish(self, batch: _Batch) -> None:
-        assert batch.patience is not None, "a batch has its timer when it goes"
-        batch.patience.cancel()
-        self._give_place(batch)
+        assert batch.overdue_timer is not None, "a batch has its timer when it is sent"
+        batch.overdue_timer.cancel()
+        self._free_slot(batch)
 
-    def _give_place(self, batch: _Batch) -> None:
-        if batch.holds_place:
-            batch.holds_place = False
-            batch.group.window.settle()
+    def _free_slot(self, batch: _Batch) -> None:
+        if batch.holds_slot:
+            batch.holds_slot = False
+            batch.group.window.free_slot()
         self._release(batch.group)
 
 
-def _give_up(seat: _Seat) -> None:
-    seat.tell(TotalTimeout("the shared answer did not come before this call's deadline"))
+def _time_out(caller: _Caller) -> None:
+    caller.resolve(TotalTimeout("the shared answer did not come before this call's deadline"))
 
 
-def _draining() -> Draining:
+def _shutting_down() -> Draining:
     return Draining("the gateway is shutting down")

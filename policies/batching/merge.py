@@ -1,6 +1,6 @@
-"""Embedding calls put together and their answer taken apart: who may share one, whose is which vector, who pays what.
+"""Merges embedding calls into one and splits its answer: which calls may share, whose vector is which, who pays what.
 
-Pure. Vectors travel as the bytes that the upstream wrote, numbers and base64 alike.
+Pure. Vectors are passed on as the bytes that the upstream wrote, whether as numbers or in base64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backends.protocol import Call, Facts, Usage
 from policies.cache.key import digest_of
 
 Inputs = list[str] | list[list[int]]
-"""Texts, or texts as token ids; never both."""
+"""Either texts, or token ids of texts; a call never has both."""
 
 _Item = dict[str, msgspec.Raw]
 _read_answer = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -27,10 +27,10 @@ _read_index = msgspec.json.Decoder(int).decode
 
 
 def inputs_of(call: Call, *, max_batch: int, max_bytes: int) -> Inputs | None:
-    """What the call wants vectors of; None where it must go by itself.
+    """The inputs of an embedding call; None if the call cannot share an upstream call.
 
-    That is: another operation, a stream, more than a batch holds, and inputs which upstreams refuse or read in more
-    than one way in a list (nothing, the empty text, mixtures, objects).
+    A call cannot share if it is another operation, a stream, or larger than a batch, or if upstreams refuse its input
+    or disagree on its meaning in a list (an empty list, an empty text, texts mixed with token ids, objects).
     """
     if call.operation is not Operation.EMBEDDING or call.body is None or call.stream or len(call.raw) > max_bytes:
         return None
@@ -51,10 +51,10 @@ def inputs_of(call: Call, *, max_batch: int, max_bytes: int) -> Inputs | None:
 
 
 def group_of(call: Call, inputs: Inputs, read: HeaderNames) -> bytes:
-    """Names those calls which may share an upstream call: 32 bytes of everything that could change an answer.
+    """The key of a group of calls that may share an upstream call: a 32-byte digest of all that could change an answer.
 
-    Nothing of two tenants meets. All of the body counts but for `input`, fields that nobody knows included, and every
-    header that the backends read.
+    Calls of different tenants never share. The digest covers the whole body except `input`, with fields that are
+    unknown here, and every header that the backends read.
     """
     assert call.body is not None, "a call with inputs has a body"
     return digest_of(
@@ -75,26 +75,26 @@ def group_of(call: Call, inputs: Inputs, read: HeaderNames) -> bytes:
 
 
 class Portion(NamedTuple):
-    """A call's part of a whole: from `begin` to `end` of `whole`, where all parts lie side by side."""
+    """A call's share of a batch: the range from `begin` to `end` of `whole`; the ranges of a batch do not overlap."""
 
     begin: int
     end: int
     whole: int
 
     def of(self, total: int) -> int:
-        """Its part of a sum of whole things. All parts together are the sum; exact where the sum is `whole`."""
+        """This share of an integer total. The shares of a batch add up to the total, without rounding errors."""
         return total * self.end // self.whole - total * self.begin // self.whole
 
 
 def portions_of(inputs: Sequence[Inputs]) -> list[Portion]:
-    """What each call pays of a common bill: by its token ids, or by the bytes of its texts in UTF-8."""
+    """The share of each call in the usage of a batch: by its token ids, or by the UTF-8 bytes of its texts."""
     weights = [sum(len(item.encode()) if isinstance(item, str) else len(item) for item in each) for each in inputs]
     bounds = list(accumulate(weights, initial=0))
     return [Portion(begin, end, bounds[-1]) for begin, end in pairwise(bounds)]
 
 
-def merged(calls: Sequence[Call], inputs: Sequence[Inputs], facts: Facts) -> Call:
-    """One call for the inputs of several, one after the other; else it is the first of them, with the last deadline."""
+def merge_calls(calls: Sequence[Call], inputs: Sequence[Inputs], facts: Facts) -> Call:
+    """The first call with the inputs of all of them, in order, and with their latest deadline."""
     first = calls[0]
     assert first.body is not None, "a call with inputs has a body"
     body = {**first.body, "input": [item for each in inputs for item in each]}
@@ -107,10 +107,10 @@ def merged(calls: Sequence[Call], inputs: Sequence[Inputs], facts: Facts) -> Cal
     )
 
 
-def parted(body: bytes, counts: Sequence[int], portions: Sequence[Portion]) -> list[bytes] | None:
-    """The answer of each call, whose inputs are `counts`; None where it does not say which vector is whose.
+def split_answer(body: bytes, counts: Sequence[int], portions: Sequence[Portion]) -> list[bytes] | None:
+    """The answer to each call, which had `counts` inputs; None if the answer does not say which vector is whose.
 
-    Every other field goes to each of them; numbers in `usage` are shared out.
+    The numbers in `usage` are divided by the portions, every other field is copied to each answer.
     """
     try:
         answer = _read_answer(body)
@@ -128,7 +128,7 @@ def parted(body: bytes, counts: Sequence[int], portions: Sequence[Portion]) -> l
         part: dict[str, Any] = {**answer, "data": data}
         try:
             if usage is not None:
-                part["usage"] = _part_of(usage, portion)
+                part["usage"] = _share_of(usage, portion)
             bodies.append(msgspec.json.encode(part))
         except RecursionError:
             return None
@@ -136,13 +136,13 @@ def parted(body: bytes, counts: Sequence[int], portions: Sequence[Portion]) -> l
 
 
 def usage_of(usage: Usage | None, portion: Portion) -> Usage | None:
-    """A call's part of what was counted."""
+    """A call's share of the batch's usage."""
     return Usage(*map(portion.of, msgspec.structs.astuple(usage))) if usage is not None else None
 
 
-def _part_of(value: object, portion: Portion) -> object:
+def _share_of(value: object, portion: Portion) -> object:
     if isinstance(value, dict):
-        return {name: _part_of(each, portion) for name, each in value.items()}
+        return {name: _share_of(each, portion) for name, each in value.items()}
     if type(value) is int:
         return portion.of(value)
     if type(value) is float:

@@ -1,4 +1,4 @@
-"""The part of the policy file that lets calls go upstream together; `schema.py` has the rest."""
+"""The `batching` part of the policy file: how calls may share an upstream call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a route's windows have done, in plain numbers that metrics are made of when somebody looks."""
+"""Counts of what a route's batching has done: plain integers, from which metrics are made when they are scraped."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 import msgspec
 
 MAX_KEPT = 1000
-"""Sizes and waits kept until they are taken."""
+"""So many sizes and waits are kept between two scrapes."""
 
 
 class BatchingCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What has happened since the last time it was taken: `sizes` in inputs, `waits` in seconds, both of the first."""
+    """The counts of a period. `sizes` (inputs) and `waits` (seconds) hold the first `MAX_KEPT` of it."""
 
     calls: Counter[str]
     splits: Counter[str]
@@ -21,7 +21,7 @@ class BatchingCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchingTally:
-    """Counts until it is taken. `calls` by how they went, `splits` by why a batch had to part."""
+    """Counts until `take`: `calls` by how each was answered, `splits` by why a batch was split."""
 
     def __init__(self) -> None:
         self._begin()
@@ -34,17 +34,17 @@ class BatchingTally:
         self._waits: list[float] = []
 
     def sent(self, size: int) -> None:
-        """An upstream call with so many inputs goes."""
+        """Count an upstream call with so many inputs."""
         if len(self._sizes) < MAX_KEPT:
             self._sizes.append(size)
 
     def waited(self, seconds: float) -> None:
-        """A call has waited for its answer, or for its turn."""
+        """Count how long a call has waited before it was sent."""
         if len(self._waits) < MAX_KEPT:
             self._waits.append(seconds)
 
     def take(self) -> BatchingCounts:
-        """Everything so far; counting begins anew."""
+        """The counts so far; they start again at zero."""
         taken = BatchingCounts(
             calls=self.calls, splits=self.splits, overdue=self.overdue, sizes=self._sizes, waits=self._waits
         )

@@ -1,6 +1,7 @@
-"""When work goes: at once while a place is free, else together as soon as one is. Nothing waits for an idle backend.
+"""When items are sent: at once while a slot is free, else together as soon as one is.
 
-Pure: no clock, no event loop, no idea of what the work is. One window is for work that may go together.
+Nothing waits for an idle backend. Pure: it knows neither a clock, nor an event loop, nor what the items are.
+All items of a window may share a batch.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ import msgspec
 
 
 class WaitingItem(Protocol):
-    """Something that waits, equal only to itself."""
+    """Something that can be batched. It is equal only to itself."""
 
     @property
     def size(self) -> int:
-        """How many of a batch's inputs it is."""
+        """The number of its inputs."""
 
     @property
     def num_bytes(self) -> int:
-        """How many of a batch's bytes it is."""
+        """The number of its bytes."""
 
 
-Work = TypeVar("Work", bound=WaitingItem)
+Item = TypeVar("Item", bound=WaitingItem)
 
 
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs and bytes of a batch, batches out at once, inputs that wait. What alone is over a limit goes alone."""
+    """At most: inputs and bytes of a batch, batches in flight, inputs that wait. A larger item is a batch by itself."""
 
     max_batch: int
     max_bytes: int
@@ -36,86 +37,87 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int
 
 
-class BatchWindow(Generic[Work]):
-    """Work in the order of its coming. Whoever adds to it or frees a place asks `release` until nothing comes."""
+class BatchWindow(Generic[Item]):
+    """A queue of items. Whoever adds an item or frees a slot calls `release` until it returns nothing."""
 
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
-        # A dict for its order, and since anyone in it may leave.
-        self._waiting: dict[Work, None] = {}
-        self._cut: deque[list[Work]] = deque()
+        # A dict keeps the order, and any item can be removed from it at once.
+        self._waiting: dict[Item, None] = {}
+        self._resend: deque[list[Item]] = deque()
         self.num_waiting = 0
-        """Inputs that wait."""
+        """The inputs that wait."""
         self.in_flight = 0
-        """Batches that hold a place."""
+        """The batches that hold a slot."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing waits and nothing is out."""
+        """Whether nothing waits and nothing is in flight."""
         return not self.in_flight and not self.num_waiting
 
     def has_room(self, size: int) -> bool:
-        """Whether so many more inputs may wait. Where nothing waits there always is: that is no queue yet."""
+        """Whether so many more inputs may wait. An empty queue takes any number: they may be a batch by themselves."""
         return not self.num_waiting or self.num_waiting + size <= self._limits.max_waiting
 
-    def add(self, work: Work) -> None:
-        """Something new, behind all the others."""
-        self._waiting[work] = None
-        self.num_waiting += work.size
+    def add(self, item: Item) -> None:
+        """Queue an item."""
+        self._waiting[item] = None
+        self.num_waiting += item.size
 
-    def put_back(self, batches: Iterable[list[Work]]) -> None:
-        """Work that was out and has to go again, in these batches and before all that waits."""
+    def put_back(self, batches: Iterable[list[Item]]) -> None:
+        """Queue items that were sent and have to be sent again: in these batches, before all others."""
         for batch in batches:
-            self._cut.append(batch)
-            self.num_waiting += sum(work.size for work in batch)
+            self._resend.append(batch)
+            self.num_waiting += sum(item.size for item in batch)
 
-    def leave(self, work: Work) -> None:
-        """Take it out, wherever it waits; nothing happens if it does not."""
-        if work in self._waiting:
-            del self._waiting[work]
-            self.num_waiting -= work.size
+    def remove(self, item: Item) -> None:
+        """Take an item out of the queue, if it is there."""
+        if item in self._waiting:
+            del self._waiting[item]
+            self.num_waiting -= item.size
             return
-        for batch in self._cut:
-            if work in batch:
-                batch.remove(work)
-                self.num_waiting -= work.size
+        for batch in self._resend:
+            if item in batch:
+                batch.remove(item)
+                self.num_waiting -= item.size
 
-    def release(self, is_late: Callable[[Work], bool]) -> tuple[list[Work], list[Work]]:
-        """What goes now, which takes a place, and what was dropped for being late. Both empty: nothing can go.
+    def release(self, is_late: Callable[[Item], bool]) -> tuple[list[Item], list[Item]]:
+        """The next batch, which takes a slot, and the items that were dropped as late; both empty if no slot is free.
 
-        A batch is filled past what is dropped: cutting it short for the sake of the oldest leads to ever smaller ones.
+        The batch is filled up with the items after the dropped ones. Were it cut short there, batches would become
+        ever smaller under overload.
         """
-        late: list[Work] = []
-        batch: list[Work] = []
+        late: list[Item] = []
+        batch: list[Item] = []
         if self.in_flight >= self._limits.max_in_flight:
             return batch, late
-        while self._cut and not batch:
-            batch = self._cut.popleft()
+        while self._resend and not batch:
+            batch = self._resend.popleft()
         if not batch:
             batch, late = self._fill(is_late)
-        self.num_waiting -= sum(work.size for work in batch)
+        self.num_waiting -= sum(item.size for item in batch)
         self.in_flight += bool(batch)
         return batch, late
 
-    def settle(self) -> None:
-        """A batch gives its place back."""
+    def free_slot(self) -> None:
+        """Give back the slot of a batch."""
         self.in_flight -= 1
 
-    def _fill(self, is_late: Callable[[Work], bool]) -> tuple[list[Work], list[Work]]:
-        late: list[Work] = []
-        batch: list[Work] = []
+    def _fill(self, is_late: Callable[[Item], bool]) -> tuple[list[Item], list[Item]]:
+        late: list[Item] = []
+        batch: list[Item] = []
         size = num_bytes = 0
-        for work in self._waiting:
-            if is_late(work):
-                late.append(work)
+        for item in self._waiting:
+            if is_late(item):
+                late.append(item)
                 continue
-            size += work.size
-            num_bytes += work.num_bytes
+            size += item.size
+            num_bytes += item.num_bytes
             if batch and (size > self._limits.max_batch or num_bytes > self._limits.max_bytes):
                 break
-            batch.append(work)
-        for work in late:
-            self.leave(work)
-        for work in batch:
-            del self._waiting[work]
+            batch.append(item)
+        for item in late:
+            self.remove(item)
+        for item in batch:
+            del self._waiting[item]
         return batch, late

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from backends.header_names import HeaderNames
 from backends.operations import Operation
 from backends.protocol import Call, Facts, Priority, Timeouts, Usage
-from policies.batching.merge import Portion, group_of, inputs_of, merged, parted, portions_of, usage_of
+from policies.batching.merge import Portion, group_of, inputs_of, merge_calls, portions_of, split_answer, usage_of
 from tests.support.calls import make_call
 from tests.support.policy.batching import embed
 
@@ -121,35 +121,36 @@ def test_group_of_numbers_that_python_takes_for_equal_is_another() -> None:
     assert len({_group(extra={"field": {"deep": [value]}}) for value in values}) == 3
 
 
-def test_merged_is_the_first_call_with_every_input() -> None:
+def test_merge_calls_is_the_first_call_with_every_input() -> None:
     """The last deadline holds, and the facts are the batch's own."""
     calls = [embed("a", {"user": "u"}, deadline=2.0, request_id="r"), embed(["b", "c"], {"user": "u"}, deadline=3.0)]
     facts = Facts()
 
-    call = merged(calls, [["a"], ["b", "c"]], facts)
+    call = merge_calls(calls, [["a"], ["b", "c"]], facts)
 
     assert call.body == {"model": "test-model", "input": ["a", "b", "c"], "user": "u"}
     assert msgspec.json.decode(call.raw) == call.body
     assert (call.deadline, call.facts, call.request_id) == (3.0, facts, "r")
 
 
-def test_parted_keeps_every_byte_of_a_vector() -> None:
+def test_split_answer_keeps_every_byte_of_a_vector() -> None:
     """Numbers stay as they were written, base64 stays base64, and what nobody knows goes to everyone."""
     body = b'{"id":"x","data":[{"index":1,"embedding":"AAA="},{"index":0,"embedding":[1.50, 1e-3],"more":{"a" : 1}}]}'
 
-    assert parted(body, [1, 1], [Portion(0, 1, 2), Portion(1, 2, 2)]) == [
+    assert split_answer(body, [1, 1], [Portion(0, 1, 2), Portion(1, 2, 2)]) == [
         b'{"id":"x","data":[{"index":0,"embedding":[1.50, 1e-3],"more":{"a" : 1}}]}',
         b'{"id":"x","data":[{"index":0,"embedding":"AAA="}]}',
     ]
 
 
-def test_parted_shares_out_the_numbers_of_usage() -> None:
+def test_split_answer_shares_out_the_numbers_of_usage() -> None:
     """By weight, whole numbers whole, whatever they are called."""
     usage = {"prompt_tokens": 10, "details": {"cached": 3}, "cost": 1.0, "tier": "a", "free": True, "nothing": None}
     body = msgspec.json.encode({"data": [{"index": 0}, {"index": 1}], "usage": usage})
 
     first, second = [
-        msgspec.json.decode(part)["usage"] for part in parted(body, [1, 1], [Portion(0, 1, 4), Portion(1, 4, 4)]) or []
+        msgspec.json.decode(part)["usage"]
+        for part in split_answer(body, [1, 1], [Portion(0, 1, 4), Portion(1, 4, 4)]) or []
     ]
 
     assert first == {**usage, "prompt_tokens": 2, "details": {"cached": 0}, "cost": 0.25}
@@ -171,9 +172,9 @@ def test_parted_shares_out_the_numbers_of_usage() -> None:
         b"\x1f\x8b",
     ],
 )
-def test_parted_is_none_where_nothing_says_whose_is_whose(body: bytes) -> None:
+def test_split_answer_is_none_where_nothing_says_whose_is_whose(body: bytes) -> None:
     """A vector is never given to somebody by guessing."""
-    assert parted(body, [1, 1], [Portion(0, 1, 2), Portion(1, 2, 2)]) is None
+    assert split_answer(body, [1, 1], [Portion(0, 1, 2), Portion(1, 2, 2)]) is None
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=12), st.integers(0, 10**9))
@@ -198,7 +199,7 @@ def test_portions_of_texts_are_their_bytes() -> None:
 def test_calls_are_never_written_to() -> None:
     """What comes in stays as it came."""
     call: Call = embed(["a"])
-    merged([call, embed("b")], [["a"], ["b"]], Facts())
+    merge_calls([call, embed("b")], [["a"], ["b"]], Facts())
 
     assert call.body is not None
     assert call.body["input"] == ["a"]

@@ -46,7 +46,7 @@ def test_window_busy_gathers_until_a_place_is_free() -> None:
         window.add(work)
 
     assert _release(window) == ([], [])
-    window.settle()
+    window.free_slot()
     assert _release(window) == (gathered, [])
 
 
@@ -80,24 +80,24 @@ def test_window_random_life_agrees_with_the_model(data: st.DataObject) -> None:
     cut: deque[list[Work]] = deque()
     out: list[list[Work]] = []
     for _ in range(data.draw(st.integers(1, 40))):
-        step = data.draw(st.sampled_from(["add", "settle", "leave", "put back"]))
+        step = data.draw(st.sampled_from(["add", "free slot", "remove", "put back"]))
         if step == "add":
             work = Work(data.draw(st.integers(1, 8)), data.draw(st.integers(1, 60)), data.draw(st.booleans()))
             waiting = sum(each.size for each in (*queue, *(each for batch in cut for each in batch)))
             assert window.has_room(work.size) == (not waiting or waiting + work.size <= LIMITS.max_waiting)
             window.add(work)
             queue.append(work)
-        elif step == "leave" and queue:
-            window.leave(queue.pop(data.draw(st.integers(0, len(queue) - 1))))
-        elif step == "leave" and cut:
-            window.leave(cut[-1].pop())
+        elif step == "remove" and queue:
+            window.remove(queue.pop(data.draw(st.integers(0, len(queue) - 1))))
+        elif step == "remove" and cut:
+            window.remove(cut[-1].pop())
         elif out:
             batch = out.pop(data.draw(st.integers(0, len(out) - 1)))
             if step == "put back":
                 halves = [half for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]) if half]
                 cut.extend([*half] for half in halves)
                 window.put_back(halves)
-            window.settle()
+            window.free_slot()
         while True:
             batch, late = _release(window)
             assert [work for work in queue if work.is_late][: len(late)] == late
