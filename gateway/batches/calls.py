@@ -1,8 +1,9 @@
-"""Lines that a route answers as calls of its own: a few at once, of the lowest priority, tenants in turn.
+"""Batch lines that a route answers as calls of its own: a few at once, at the lowest priority, tenants in turn.
 
-What nobody has worked on is waited out (429, 503, no connection); what somebody has is tried a few times. Lines in
-flight are noted nowhere but here, so those of a process that ends are asked again by the next one; an answer that the
-ledger does not take is held until it does, and its hand asks for nothing else.
+A line that no backend has worked on (429, 503, no connection) is retried for as long as the batch lasts. One that a
+backend has worked on is tried `MAX_ATTEMPTS` times. Lines in flight are known to this process only, so when it ends the
+next driver sends them again. An answer that the ledger cannot store is kept until it can, and its worker takes no other
+line meanwhile.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from gateway.runtime import Stack
 _logger = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5
 _MAX_PAUSE_S = 60.0
-_MAX_ASKED_S = 600.0
-"""A longer Retry-After is not waited for: batches have an end."""
+_MAX_RETRY_AFTER_S = 600.0
+"""The longest Retry-After that is respected, because a batch has an end."""
 _MAX_ANSWER_BYTES = 64 * 1024**2
-_FREE = frozenset({429, 503})
-"""Statuses of answers that nobody has worked on."""
+_NOT_SERVED = frozenset({429, 503})
+"""Statuses that say that no backend has worked on the request."""
 
 
 class LineCalls:
-    """The calls of all routes. `run` is one of a route's hands: it goes on for as long as there is a line for it."""
+    """The calls of all routes. `run` is one worker of a route, which ends when there is no line for it."""
 
     def __init__(
         self,
@@ -65,28 +66,28 @@ class LineCalls:
         self._files = files
         self._room = room
         self._outcomes = outcomes
-        self._taking = asyncio.Lock()
+        self._claim_lock = asyncio.Lock()
         self._turns: dict[str, int] = {}
         self._numbers = count()
         self._paused_until: dict[str, float] = {}
         self._pauses: dict[str, int] = {}
         self.in_flight: dict[int, tuple[int, asyncio.Task[None]]] = {}
-        """Lines that are being answered: their batches, and who does it."""
-        self.asked: Mapping[str, Sequence[BatchRow]] = {}
-        """Batches that may have lines for a route, by its name; whoever drives keeps it up to date."""
+        """For each line in flight: its batch, and the task that answers it."""
+        self.candidates: Mapping[str, Sequence[BatchRow]] = {}
+        """The batches that may have lines for a route, by its name. The driver keeps it up to date."""
 
     def is_paused(self, route: str) -> bool:
-        """Whether its backends have asked for a rest."""
+        """Whether the route's backends refused calls recently, so that its lines have to wait."""
         return self._core.clock.now() < self._paused_until.get(route, 0.0)
 
     async def run(self, route: str) -> None:
-        """Answer lines that wait for the route, one after the other, until there is none."""
+        """Answer the lines of a route one after the other until there is none."""
         while self._room.has_room and not self.is_paused(route):
-            async with self._taking:
-                taken = await self._take(route)
-                if taken is None:
+            async with self._claim_lock:
+                claimed = await self._claim_next(route)
+                if claimed is None:
                     return
-                batch, line = taken
+                batch, line = claimed
                 task = asyncio.get_running_loop().create_task(self._answer(batch, line))
                 self.in_flight[line.id] = (batch.seq, task)
             try:
@@ -101,15 +102,15 @@ class LineCalls:
                 del self.in_flight[line.id]
 
     def cancel(self, batch: int) -> None:
-        """Stop what is in flight of a batch."""
+        """Cancel the lines of a batch that are in flight."""
         for owner, task in self.in_flight.values():
             if owner == batch:
                 task.cancel()
 
-    async def _take(self, route: str) -> tuple[BatchRow, LineRow] | None:
-        """The next line: of the tenant whose last turn was longest ago, the oldest batch."""
+    async def _claim_next(self, route: str) -> tuple[BatchRow, LineRow] | None:
+        """The next line: from the oldest batch of the tenant whose last turn was longest ago."""
         for batch in sorted(
-            self.asked.get(route, ()), key=lambda batch: (self._turns.get(batch.tenant, -1), batch.seq)
+            self.candidates.get(route, ()), key=lambda batch: (self._turns.get(batch.tenant, -1), batch.seq)
         ):
             line = await self._store.next_line(batch, route, list(self.in_flight))
             if line is not None:
@@ -120,26 +121,26 @@ class LineCalls:
     async def _answer(self, batch: BatchRow, line: LineRow) -> None:
         core = self._core
         exchange = Exchange(ENDPOINTS[batch.endpoint], core.clock.now())
-        # Nothing that counts: it would tell tenants how much others ask.
+        # The id is random: a counter would show tenants how many requests the others make.
         exchange.request_id = f"{batch.id}-{secrets.token_hex(6)}"
         path = self._files.input_path(batch.id)
         raw = await asyncio.to_thread(read_slice, path, line.offset, line.num_bytes)
         visit = Visit(core, exchange, [JSON_HEADER])
         outcome: Reply | SlipstreamError
         try:
-            outcome = await self._ask(batch, line, raw, visit, exchange)
+            outcome = await self._send(batch, line, raw, visit, exchange)
         except asyncio.CancelledError:
             exchange.status, exchange.error_code = ClientGone.status, ClientGone.code
             raise
-        except Exception as error:  # a named border: one line's failure is nobody else's
+        except Exception as error:  # a named border: the failure of one line must not fail another
             outcome = visit.failed(error)
             exchange.status = outcome.status
         finally:
             visit.over()
-        await self._settle(batch, line, exchange, outcome)
+        await self._record(batch, line, exchange, outcome)
 
-    async def _ask(self, batch: BatchRow, line: LineRow, raw: bytes, visit: Visit, exchange: Exchange) -> Reply:
-        """The whole answer. Raises: SlipstreamError, and what else a backend raises."""
+    async def _send(self, batch: BatchRow, line: LineRow, raw: bytes, visit: Visit, exchange: Exchange) -> Reply:
+        """Send a line and read the whole answer. Raises: SlipstreamError, and whatever else a backend raises."""
         runtime = visit.runtime
         caller = caller_of(batch, runtime)
         if caller is None:
@@ -157,14 +158,14 @@ class LineCalls:
             pinned = await self._custody.check_body(call.raw, call.body, stack, caller.tenant, "")
             call = msgspec.structs.replace(call, pinned=pinned)
         try:
-            # For backends that do not hold their deadline.
+            # Backends hold the deadline themselves; this ends the call at one that does not.
             async with asyncio.timeout(call.deadline - self._core.clock.now() + GRACE_S):
                 reply = await stack.backend.send(call)
                 try:
                     exchange.status = reply.status
                     if reply.body is not None:
                         return reply
-                    return Reply(reply.status, reply.headers, body=await _whole(reply))
+                    return Reply(reply.status, reply.headers, body=await _read_whole(reply))
                 finally:
                     await reply.aclose()
         except TimeoutError:
@@ -193,26 +194,30 @@ class LineCalls:
             answers=self._core.answers,
         )
 
-    async def _settle(
+    async def _record(
         self, batch: BatchRow, line: LineRow, exchange: Exchange, outcome: Reply | SlipstreamError
     ) -> None:
         status = outcome.status
-        is_free = status in _FREE or (isinstance(outcome, SlipstreamError) and outcome.retryable)
-        if is_free or (status >= 500 and line.attempts + 1 < MAX_ATTEMPTS):
-            due = self._core.clock.wall() + self._pause(exchange.route, line, outcome, is_free=is_free)
-            await self._room.keep(lambda: self._store.postpone(line, due, counts=not is_free))
+        was_not_served = status in _NOT_SERVED or (isinstance(outcome, SlipstreamError) and outcome.retryable)
+        if was_not_served or (status >= 500 and line.attempts + 1 < MAX_ATTEMPTS):
+            due = self._core.clock.wall() + self._wait_after(
+                exchange.route, line, outcome, was_not_served=was_not_served
+            )
+            await self._room.keep(lambda: self._store.postpone(line, due, counts=not was_not_served))
             return
         self._pauses.pop(exchange.route, None)
         result = _result(line, exchange, outcome)
         await self._room.keep(lambda: self._outcomes.settle(exchange.route, exchange.facts.backend, [result]))
 
-    def _pause(self, route: str, line: LineRow, outcome: Reply | SlipstreamError, *, is_free: bool) -> float:
-        """For how long to leave the line alone, and where its backends take no more, the whole route."""
-        asked_s = min(retry_after_s(outcome, self._core.clock) or 0.0, _MAX_ASKED_S)
-        if not is_free:
-            return asked_s or doubled_s(line.attempts, _MAX_PAUSE_S)
+    def _wait_after(
+        self, route: str, line: LineRow, outcome: Reply | SlipstreamError, *, was_not_served: bool
+    ) -> float:
+        """For how long the line has to wait. Where the backends refused it, the whole route waits for so long."""
+        requested_s = min(retry_after_s(outcome, self._core.clock) or 0.0, _MAX_RETRY_AFTER_S)
+        if not was_not_served:
+            return requested_s or backoff_s(line.attempts, _MAX_PAUSE_S)
         pauses = self._pauses[route] = self._pauses.get(route, -1) + 1
-        pause_s = asked_s or doubled_s(pauses, _MAX_PAUSE_S)
+        pause_s = requested_s or backoff_s(pauses, _MAX_PAUSE_S)
         until = self._core.clock.now() + pause_s
         self._paused_until[route] = max(until, self._paused_until.get(route, 0.0))
         _logger.debug("lines of batches leave the route %s alone for %.1f s", route, pause_s)
@@ -229,8 +234,8 @@ def _result(line: LineRow, exchange: Exchange, outcome: Reply | SlipstreamError)
         return result_of_answer(line.id, line.custom_id, garbage.status, exchange.request_id, garbage.body())
 
 
-def doubled_s(number: int, most_s: float) -> float:
-    """Seconds before attempt `number` is made anew: one before the first (0), then twice as long each time."""
+def backoff_s(number: int, most_s: float) -> float:
+    """Seconds to wait before attempt `number` is repeated: one second for attempt 0, then doubling each time."""
     return min(2.0 ** min(number, 30), most_s)
 
 
@@ -241,7 +246,7 @@ def read_slice(path: Path, offset: int, num_bytes: int) -> bytes:
         return file.read(num_bytes)
 
 
-async def _whole(reply: Reply) -> bytes:
+async def _read_whole(reply: Reply) -> bytes:
     assert reply.stream is not None, "the reply has a body or a stream"
     body = await reply.stream.read_all(_MAX_ANSWER_BYTES)
     if body is None:

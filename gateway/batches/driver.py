@@ -1,6 +1,7 @@
-"""Drives every batch to its end. Of all processes with the same ledger one does: who holds the lock on its file.
+"""Drives every batch to its end. Of all processes that share a ledger, the one that holds the lock file does so.
 
-The system gives the lock back the moment its holder dies, so there is no lease to wait for and no second driver.
+The operating system releases the lock at the moment its holder dies. So no lease has to expire before another process
+takes over, and there are never two drivers.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _COLLECT_EVERY_S = 1.0
 _LOOK_EVERY_S = 5.0
 _SWEEP_EVERY_S = 600.0
 _NOBODY = ""
-"""The route of lines that none takes any more: they are answered so."""
+"""The route of lines whose model no route takes any more: they are answered with that error."""
 
 
 class BatchDriver:
-    """The loop: look at what there is, start what is not going on, sleep. `run` until cancelled."""
+    """A loop that reads the state of all batches, starts what is due and not running yet, and sleeps."""
 
     def __init__(
         self,
@@ -80,11 +81,11 @@ class BatchDriver:
         self.statistics = BatchStatistics()
 
     def wake(self) -> None:
-        """There is something to do."""
+        """End the sleep of the loop: there is something to do."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Drive, or wait for the turn to, until cancelled."""
+        """Drive the batches, or wait for the lock, until cancelled."""
         try:
             while True:
                 self._wake.clear()
@@ -93,7 +94,7 @@ class BatchDriver:
                         await self._pass()
                     self._problem = ""
                 except (SlipstreamError, OSError) as error:
-                    self._tell(str(error))
+                    self._warn_once(str(error))
                     await asyncio.sleep(_IDLE_TICK_S)
                 except Exception:
                     _logger.exception("batches are not driven")
@@ -106,8 +107,8 @@ class BatchDriver:
             await self._work.aclose()
             self._lock.release()
 
-    def _tell(self, problem: str) -> None:
-        """Once for each problem, not once a second."""
+    def _warn_once(self, problem: str) -> None:
+        """Log a problem when it is new, instead of once a second."""
         if problem != self._problem:
             self._problem = problem
             _logger.warning("batches are not driven: %s", problem)
@@ -119,10 +120,10 @@ class BatchDriver:
         running = [batch for batch in self._unfinished if batch.status == "in_progress"]
         await self._find_routes(running, runtime)
         for batch in self._unfinished:
-            self._look_at(batch)
+            self._advance(batch)
         self._is_full = bool(running) and not await self._room.ensure()
         if not self._is_full:
-            self._answer(running, runtime)
+            self._start_workers(running, runtime)
             if self._is_due("collect", _COLLECT_EVERY_S):
                 await self._provider.collect()
         now = self._core.clock.wall()
@@ -130,11 +131,11 @@ class BatchDriver:
             if job.next_at <= now and not (self._is_full and job.state == "new"):
                 self._work.start(("a provider's part", job.seq), partial(self._provider.step, job), self.wake)
         if self._is_due("look", _LOOK_EVERY_S):
-            await self._look_around()
+            await self._update_statistics()
         if self._is_due("sweep", _SWEEP_EVERY_S):
             self._work.start(("tidying up",), self._sweep)
 
-    def _look_at(self, batch: BatchRow) -> None:
+    def _advance(self, batch: BatchRow) -> None:
         key = ("the course", batch.seq)
         match batch.status:
             case "validating":
@@ -156,22 +157,22 @@ class BatchDriver:
     async def _finish(self, batch: BatchRow) -> None:
         self._outcomes.tally.batches[await finish_batch(batch, self._store, self._files)] += 1
 
-    def _answer(self, running: Sequence[BatchRow], runtime: Runtime) -> None:
-        """Set hands to work where lines are answered as calls; without a line they end at once."""
-        asked: dict[str, list[BatchRow]] = {}
+    def _start_workers(self, running: Sequence[BatchRow], runtime: Runtime) -> None:
+        """Start the workers of routes that answer lines as calls. A worker without a line ends at once."""
+        candidates: dict[str, list[BatchRow]] = {}
         for batch in running:
             for name in self._routes.get(batch.seq, ()):
-                asked.setdefault(name, []).append(batch)
-        self._calls.asked = asked
-        for name in asked:
+                candidates.setdefault(name, []).append(batch)
+        self._calls.candidates = candidates
+        for name in candidates:
             stack = runtime.stacks.get(name)
             policy = stack.policy.batch if stack is not None else BatchPolicy()
             if policy.mode == "calls" and not self._calls.is_paused(name):
-                for hand in range(policy.at_once):
-                    self._work.start(("answering", name, hand), partial(self._calls.run, name))
+                for worker in range(policy.at_once):
+                    self._work.start(("answering", name, worker), partial(self._calls.run, name))
 
     async def _find_routes(self, running: Sequence[BatchRow], runtime: Runtime) -> None:
-        """Whose lines are whose: once for each batch, and anew when the policy has changed."""
+        """Assign the lines of each batch to routes: once for each batch, and again when the policy has changed."""
         if runtime is not self._routed_by:
             self._routes.clear()
             self._routed_by = runtime
@@ -192,7 +193,7 @@ class BatchDriver:
         for route, number in ended.items():
             self._outcomes.tally.lines[route, how] += number
 
-    async def _look_around(self) -> None:
+    async def _update_statistics(self) -> None:
         now = self._core.clock.wall()
         waiting = await self._store.waiting()
         self.statistics = BatchStatistics(
@@ -224,7 +225,7 @@ class _Lock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Whether this process holds it now. Raises: OSError."""
+        """Try to take the lock; whether this process holds it now. Raises: OSError."""
         if self._descriptor is not None:
             return True
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -237,7 +238,7 @@ class _Lock:
         return True
 
     def release(self) -> None:
-        """Let another have it. Safe to call twice."""
+        """Release the lock. Safe to call twice."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,1 +1,1 @@
-"""What is told of each request: its exchange, the log line, the trace."""
+"""What is recorded of each request: its exchange, its log line, its trace, whether it was in time."""

@@ -24,9 +24,9 @@ _logger = logging.getLogger(__name__)
 
 
 class LogLine(msgspec.Struct, omit_defaults=True):
-    """What is said about one request; fields that say nothing are left out.
+    """The log line of one request; fields that have their default are left out.
 
-    `time` is in seconds since the Unix epoch, the others' units are in their names.
+    `time` is in seconds since the Unix epoch; the names of the other fields end in their units.
     """
 
     time: float
@@ -55,9 +55,10 @@ class LogLine(msgspec.Struct, omit_defaults=True):
 
 
 class AccessLog:
-    """Collects lines and writes them in batches; a reader that is too slow costs lines, never requests.
+    """Collects lines and writes them in batches. A reader that is too slow loses lines, but never delays a request.
 
-    `output` is unbuffered: what it does not take is dropped and counted, not tried again in the middle of a line.
+    `output` is unbuffered: what it does not accept is dropped and counted, because a retry could begin in the middle
+    of a line.
     """
 
     def __init__(self, output: BinaryIO, dropped: Counter) -> None:
@@ -77,18 +78,18 @@ class AccessLog:
         self._lines.append(self._encode(line))
 
     def flush(self) -> None:
-        """Have what is queued written, off the event loop; while a batch waits for a slow reader, it stays queued."""
+        """Write the queued lines off the event loop; while an earlier batch is being written, they stay queued."""
         if not self._lines or not self._batches.empty():
             return
         if self._thread is None:
-            # Of its own, for a reader that has stopped reading would hold others up, and the end of the process too.
+            # A daemon thread of its own: a reader that has stopped would block a shared pool and the process's exit.
             self._thread = threading.Thread(target=self._write_until_closed, name="access log", daemon=True)
             self._thread.start()
         self._batches.put(self._lines)
         self._lines = []
 
     def close(self) -> None:
-        """Write what is left, as far as the reader takes it within a moment. Safe to call twice."""
+        """Write the remaining lines, as far as the reader accepts them within seconds. Safe to call twice."""
         thread, self._thread = self._thread, None
         lines, self._lines = self._lines, []
         if thread is None:

@@ -1,4 +1,4 @@
-"""One request of a client, from its head to the last byte of its answer, and what is told about it afterwards."""
+"""The record of one client request and its answer, and the observer that turns records into metrics and log lines."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from gateway.record.slo_outcome import SloOutcome, slo_outcome
 from policies.failures import Failures
 
 _BATCH = 64
-_SETTLE_EVERY_S = 0.1
+_RECORD_EVERY_S = 0.1
 _BYTES_PER_TOKEN = 4
-_MAX_SAID_CHARS = 256
+_MAX_FOREIGN_CHARS = 256
 
 
 class Exchange(msgspec.Struct, eq=False):
-    """The record of one request; the endpoint fills it in, the observer reads it once. Times are monotonic seconds.
+    """The record of one request: the endpoint fills it in, the observer reads it once. Times are monotonic seconds.
 
-    `error_code` says why the gateway itself refused or broke off; it stays None for an upstream's own error answers.
+    `error_code` says why the gateway itself refused or aborted the request. It stays None when an upstream answered
+    with an error of its own.
     """
 
     operation: Operation
@@ -53,8 +54,8 @@ class Exchange(msgspec.Struct, eq=False):
 class Observer:
     """Turns finished exchanges into metrics and log lines, a batch at a time.
 
-    Doing it for one request between two others costs about twice as much: the code is never in the processor's cache.
-    An exchange that cannot be counted is dropped, and no other for its sake.
+    Recording each request at its own end costs about twice as much, because the processor's caches do not hold this
+    code then. An exchange that cannot be recorded is dropped, without affecting the others.
     """
 
     def __init__(self, clock: Clock, metrics: Metrics, access_log: AccessLog | None) -> None:
@@ -69,57 +70,57 @@ class Observer:
         self.failures = Failures("observer", clock)
 
     def finished(self, exchange: Exchange) -> None:
-        """Take note of one exchange that is over."""
+        """Queue an exchange that is over to be recorded."""
         exchange.finished_at = self._clock.now()
         self._finished.append(exchange)
         if len(self._finished) >= _BATCH:
-            self._settle()
+            self._record_finished()
 
     def flushes(self) -> Iterator[Callable[[], None]]:
-        """Steps, each of them short, after which the metrics are up to date."""
-        yield self._settle
+        """Steps to run one by one; each is short, and after the last one the metrics are up to date."""
+        yield self._record_finished
         for route in list(self._routes.values()):
             if route.has_counted:
                 yield route.flush
         for where in list(self._attempts):
             yield partial(self._flush_attempts, where)
-        for told in list(self._slo):
-            yield partial(self._flush_outcome, told)
+        for key in list(self._slo):
+            yield partial(self._flush_outcome, key)
 
     async def run(self) -> None:
-        """Settle and write the log until cancelled."""
+        """Record finished exchanges and write the log until cancelled."""
         while True:
-            await asyncio.sleep(_SETTLE_EVERY_S)
-            self._settle()
+            await asyncio.sleep(_RECORD_EVERY_S)
+            self._record_finished()
             if self._log is not None:
                 self._log.flush()
 
     def close(self) -> None:
-        """Settle, and write the log, for the last time. Safe to call twice."""
-        self._settle()
+        """Record and write what is left, then close the log. Safe to call twice."""
+        self._record_finished()
         if self._log is not None:
             self._log.close()
 
     def _flush_attempts(self, where: tuple[str, str]) -> None:
         self._metrics.attempts.labels(*where).inc(self._attempts.pop(where, 0))
 
-    def _flush_outcome(self, told: tuple[str, SloOutcome]) -> None:
-        self._admission.requests.labels(*told).inc(self._slo.pop(told, 0))
+    def _flush_outcome(self, key: tuple[str, SloOutcome]) -> None:
+        self._admission.requests.labels(*key).inc(self._slo.pop(key, 0))
 
-    def _settle(self) -> None:
+    def _record_finished(self) -> None:
         exchanges, self._finished = self._finished, []
         wall_offset_s = self._clock.wall() - self._clock.now()
         for exchange in exchanges:
             try:
-                self._tell(exchange, wall_offset_s)
-            except Exception as error:  # the border of background work: the others are to be counted
+                self._record(exchange, wall_offset_s)
+            except Exception as error:  # the border of background work: the other exchanges must be recorded
                 self.failures.note(error)
 
-    def _tell(self, exchange: Exchange, wall_offset_s: float) -> None:
+    def _record(self, exchange: Exchange, wall_offset_s: float) -> None:
         outcome = None if exchange.slo is None else _outcome(exchange, exchange.slo)
         self._count(exchange, outcome)
         if self._log is not None:
-            line = _line(exchange, wall_offset_s)
+            line = _log_line(exchange, wall_offset_s)
             line.slo = outcome
             self._log.add(line)
 
@@ -156,11 +157,11 @@ def _outcome(exchange: Exchange, slo: Slo) -> SloOutcome | None:
 
 
 def bounded(text: str | None) -> str | None:
-    """What somebody else has said, no longer than a line of a log should be for it."""
-    return text if text is None or len(text) <= _MAX_SAID_CHARS else text[:_MAX_SAID_CHARS]
+    """A text from outside, cut to what fits a log line."""
+    return text if text is None or len(text) <= _MAX_FOREIGN_CHARS else text[:_MAX_FOREIGN_CHARS]
 
 
-def _line(exchange: Exchange, wall_offset_s: float) -> LogLine:
+def _log_line(exchange: Exchange, wall_offset_s: float) -> LogLine:
     facts = exchange.facts
     line = LogLine(
         round(exchange.finished_at + wall_offset_s, 3),

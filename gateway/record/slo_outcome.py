@@ -1,4 +1,4 @@
-"""Whether an answer was in time: what goodput is counted by. Pure; the observer asks it once per request."""
+"""Whether an answer kept its latency limits, by which goodput is counted. Pure; evaluated once per request."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from backends.protocol import Facts, Slo
 from backends.stream import StreamEnd
 
 SloOutcome = Literal["met", "ttft", "tpot", "total", "shed", "failed"]
-"""In time, or the first limit that was missed; turned away before anybody was asked; no whole answer."""
+"""`met`, or the first limit that was missed; `shed` by admission; `failed` without a complete answer."""
 
 _UPSTREAM_FAILURES = frozenset({408, 429})
-"""Below 500, and not the caller's mistake."""
+"""Statuses below 500 that are not the caller's mistake."""
 
 
 def slo_outcome(
@@ -25,10 +25,11 @@ def slo_outcome(
     finished_at: float,
     prompt_tokens: int,
 ) -> SloOutcome | None:
-    """How a request stands to its limits; None where they say nothing: the client left, or made a mistake.
+    """Whether a request kept its limits; None if it does not count, since the client disconnected or made a mistake.
 
-    `prompt_tokens` is for answers whose usage is not known. Of an answer that is not streamed only the end is seen: it
-    was in time if a stream that kept both other limits would have ended no earlier, else it is `total`.
+    `prompt_tokens` is an estimate, for answers whose usage is unknown. Of an answer that is not streamed only the end
+    can be measured: it is `met` if it ended no later than a stream could have that kept the limits for the first and
+    the following tokens, and `total` otherwise.
     """
     if error_code == Overloaded.code:
         return "shed"

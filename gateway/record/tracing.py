@@ -1,7 +1,7 @@
-"""OpenTelemetry spans, an extra: one server span per request, with what happened inside it as children.
+"""OpenTelemetry spans, an optional extra: one server span per request, with its phases as child spans.
 
 Names follow the GenAI semantic conventions (github.com/open-telemetry/semantic-conventions-genai). Without the
-extra, or with tracing off, the client's `traceparent` travels upstream as it came.
+extra, or with tracing off, the client's `traceparent` is passed upstream unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tracer:
         self._clock = clock
 
     def begin(self, exchange: Exchange, headers: Headers) -> tuple[Span, Headers]:
-        """A span under the client's, and the headers with its own context in place of the client's."""
+        """Start a span below the client's; returned with the headers, whose trace context is now the new span's."""
         from opentelemetry import trace
 
         carrier = {name.decode("ascii"): value.decode("latin-1") for name, value in headers if name in _CARRIED}
@@ -54,7 +54,7 @@ class Tracer:
         return span, kept
 
     def end(self, span: Span, exchange: Exchange) -> None:
-        """Close the span; what went on inside is told from the exchange's facts."""
+        """End the span; its child spans are made from the times in the exchange's facts."""
         from opentelemetry import trace
 
         facts = exchange.facts
@@ -75,8 +75,8 @@ class Tracer:
         span.end(self._wall_ns(now))
 
     def close(self) -> None:
-        """Send what is queued, but not for long: a collector that is gone must not hold the end up."""
-        # The provider's own shutdown takes as long as the exporter's retries do.
+        """Send the queued spans, for seconds at most: a collector that is down must not delay the shutdown."""
+        # The provider's own shutdown waits for all of the exporter's retries.
         thread = threading.Thread(target=self._provider.shutdown, name="tracing shutdown", daemon=True)
         thread.start()
         thread.join(_MAX_CLOSE_S)
@@ -90,7 +90,7 @@ class Tracer:
 
 
 def otlp_tracer(clock: Clock) -> Tracer:
-    """A tracer that exports over OTLP/HTTP; where to is OpenTelemetry's own OTEL_* variables' matter.
+    """A tracer that exports over OTLP/HTTP, to the address in OpenTelemetry's own OTEL_* variables.
 
     Raises: ConfigurationError without the extra.
     """
