@@ -1,4 +1,4 @@
-"""All the gates of a policy: routes may share backends, so whoever is next is next among all their lines."""
+"""All the gates of a policy: routes may share backends, so whoever is next is next among all their queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from functools import partial
 
 from backends.clock import Clock
 from policies.admission.fairness import Counters
-from policies.admission.gate import Gate, QueuedCaller
+from policies.admission.gate import Gate
+from policies.admission.queued_call import QueuedCall
 from policies.admission.settings import FairnessPolicy
 from policies.pool.load.fleet import Fleet
 from policies.pool.load.replica import Replica
@@ -28,7 +29,7 @@ class Admission:
         self._counters: list[tuple[FairnessPolicy, Counters]] = []
         self._watchers: dict[Replica, Callable[[], None]] = {}
         self._gates: dict[str, Gate] = {}
-        self._leaving: list[tuple[float, int, Gate, QueuedCaller]] = []
+        self._leaving: list[tuple[float, int, Gate, QueuedCall]] = []
         self._numbers = itertools.count()
         self._is_watching = False
         self._timer: TimerHandle | None = None
@@ -66,28 +67,28 @@ class Admission:
         self._gates = {}
 
     def dispatch(self) -> None:
-        """Let in all who can go now, in their order; a line whose first cannot go waits as a whole."""
-        self._let_in(self._lines(), self._clock.now())
+        """Let in all who can go now, in their order; a queue whose first cannot go waits as a whole."""
+        self._let_in(self._busy(), self._clock.now())
 
     def _freed(self, replica: Replica) -> None:
         """The same once a backend has come to have less to do, while the others are as full as they were."""
         now = self._clock.now()
-        self._let_in([gate for gate in self._lines() if gate.is_freed(replica, now)], now)
+        self._let_in([gate for gate in self._busy() if gate.is_freed(replica, now)], now)
 
-    def _lines(self) -> list[Gate]:
+    def _busy(self) -> list[Gate]:
         """The gates where somebody waits; backends are watched as long as there are any."""
-        lines = [gate for gate in self._gates.values() if gate.line]
-        if not lines:
+        gates = [gate for gate in self._gates.values() if gate.queue]
+        if not gates:
             self._stop_watching()
-        return lines
+        return gates
 
-    def _let_in(self, lines: list[Gate], now: float) -> None:
-        while lines:
-            gate = lines[0] if len(lines) == 1 else min(lines, key=lambda each: each.line.rank())
-            if not gate.call_up(now) or not gate.line:
-                lines.remove(gate)
+    def _let_in(self, gates: list[Gate], now: float) -> None:
+        while gates:
+            gate = gates[0] if len(gates) == 1 else min(gates, key=lambda each: each.queue.rank())
+            if not gate.call_up(now) or not gate.queue:
+                gates.remove(gate)
 
-    def _joined(self, gate: Gate, caller: QueuedCaller) -> None:
+    def _joined(self, gate: Gate, caller: QueuedCall) -> None:
         heapq.heappush(self._leaving, (caller.leave_at, next(self._numbers), gate, caller))
         self._watch()
         self.dispatch()
@@ -114,14 +115,14 @@ class Admission:
         while self._leaving and (self._leaving[0][3].is_over or self._leaving[0][0] <= now):
             _, _, gate, caller = heapq.heappop(self._leaving)
             if caller.has_left and not caller.is_over:
-                gate.line.remove(caller)
+                gate.queue.remove(caller)
             elif not caller.is_over:
                 gate.leave(caller, gate.refusal(caller, gate.why_it_leaves, now), now)
         self.dispatch()
         self._look_again()
 
     def _look_again(self) -> None:
-        waiting = sum(len(gate.line) for gate in self._gates.values())
+        waiting = sum(len(gate.queue) for gate in self._gates.values())
         if len(self._leaving) > 2 * waiting + 16:
             self._leaving = [entry for entry in self._leaving if not entry[3].is_over]
             heapq.heapify(self._leaving)

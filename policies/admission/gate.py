@@ -6,22 +6,20 @@ Which backend takes a call is decided when it leaves, not when it comes: what it
 from __future__ import annotations
 
 from asyncio import Future, get_running_loop
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from operator import attrgetter
-from random import Random
-from typing import Literal
 
 from backends.clock import Clock
 from backends.errors import NoBackendAvailable, Overloaded, UpstreamError
 from backends.protocol import Call, Priority, Slo
 from policies.admission.fairness import Counters
 from policies.admission.judge import AdmissionJudge
-from policies.admission.queue import AdmissionQueue, Waiting
+from policies.admission.queue import AdmissionQueue
 from policies.admission.queue_pace import QueuePace
+from policies.admission.queued_call import CLIENT_OF, QueuedCall
+from policies.admission.refusals import Refusals, Shed
 from policies.admission.settings import AdmissionPolicy
 from policies.pool.admission_port import Admitted, Chooser
 from policies.pool.load.demand import Demand
@@ -39,22 +37,10 @@ _REMEMBERED_S = 30.0
 """For so long after a call those of lower priority leave room for the next one."""
 _LOWER = tuple(tuple(lower for lower in Priority if lower > priority) for priority in Priority)
 
-_CLIENTS: Mapping[str, Callable[[Call], str]] = {
-    "key": attrgetter("key_id"),
-    "tenant": attrgetter("tenant"),
-    # A user is one of its tenant's: nobody shares another's turn by taking its name.
-    "user": lambda call: f"{call.tenant}/{call.user}",
-}
-"""Whose turn a call takes, by what fairness goes by."""
-
-Shed = Literal["late", "long", "full", "waited"]
-"""Why a call was turned away: it could not be in time, others could not for its sake, too many wait, it has waited for
-as long as it may."""
-
 
 @dataclass(frozen=True, slots=True)
 class GateStatistics:
-    """A gate's line now, how long it will take to be through, and what was turned away since the start."""
+    """A gate's queue now, how long it will take to be through, and what was turned away since the start."""
 
     waiting: int
     waiting_tokens: int
@@ -64,27 +50,8 @@ class GateStatistics:
     entered: int
 
 
-class QueuedCaller(Waiting):
-    """A call that waits at a gate, and who tells its task where to go."""
-
-    __slots__ = ("chooser", "outcome")
-
-    def __init__(
-        self, demand: Demand, slo: Slo, chooser: Chooser, *, client: str, priority: Priority, arrived_at: float
-    ) -> None:
-        super().__init__(demand, slo, client=client, priority=priority, arrived_at=arrived_at)
-        self.chooser = chooser
-        self.outcome: Future[Admitted] | None = None
-        """None until it stands in the line."""
-
-    @property
-    def has_left(self) -> bool:
-        """Its client is gone, and its task has not been told yet."""
-        return self.outcome is not None and self.outcome.cancelled()
-
-
 class Gate:
-    """Lets calls in one at a time, in the order of their line."""
+    """Lets calls in one at a time, in the order of their queue."""
 
     def __init__(
         self,
@@ -94,15 +61,16 @@ class Gate:
         index: PrefixIndex,
         counters: Counters,
         *,
-        on_join: Callable[[Gate, QueuedCaller], None],
+        on_join: Callable[[Gate, QueuedCall], None],
         clock: Clock,
     ) -> None:
         """`slo` is for calls that bring none.
 
         `on_join` is told of each that has to wait, and calls it up as soon as that is possible.
         """
-        self.line: AdmissionQueue[QueuedCaller] = AdmissionQueue(counters)
-        self.drain = QueuePace()
+        self.queue: AdmissionQueue[QueuedCall] = AdmissionQueue(counters)
+        self._pace = QueuePace()
+        self._refusals = Refusals(name, self.queue, self._pace)
         self._counters = counters
         self._name = name
         self._policy = policy
@@ -111,17 +79,12 @@ class Gate:
         self._index = index
         self._on_join = on_join
         self._clock = clock
-        self._random = Random()
-        self._shed: Counter[Shed] = Counter()
-        self._told: Counter[Shed] = Counter()
         self.why_it_leaves: Shed = "waited" if policy.on_overload == "queue" else "late"
         """What becomes of a call at its `leave_at`."""
-        self._shed_tokens = 0
-        self._all_gone_at = 0.0
         self._yields_until = [-inf for _ in Priority]
         """Until when calls of each priority leave room for those of a higher one, of which some came lately."""
         self._entered = 0
-        self._client_of = _CLIENTS[policy.fairness.by]
+        self._client_of = CLIENT_OF[policy.fairness.by]
         self._output_weight = policy.fairness.output_weight
 
     def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted | None:
@@ -135,7 +98,7 @@ class Gate:
         priority = call.priority
         for lower in _LOWER[priority]:
             self._yields_until[lower] = now + _REMEMBERED_S
-        if self.line.tokens or now < self._yields_until[priority]:
+        if self.queue.tokens or now < self._yields_until[priority]:
             return None
         waited_s = call.facts.waited_s or 0.0
         slo = call.slo or self._slo
@@ -163,9 +126,9 @@ class Gate:
         arrived_at = now - (facts.waited_s or 0.0)
         slo = call.slo or self._slo
         client = self._client_of(call)
-        waiting = QueuedCaller(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
+        waiting = QueuedCall(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
         facts.waited_s = now - arrived_at
-        if not self.line:
+        if not self.queue:
             match = look_up(demand, self._index)
             if (admitted := self._admit(waiting, match, self._full(waiting, match, now), now)) is not None:
                 return admitted
@@ -176,7 +139,7 @@ class Gate:
 
     def is_freed(self, replica: Replica, now: float) -> bool:
         """Whether somebody can go now that this backend has come to have less to do, if nothing else has changed."""
-        head = self.line.head()
+        head = self.queue.head()
         if head.has_left:
             return True
         is_its = any(place.replica is replica for place in head.chooser.places)
@@ -186,7 +149,7 @@ class Gate:
         """Send off, or turn away, one of those who wait; False where there is no room for whose turn it is."""
         for caller, match, full in self._next(now):
             if caller.has_left:
-                self.line.remove(caller)
+                self.queue.remove(caller)
                 return True
             try:
                 admitted = self._admit(caller, match, full, now)
@@ -198,17 +161,17 @@ class Gate:
                 return True
         return False
 
-    def _next(self, now: float) -> Iterator[tuple[QueuedCaller, Match, list[Place]]]:
+    def _next(self, now: float) -> Iterator[tuple[QueuedCall, Match, list[Place]]]:
         """Whose turn it is, what is held of its prompt, and the places that have no room for it.
 
         Of the client's first few calls the one that gains most of what is cached by going now; if it cannot go after
         all, for what it would gain is out of rotation, the first.
         """
-        head = self.line.head()
+        head = self.queue.head()
         match = look_up(head.demand, self._index)
         full = self._full(head, match, now)
         if len(full) < len(head.chooser.places) and head.leave_at - now >= _HURRY * (head.deadline - head.arrived_at):
-            few = self.line.next_few(_FEW)
+            few = self.queue.next_few(_FEW)
             if len(few) > 1:
                 best = max(few, key=partial(self._gain, full, now))
                 if best is not head:
@@ -216,7 +179,7 @@ class Gate:
                     yield best, match_of_best, self._full(best, match_of_best, now)
         yield head, match, full
 
-    def _admit(self, waiting: QueuedCaller, match: Match, full: list[Place], now: float) -> Admitted | None:
+    def _admit(self, waiting: QueuedCall, match: Match, full: list[Place], now: float) -> Admitted | None:
         """A place for a call, other than those that are `full`; None where all are.
 
         Raises: Overloaded where it is too late for every other one; NoBackendAvailable.
@@ -242,35 +205,15 @@ class Gate:
             )
         return None
 
-    def refusal(self, waiting: QueuedCaller, why: Shed, now: float) -> Overloaded:
-        """Counts a call that is turned away, and says when to come again: once those who wait now are through."""
-        self._shed[why] += 1
-        self._shed_tokens += waiting.demand.tokens
-        if not self.line:
-            self.drain.resume(now)
-        limit_s = waiting.deadline - waiting.arrived_at
-        own = waiting.demand.tokens if waiting.outcome is None else 0
-        drained_s = self.drain.seconds_for(self.line.tokens + own, now, default=limit_s)
-        if self.line:
-            # Whoever waits now has left by then, one way or the other.
-            drained_s = min(drained_s, max(self._all_gone_at - now, 0.0))
-        said = {
-            "late": f"has more to do than it can: the first token could not come within {limit_s:.3g} s",
-            "long": "has streams that could not make up for the time that this prompt takes while others wait",
-            "full": f"has {len(self.line)} calls waiting with {self.line.tokens} tokens, and no more may",
-            "waited": f"has had no room for {now - waiting.arrived_at:.3g} s",
-        }[why]
-        return Overloaded(
-            f'the route "{self._name}" {said}',
-            retry_after_s=drained_s * self._random.uniform(1.0, 1.5),
-            first_token_s=self._first_token_s(waiting, now),
-        )
+    def refusal(self, waiting: QueuedCall, why: Shed, now: float) -> Overloaded:
+        """Counts a call that is turned away, and says when to come again."""
+        return self._refusals.refuse(waiting, why, now, first_token_s=self._first_token_s(waiting, now))
 
-    def leave(self, waiting: QueuedCaller, outcome: Admitted | UpstreamError, now: float) -> None:
-        """Take a call out of the line that has not left, and tell it why."""
-        assert waiting.outcome is not None, "who leaves a line has stood there"
-        self.line.remove(waiting)
-        self.drain.note(waiting.demand.tokens, now)
+    def leave(self, waiting: QueuedCall, outcome: Admitted | UpstreamError, now: float) -> None:
+        """Take a call out of the queue that has not left, and tell it why."""
+        assert waiting.outcome is not None, "who leaves a queue has stood there"
+        self.queue.remove(waiting)
+        self._pace.note(waiting.demand.tokens, now)
         if isinstance(outcome, UpstreamError):
             waiting.outcome.set_exception(outcome)
         else:
@@ -278,28 +221,27 @@ class Gate:
 
     def is_calm(self) -> bool:
         """Whether nobody waits."""
-        return not self.line
+        return not self.queue
 
     def statistics(self) -> GateStatistics:
         """A snapshot."""
-        line = self.line
-        drain_s = self.drain.seconds_for(line.tokens, self._clock.now(), default=0.0) if line else 0.0
-        return GateStatistics(len(line), line.tokens, drain_s, dict(self._shed), self._shed_tokens, self._entered)
+        queue, refusals = self.queue, self._refusals
+        drain_s = self._pace.seconds_for(queue.tokens, self._clock.now(), default=0.0) if queue else 0.0
+        return GateStatistics(len(queue), queue.tokens, drain_s, dict(refusals.counts), refusals.tokens, self._entered)
 
     def take_shed(self) -> Mapping[Shed, int]:
         """What was turned away since the last time, for metrics."""
-        before, self._told = self._told, Counter(self._shed)
-        return self._told - before
+        return self._refusals.take()
 
-    def _full(self, waiting: QueuedCaller, match: Match, now: float) -> list[Place]:
+    def _full(self, waiting: QueuedCall, match: Match, now: float) -> list[Place]:
         """The places that have no room for a call."""
         places = waiting.chooser.places
         return [place for place in places if not self._has_room(place.counted, waiting, match, now)]
 
-    def _has_room(self, replica: Replica, waiting: QueuedCaller, match: Match, now: float) -> bool:
+    def _has_room(self, replica: Replica, waiting: QueuedCall, match: Match, now: float) -> bool:
         return self._judge.has_room(replica, waiting, match, now, yields=now < self._yields_until[waiting.priority])
 
-    def _gain(self, full: Collection[Place], now: float, waiting: QueuedCaller) -> float:
+    def _gain(self, full: Collection[Place], now: float, waiting: QueuedCall) -> float:
         """How many tokens more of a prompt a member holds that has room for it than those that have none: what would be
         lost if it went to another one, or later. Minus infinity where it cannot go."""
         match = look_up(waiting.demand, self._index)
@@ -313,45 +255,45 @@ class Gate:
                 elsewhere = max(elsewhere, cached)
         return here - elsewhere
 
-    async def _wait(self, waiting: QueuedCaller, call: Call, now: float) -> Admitted:
+    async def _wait(self, waiting: QueuedCall, call: Call, now: float) -> Admitted:
         waiting.leave_at = min(
-            self._judge.leave_at(_replicas(waiting), waiting, look_up(waiting.demand, self._index)), call.deadline
+            self._judge.leave_at(waiting.replicas, waiting, look_up(waiting.demand, self._index)), call.deadline
         )
         if waiting.leave_at <= now:
             raise self.refusal(waiting, self.why_it_leaves, now)
         self._make_room(waiting, now)
         outcome: Future[Admitted] = get_running_loop().create_future()
         waiting.outcome = outcome
-        if not self.line:
-            self.drain.resume(now)
-        self.line.add(waiting)
-        self._all_gone_at = max(self._all_gone_at, waiting.leave_at)
+        if not self.queue:
+            self._pace.resume(now)
+        self.queue.add(waiting)
+        self._refusals.joined(waiting)
         self._on_join(self, waiting)
         try:
             return await outcome
         except BaseException:
             if not waiting.is_over:
-                self.line.remove(waiting)
+                self.queue.remove(waiting)
             elif not outcome.cancelled() and outcome.exception() is None:
                 # The client has left between being called up and going.
                 outcome.result().attempt.end()
             raise
 
-    def _make_room(self, waiting: QueuedCaller, now: float) -> None:
+    def _make_room(self, waiting: QueuedCall, now: float) -> None:
         """Who has most waiting makes room for who has less, and a lower priority for a higher one.
 
         Raises: Overloaded where there is nobody to do so.
         """
-        line, policy = self.line, self._policy
+        queue, policy = self.queue, self._policy
         tokens = waiting.demand.tokens
-        while len(line) >= policy.max_waiting or line.tokens + tokens > policy.max_waiting_tokens:
+        while len(queue) >= policy.max_waiting or queue.tokens + tokens > policy.max_waiting_tokens:
             if tokens > policy.max_waiting_tokens:
                 raise self.refusal(waiting, "full", now)
-            worst = line.least_deserving()
+            worst = queue.least_deserving()
             if worst.has_left:
-                line.remove(worst)
+                queue.remove(worst)
                 continue
-            spares_more = line.num_beside(worst) > line.num_beside(waiting) + 1
+            spares_more = queue.num_beside(worst) > queue.num_beside(waiting) + 1
             if worst.priority < waiting.priority or (worst.priority == waiting.priority and not spares_more):
                 raise self.refusal(waiting, "full", now)
             self.leave(worst, self.refusal(worst, "full", now), now)
@@ -363,21 +305,16 @@ class Gate:
         attempt.on_output = partial(self._counters.charge, client, weight=self._output_weight)
         return Admitted(place, match, attempt)
 
-    def _first_token_s(self, waiting: QueuedCaller, now: float) -> float | None:
+    def _first_token_s(self, waiting: QueuedCall, now: float) -> float | None:
         """When its first token would come, from its arrival on: at the least, after those who wait already."""
         match = look_up(waiting.demand, self._index)
         known = [
             replica.predict(waiting.demand.tokens, match.uncached(replica.slot))
-            for replica in _replicas(waiting)
+            for replica in waiting.replicas
             if replica.model.doubt is None
         ]
         if not known:
             return None
-        ahead = self.line.tokens if waiting.outcome is None else 0
-        ahead_s = self.drain.seconds_for(ahead, now, default=0.0) if ahead else 0.0
+        ahead = self.queue.tokens if waiting.outcome is None else 0
+        ahead_s = self._pace.seconds_for(ahead, now, default=0.0) if ahead else 0.0
         return now - waiting.arrived_at + ahead_s + min(known)
-
-
-def _replicas(waiting: QueuedCaller) -> list[Replica]:
-    """The backends that could ever take the call."""
-    return [place.counted for place in waiting.chooser.places]

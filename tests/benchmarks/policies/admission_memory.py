@@ -73,8 +73,8 @@ async def _through_the_line(site: Site, numbers: range) -> None:
         for number in numbers:
             tasks.create_task(site.wait(call(site, number)))
         await asyncio.sleep(0)
-        assert site.gate.line, "somebody waits"
-        while site.gate.line:
+        assert site.gate.queue, "somebody waits"
+        while site.gate.queue:
             site.learn(1)
             await asyncio.sleep(0)
     site.learn()

@@ -160,7 +160,7 @@ async def _measure_waiting(num_bytes: int, batches: int, num_backends: int) -> f
     took = []
     async with asyncio.TaskGroup() as tasks:
         for batch in range(batches):
-            while len(site.gate.line) < _WAITING:
+            while len(site.gate.queue) < _WAITING:
                 tasks.create_task(site.wait(site.calls[batch % 64]))
                 await asyncio.sleep(0)
             began = time.process_time()
@@ -170,7 +170,7 @@ async def _measure_waiting(num_bytes: int, batches: int, num_backends: int) -> f
                 site.learn(1)
                 await asyncio.sleep(0)
             took.append(time.process_time() - began)
-        while site.gate.line:
+        while site.gate.queue:
             site.learn(1)
             await asyncio.sleep(0)
     site.learn()

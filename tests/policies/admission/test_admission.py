@@ -181,6 +181,27 @@ def test_admission_idle_backend_takes_even_what_will_be_late() -> None:
     in_virtual_time(main)
 
 
+def test_admission_call_that_one_backend_keeps_is_judged_by_that_one_alone() -> None:
+    """Another backend that has nothing to do is no reason to let it wait, or to promise it an earlier answer."""
+
+    async def main(clock: VirtualClock) -> None:
+        desks = {"one": Desk("one", clock), "other": Desk("other", clock)}
+        async with Site(clock, desks, all=route()) as site:
+            for replica in site.replicas:
+                learned(replica)
+            running = client(site.pool(), asking(clock=clock, pinned="one"))
+            await asyncio.sleep(0)
+            busy = next(replica for replica in site.replicas if replica.in_flight.requests)
+            with pytest.raises(Overloaded) as caught:
+                await site.pool().send(asking(70_000, clock=clock, pinned="one"))
+
+            assert caught.value.first_token_s == pytest.approx(busy.predict(70_000, 70_000))
+            assert await running == "answered"
+            assert not desks["other"].calls
+
+    in_virtual_time(main)
+
+
 def test_admission_busy_backend_sheds_what_would_be_late_at_once() -> None:
     """There is room, and still its first token could not come in time: told so without waiting, with when it would."""
 
@@ -375,7 +396,7 @@ def test_admission_lower_priority_leaves_room_while_higher_ones_come() -> None:
                 """Two prompts of 0.25 s each; how many of them wait at the gate."""
                 asked = [client(site.pool(), asking(10_000, clock=clock)) for _ in range(2)]
                 await asyncio.sleep(0)
-                waiting = len(site.gate.line)
+                waiting = len(site.gate.queue)
                 assert await asyncio.gather(*asked) == ["answered", "answered"]
                 return waiting
 

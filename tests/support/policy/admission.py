@@ -169,7 +169,7 @@ class Site:
         loads = [replica.in_flight for replica in self.replicas]
         counted = [(load.requests, load.waiting_tokens, load.whole_tokens, load.decoding) for load in loads]
         held = [load.held_tokens for load in loads]
-        lines = [gate.line for gate in self.admission.gates.values()]
+        lines = [gate.queue for gate in self.admission.gates.values()]
         return (
             all(each == (0, 0, 0, 0) for each in counted)
             and not any(held)

@@ -1,0 +1,68 @@
+"""The calls that one route turns away: counted by the reason, and told when to come again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from random import Random
+from typing import Literal
+
+from backends.errors import Overloaded
+from policies.admission.queue import AdmissionQueue
+from policies.admission.queue_pace import QueuePace
+from policies.admission.queued_call import QueuedCall
+
+Shed = Literal["late", "long", "full", "waited"]
+"""Why a call was turned away: it could not be in time, others could not for its sake, too many wait, it has waited for
+as long as it may."""
+
+
+class Refusals:
+    """Of the route of that name, whose queue this is."""
+
+    def __init__(self, route: str, queue: AdmissionQueue[QueuedCall], pace: QueuePace) -> None:
+        self._route = route
+        self._queue = queue
+        self._pace = pace
+        self._random = Random()
+        self._taken: Counter[Shed] = Counter()
+        self._all_gone_at = 0.0
+        self.counts: Counter[Shed] = Counter()
+        self.tokens = 0
+        """Of the prompts of all that were turned away."""
+
+    def joined(self, call: QueuedCall) -> None:
+        """Somebody stands in the queue, who has left by its `leave_at`, one way or the other."""
+        self._all_gone_at = max(self._all_gone_at, call.leave_at)
+
+    def refuse(self, call: QueuedCall, why: Shed, now: float, *, first_token_s: float | None) -> Overloaded:
+        """Counts a call that is turned away, and says when to come again: once those who wait now are through.
+
+        `first_token_s` is how long its first token would have taken.
+        """
+        queue, pace = self._queue, self._pace
+        self.counts[why] += 1
+        self.tokens += call.demand.tokens
+        if not queue:
+            pace.resume(now)
+        limit_s = call.deadline - call.arrived_at
+        own = call.demand.tokens if call.outcome is None else 0
+        through_s = pace.seconds_for(queue.tokens + own, now, default=limit_s)
+        if queue:
+            through_s = min(through_s, max(self._all_gone_at - now, 0.0))
+        reason = {
+            "late": f"has more to do than it can: the first token could not come within {limit_s:.3g} s",
+            "long": "has streams that could not make up for the time that this prompt takes while others wait",
+            "full": f"has {len(queue)} calls waiting with {queue.tokens} tokens, and no more may",
+            "waited": f"has had no room for {now - call.arrived_at:.3g} s",
+        }[why]
+        return Overloaded(
+            f'the route "{self._route}" {reason}',
+            retry_after_s=through_s * self._random.uniform(1.0, 1.5),
+            first_token_s=first_token_s,
+        )
+
+    def take(self) -> Mapping[Shed, int]:
+        """What was turned away since the last time, for metrics."""
+        before, self._taken = self._taken, Counter(self.counts)
+        return self._taken - before
