@@ -20,7 +20,7 @@ from backends.protocol import Backend, Call, Capabilities, Reply, Statistics
 from policies.pool.admission_port import AdmissionPort, Admitted
 from policies.pool.attempts.attempt import Attempts
 from policies.pool.attempts.classify import Outcome
-from policies.pool.attempts.hedge import Attempt, HedgeStatistics, Hedging
+from policies.pool.attempts.hedge import HedgeStatistics, Hedging, StartAttempt
 from policies.pool.attempts.patience import AttemptLimits, Patience
 from policies.pool.attempts.retry import RetryBudget
 from policies.pool.balance.balancers import Balancers
@@ -263,13 +263,13 @@ class Pool:
         assert self._hedging is not None
         place, demand = tried[0], match.demand
         may_go_on = self._may_go_on(call, tried)
-        first: Attempt = partial(self._attempts.make, place, call, match, counted=counted, may_go_on=may_go_on)
+        first: StartAttempt = partial(self._attempts.make, place, call, match, counted=counted, may_go_on=may_go_on)
         expected_s = place.counted.expected_s(match, counted)
         if expected_s is None or self._hedging.lateness(call) is None:
             return await first()
         self._hedging.earn()
 
-        def second(hedge: Call) -> Attempt | None:
+        def second(hedge: Call) -> StartAttempt | None:
             match = self._look_up(demand)
             other = self._balancers.of(call).choose(tried, match)
             if other is None:

@@ -20,7 +20,7 @@ from backends.stream import StreamEnd
 from policies.pool.attempts.classify import Outcome
 from policies.pool.settings import HedgePolicy
 
-Attempt = Callable[[], Coroutine[Any, Any, Outcome]]
+StartAttempt = Callable[[], Coroutine[Any, Any, Outcome]]
 """Asks one member, once it is called; a stream is an outcome when its first content is there."""
 _Running = asyncio.Task[Outcome]
 
@@ -119,8 +119,8 @@ class Hedging:
         self,
         call: Call,
         expected_s: float,
-        first: Attempt,
-        second: Callable[[Call], Attempt | None],
+        first: StartAttempt,
+        second: Callable[[Call], StartAttempt | None],
         *,
         tokens: int,
     ) -> Outcome:
@@ -165,7 +165,7 @@ class Hedging:
             timer.cancel()
         return first.done()
 
-    def _afford(self, second: Callable[[Call], Attempt | None], hedge: Call) -> Attempt | None:
+    def _afford(self, second: Callable[[Call], StartAttempt | None], hedge: Call) -> StartAttempt | None:
         if not self._is_calm():
             return None
         if not self._budget.can_spend():
@@ -197,7 +197,7 @@ class _Relay:
         self._into.stream_end = self._of.stream_end
 
 
-def _start(attempt: Attempt) -> _Running:
+def _start(attempt: StartAttempt) -> _Running:
     return asyncio.get_running_loop().create_task(attempt())
 
 
