@@ -54,18 +54,18 @@ def replay(log: Path, file: Path, route: str | None, skip_bad: bool, figures: Pa
     for option, path in (("--json", figures), ("--plot", plot)):
         check_can_be_written(path, option)
     loaded = read_policy_or_exit(file, no_env=True)
-    asked = _asked(loaded, route)
-    has_onnx = asked["cache"]["semantic"]["encoder"]["type"] == "onnx"
+    route_section = _route_section(loaded, route)
+    has_onnx = route_section["cache"]["semantic"]["encoder"]["type"] == "onnx"
     check_installed(_NEEDS_ONNX if has_onnx else _NEEDS, "semantic")
     arguments = [str(log)]
     arguments += ["--skip-bad"] if skip_bad else []
     arguments += ["--json", str(figures)] if figures is not None else []
     arguments += ["--plot", str(plot)] if plot is not None else []
-    run_module("policies.cache.semantic.log_replay", arguments, text=json.dumps(asked).encode())
+    run_module("policies.cache.semantic.log_replay", arguments, text=json.dumps(route_section).encode())
 
 
-def _asked(loaded: LoadedPolicy, name: str | None) -> dict[str, Any]:
-    """The route's cache as a policy file would say it. Raises: FileProblem, BadParameter."""
+def _route_section(loaded: LoadedPolicy, name: str | None) -> dict[str, Any]:
+    """The route's cache section with all defaults written out. Raises: FileProblem, BadParameter."""
     written = effective_policy(loaded)
     routes = {route["name"]: route["cache"] for route in written["routes"]}
     fit = [known for known, section in routes.items() if section is not None and section["semantic"] is not None]
@@ -78,7 +78,7 @@ def _asked(loaded: LoadedPolicy, name: str | None) -> dict[str, Any]:
         raise click.BadParameter(f"several routes have the section: {', '.join(fit)}", param_hint="--route")
     section = routes[name or fit[0]]
     if section["semantic"]["min_precision"] is not None:
-        # The other bound's default is none of the user's.
+        # Of the two bounds only one may be set; this one is a default that the user has not written.
         del section["semantic"]["max_wrong_hit_rate"]
     return {
         "route": name or fit[0],

@@ -38,7 +38,7 @@ def show(file: Path, effective: bool, no_env: bool) -> None:
     """
     loaded = read_policy_or_exit(file, no_env=no_env)
     written: dict[str, Any] = effective_policy(loaded) if effective else _without_secrets(loaded.document.data)
-    # All that was included is written out.
+    # The included sections are part of the output already.
     written = {name: section for name, section in written.items() if name != "include"}
     click.echo(yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120), nl=False)
 
@@ -48,7 +48,7 @@ config.add_command(docs)
 
 
 def effective_policy(loaded: LoadedPolicy) -> dict[str, Any]:
-    """The whole policy as a file would have to say it if there were no defaults."""
+    """The policy as it would have to be written in a file if there were no defaults."""
     written: dict[str, Any] = _written(loaded.policy, type(loaded.policy), (), (), loaded.document)
     for name, (kind, settings) in loaded.backends.items():
         section = _written(settings, type(settings), (), ("backends", name), loaded.document)
@@ -57,7 +57,7 @@ def effective_policy(loaded: LoadedPolicy) -> dict[str, Any]:
 
 
 def _written(value: Any, annotation: Any, metadata: tuple[Any, ...], place: Place, document: Document) -> Any:
-    """A value as a file says it: with units, and a reference for a secret."""
+    """A value as it is written in a policy file: with its unit, and a reference in place of a secret."""
     if isinstance(value, SecretStr):
         reference = document.value(place)
         return reference if isinstance(reference, str) else _HIDDEN
@@ -90,5 +90,5 @@ def _without_secrets(value: Any) -> Any:
 
 
 def _is_open_secret(key: str, value: object) -> bool:
-    """Whether this looks like a secret that stands in the file itself, for instance among fixed headers."""
+    """Whether this looks like a secret that is written in the file itself, for instance in a fixed header."""
     return is_secret_word(key) and isinstance(value, str) and not value.startswith(("env:", "file:"))

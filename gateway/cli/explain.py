@@ -1,4 +1,4 @@
-"""`slipstream explain`: the way that a request would take through a policy, found without sending it."""
+"""`slipstream explain`: the route and the stages that a request would take through a policy, without sending it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from policies.schema import Policy, RouteBackend, RoutePolicy
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStage:
-    """One stage of a route's stack. `depth` counts from the top; the backends of a pool share theirs."""
+    """A stage of a route's stack. `depth` is its distance from the top; all backends of a pool have the same."""
 
     name: str
     detail: str
@@ -32,7 +32,7 @@ class ExplainedStage:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRequest:
-    """What of a request decides about its way."""
+    """The properties of a request on which its route and its stages depend."""
 
     path: str
     model: str
@@ -79,22 +79,26 @@ def explain(
     name, tenant = _caller(loaded.policy, key)
     body = _body(request)
     fields = tuple(_field(header) for header in headers)
-    asked = ExplainedRequest(path, _model(body), name, tenant, fields, body)
+    explained = ExplainedRequest(path, _model(body), name, tenant, fields, body)
     verdicts = RouteMatcher(loaded.policy.routes).explain(
-        model=asked.model, path=below_root(path), headers=asked.headers, key=asked.key, tenant=asked.tenant
+        model=explained.model,
+        path=below_root(path),
+        headers=explained.headers,
+        key=explained.key,
+        tenant=explained.tenant,
     )
-    route = _chosen(loaded.policy, asked, verdicts)
-    stages = describe_stack(route, loaded, asked) if route is not None else []
+    route = _chosen(loaded.policy, explained, verdicts)
+    stages = describe_stack(route, loaded, explained) if route is not None else []
     if form == "json":
-        click.echo(json.dumps(_as_data(asked, route, stages, verdicts), indent=2))
+        click.echo(json.dumps(_as_data(explained, route, stages, verdicts), indent=2))
     else:
-        click.echo(_as_text(asked, route, stages, verdicts, loaded))
+        click.echo(_as_text(explained, route, stages, verdicts, loaded))
     context.exit(0 if route is not None else 1)
 
 
-def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, asked: ExplainedRequest) -> list[ExplainedStage]:
-    """The stages that the request meets in this route, top to bottom; stages that it has not asked for are absent."""
-    call = as_call(below_root(asked.path), asked.body, asked.tenant)
+def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, explained: ExplainedRequest) -> list[ExplainedStage]:
+    """The stages that the request passes in this route, from top to bottom, without those that do not apply to it."""
+    call = as_call(below_root(explained.path), explained.body, explained.tenant)
     described = describe_stages(route, loaded.policy.stores, call)
     if route.slo is not None:
         late = route.admission.describe() if route.admission is not None else "counted, and nothing done about it"
@@ -128,7 +132,7 @@ def _leaf(part: RouteBackend, route: RoutePolicy, loaded: LoadedPolicy, why: str
 
 
 def _caller(policy: Policy, name: str | None) -> tuple[str, str]:
-    """The key's name and tenant."""
+    """The name and the tenant of a key; by default, of the policy's first one."""
     if name is None:
         return (policy.keys[0].name, policy.keys[0].tenant) if policy.keys else ("", "default")
     for key in policy.keys:
@@ -139,7 +143,7 @@ def _caller(policy: Policy, name: str | None) -> tuple[str, str]:
 
 
 def _body(request: TextIO) -> dict[str, Any]:
-    """A request's body."""
+    """Read the body of the request."""
     try:
         body = json.load(request)
     except (ValueError, RecursionError) as error:
@@ -150,7 +154,7 @@ def _body(request: TextIO) -> dict[str, Any]:
 
 
 def _model(body: dict[str, Any]) -> str:
-    """The model of a body; "" where it names none."""
+    """The model that the body names, or ""."""
     model = body.get("model", "")
     return model if isinstance(model, str) else ""
 
@@ -162,25 +166,25 @@ def _field(header: str) -> tuple[bytes, bytes]:
     return name.strip().lower().encode(), value.strip().encode()
 
 
-def _chosen(policy: Policy, asked: ExplainedRequest, verdicts: Sequence[RouteVerdict]) -> RoutePolicy | None:
-    if asked.model and not _may_ask(policy, asked):
+def _chosen(policy: Policy, explained: ExplainedRequest, verdicts: Sequence[RouteVerdict]) -> RoutePolicy | None:
+    if explained.model and not _may_ask(policy, explained):
         return None
     name = next((verdict.route for verdict in verdicts if verdict.is_chosen), None)
     return next((route for route in policy.routes if route.name == name), None)
 
 
-def _may_ask(policy: Policy, asked: ExplainedRequest) -> bool:
-    return all(allows(key.models, asked.model) for key in policy.keys if key.name == asked.key)
+def _may_ask(policy: Policy, explained: ExplainedRequest) -> bool:
+    return all(allows(key.models, explained.model) for key in policy.keys if key.name == explained.key)
 
 
 def _as_data(
-    asked: ExplainedRequest,
+    explained: ExplainedRequest,
     route: RoutePolicy | None,
     stages: Sequence[ExplainedStage],
     verdicts: Sequence[RouteVerdict],
 ) -> dict[str, Any]:
     return {
-        "request": {"path": asked.path, "model": asked.model, "key": asked.key, "tenant": asked.tenant},
+        "request": {"path": explained.path, "model": explained.model, "key": explained.key, "tenant": explained.tenant},
         "route": route.name if route is not None else None,
         "stack": [asdict(stage) for stage in stages],
         "routes": [
@@ -195,21 +199,21 @@ def _as_data(
 
 
 def _as_text(
-    asked: ExplainedRequest,
+    explained: ExplainedRequest,
     route: RoutePolicy | None,
     stages: Sequence[ExplainedStage],
     verdicts: Sequence[RouteVerdict],
     loaded: LoadedPolicy,
 ) -> str:
-    caller = f"key {asked.key}, tenant {asked.tenant}" if asked.key else "no key"
-    model = f'model "{asked.model}"' if asked.model else "no model"
-    lines = [f"{asked.path}, {model}, {caller}", ""]
+    caller = f"key {explained.key}, tenant {explained.tenant}" if explained.key else "no key"
+    model = f'model "{explained.model}"' if explained.model else "no model"
+    lines = [f"{explained.path}, {model}, {caller}", ""]
     if route is not None:
         index = loaded.policy.routes.index(route)
         lines += [f"Route {route.name} ({loaded.document.position(('routes', index), str(loaded.path))})", ""]
         lines += _tree(stages)
-    elif asked.model and not _may_ask(loaded.policy, asked):
-        lines.append(f'No route: key {asked.key} may not ask for "{asked.model}" (its `models`). Answer: 404.')
+    elif explained.model and not _may_ask(loaded.policy, explained):
+        lines.append(f'No route: key {explained.key} may not ask for "{explained.model}" (its `models`). Answer: 404.')
     else:
         lines.append("No route takes this request. Answer: 404.")
     others = [verdict for verdict in verdicts if route is None or not verdict.is_chosen]

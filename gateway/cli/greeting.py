@@ -1,4 +1,4 @@
-"""What `slipstream serve` says when it starts: where it listens, who may call, a line that tries it, and warnings."""
+"""What `slipstream serve` prints at its start: its address, who may call it, a command that tries it, and warnings."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from policies.matching.globs import is_glob
 from policies.policy_file.load import LoadedPolicy
 
 TRIAL = "the built-in trial"
-"""Stands for a policy's origin where nothing is named and a scripted backend answers."""
+"""The name of the policy when neither a file nor a model is given, and a scripted backend answers."""
 EMBEDDED = "the built-in test models"
-"""Stands for it where nothing is named and the models that come with the package answer."""
+"""The name of the policy when neither a file nor a model is given, and the models of the package answer."""
 TRIAL_PROMPTS = ("What is 12+30?", "Sort these: 30, 10, 20", "What is Slipstream?")
-"""What the test models answer rightly."""
+"""Prompts that the test models answer correctly."""
 
-_ASK_LIMIT_S = 2.0
+_LIST_TIMEOUT_S = 2.0
 
 
 def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, model: str, key: str) -> str:
-    """The lines for standard error; `source` says where the policy comes from, `model` is one that can be asked for,
-    `key` is how a shell finds one, empty where none is needed.
+    """The lines for standard error.
+
+    `source` names the origin of the policy, `model` a model that it serves. `key` is a shell expression for an API key,
+    empty if none is needed.
     """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     root = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -50,8 +52,8 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
     return "\n".join(lines)
 
 
-def some_model(loaded: LoadedPolicy) -> str:
-    """A model that the policy names, or a word that stands for one."""
+def model_to_try(loaded: LoadedPolicy) -> str:
+    """A model that the policy names, or a placeholder."""
     for route in loaded.policy.routes:
         for name in route.match.models:
             if not is_glob(name):
@@ -59,15 +61,15 @@ def some_model(loaded: LoadedPolicy) -> str:
     return "MODEL-NAME" if any(kind != "scripted" for kind, _ in loaded.backends.values()) else "any-model"
 
 
-def ask_model(upstream: str, key: str) -> tuple[str | None, list[str]]:
-    """The first model that an upstream lists, and a warning where it does not answer as such a server does."""
-    # Imported late: a quarter of what a start would import, for `--upstream` alone.
+def first_listed_model(upstream: str, key: str) -> tuple[str | None, list[str]]:
+    """The first model that an upstream lists, and warnings if its answer is not that of an OpenAI-compatible server."""
+    # Imported late: only `--upstream` needs it, and it would be a quarter of all that a start imports.
     import httpx
 
     url = f"{upstream.rstrip('/')}/models"
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        answer = httpx.get(url, headers=headers, timeout=_ASK_LIMIT_S, trust_env=False)
+        answer = httpx.get(url, headers=headers, timeout=_LIST_TIMEOUT_S, trust_env=False)
         answer.raise_for_status()
         return str(answer.json()["data"][0]["id"]), []
     except httpx.HTTPStatusError as error:
@@ -80,8 +82,8 @@ def ask_model(upstream: str, key: str) -> tuple[str | None, list[str]]:
         return None, [f"{url} lists no model; is this an OpenAI-compatible server?"]
 
 
-def unknown_variables(environ: Mapping[str, str]) -> Iterable[str]:
-    """A warning for each SLIPSTREAM_ variable that is no setting: a misspelt one would go unnoticed."""
+def unknown_variable_warnings(environ: Mapping[str, str]) -> Iterable[str]:
+    """A warning for each SLIPSTREAM_ variable that is not a setting, which is usually a misspelt one."""
     known = [f"SLIPSTREAM_{name.upper()}" for name in Settings.model_fields]
     for name in sorted(environ):
         if name.startswith("SLIPSTREAM_") and name not in known:
@@ -89,16 +91,16 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterable[str]:
             yield f"{name} is not a setting and is ignored." + (f" Did you mean {near[0]}?" if near else "")
 
 
-def copies_of_models(loaded: LoadedPolicy, workers: int) -> Iterable[str]:
-    """A warning where models would be loaded several times over."""
+def model_copy_warnings(loaded: LoadedPolicy, workers: int) -> Iterable[str]:
+    """A warning if several workers would each load the models."""
     models = [name for name, (kind, _) in loaded.backends.items() if kind == "engine"]
     if workers > 1 and models:
         copies = f"each of the {workers} workers loads its own copy of {', '.join(models)}"
         yield f"{copies}, with a prefix cache of its own; one worker serves a model best"
 
 
-def first_key(loaded: LoadedPolicy) -> str:
-    """How a shell finds the first key, from the place where the policy finds it; empty where there are no keys."""
+def first_key_expression(loaded: LoadedPolicy) -> str:
+    """A shell expression for the first key, read from where the policy reads it; empty if the policy has no keys."""
     if not loaded.policy.keys:
         return ""
     kind, _, place = str(loaded.document.value(("keys", 0, "key"))).partition(":")

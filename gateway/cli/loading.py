@@ -1,4 +1,4 @@
-"""How the offline commands read a policy file, and how they say that they cannot."""
+"""How the offline commands read a policy file, and how they report one that they cannot use."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class FileProblem(click.ClickException):
     exit_code = 1
 
     def show(self, file: object = None) -> None:
-        """Print the problems as they are; each line says where."""
+        """Print the problems without a prefix: each line begins with its position in the file."""
         click.echo(self.message, err=True)
 
 
 class _AnyEnvironment(Mapping[str, str]):
-    """Has every variable; one that is not set has a value of its own."""
+    """An environment in which every variable is set: those that are not get a placeholder as their value."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
         self._known = known
@@ -54,7 +54,7 @@ class _AnyEnvironment(Mapping[str, str]):
 
 
 def read_policy(file: Path, *, no_env: bool) -> LoadedPolicy:
-    """The policy file, checked; with `no_env` a missing environment variable is no problem.
+    """Load and check a policy file; with `no_env` a missing environment variable is no problem.
 
     Raises: ConfigurationError.
     """
@@ -68,7 +68,7 @@ def read_policy(file: Path, *, no_env: bool) -> LoadedPolicy:
 
 
 def read_policy_or_exit(file: Path, *, no_env: bool) -> LoadedPolicy:
-    """As `read_policy`, for a command that can only go on with a policy.
+    """Like `read_policy`, for commands that end with exit code 1 if the policy cannot be used.
 
     Raises: FileProblem.
     """

@@ -1,4 +1,4 @@
-"""The `slipstream` command: a group that imports a subcommand only when it is asked for, so that help is quick."""
+"""The `slipstream` command: a group that imports a subcommand only when it is called, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PACKAGE = "slipstream-gateway"
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A subcommand that is not imported yet."""
+    """A subcommand that is imported when it is called."""
 
     target: str
-    """Where it is: `module:attribute`."""
+    """Where the command is defined, as `module:attribute`."""
     purpose: str
     example: str
     holds_sighup: bool = False
-    """Whether SIGHUP waits until the command takes it, and would end it before. Its children inherit that."""
+    """Whether SIGHUP is blocked during the import, which it would otherwise end. Child processes inherit the mask."""
 
 
 class LazyGroup(click.Group):
@@ -38,7 +38,7 @@ class LazyGroup(click.Group):
         return list(self._deferred)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one subcommand; None for a name that is not one."""
+        """Import a subcommand; None for an unknown name."""
         found = self._deferred.get(cmd_name)
         if found is None:
             return None
@@ -49,10 +49,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click, with a hint where a name is nearly right."""
+        """As in click, but an unknown name is answered with the nearest known one."""
         found = self._deferred.get(args[0])
         if found is not None and found.holds_sighup:
-            # Before the import, which takes its time.
+            # Blocked before the import, which is slow: a SIGHUP that arrives meanwhile would end the process.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
         try:
             return super().resolve_command(ctx, args)
@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One line of purpose and one example for each."""
+        """Write a line of purpose and an example for each subcommand."""
         width = max(len(name) for name in self._deferred)
         with formatter.section("Commands, in order of use"):
             for name, command in self._deferred.items():

@@ -1,4 +1,4 @@
-"""Policies that `slipstream serve` makes up where it is given no file: for an upstream, a model, or to try it out."""
+"""The policies that `slipstream serve` generates without a policy file: for an upstream, a model, or a trial."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 import yaml
 
 UPSTREAM_KEY = "UPSTREAM_KEY"
-"""The environment variable with the key of `--upstream`."""
+"""The environment variable that holds the API key for `--upstream`."""
 
 _ENGINE_NEEDS = ("torch", "numpy", "safetensors", "tokenizers", "jinja2")
 
 
 class PolicyOrigin(NamedTuple):
-    """What is served without a file; both None: whatever there is to try."""
+    """What is served without a policy file. Both are None for a trial."""
 
     upstream: str | None = None
     model: dict[str, str] | None = None
-    """Settings of a backend of `type: engine`."""
+    """The settings of a backend of `type: engine`."""
 
 
 def has_embedded_models() -> bool:
-    """Whether the models that come with the package can run here: they are there, and so is PyTorch."""
+    """Whether the models of the package can run here: they and PyTorch are installed."""
     if any(find_spec(module) is None for module in _ENGINE_NEEDS):
         return False
     folder = resources.files("backends.engine.demo_models")
@@ -36,7 +36,7 @@ def has_embedded_models() -> bool:
 
 @contextmanager
 def ready_made_policy(origin: PolicyOrigin, *, has_key: bool) -> Iterator[Path]:
-    """A policy file for that; gone afterwards. `has_key`: the environment has the upstream's key."""
+    """A generated policy file, deleted afterwards. `has_key`: `UPSTREAM_KEY` is set in the environment."""
     if origin.upstream is None and origin.model is None:
         name = "embedded.yaml" if has_embedded_models() else "scripted.yaml"
         with resources.as_file(resources.files("policies.presets").joinpath(name)) as path:
@@ -50,7 +50,7 @@ def ready_made_policy(origin: PolicyOrigin, *, has_key: bool) -> Iterator[Path]:
 
 
 def model_name(model: str) -> str:
-    """What clients call a model that is served from a folder: the folder's name."""
+    """The name under which clients ask for a model that is served from a folder: the folder's name."""
     return Path(model).expanduser().resolve().name
 
 

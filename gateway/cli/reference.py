@@ -1,6 +1,6 @@
 """The generated parts of docs/: a table for each section of a policy file and for each backend's settings.
 
-Made from the descriptions in `policies/schema.py` and in the backends.
+It is generated from the descriptions in `policies/schema.py`, in the features' `settings.py` and in the backends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def docs(folder: Path) -> None:
 
 
 def with_reference(page: str) -> str:
-    """The page with its generated part made anew."""
+    """The page with its generated part replaced."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -51,7 +51,7 @@ def with_reference(page: str) -> str:
 
 
 def with_settings(page: str) -> str:
-    """The page with the settings of each type of backend, or of a section of one, made anew, where it asks for them."""
+    """The page with every marked table of a backend's settings, or of a section of them, replaced."""
     registry = Registry()
 
     def renewed(match: re.Match[str]) -> str:
@@ -70,7 +70,7 @@ def reference() -> str:
 
 
 def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
-    """Each model once, at the first place where a file can have it, the file itself first."""
+    """Each settings model once, at the first path where it can appear; the file itself comes first."""
     waiting: list[tuple[str, type[BaseModel]]] = [("", Policy)]
     seen: set[type[BaseModel]] = set()
     while waiting:
@@ -83,7 +83,7 @@ def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
             (f"{path}.{name}{suffix}".removeprefix("."), inner)
             for name, field in model.model_fields.items()
             for suffix, inner in _inner_models(field.annotation)
-            # What is written as in a route is shown there.
+            # The sections of `defaults` are those of a route, where they are shown.
             if path != "defaults"
         ]
         waiting = [*found, *waiting]

@@ -32,12 +32,12 @@ def schema() -> None:
 
 
 def schema_text() -> str:
-    """The JSON Schema as text, as it is published."""
+    """The JSON Schema as the text of docs/policy.schema.json."""
     return json.dumps(policy_schema(Registry()), indent=2, ensure_ascii=False) + "\n"
 
 
 def policy_schema(registry: Registry) -> dict[str, Any]:
-    """The JSON Schema of a policy file; `backends` takes the types that the registry knows."""
+    """The JSON Schema of a policy file, with the settings of every type of backend in the registry."""
     schema = Policy.model_json_schema(schema_generator=_AsWritten)
     definitions = schema["$defs"]
     del definitions["BackendPolicy"]
@@ -46,7 +46,7 @@ def policy_schema(registry: Registry) -> dict[str, Any]:
         section = registry.kind(kind).config.model_json_schema(schema_generator=_AsWritten, ref_template=template)
         definitions.update({f"{kind}.{name}": part for name, part in section.pop("$defs", {}).items()})
         section["properties"] = {"type": {"const": kind}, **section["properties"]}
-        # Only the type: what else is required may come from a preset, which a schema cannot know.
+        # Only the type is required: a preset may supply everything else, which a schema cannot know.
         section["required"] = ["type"]
         definitions[f"backend.{kind}"] = section
     schema["properties"]["backends"] |= {
@@ -60,7 +60,7 @@ def policy_schema(registry: Registry) -> dict[str, Any]:
 
 
 class _AsWritten(GenerateJsonSchema):
-    """Defaults with their units, as a file would have them, and no made-up titles."""
+    """Writes defaults with their units, as a policy file does, and leaves out generated titles."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> dict[str, Any]:
         result = super().default_schema(schema)

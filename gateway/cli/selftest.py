@@ -28,7 +28,7 @@ from gateway.selftest.run import DidNotStart
 from gateway.selftest.subject import CannotTry, copy_of
 
 _NUM_AT_ONCE = 3
-"""How many checks are tried side by side: most of their time is waiting for what they have set up."""
+"""How many checks run concurrently. They mostly wait, so this costs little processor time."""
 
 
 @click.command()
@@ -97,7 +97,7 @@ def selftest(
 def _try_policy(
     policy: Path | None, checks: Sequence[Check], tell: Tell, *, is_quick: bool
 ) -> tuple[str, list[str], list[CheckResult]]:
-    """What is tried, what is not as in the original, and what became of it."""
+    """Run the checks: the name of the policy, the differences between its copy and the original, and the results."""
     with tempfile.TemporaryDirectory(prefix="slipstream-selftest-", ignore_cleanup_errors=True) as name:
         if policy is not None:
             loaded = read_policy_or_exit(policy, no_env=True)
@@ -108,7 +108,7 @@ def _try_policy(
         for folder in folders:
             folder.mkdir()
         try:
-            # A copy each: what is tried at once shares no store and no secret.
+            # One copy for each bench: checks that run concurrently must not share a store or a secret.
             subjects = [copy_of(loaded, folder) for folder in folders]
         except CannotTry as error:
             raise click.ClickException(str(error)) from error
@@ -147,7 +147,7 @@ def _address(url: str) -> Address:
 
 @contextmanager
 def _progress(*, is_shown: bool) -> Iterator[Tell]:
-    """A bar on standard error, with the fault that is being tried."""
+    """A progress bar on standard error that names the fault being tried."""
 
     def nothing(done: int, total: int, fault: str) -> None:
         del done, total, fault

@@ -1,4 +1,4 @@
-"""`slipstream serve`: start the gateway and say how to talk to it."""
+"""`slipstream serve`: starts the gateway and prints how to call it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gateway.app import Application
 from gateway.cli.greeting import (
     EMBEDDED,
     TRIAL,
-    ask_model,
-    copies_of_models,
-    first_key,
+    first_key_expression,
+    first_listed_model,
     greeting,
-    some_model,
-    unknown_variables,
+    model_copy_warnings,
+    model_to_try,
+    unknown_variable_warnings,
 )
 from gateway.cli.ready_made import UPSTREAM_KEY, PolicyOrigin, has_embedded_models, model_name, ready_made_policy
 from gateway.process.factory import application_of, load
@@ -31,12 +31,12 @@ from gateway.settings import LOOPBACK_HOSTS, Settings, environment
 from policies.policy_file.load import LoadedPolicy
 from policies.policy_file.sources import PolicyFiles
 
-_MADE_UP = {
+_OPTIONS_BY_FIELD = {
     "backends.upstream.base_url: ": "--upstream",
     "backends.model.model: ": "--model",
     "backends.model.draft: ": "--draft",
 }
-"""Where a problem stands in a file of our own making, and the option that is wrong then."""
+"""The command-line option behind each field of a generated policy: a problem of the field is reported for it."""
 
 
 @click.command()
@@ -89,7 +89,7 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
     has_key = bool(environment().get(UPSTREAM_KEY))
     made = nullcontext(settings.policy) if settings.policy else ready_made_policy(origin, has_key=has_key)
     with made as path:
-        # model_copy leaves the fields that were given marked as given, which export_settings goes by.
+        # model_copy keeps `model_fields_set`, on which export_settings depends.
         settings = settings.model_copy(update={"policy": path})
         try:
             files = PolicyFiles(path)
@@ -99,7 +99,7 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
                 problem = "the gateway itself would listen there; give it another --port"
                 raise click.BadParameter(problem, param_hint="--upstream")
             if settings.is_public and not loaded.policy.keys:
-                raise click.ClickException(_open_door(settings, source))
+                raise click.ClickException(_no_keys_message(settings, source))
             _run(settings, loaded, partial(application_of, settings, registry, files, loaded), source, upstream)
         except ConfigurationError as error:
             if origin != PolicyOrigin():
@@ -108,7 +108,7 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
 
 
 def _model_settings(options: dict[str, Any]) -> dict[str, str] | None:
-    """Settings of a backend for --model, from it and the options beside it."""
+    """The settings of the backend for --model and the options that belong to it."""
     given = {name: options[name] for name in ("model", "draft", "quantization", "device") if options[name] is not None}
     if given and "model" not in given:
         raise click.UsageError(f"--{next(iter(given))} needs --model")
@@ -116,7 +116,7 @@ def _model_settings(options: dict[str, Any]) -> dict[str, str] | None:
 
 
 def _source(policy: Path | None, origin: PolicyOrigin) -> str:
-    """Where the policy comes from, in a word."""
+    """A name for the origin of the policy."""
     if policy is not None:
         return policy.name
     if origin.model is not None:
@@ -125,15 +125,15 @@ def _source(policy: Path | None, origin: PolicyOrigin) -> str:
 
 
 def _blame_option(error: ConfigurationError) -> None:
-    """Name the option where a problem lies in what it says, since the file is of our own making."""
-    for place, option in _MADE_UP.items():
+    """Report a problem of a generated policy as one of the option that caused it. Raises: BadParameter."""
+    for place, option in _OPTIONS_BY_FIELD.items():
         _, is_there, problem = error.message.partition(place)
         if is_there:
             raise click.BadParameter(problem, param_hint=option) from error
 
 
 def _settings(given: dict[str, Any]) -> Settings:
-    """The environment's settings and, before them, those of the command line."""
+    """The settings of the command line, which take precedence, and those of the environment."""
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
@@ -147,13 +147,17 @@ def _settings(given: dict[str, Any]) -> Settings:
 def _run(
     settings: Settings, loaded: LoadedPolicy, create: Callable[[], Application], source: str, upstream: str | None
 ) -> None:
-    # Imported late: prometheus_client decides at import whether workers share their metrics.
+    # Imported late: when prometheus_client is imported, it decides whether the workers share their metrics.
     from gateway.process.server import serve as run_server
 
-    warnings = [*loaded.warnings, *unknown_variables(environment()), *copies_of_models(loaded, settings.workers)]
-    model, key = some_model(loaded), first_key(loaded)
+    warnings = [
+        *loaded.warnings,
+        *unknown_variable_warnings(environment()),
+        *model_copy_warnings(loaded, settings.workers),
+    ]
+    model, key = model_to_try(loaded), first_key_expression(loaded)
     if upstream is not None:
-        listed, troubles = ask_model(upstream, environment().get(UPSTREAM_KEY, ""))
+        listed, troubles = first_listed_model(upstream, environment().get(UPSTREAM_KEY, ""))
         model = listed or model
         warnings += troubles
 
@@ -174,7 +178,7 @@ def _own_addresses(settings: Settings) -> set[str]:
     return {f"{host}:{settings.port}" for host in (*LOOPBACK_HOSTS, settings.host)}
 
 
-def _open_door(settings: Settings, source: str) -> str:
+def _no_keys_message(settings: Settings, source: str) -> str:
     danger = f"anybody who reaches {settings.host} could spend your tokens"
     if settings.policy is None or source != settings.policy.name:
         return f"without a policy file there are no `keys`: {danger}. Name a file that has some, or leave --host away."

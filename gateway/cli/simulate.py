@@ -123,7 +123,7 @@ def _results(
     price: float | None,
     seed: int,
 ) -> list[StudyResult]:
-    """Every policy on every fleet.
+    """Simulate every policy on every fleet.
 
     Raises: ConfigurationError.
     """
@@ -144,7 +144,7 @@ def _results(
     fleets = [None] if fleet is None else parse_fleets(fleet)
     if len(fleets) > 1 and load is not None:
         raise click.UsageError("a load is another rate for each fleet of a range; give --rate instead")
-    asked = StudyOptions(
+    study_options = StudyOptions(
         parse_slo(slo) if slo else None,
         seed=seed,
         load=load,
@@ -163,21 +163,21 @@ def _results(
             label = f"{policy.path.name}{', ' + each.text if each is not None else ''}"
             with progress_bar(label) as progress:
                 if is_replay:
-                    results.append(check(policy, requests, asked, progress))
+                    results.append(check(policy, requests, study_options, progress))
                 else:
-                    results.append(simulate(policy, each, requests, asked, progress))
+                    results.append(simulate(policy, each, requests, study_options, progress))
     return results
 
 
 def _fields(results: list[StudyResult]) -> dict[str, Any]:
-    """One simulation is one flat object; several are a list, with the smallest fleets of each policy's curve."""
+    """The JSON output: one object for one simulation; for several a list, and the smallest fleet of each policy."""
     if len(results) == 1:
         return _run_fields(results[0])
     return {"runs": [_run_fields(result) for result in results], "smallest_fleets": _smallest(results)}
 
 
 def _run_fields(result: StudyResult) -> dict[str, Any]:
-    """Of one simulation; with `fitted` and `replay` where something was."""
+    """The fields of one simulation, with `fitted` and `replay` if it has them."""
     from gateway.simulate.report import as_fields
 
     fields = as_fields(result.report)
@@ -192,7 +192,7 @@ def _run_fields(result: StudyResult) -> dict[str, Any]:
 
 
 def _smallest(results: list[StudyResult]) -> dict[str, dict[str, int | None]]:
-    """By policy, where there is a curve."""
+    """For each policy that was simulated on several fleets, the smallest fleet that keeps each share in time."""
     from gateway.simulate.study import smallest_fleets
 
     by_policy: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""How well a number tells two groups apart: the area under the ROC curve, with its limits."""
+"""How well a number separates two groups: the area under the ROC curve, with its confidence limits."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _STEPS = 60
 
 
 class Auc(NamedTuple):
-    """The chance that one of the first group is less than one of the second, ties by half; 0.5 tells nothing.
+    """The probability that a value of the first group is less than one of the second, where ties count half.
 
-    `lower` and `upper` are its 95 % limits.
+    At 0.5 the value does not separate the groups at all. `lower` and `upper` are the 95 % confidence limits.
     """
 
     value: float
     lower: float
     upper: float
 
-    def tells(self, tolerance: float) -> bool:
-        """Whether it is sure to be further than that from 0.5, whichever way."""
+    def separates(self, tolerance: float) -> bool:
+        """Whether its confidence interval lies beyond that distance from 0.5, on either side."""
         return self.lower > 0.5 + tolerance or self.upper < 0.5 - tolerance
 
 
 def area(first: Sequence[float], second: Sequence[float]) -> Auc:
-    """The area of two groups that have somebody in them.
+    """The area under the curve of two groups, neither of which may be empty.
 
     Limits: Newcombe, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic", part 2
     (Statistics in Medicine 25, 2006), method 5, which has some width even where the groups do not overlap.
@@ -42,7 +42,7 @@ def area(first: Sequence[float], second: Sequence[float]) -> Auc:
 
 
 def _limit(value: float, num_first: int, num_second: int, end: float) -> float:
-    """The area nearest to `end` from which the one that was seen is no further than chance allows."""
+    """The confidence limit on the side of `end`: the furthest area that still explains the observed one."""
 
     def is_near(limit: float) -> bool:
         half = (num_first + num_second) / 2 - 1
@@ -54,7 +54,7 @@ def _limit(value: float, num_first: int, num_second: int, end: float) -> float:
 
 
 def _bisect(holds: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Where between the two it ceases to hold."""
+    """The point between the two where the condition ceases to hold."""
     for _ in range(_STEPS):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if holds(middle) else (inside, middle)

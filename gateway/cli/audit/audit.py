@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.audit.timing import CannotAudit, TimedClient, TimingSignal, look_for_signs
+from gateway.cli.audit.timing import CannotAudit, TimedClient, TimingSignal, measure_signals
 from gateway.cli.models.model_folder import json_option, progress_bar, table
 from gateway.cli.parameters import KeyReference, gateway_address
 
@@ -19,7 +19,7 @@ _TIMES = ("first byte", "last byte")
 
 
 class _Failure(click.ClickException):
-    """The audit could not be made, which is not a finding: exit code 2."""
+    """The audit failed, which is different from a finding: exit code 2."""
 
     exit_code = 2
 
@@ -69,50 +69,51 @@ def timing(
     first, second = (TimedClient(url, key, model, stream=not whole) for key in (key_a, key_b))
     try:
         with progress_bar("asking") as note:
-            signs = look_for_signs(first, second, questions, Random(), note)
+            signals = measure_signals(first, second, questions, Random(), note)
     except CannotAudit as error:
         raise _Failure(str(error)) from error
     finally:
         first.close()
         second.close()
-    telling = [sign.name for sign in signs if sign.auc.tells(tolerance)]
+    telling = [signal.name for signal in signals if signal.auc.separates(tolerance)]
     shown = {
         "questions": questions,
         "tolerance": tolerance,
         "tells": telling,
-        "signs": [_figures(sign) for sign in signs],
+        "signs": [_figures(signal) for signal in signals],
     }
-    click.echo(json.dumps(shown, indent=2) if as_json else _text(signs, questions, tolerance, telling))
+    click.echo(json.dumps(shown, indent=2) if as_json else _text(signals, questions, tolerance, telling))
     click.get_current_context().exit(1 if telling else 0)
 
 
-def _figures(sign: TimingSignal) -> dict[str, Any]:
+def _figures(signal: TimingSignal) -> dict[str, Any]:
     return {
-        "sign": sign.name,
-        "auc": sign.auc.value,
-        "lower95": sign.auc.lower,
-        "upper95": sign.auc.upper,
-        "asked_before": _at_quantiles(sign.before),
-        "never_asked": _at_quantiles(sign.never),
+        "sign": signal.name,
+        "auc": signal.auc.value,
+        "lower95": signal.auc.lower,
+        "upper95": signal.auc.upper,
+        "asked_before": _at_quantiles(signal.before),
+        "never_asked": _at_quantiles(signal.never),
     }
 
 
 def _at_quantiles(values: Sequence[float]) -> dict[str, float]:
-    """In seconds, but for headers: -1 where it is there."""
+    """The distribution in seconds; for a header, -1 stands for its presence."""
     cuts = quantiles(values, n=100, method="inclusive")
     return {name: cuts[cut] for name, cut in _QUANTILES.items()}
 
 
-def _text(signs: Sequence[TimingSignal], questions: int, tolerance: float, telling: Sequence[str]) -> str:
+def _text(signals: Sequence[TimingSignal], questions: int, tolerance: float, telling: Sequence[str]) -> str:
     rows = [["sign", "asked before p50", "p90", "never asked p50", "p90", "AUC", "95 % limits"]]
-    for sign in signs:
+    for signal in signals:
         cells = [""] * 4
-        if sign.name in _TIMES:
-            groups = [_at_quantiles(group) for group in (sign.before, sign.never)]
+        if signal.name in _TIMES:
+            groups = [_at_quantiles(group) for group in (signal.before, signal.never)]
             cells = [f"{1e3 * group[name]:,.1f} ms" for group in groups for name in ("p50", "p90")]
-        rows.append([sign.name, *cells, f"{sign.auc.value:.3f}", f"{sign.auc.lower:.3f} to {sign.auc.upper:.3f}"])
-    told = (
+        auc = signal.auc
+        rows.append([signal.name, *cells, f"{auc.value:.3f}", f"{auc.lower:.3f} to {auc.upper:.3f}"])
+    finding = (
         f"What another key asked shows in: {', '.join(telling)}." if telling else "None of these tells what was asked."
     )
     head = f"{questions} questions that another key had asked before, {questions} that nobody had"
-    return f"{head}\n\n{table(rows)}\n\n{told} An AUC within 0.5 +- {tolerance:g} counts as nothing."
+    return f"{head}\n\n{table(rows)}\n\n{finding} An AUC within 0.5 +- {tolerance:g} counts as nothing."

@@ -1,4 +1,4 @@
-"""Asks a running gateway with two keys, and looks for what tells the second one what the first has asked before."""
+"""Calls a running gateway with two keys, to find out whether the second can tell what the first has asked before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from gateway.cli.audit.auc import Auc, area
 
 _BLOCK = 10
-"""So many questions are asked by the first key before the second asks them: a gateway that slows down does so alike."""
+"""The keys take turns after so many questions, so that a gateway whose speed changes does so for all groups alike."""
 
 _TIMEOUT_S = 120.0
 _NUM_WORDS = 6
@@ -22,12 +22,12 @@ _SHOWN_VALUES = frozenset({"x-cache", "x-cache-reason"})
 
 
 class CannotAudit(Exception):
-    """The gateway is not there, or does not answer this key."""
+    """The gateway cannot be reached, or does not answer this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One answer, as the second key saw it. `age_s`: how long before the question it says that it was made."""
+    """One answer as the second key receives it. `age_s` is its age at the question, by the date that it carries."""
 
     first_s: float
     last_s: float
@@ -37,7 +37,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class TimingSignal:
-    """Something that may tell the groups apart: its value for each probe of both, and how well it does."""
+    """A property of answers that may separate the groups: its values in both of them, and how well it does."""
 
     name: str
     before: Sequence[float]
@@ -46,7 +46,7 @@ class TimingSignal:
 
 
 class TimedClient:
-    """Somebody with a key, on one connection of their own."""
+    """A client with one key and one connection, which measures its answers."""
 
     def __init__(self, url: str, key: str, model: str, *, stream: bool) -> None:
         parts = urlsplit(url)
@@ -61,7 +61,7 @@ class TimedClient:
         self._connection.close()
 
     def ask(self, question: str) -> Probe:
-        """One answer, read to its end. Raises: CannotAudit."""
+        """Ask and read the whole answer. Raises: CannotAudit."""
         body = json.dumps({**self._fields, "messages": [{"role": "user", "content": question}]}).encode()
         try:
             asked_at = time.time()
@@ -75,15 +75,15 @@ class TimedClient:
         except (OSError, HTTPException) as error:
             raise CannotAudit(f"the gateway does not answer: {error or type(error).__name__}") from error
         if response.status != 200:
-            said = whole[:300].decode("utf-8", "replace")
-            raise CannotAudit(f"a question was answered with {response.status}: {said}")
+            excerpt = whole[:300].decode("utf-8", "replace")
+            raise CannotAudit(f"a question was answered with {response.status}: {excerpt}")
         return Probe(first - began, last - began, _fields(response.getheaders()), asked_at - _created(whole, asked_at))
 
 
-def look_for_signs(
+def measure_signals(
     first: TimedClient, second: TimedClient, num_questions: int, random: Random, note: Callable[[int, int], None]
 ) -> list[TimingSignal]:
-    """The signs, of which each may tell; `note` hears how many of how many questions have been asked.
+    """Ask all questions and return the signals; `note` is called with how many of how many have been asked.
 
     Raises: CannotAudit.
     """
@@ -91,7 +91,7 @@ def look_for_signs(
     never: list[Probe] = []
     total = 3 * num_questions
     for client in (first, second):
-        # The first of a connection has to be made.
+        # The first question of a connection includes connecting, so it does not count.
         client.ask(_question(random))
     for start in range(0, num_questions, _BLOCK):
         known = [_question(random) for _ in range(min(_BLOCK, num_questions - start))]
@@ -102,38 +102,38 @@ def look_for_signs(
         for question, group in asked:
             group.append(second.ask(question))
         note(len(before) * 3, total)
-    return _signs(before, never)
+    return _signals(before, never)
 
 
-def _signs(before: list[Probe], never: list[Probe]) -> list[TimingSignal]:
-    signs = [
-        _sign("first byte", [probe.first_s for probe in before], [probe.first_s for probe in never]),
-        _sign("last byte", [probe.last_s for probe in before], [probe.last_s for probe in never]),
-        # What is older is what was stored, so that here too a smaller number stands for it.
-        _sign("date", [-probe.age_s for probe in before], [-probe.age_s for probe in never]),
+def _signals(before: list[Probe], never: list[Probe]) -> list[TimingSignal]:
+    signals = [
+        _signal("first byte", [probe.first_s for probe in before], [probe.first_s for probe in never]),
+        _signal("last byte", [probe.last_s for probe in before], [probe.last_s for probe in never]),
+        # Stored answers are older: with the sign turned, a smaller value means a stored answer here as well.
+        _signal("date", [-probe.age_s for probe in before], [-probe.age_s for probe in never]),
     ]
     fields = sorted(frozenset().union(*(probe.fields for probe in (*before, *never))))
     shown = [
-        _sign(
+        _signal(
             field, [-float(field in each.fields) for each in before], [-float(field in each.fields) for each in never]
         )
         for field in fields
     ]
-    return [*signs, *sorted(shown, key=lambda sign: -abs(sign.auc.value - 0.5))[:1]]
+    return [*signals, *sorted(shown, key=lambda signal: -abs(signal.auc.value - 0.5))[:1]]
 
 
-def _sign(name: str, before: Sequence[float], never: Sequence[float]) -> TimingSignal:
+def _signal(name: str, before: Sequence[float], never: Sequence[float]) -> TimingSignal:
     return TimingSignal(name, before, never, area(before, never))
 
 
 def _fields(headers: Sequence[tuple[str, str]]) -> frozenset[str]:
-    """The names of an answer's headers, and what those of the cache say."""
+    """The names of an answer's headers; those of the cache with their values."""
     named = [(name.lower(), value) for name, value in headers]
     return frozenset(f"{name}: {value}" if name in _SHOWN_VALUES else name for name, value in named)
 
 
 def _created(body: bytes, otherwise: float) -> float:
-    """When an answer says that it was made."""
+    """The date of creation in an answer."""
     line = next((line for line in body.splitlines() if line.startswith(b"data: {")), b"data: " + body)
     try:
         created = json.loads(line.removeprefix(b"data: "))["created"]
@@ -143,6 +143,6 @@ def _created(body: bytes, otherwise: float) -> float:
 
 
 def _question(random: Random) -> str:
-    """A question that nobody has asked, nor one like it."""
+    """A question that is certainly new, and similar to no other."""
     words = ["".join(random.choice(_CONSONANTS) + random.choice(_VOWELS) for _ in range(4)) for _ in range(_NUM_WORDS)]
     return f"Answer with one word: which of these is the longest to say, {', '.join(words)}?"

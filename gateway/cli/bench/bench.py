@@ -1,4 +1,4 @@
-"""`slipstream bench`: figures of this machine, each beside those that it is compared with."""
+"""`slipstream bench`: measures on this machine, beside other programs and the figures that the project requires."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gateway.cli.bench.policies import policies
 from gateway.cli.module import check_can_be_written, check_installed, run_module
 
 MEASUREMENTS = ("bf16", "int8", "overhead", "speculation", "prefix", "ready")
-"""What `--only` of `bench engine` can name."""
+"""The names that `bench engine --only` accepts."""
 
 _ENGINE_NEEDS = ("torch", "numpy", "safetensors", "tokenizers")
 _KERNELS_NEED = ("torch", "numpy")
 
 
 def _known_kernels(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, each of which has a kernel."""
+    """Check that each name is that of a kernel."""
     if names and find_spec("torch") is not None:
         from kernels.dispatch import op_names
 
@@ -85,7 +85,7 @@ def kernels(only: tuple[str, ...], file: Path | None) -> None:
 
 
 def _run(module: str, needs: Sequence[str], only: Sequence[str], file: Path | None, *more: str) -> NoReturn:
-    """Ends with the exit code of a benchmark's module."""
+    """Run a benchmark's module and exit with its code."""
     check_can_be_written(file, "--json")
     check_installed(needs, "engine")
     arguments = [*more]

@@ -9,7 +9,7 @@ import click
 from gateway.cli.module import check_can_be_written, check_installed, run_module
 
 SETS = ("banking77", "clinc150", "templates", "qqp", "sick")
-"""What `--sets` can name."""
+"""The names that `--sets` accepts."""
 
 _NEEDS = ("numpy", "sentence_transformers")
 

@@ -1,4 +1,4 @@
-"""`slipstream bench policies`: what balancing, admission and fairness promise, beside what is measured."""
+"""`slipstream bench policies`: the required figures of balancing, admission and fairness beside the measured ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEASURED = {
     "embeddings": "tests.benchmarks.policies.batching_window",
     "memory": "tests.benchmarks.policies.admission_memory",
 }
-"""Figures that the source tree's benchmarks measure, by the module that does."""
+"""The figures that are measured by benchmarks of the source tree, with their modules."""
 
 
 @click.command()
@@ -76,7 +76,7 @@ def policies(data: Path, only: tuple[str, ...], file: Path | None) -> None:
 
 
 def _measured(name: str) -> list[PolicyFigure]:
-    """Figures of a benchmark, run as a process of its own."""
+    """Run a benchmark in a process of its own, and read its figures."""
     import msgspec
 
     from gateway.simulate.figures import PolicyFigure
@@ -93,7 +93,7 @@ def _measured(name: str) -> list[PolicyFigure]:
 
 
 def _table(figures: list[PolicyFigure]) -> str:
-    """As Markdown, to be read and to be kept."""
+    """The figures as a Markdown table."""
     marks = {True: "yes", False: "no", None: "-"}
     rows = [(each.figure, each.must, each.measured, marks[each.is_met], each.note) for each in figures]
     head = ("figure", "asked for", "measured", "met", "note")

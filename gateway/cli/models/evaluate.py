@@ -1,4 +1,4 @@
-"""`slipstream eval`: how good a model is on a file of one's own, before and after its weights are rounded."""
+"""`slipstream eval`: how good a model is on the user's own file, before and after its weights are quantized."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _CONTEXT = 2048
 
 
 class Variant(NamedTuple):
-    """A model as it is compared: a folder, and what its weights are rounded to while they are loaded."""
+    """A model to compare: its folder, and the method by which its weights are quantized while they are loaded."""
 
     folder: Path
     quantization: str | None
 
     @property
     def name(self) -> str:
-        """What a table calls it."""
+        """Its name in the table."""
         return self.folder.name + (f", {self.quantization}" if self.quantization else "")
 
 
 class EvaluationRow(NamedTuple):
-    """What came out for one of them."""
+    """The measurements of one variant."""
 
     variant: Variant
     weight_bytes: int
@@ -102,7 +102,10 @@ def evaluate(folder: Path, file: Path, against: Path | None, methods: tuple[str,
 
 
 def _context(variants: list[Variant], asked: int | None) -> int:
-    """The same for all, so that their figures compare. What cannot be loaded comes out before anything is."""
+    """The context length that all variants support, so that their figures can be compared.
+
+    It reads every model's configuration, so a model that cannot be loaded is reported before any is.
+    """
     from backends.engine.model.config import ModelConfig
 
     configs = [ModelConfig.from_folder(variant.folder) for variant in variants]
@@ -122,10 +125,10 @@ def _measured(variant: Variant, file: Path, context: int, device: Device) -> Eva
 
     tokenizer = Tokenizer(variant.folder)
     quality: TextQuality | AnswerQuality
-    # What is wrong with the file comes out before the model is loaded.
+    # The file is read first, so that its problems are reported before the model is loaded.
     text = file_text(file)
     examples = read_examples(text, str(file), tokenizer, context=context) if file.suffix == ".jsonl" else []
-    # The model before may be part of a cycle; two at once might not fit.
+    # The previous model may be part of a reference cycle, and two models might not fit into memory.
     gc.collect()
     reader = PassageReader.from_folder(
         variant.folder, quantization=variant.quantization, context=context, device=device

@@ -1,4 +1,4 @@
-"""What the commands about models share: finding a folder, saying what is wrong with it, progress, tables, units."""
+"""What the commands about models share: finding a model's folder, reporting its problems, progress, tables, units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 METHODS = ("int8", "w8a8", "fp8", "int4", "nf4")
-"""What weights can be rounded to."""
+"""The methods of quantization."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="For programs: exact numbers, as JSON.")
 
@@ -22,7 +22,7 @@ _NEEDED = ("torch", "numpy", "safetensors", "tokenizers", "jinja2")
 
 
 def model_folder(given: str) -> Path | None:
-    """The folder that is meant, by its path or as a model that comes with the package; None where there is none."""
+    """The folder of a model, given by its path or as the name of a model of the package; None if there is none."""
     if given in _EMBEDDED:
         return Path(str(resources.files("backends.engine.demo_models"))) / _EMBEDDED[given]
     folder = Path(given).expanduser()
@@ -30,7 +30,7 @@ def model_folder(given: str) -> Path | None:
 
 
 def existing_folder(context: click.Context, parameter: click.Parameter, given: str | None) -> Path | None:
-    """`model_folder` as the callback of an argument; wrong usage where there is none."""
+    """`model_folder` as the callback of an argument. Raises: BadParameter."""
     del context, parameter
     folder = None if given is None else model_folder(given)
     if given is not None and folder is None:
@@ -39,7 +39,7 @@ def existing_folder(context: click.Context, parameter: click.Parameter, given: s
 
 
 def file_text(path: Path) -> str:
-    """The text of a file of the user's."""
+    """Read a text file of the user's. Raises: ClickException."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -48,7 +48,7 @@ def file_text(path: Path) -> str:
 
 @contextmanager
 def engine_at_work() -> Iterator[None]:
-    """Checks that the engine is installed, and turns what it finds wrong into a message of the command."""
+    """Check that the engine is installed, and turn the errors that it raises into messages of the command."""
     missing = [module for module in _NEEDED if find_spec(module) is None]
     if missing:
         problem = f"{', '.join(missing)} is not installed: pip install 'slipstream-gateway[engine]'"
@@ -65,7 +65,7 @@ def engine_at_work() -> Iterator[None]:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A function of what is done and what there is to do; on a terminal it draws a bar, on standard error."""
+    """A function to call with (done, total), which draws a progress bar on standard error if that is a terminal."""
     with ExitStack() as stack:
         bars: list[Any] = []
 
@@ -78,7 +78,7 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns under the first row's names, numbers flush right."""
+    """A text table whose first row is the header; numbers are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:
@@ -88,7 +88,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def size_text(num_bytes: float) -> str:
-    """Bytes in the unit that suits them, as in 15.0 GiB."""
+    """Bytes in a suitable unit, as in 15.0 GiB."""
     unit = next((unit for unit in ("TiB", "GiB", "MiB") if num_bytes >= _UNITS[unit]), "KiB")
     return f"{num_bytes / _UNITS[unit]:,.1f} {unit}"
 

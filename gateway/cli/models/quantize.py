@@ -1,4 +1,4 @@
-"""`slipstream quantize`: a model folder with smaller weights, made of another one."""
+"""`slipstream quantize`: writes a model folder with quantized weights, made from another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slipstream size`: what a model needs of a GPU and how fast it could be there, before anything is loaded."""
+"""`slipstream size`: how much memory of a GPU a model needs and how fast it could be there, without loading it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _shape(model: str) -> ModelShape:
 
     folder = model_folder(model)
     if folder is None:
-        # As a hub spells it: owner and capitals.
+        # Model hubs write names with an owner and with capitals.
         known = MODELS.get(model.rpartition("/")[2].lower())
         if known is None:
             near = _near(model.rpartition("/")[2], MODELS)

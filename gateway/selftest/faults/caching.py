@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from gateway.cli.audit.timing import TimedClient as AuditClient
-from gateway.cli.audit.timing import look_for_signs
+from gateway.cli.audit.timing import measure_signals
 from gateway.selftest.answers import DONE, chat_body, chat_pieces, chunk
 from gateway.selftest.bench import Bench, ask_way, at_once, chat
 from gateway.selftest.check import Check
@@ -232,13 +232,15 @@ async def timing(bench: Bench) -> CheckOutcome:
         url = f"http://{child.address.host}:{child.address.port}"
         asking, probing = (AuditClient(url, key.secret, way.model, stream=True) for key in (first, second))
         try:
-            signs = await asyncio.to_thread(look_for_signs, asking, probing, count, Random(1), lambda done, total: None)
+            signals = await asyncio.to_thread(
+                measure_signals, asking, probing, count, Random(1), lambda done, total: None
+            )
         finally:
             asking.close()
             probing.close()
-    worst = max(signs, key=lambda sign: abs(sign.auc.value - 0.5))
+    worst = max(signals, key=lambda signal: abs(signal.auc.value - 0.5))
     measured = f"AUC {worst.auc.value:.2f}, {worst.auc.lower:.2f} to {worst.auc.upper:.2f}"
-    telling = [sign.name for sign in signs if sign.auc.tells(0.05)]
+    telling = [signal.name for signal in signals if signal.auc.separates(0.05)]
     if not telling:
         return passed(measured)
     reason = f"tells what another tenant asked: {', '.join(telling)}"

@@ -48,7 +48,7 @@ def test_area_covers_the_truth_in_nineteen_of_twenty() -> None:
 
 def test_tells_needs_to_be_sure_and_looks_both_ways() -> None:
     """What is slower where it was stored tells as much."""
-    assert Auc(0.8, 0.7, 0.9).tells(0.1)
-    assert Auc(0.2, 0.1, 0.3).tells(0.1)
-    assert not Auc(0.8, 0.55, 0.9).tells(0.1)
-    assert not Auc(0.5, 0.45, 0.55).tells(0.0)
+    assert Auc(0.8, 0.7, 0.9).separates(0.1)
+    assert Auc(0.2, 0.1, 0.3).separates(0.1)
+    assert not Auc(0.8, 0.55, 0.9).separates(0.1)
+    assert not Auc(0.5, 0.45, 0.55).separates(0.0)

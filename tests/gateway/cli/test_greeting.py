@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backends.registry import Registry
-from gateway.cli.greeting import copies_of_models
+from gateway.cli.greeting import model_copy_warnings
 from gateway.process.factory import load
 from gateway.settings import Settings
 
@@ -27,6 +27,6 @@ def test_models_in_several_workers_are_warned_of(tmp_path: Path, workers: int, s
     policy = tmp_path / "policy.yaml"
     policy.write_text(_POLICY, encoding="utf-8")
 
-    warnings = copies_of_models(load(Settings(policy=policy), Registry()), workers)
+    warnings = model_copy_warnings(load(Settings(policy=policy), Registry()), workers)
 
     assert [warning.partition(",")[0] for warning in warnings] == said

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.greeting import EMBEDDED, TRIAL, TRIAL_PROMPTS, ask_model, greeting
+from gateway.cli.greeting import EMBEDDED, TRIAL, TRIAL_PROMPTS, first_listed_model, greeting
 from gateway.cli.loading import read_policy
 from gateway.cli.ready_made import PolicyOrigin, has_embedded_models, model_name, ready_made_policy
 from gateway.settings import Settings
@@ -132,7 +132,7 @@ async def test_ask_model_of_a_doubtful_upstream_is_a_warning(
     """What an upstream says to a first question is passed on with a hint."""
     openai_server.next(behaviour)
 
-    answer = await asyncio.to_thread(ask_model, openai_server.base_url, "")
+    answer = await asyncio.to_thread(first_listed_model, openai_server.base_url, "")
 
     assert answer == (None, [f"{openai_server.base_url}/models {said}"])
 
