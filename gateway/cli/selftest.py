@@ -23,7 +23,7 @@ from gateway.selftest.bench import Bench, GatewayTarget
 from gateway.selftest.catalogue import CHECKS
 from gateway.selftest.check import Check
 from gateway.selftest.client import Address
-from gateway.selftest.conduct import CheckResult, Tell, conduct, conduct_outside
+from gateway.selftest.conduct import CheckResult, OnProgress, conduct, conduct_outside
 from gateway.selftest.run import DidNotStart
 from gateway.selftest.subject import CannotTry, copy_of
 
@@ -76,13 +76,13 @@ def selftest(
         click.echo("\n".join(f"{check.id:<4} {check.fault}" for check in checks))
         return
     began = time.monotonic()
-    with _progress(is_shown=sys.stderr.isatty()) as tell:
+    with _progress(is_shown=sys.stderr.isatty()) as on_progress:
         if url is not None:
             subject, notes = url, list[str]()
             target = GatewayTarget(_address(url), model, key or "", is_quick=quick)
-            results = asyncio.run(conduct_outside(checks, target, tell))
+            results = asyncio.run(conduct_outside(checks, target, on_progress))
         else:
-            subject, notes, results = _try_policy(policy, checks, tell, is_quick=quick)
+            subject, notes, results = _try_policy(policy, checks, on_progress, is_quick=quick)
     if json_file is not None:
         version = installed_version("slipstream-gateway")
         text = report.as_json(results, subject=subject, version=version, is_quick=quick, notes=notes)
@@ -95,7 +95,7 @@ def selftest(
 
 
 def _try_policy(
-    policy: Path | None, checks: Sequence[Check], tell: Tell, *, is_quick: bool
+    policy: Path | None, checks: Sequence[Check], on_progress: OnProgress, *, is_quick: bool
 ) -> tuple[str, list[str], list[CheckResult]]:
     """Run the checks: the name of the policy, the differences between its copy and the original, and the results."""
     with tempfile.TemporaryDirectory(prefix="slipstream-selftest-", ignore_cleanup_errors=True) as name:
@@ -119,7 +119,7 @@ def _try_policy(
                     await stack.enter_async_context(Bench(subject, folder, is_quick=is_quick))
                     for subject, folder in zip(subjects, folders, strict=True)
                 ]
-                return await conduct(checks, benches, tell)
+                return await conduct(checks, benches, on_progress)
 
         try:
             results = asyncio.run(run())
@@ -146,7 +146,7 @@ def _address(url: str) -> Address:
 
 
 @contextmanager
-def _progress(*, is_shown: bool) -> Iterator[Tell]:
+def _progress(*, is_shown: bool) -> Iterator[OnProgress]:
     """A progress bar on standard error that names the fault being tried."""
 
     def nothing(done: int, total: int, fault: str) -> None:

@@ -1,4 +1,4 @@
-"""Honest answers of an OpenAI-compatible server, as bytes: what a lying upstream tells as they are, or spoils."""
+"""Correct answers of an OpenAI-compatible server, as bytes, which a lying upstream sends unchanged or falsifies."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def usage_chunk(num_tokens: int) -> bytes:
 
 
 def chat_pieces(words: Sequence[str] = WORDS, *, with_usage: bool = False) -> tuple[bytes, ...]:
-    """A whole streamed answer, an event a piece: role, words, finish reason, usage where asked for, end."""
+    """A whole streamed answer, one event in each piece: role, words, finish reason, usage if requested, end."""
     last = (usage_chunk(len(words)),) if with_usage else ()
     spoken = tuple(chunk({"content": word}) for word in words)
     return (chunk({"role": "assistant", "content": ""}), *spoken, chunk({}, "stop"), *last, DONE)
 
 
 def chat_body(words: Sequence[str] = WORDS, *, finish_reason: str = "stop", **message: Any) -> bytes:
-    """A whole chat answer in one piece; `message` adds to its message."""
-    said = {"role": "assistant", "content": "".join(words), **message}
-    choice = {"index": 0, "message": said, "finish_reason": finish_reason}
+    """A whole chat answer that is not streamed; `message` adds fields to its message."""
+    message = {"role": "assistant", "content": "".join(words), **message}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     return _json(
         {
             "id": "chatcmpl-selftest",
@@ -53,9 +53,9 @@ def chat_body(words: Sequence[str] = WORDS, *, finish_reason: str = "stop", **me
 
 
 def embeddings_body(request: dict[str, Any], vectors: Sequence[Sequence[float]] | None = None) -> bytes:
-    """A vector for each input, in the form that is asked for."""
-    asked = request.get("input", "")
-    inputs = [asked] if isinstance(asked, str) else asked
+    """A vector for each input, in the requested encoding."""
+    given = request.get("input", "")
+    inputs = [given] if isinstance(given, str) else given
     rows = []
     for index, text in enumerate(inputs):
         vector = vectors[index] if vectors else _vector(str(text), int(request.get("dimensions") or _DIMENSIONS))
@@ -73,12 +73,12 @@ def error_body(message: str, *, kind: str = "server_error", code: str | None = N
 
 
 def usage(num_tokens: int) -> dict[str, int]:
-    """What an answer of so many tokens costs."""
+    """The usage of an answer of so many tokens."""
     return {"prompt_tokens": 7, "completion_tokens": num_tokens, "total_tokens": 7 + num_tokens}
 
 
 def honest(path: str, body: bytes) -> tuple[bytes, ...] | bytes:
-    """The answer to a request: pieces for a stream, bytes for all in one."""
+    """The correct answer to a request: pieces of a stream, or the bytes of an answer that is not streamed."""
     request = decoded(body)
     if path.endswith("/models"):
         return _json({"object": "list", "data": [{"id": "selftest", "object": "model", "owned_by": "selftest"}]})

@@ -1,6 +1,6 @@
-"""What checks work at: the copied policy with its lying upstreams and a gateway over it, and others besides.
+"""The test bench of a check: the copied policy with its lying upstreams, and a gateway that runs it.
 
-It is also the way to scenarios of one's own: `upstreams(n)` and `gateway(policy)` need nothing of the copied policy.
+A check with a scenario of its own calls `upstreams(n)` and `gateway(policy)`, which do not depend on the copied policy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Start = Callable[..., AbstractAsyncContextManager[Child]]
 
 
 class Bench:
-    """Entered before checks are run; one check at a time uses it. `start`: for other gateways than ours."""
+    """Entered before checks run, and used by one check at a time. `start` is for gateways of other projects."""
 
     def __init__(
         self, subject: Subject, folder: Path, *, is_quick: bool, seed: int = 1, start: Start = child_gateway
@@ -52,15 +52,15 @@ class Bench:
         await self._stack.aclose()
 
     def count(self, quick: int, full: int) -> int:
-        """How often something is done."""
+        """How often a check repeats something: less often in a quick run."""
         return quick if self.is_quick else full
 
     async def sleep(self, seconds: float) -> None:
-        """Let something happen."""
+        """Wait, while the gateway goes on."""
         await asyncio.sleep(seconds)
 
     async def clear(self) -> None:
-        """Before each check: honest upstreams that listen and remember nothing."""
+        """Prepare for the next check: the upstreams are honest again and forget all requests."""
         for upstream in self.own.values():
             upstream.forget()
 
@@ -68,12 +68,12 @@ class Bench:
         """The lying upstreams of a route."""
         return [self.own[name] for name in dict.fromkeys(way.backends)]
 
-    def num_asked(self) -> int:
-        """How often the upstreams of the copied policy have been asked for anything in this check."""
-        return sum(upstream.num_asked for upstream in self.own.values())
+    def num_requests(self) -> int:
+        """How many requests the upstreams of the copied policy have received in this check."""
+        return sum(upstream.num_requests for upstream in self.own.values())
 
     def policy(self, way: ChatRoute | None = None, **sections: Any) -> dict[str, Any]:
-        """The copied policy with its upstreams' addresses, and sections of one route changed; None takes one away."""
+        """The copied policy with its upstreams' addresses; `sections` replace those of one route, None removes one."""
         return self.subject.at({name: upstream.url for name, upstream in self.own.items()}, way, **sections)
 
     @asynccontextmanager
@@ -86,10 +86,10 @@ class Bench:
         first: str = "",
         is_alone: bool = False,
     ) -> AsyncIterator[Child]:
-        """A gateway over a policy (without one over the copied one), with fresh breakers.
+        """A gateway that runs a policy, by default the copied one, with closed circuit breakers.
 
-        Unless it has to be a process of its own, for its environment or because the check stops it (`is_alone`), it is
-        the one of the check before with another policy. Raises: DidNotStart.
+        To save time, the process of the previous check is reused and reloads the policy, unless the gateway needs an
+        environment of its own or the check stops it (`is_alone`). Raises: DidNotStart.
         """
         made = dict(policy) if policy is not None else self.policy()
         if is_alone or environ or args or first:
@@ -112,7 +112,7 @@ class Bench:
         return folder
 
     async def _shared_over(self, policy: dict[str, Any]) -> Child:
-        # A revision of its own, so that reloading it makes everything anew.
+        # The comment changes the policy's revision, so that a reload rebuilds everything.
         self._num_reloads += 1
         text = f"# {self._num_reloads}\n{json.dumps(policy)}"
         stores = policy.get("stores")
@@ -128,7 +128,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class GatewayTarget:
-    """A gateway as somebody from outside sees it. `child` is None where it is not one of ours."""
+    """A gateway as its clients see it. `child` is None for one that this process has not started."""
 
     address: Address
     model: str
@@ -150,7 +150,7 @@ class GatewayTarget:
 
 
 def target_of(child: Child, way: ChatRoute, *, is_quick: bool) -> GatewayTarget:
-    """A gateway of ours, seen from outside."""
+    """A gateway that this process has started, as its clients see it."""
     return GatewayTarget(child.address, way.model, way.secret, way.headers, child, is_quick)
 
 
@@ -170,7 +170,7 @@ async def ask_way(
     timeout_s: float = 40.0,
     **more: object,
 ) -> ReceivedAnswer:
-    """One chat that takes that route. Raises: OSError, TimeoutError."""
+    """Send one chat that takes the route. Raises: OSError, TimeoutError."""
     secret = key.secret if key is not None else way.secret
     body = chat(text, way.model, stream=stream, **more)
     return await ask(child.address, CHAT, body, key=secret, headers=(*way.headers, *headers), timeout_s=timeout_s)
@@ -183,7 +183,7 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 
 async def at_once(count: int, works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Do all of these, so many at once; the first that fails ends the others."""
+    """Run coroutines, at most `count` at once; the first that fails cancels the others."""
     gate = asyncio.Semaphore(count)
 
     async def one(work: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,4 @@
-"""A client whose every byte and way of leaving a check decides, and that knows how an answer ended."""
+"""An HTTP client that sends exactly the bytes of a check, disconnects as it says, and records how an answer ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fields = Iterable[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a gateway listens. `prefix` stands before every path."""
+    """Where a gateway listens. `prefix` is put before every path."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Address:
 
 @dataclass(slots=True)
 class ReceivedAnswer:
-    """What came back. `is_whole`: its end was the one that its framing announced, not the connection's."""
+    """An answer. `is_whole`: it ended as its framing announced, not because the connection was closed."""
 
     status: int = 0
     headers: list[tuple[str, str]] = field(default_factory=list)
@@ -75,27 +75,27 @@ class ReceivedAnswer:
         return found
 
     def text(self) -> str:
-        """What the model said, streamed or not."""
+        """The text of the model's answer, streamed or not."""
         if self.is_stream:
-            choices = [choice for chunk in self.chunks() for choice in chunk.get("choices") or ()]
-            return "".join((choice.get("delta") or {}).get("content") or "" for choice in choices)
+            pieces = [choice for chunk in self.chunks() for choice in chunk.get("choices") or ()]
+            return "".join((choice.get("delta") or {}).get("content") or "" for choice in pieces)
         decoded = self.json()
-        said = decoded.get("choices") if isinstance(decoded, dict) else None
-        return str((said[0].get("message") or {}).get("content") or "") if said else ""
+        choices: list[Any] | None = decoded.get("choices") if isinstance(decoded, dict) else None
+        return str((choices[0].get("message") or {}).get("content") or "") if choices else ""
 
     def finish_reasons(self) -> list[str]:
-        """Every finish reason that a stream has told."""
+        """The finish reasons in a stream."""
         choices = [choice for chunk in self.chunks() for choice in chunk.get("choices") or ()]
         return [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is one by its type."""
+        """Whether its content type is that of an event stream."""
         return self.header("content-type").startswith("text/event-stream")
 
     @property
     def is_done(self) -> bool:
-        """Whether a stream said `[DONE]`."""
+        """Whether a stream contains `[DONE]`."""
         return "[DONE]" in self.events()
 
     @property
@@ -110,7 +110,7 @@ class ReceivedAnswer:
 
 
 class Client(asyncio.Protocol):
-    """One connection, one exchange at a time. Also llhttp's callback object."""
+    """One connection with one exchange at a time. Its `on_` methods are callbacks of httptools' parser."""
 
     def __init__(self) -> None:
         self.current = ReceivedAnswer()
@@ -181,7 +181,7 @@ class Client(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            # What is not HTTP, or follows the end of an answer, is no part of it.
+            # Bytes that are not HTTP, or that follow the end of an answer, do not belong to it.
             self.transport.abort()
         self._news.set()
 

@@ -1,4 +1,4 @@
-"""A Redis that lies: enough of RESP for a cache, and a mode for each way in which one goes wrong."""
+"""A faulty Redis server: as much of RESP as the cache needs, and a mode for each kind of failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LyingRedis:
 
     @property
     def url(self) -> str:
-        """For a policy's secret."""
+        """The value for a policy's secret."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     async def __aenter__(self) -> Self:
@@ -58,7 +58,7 @@ class LyingRedis:
                     words = await _command(reader)
                     self.num_commands += 1
                     if self.mode == "silent":
-                        # Until the other side gives up.
+                        # Wait until the gateway gives up.
                         await reader.read()
                     if self.mode in ("silent", "cut"):
                         break

@@ -1,4 +1,4 @@
-"""What people and programs are shown: a table of 100 columns, and the same as JSON."""
+"""The report of a run: a table of 100 columns for people, and the same as JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INDENT = " " * (_ID + 2)
 
 
 def table(results: Sequence[CheckResult]) -> str:
-    """A line for each check; what is not a plain pass has its reason and its remedy below."""
+    """A line for each check, with the reason and the remedy below it if there are any."""
     lines = [f"{'id':<{_ID}} {'fault':<{_FAULT}} {'verdict':<{_VERDICT}} measured", "-" * _WIDTH]
     for result in results:
         lines += _row(result)
@@ -36,7 +36,7 @@ def has_failed(results: Sequence[CheckResult]) -> bool:
 
 
 def as_json(results: Sequence[CheckResult], *, subject: str, version: str, is_quick: bool, notes: Sequence[str]) -> str:
-    """The whole of it for programs."""
+    """The whole report as JSON."""
     found = Counter(result.outcome.verdict for result in results)
     document = {
         "slipstream": version,

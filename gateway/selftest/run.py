@@ -1,4 +1,4 @@
-"""A gateway of our own: `slipstream serve` in a child process on a free port of loopback, over a policy file.
+"""Starts a gateway: `slipstream serve` in a child process, on a free port of loopback, with a policy file of its own.
 
 async with child_gateway(policy, folder) as child:
     answer = await child.ask("/v1/chat/completions", {"model": "m", "messages": [...]}, key="sk-...")
@@ -39,11 +39,11 @@ _SERVE = "from gateway.cli.main import cli; cli(prog_name='slipstream')"
 
 
 class DidNotStart(Exception):
-    """The child ended, or said nothing; the message has what it wrote on standard error."""
+    """The child exited or did not begin to listen; the message contains its standard error."""
 
 
 class Child:
-    """A gateway in a process of its own, and what can be seen of it from outside."""
+    """A gateway in a child process, and what can be observed of it from outside."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
         self.process = process
@@ -52,17 +52,17 @@ class Child:
 
     @property
     def policy_file(self) -> Path:
-        """The file that it watches."""
+        """The policy file that it watches."""
         return self._folder / "policy.yaml"
 
     @property
     def stderr(self) -> str:
-        """What it has said on standard error."""
+        """Its standard error so far."""
         return (self._folder / "stderr").read_text(encoding="utf-8", errors="replace")
 
     @property
     def stdout(self) -> str:
-        """What it has said on standard output, which is the access log."""
+        """Its standard output so far, which is the access log."""
         return (self._folder / "stdout").read_text(encoding="utf-8", errors="replace")
 
     @property
@@ -71,7 +71,7 @@ class Child:
         return [json.loads(line) for line in self.stdout.splitlines(keepends=True) if line.endswith("\n")]
 
     async def wait_log(self, wanted: Callable[[Line], bool] = bool, count: int = 1, timeout_s: float = 5.0) -> Line:
-        """The last of the first `count` lines that are `wanted`, once they are there. Raises: TimeoutError."""
+        """Wait for `count` log lines that are `wanted`, and return the last one. Raises: TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while len(found := [line for line in self.log if wanted(line)]) < count:
                 await asyncio.sleep(_POLL_S)
@@ -99,7 +99,7 @@ class Child:
         return [(match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])) for match in matches]
 
     async def reload(self, policy: Policy | str) -> bool:
-        """Replace the policy file, send SIGHUP, wait: whether it was taken over. Raises: TimeoutError."""
+        """Replace the policy file, send SIGHUP, and wait: whether the policy was accepted. Raises: TimeoutError."""
         since = len(self.stderr)
         self.write_policy(policy)
         self.process.send_signal(signal.SIGHUP)
@@ -109,7 +109,7 @@ class Child:
         return match[1] is not None
 
     def write_policy(self, policy: Policy | str) -> None:
-        """Replace the policy file in one step, and leave it to the gateway to notice."""
+        """Replace the policy file atomically; the gateway notices it by itself."""
         fresh = self._folder / "policy.new"
         fresh.write_text(policy_text(policy), encoding="utf-8")
         fresh.replace(self.policy_file)
@@ -122,16 +122,16 @@ class Child:
         return code
 
     def memory_bytes(self) -> int | None:
-        """Resident memory of its first process; None where the system does not tell."""
+        """Resident memory of its first process; None if the system does not report it."""
         return _status(self.process.pid, "VmRSS")
 
     def num_files(self) -> int | None:
-        """Files and sockets that its first process holds; None where the system does not tell."""
+        """Open files and sockets of its first process; None if the system does not report them."""
         folder = Path(f"/proc/{self.process.pid}/fd")
         return sum(1 for _ in folder.iterdir()) if folder.is_dir() else None
 
     def stop(self) -> None:
-        """End it, if it has not ended; safe to call twice."""
+        """Stop the process, if it still runs. Safe to call twice."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -150,10 +150,10 @@ async def child_gateway(
     args: Sequence[str] = (),
     first: str = "",
 ) -> AsyncIterator[Child]:
-    """A gateway that answers. Its files are kept below `folder`.
+    """Start a gateway and wait until it listens. Its files are written below `folder`.
 
-    It gets `environ` besides the usual one, in which no setting of the gateway is left. `first` is Python that its
-    process runs before it becomes a gateway.
+    `environ` is added to the inherited environment, from which the gateway's settings are removed. `first` is Python
+    code that the process runs before the gateway.
 
     Raises: DidNotStart.
     """
@@ -215,6 +215,6 @@ def _status(pid: int, name: str) -> int | None:
 
 
 def _environment() -> dict[str, str]:
-    """What the child inherits: everything but settings of a gateway."""
+    """The environment that the child inherits: everything except the settings of a gateway."""
     strange = ("SLIPSTREAM_", "OTEL_", "PROMETHEUS_MULTIPROC_DIR")
     return {name: value for name, value in environment().items() if not name.startswith(strange)}

@@ -1,7 +1,8 @@
-"""The copy of a policy that checks try: nothing in it reaches anything but this machine, and no secret of it is real.
+"""The copy of a policy that the checks run against: it reaches nothing but this machine and contains no real secret.
 
-Backends become lying upstreams, secrets canaries, folders temporary ones, a Redis none. Time limits are cut to seconds
-and circuit breakers open late, so that one check's failures are not the next one's; checks of these set their own.
+Backends are replaced by lying upstreams, secrets by canaries and folders by temporary ones; a Redis is removed. Time
+limits are shortened to seconds, and circuit breakers open late, so that the failures of one check do not affect the
+next. Checks of time limits and breakers set their own.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from policies.policy_file.load import LoadedPolicy
 from policies.schema import RoutePolicy, TimeoutsPolicy
 
 CANARY = "canary"
-"""In every secret of the copy."""
+"""A word that every secret of the copy contains."""
 
 _KEPT_TYPES = frozenset({"scripted", "simulated"})
 _LIMITS_S = {"connect": 2.0, "first_token": 10.0, "stream_idle": 10.0, "total": 30.0}
 _BREAKER = {"consecutive_failures": 1000, "error_rate": 1.0}
 _CHAT = "/chat/completions"
 _LEFT_OUT = ("preset", "kv_events", "transport", "health")
-"""Settings of a backend that lead elsewhere, or ask it by themselves."""
+"""Settings of a backend that name other servers, or make the gateway call it without a request."""
 
 
 class CannotTry(Exception):
-    """The policy has nothing that could be tried."""
+    """The policy has nothing that the checks could test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +48,21 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class ChatRoute:
-    """A route for chats, and how to come to it."""
+    """A route for chats, and the request properties that select it."""
 
     index: int
     model: str
     headers: tuple[tuple[str, str], ...]
     keys: tuple[Key, ...]
-    """Those that it takes; () where the policy has none."""
+    """The keys that may use it; () if the policy has no keys."""
     backends: tuple[str, ...]
     """Names of its lying upstreams."""
     route: RoutePolicy
-    """As the original has it."""
+    """Its section in the original policy."""
 
     @property
     def secret(self) -> str:
-        """Of the first key, "" where there is none."""
+        """The secret of the first key; "" if there is none."""
         return self.keys[0].secret if self.keys else ""
 
     def tenants(self) -> tuple[Key, ...]:
@@ -74,23 +75,23 @@ class ChatRoute:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A policy in which every backend still has to be given its address."""
+    """A copied policy, whose backends have no addresses yet."""
 
     name: str
     policy: Mapping[str, Any]
     backends: tuple[str, ...]
-    """Names of the backends that are to be lying upstreams."""
+    """Names of the backends that lying upstreams replace."""
     ways: tuple[ChatRoute, ...]
     """In the order of the file."""
     keys: tuple[Key, ...]
     canaries: tuple[str, ...]
     """Every secret."""
     notes: tuple[str, ...]
-    """What is not as in the original, for people."""
+    """The differences from the original, for the report."""
 
     @property
     def way(self) -> ChatRoute:
-        """The one to try most things on: with a cache if there is one, and with two servers."""
+        """The route that most checks use: preferably one with a cache, and with two servers."""
         return max(self.ways, key=lambda way: (_caches(way.route), len(way.backends) > 1, -way.index))
 
     def caching_way(self) -> ChatRoute | None:
@@ -102,7 +103,7 @@ class Subject:
         return next((way for way in self.ways if way.route.admission is not None), None)
 
     def at(self, urls: Mapping[str, str], way: ChatRoute | None = None, **sections: Any) -> dict[str, Any]:
-        """The policy with the addresses of its upstreams, and sections of one route changed; None takes one away."""
+        """The policy with its upstreams' addresses; `sections` replace those of one route, None removes one."""
         made = copy.deepcopy(dict(self.policy))
         for name, url in urls.items():
             made["backends"][name]["base_url"] = url
@@ -139,7 +140,7 @@ def copy_of(loaded: LoadedPolicy, folder: Path) -> Subject:
 
 
 class _Secrets:
-    """Canaries in files; the same reference gets the same one."""
+    """Canaries in files; equal references get the same canary."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -151,11 +152,11 @@ class _Secrets:
         return tuple(value for _, value in self._places.values())
 
     def value_at(self, place: str) -> str:
-        """The canary at a place."""
+        """The canary behind a replaced reference."""
         return next(value for known, value in self._places.values() if known == place)
 
     def hide(self, value: Any) -> Any:
-        """A copy of a document in which every reference to a secret is one to a canary."""
+        """A copy of a document with every reference to a secret replaced by one to a canary."""
         if isinstance(value, dict):
             return {key: self.hide(item) for key, item in value.items()}
         if isinstance(value, list):
@@ -175,7 +176,7 @@ class _Secrets:
 
 
 def _replace_backends(data: dict[str, Any], loaded: LoadedPolicy, notes: list[str]) -> list[str]:
-    """Every backend that leaves this process, or loads a model, becomes an upstream of our own; their names."""
+    """Replace each backend that calls a server or loads a model by one for a lying upstream; returns their names."""
     replaced = []
     for name, section in data["backends"].items():
         kind, _ = loaded.backends[name]
@@ -220,7 +221,7 @@ def _caches(route: RoutePolicy) -> bool:
 
 
 def _way(index: int, loaded: LoadedPolicy, names: Sequence[str], keys: Sequence[Key]) -> ChatRoute | None:
-    """How to come to a route; None where no chat does, or where it asks nobody of ours."""
+    """The properties of a chat that select a route; None if no chat can, or if no lying upstream is behind it."""
     route = loaded.policy.routes[index]
     backends = tuple(part.ref for part in route.backends if part.ref in names)
     if route.match.internal or not backends:
@@ -241,5 +242,5 @@ def _way(index: int, loaded: LoadedPolicy, names: Sequence[str], keys: Sequence[
 
 
 def _of_glob(glob: str) -> str:
-    """Something that a glob takes."""
+    """A text that matches a glob."""
     return glob.replace("*", "selftest").replace("?", "x")

@@ -1,11 +1,11 @@
-"""A lying upstream: a server on loopback whose every answer is chosen by a `Lie`, and that remembers what it was asked.
+"""A lying upstream: a server on loopback that answers each request as a `Lie` says, and remembers all requests.
 
 async with LyingUpstream() as upstream:
     upstream.next(Lie(status=429, headers=(("retry-after", "1"),)))           # the next answer; then the usual one
     upstream.usual = Lie(pieces=chat_pieces(), stop_after=3, stop="reset")    # every answer without one of its own
     upstream.plan = lambda asked: Lie(...) if b"gpt-4" in asked.body else None
     ...
-    upstream.asked[-1].gone_s                                                 # when the gateway hung up on it
+    upstream.requests[-1].gone_s                                                 # when the gateway hung up on it
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Stop = Literal["close", "reset", "stall"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lie:
-    """How one request is answered; the default is an honest answer of the kind that was asked for.
+    """How one request is answered; by default correctly, with the kind of answer that was requested.
 
     `delay_s` is before the head, `first_s` between head and body, `pause_s` between pieces. With `stop_after` so many
     pieces are sent (-1: not even the head) and then the connection is closed, reset, or left silent for `stall_s`.
@@ -42,10 +42,10 @@ class Lie:
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     pieces: tuple[bytes, ...] | None = None
-    """The body, a write each. None: honest, or an error in OpenAI's shape where `status` is one."""
+    """The body, written piece by piece. None: the correct answer, or an OpenAI error if `status` is an error."""
     content_type: str | None = None
     framing: Framing | None = None
-    """None: chunked for streams, a length for the rest."""
+    """None: chunked for streams, a content length for everything else."""
     delay_s: float = 0.0
     first_s: float = 0.0
     pause_s: float = 0.0
@@ -53,7 +53,7 @@ class Lie:
     stop: Stop = "close"
     stall_s: float = math.inf
     raw: bytes | None = None
-    """Instead of all of the above: these bytes, then the connection is closed."""
+    """If given, it replaces all of the above: these bytes are sent, then the connection is closed."""
 
 
 HONEST = Lie()
@@ -61,7 +61,7 @@ HONEST = Lie()
 
 @dataclass(slots=True)
 class ReceivedRequest:
-    """One request as it came, and how it went on. Times are those of `time.monotonic`."""
+    """One received request, and what has become of its answer. Times are those of `time.monotonic`."""
 
     method: str
     path: str
@@ -69,7 +69,7 @@ class ReceivedRequest:
     body: bytes
     at_s: float
     num_pieces: int = 0
-    """Pieces of the answer that have been handed to the system."""
+    """Pieces of the answer that have been written."""
     gone_s: float | None = None
     """When the gateway closed the connection before the answer was complete."""
     is_answered: bool = False
@@ -80,7 +80,7 @@ class ReceivedRequest:
         return next((value for key, value in self.headers if key == name), None)
 
     async def wait_gone(self, timeout_s: float) -> float:
-        """When the gateway hung up on it. Raises: TimeoutError."""
+        """Wait until the gateway closes the connection early; when it did. Raises: TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while self.gone_s is None:
                 self.news.clear()
@@ -94,9 +94,9 @@ class LyingUpstream:
     def __init__(self) -> None:
         self.usual = HONEST
         self.plan: Callable[[ReceivedRequest], Lie | None] | None = None
-        """Asked first; None leaves a request to the queue and to `usual`."""
-        self.asked: deque[ReceivedRequest] = deque(maxlen=_MAX_REMEMBERED)
-        self.num_asked = 0
+        """Called first for each request; where it returns None, the queue and then `usual` decide."""
+        self.requests: deque[ReceivedRequest] = deque(maxlen=_MAX_REMEMBERED)
+        self.num_requests = 0
         self.num_connections = 0
         self.num_in_flight = 0
         self.most_in_flight = 0
@@ -113,26 +113,26 @@ class LyingUpstream:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def next(self, *lies: Lie) -> None:
-        """Answer the next requests so, in this order."""
+        """Answer the next requests with these lies, in this order."""
         self._queue.extend(lies)
 
     def forget(self) -> None:
-        """Be honest again, and remember nothing."""
+        """Answer correctly again, and forget all requests."""
         self.usual, self.plan = HONEST, None
         self._queue.clear()
-        self.asked.clear()
-        self.num_asked = self.most_in_flight = 0
+        self.requests.clear()
+        self.num_requests = self.most_in_flight = 0
 
-    async def wait_asked(self, count: int, timeout_s: float = 10.0) -> ReceivedRequest:
-        """The last request once there have been `count`. Raises: TimeoutError."""
+    async def wait_requests(self, count: int, timeout_s: float = 10.0) -> ReceivedRequest:
+        """Wait until `count` requests have been received; the last one. Raises: TimeoutError."""
         async with asyncio.timeout(timeout_s):
-            while self.num_asked < count:
+            while self.num_requests < count:
                 self._news.clear()
                 await self._news.wait()
-        return self.asked[-1]
+        return self.requests[-1]
 
     async def kill(self) -> None:
-        """What kill -9 of a server looks like from outside: every connection reset, the port closed."""
+        """Look like a server after kill -9: reset every connection, close the port."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -141,7 +141,7 @@ class LyingUpstream:
         await asyncio.sleep(0)
 
     async def start(self) -> None:
-        """Listen; after `kill` on the same port again."""
+        """Listen; after `kill` again on the same port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, "127.0.0.1", self.port, backlog=2048)
         self.port = self._server.sockets[0].getsockname()[1]
@@ -160,44 +160,44 @@ class LyingUpstream:
         self.num_connections += 1
         return _Connection(self._connections, self._begin)
 
-    def _begin(self, asked: ReceivedRequest, connection: _Connection) -> None:
-        self.asked.append(asked)
-        self.num_asked += 1
+    def _begin(self, request: ReceivedRequest, connection: _Connection) -> None:
+        self.requests.append(request)
+        self.num_requests += 1
         self.num_in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.num_in_flight)
         self._news.set()
-        lie = self.plan(asked) if self.plan is not None else None
+        lie = self.plan(request) if self.plan is not None else None
         if lie is None:
             lie = self._queue.popleft() if self._queue else self.usual
-        task = asyncio.get_running_loop().create_task(self._answer(lie, asked, connection))
+        task = asyncio.get_running_loop().create_task(self._answer(lie, request, connection))
         connection.task = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, lie: Lie, asked: ReceivedRequest, connection: _Connection) -> None:
+    async def _answer(self, lie: Lie, request: ReceivedRequest, connection: _Connection) -> None:
         try:
             with suppress(ConnectionError):
-                await _tell(lie, asked, connection)
+                await _send_answer(lie, request, connection)
         finally:
             self.num_in_flight -= 1
 
 
-async def _tell(lie: Lie, asked: ReceivedRequest, connection: _Connection) -> None:
+async def _send_answer(lie: Lie, request: ReceivedRequest, connection: _Connection) -> None:
     await asyncio.sleep(lie.delay_s)
     if lie.raw is not None:
         await connection.write(lie.raw)
         connection.close()
         return
-    pieces, content_type = _body(lie, asked)
+    pieces, content_type = _body(lie, request)
     framing = lie.framing or ("length" if content_type == "application/json" else "chunked")
     if lie.stop_after != -1:
         await connection.write(_head(lie, pieces, content_type, framing))
         await asyncio.sleep(lie.first_s)
         for piece in pieces[: lie.stop_after]:
-            if asked.num_pieces and lie.pause_s:
+            if request.num_pieces and lie.pause_s:
                 await asyncio.sleep(lie.pause_s)
             await connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if framing == "chunked" else piece)
-            asked.num_pieces += 1
+            request.num_pieces += 1
     if lie.stop_after is not None:
         if lie.stop == "stall":
             with suppress(TimeoutError):
@@ -209,20 +209,20 @@ async def _tell(lie: Lie, asked: ReceivedRequest, connection: _Connection) -> No
         else:
             connection.close()
         return
-    asked.is_answered = True
+    request.is_answered = True
     if framing == "chunked":
         await connection.write(b"0\r\n\r\n")
     elif framing == "close":
         connection.close()
 
 
-def _body(lie: Lie, asked: ReceivedRequest) -> tuple[tuple[bytes, ...], str]:
+def _body(lie: Lie, request: ReceivedRequest) -> tuple[tuple[bytes, ...], str]:
     if lie.pieces is not None:
         is_stream = any(piece.startswith((b"data:", b"event:", b":")) for piece in lie.pieces[:1])
         return lie.pieces, lie.content_type or ("text/event-stream" if is_stream else "application/json")
     if lie.status >= 400:
         return (error_body(f"the upstream says {lie.status}"),), lie.content_type or "application/json"
-    answer = honest(asked.path.partition("?")[0], asked.body)
+    answer = honest(request.path.partition("?")[0], request.body)
     if isinstance(answer, bytes):
         return (answer,), lie.content_type or "application/json"
     return answer, lie.content_type or "text/event-stream"
@@ -283,27 +283,27 @@ class _Connection(asyncio.Protocol):
                 self.task.cancel()
 
     async def write(self, data: bytes) -> None:
-        """Hand bytes to the system, as fast as the gateway takes them. Raises: ConnectionError."""
+        """Write bytes, as fast as the gateway reads them. Raises: ConnectionError."""
         if self.closed.is_set():
             raise ConnectionResetError
         self._transport.write(data)
         await self._may_write.wait()
 
     def close(self) -> None:
-        """Close in good order."""
-        self._settle()
+        """Close the connection normally."""
+        self._mark_answered()
         self._transport.close()
 
     def reset(self) -> None:
         """Close by a TCP reset."""
-        self._settle()
+        self._mark_answered()
         raw = self._transport.get_extra_info("socket")
         with suppress(OSError):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._transport.abort()
 
-    def _settle(self) -> None:
-        """It is this end that closes: the gateway did not leave."""
+    def _mark_answered(self) -> None:
+        """The upstream itself closes the connection, so the gateway is not counted as gone."""
         if self._current is not None:
             self._current.is_answered = True
 
@@ -333,7 +333,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _unchunked(data: bytes) -> tuple[bytes, bytes] | None:
-    """A chunked body and what follows it; None while it is not whole."""
+    """A chunked body and the bytes after it; None while it is incomplete."""
     body = b""
     while True:
         size, is_whole, data = data.partition(b"\r\n")

@@ -1,4 +1,4 @@
-"""What became of one check: a verdict, the figure that was measured, why, and what to do about it."""
+"""The outcome of a check: its verdict, the measured figure, the reason, and the remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CheckVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """Of one check. `measured` is a figure as text, `remedy` what an operator can do."""
+    """The outcome of one check. `measured` is a figure as text, `remedy` what an operator can do."""
 
     verdict: CheckVerdict
     measured: str = ""
@@ -37,7 +37,7 @@ def passed(measured: str, reason: str = "") -> CheckOutcome:
 
 
 def partial(measured: str, reason: str, remedy: str = "") -> CheckOutcome:
-    """Held, but not to its figure."""
+    """It happened, but the figure was missed."""
     return CheckOutcome(CheckVerdict.PARTIAL, measured, reason, remedy)
 
 
@@ -47,10 +47,10 @@ def safe(measured: str, reason: str, remedy: str = "") -> CheckOutcome:
 
 
 def failed(measured: str, reason: str, remedy: str = "") -> CheckOutcome:
-    """Not held."""
+    """What must happen did not."""
     return CheckOutcome(CheckVerdict.FAIL, measured, reason, remedy)
 
 
 def skipped(reason: str, remedy: str = "") -> CheckOutcome:
-    """Not tried."""
+    """The check was not run."""
     return CheckOutcome(CheckVerdict.SKIPPED, "", reason, remedy)

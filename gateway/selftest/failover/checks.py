@@ -1,7 +1,7 @@
-"""Tries the scenarios of failover, and says which passed.
+"""Runs the scenarios of failover and judges the outcome of each.
 
-A call that is answered in full passes; a clear error where a better policy could have answered is safe; a hang, half an
-answer that looks whole, or a provider that is hammered fails.
+A call with a complete answer passes. A clear error is safe, if a better policy could have answered. A hang, a truncated
+answer that looks complete, or a provider that is flooded with retries fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from gateway.selftest.bench import Bench
 from gateway.selftest.check import Check
 from gateway.selftest.failover.scenarios import SCENARIOS, Scenario
-from gateway.selftest.failover.stage import FailoverOutcome, call, simplest, spare_lie, told
+from gateway.selftest.failover.stage import FailoverOutcome, call, simplest, spare_lie, story_pieces
 from gateway.selftest.upstream import Lie, ReceivedRequest
 from gateway.selftest.verdict import CheckOutcome, failed, partial, passed, safe
 
@@ -25,19 +25,19 @@ _ALIVE_S = 10.0
 async def try_scenario(bench: Bench, scenario: Scenario) -> CheckOutcome:
     """One call, or what the scenario's fault says, and the verdict."""
     async with bench.upstreams(2) as (first, spare):
-        num_asked = 0
+        num_requests = 0
 
-        def lie(asked: ReceivedRequest) -> Lie:
-            nonlocal num_asked
-            num_asked += 1
-            return scenario.lie(num_asked, bench.is_quick)
+        def lie(request: ReceivedRequest) -> Lie:
+            nonlocal num_requests
+            num_requests += 1
+            return scenario.lie(num_requests, bench.is_quick)
 
         first.plan = lie
         spare.plan = spare_lie
         sections = (scenario.quick or {}) if bench.is_quick else {}
         async with bench.gateway(simplest(first.url, spare.url, **sections)) as child:
             seen = await call(child, first, spare, scenario.hang_s)
-            first.plan, first.usual = None, Lie(pieces=told("first"))
+            first.plan, first.usual = None, Lie(pieces=story_pieces("first"))
             alive = await call(child, first, spare, _ALIVE_S)
     note = "time limits are cut short" if sections else ""
     return _verdict(scenario, seen, note, is_alive=alive.is_rescued)
@@ -51,11 +51,11 @@ async def flap(bench: Bench) -> CheckOutcome:
         began = time.monotonic()
         back_at: list[float] = []
 
-        def lie(asked: ReceivedRequest) -> Lie:
-            if asked.at_s - began < down_s:
+        def lie(request: ReceivedRequest) -> Lie:
+            if request.at_s - began < down_s:
                 return Lie(status=503)
-            back_at.append(asked.at_s - began)
-            return Lie(pieces=told("first"))
+            back_at.append(request.at_s - began)
+            return Lie(pieces=story_pieces("first"))
 
         first.plan = lie
         spare.plan = spare_lie
@@ -66,7 +66,7 @@ async def flap(bench: Bench) -> CheckOutcome:
                 await asyncio.sleep(max(0.0, began + number * every_s - time.monotonic()))
                 calls.append(await call(child, first, spare, 30.0))
     num_answered = sum(each.is_rescued for each in calls)
-    num_down = sum(asked.at_s - began < down_s for asked in first.asked)
+    num_down = sum(request.at_s - began < down_s for request in first.requests)
     measured = f"{num_answered} of {count} answered, {num_down} asked while it was down"
     if num_answered < count:
         return failed(measured, "calls were not answered though the spare was there", _SEE)

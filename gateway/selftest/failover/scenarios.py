@@ -1,4 +1,4 @@
-"""The scenarios of failover as data, after the public failoverbench: what the provider does, what must be so."""
+"""The scenarios of failover as data, after the public failoverbench: what the provider does, and what must happen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.selftest.answers import error_body
-from gateway.selftest.failover.stage import FailoverOutcome, told
+from gateway.selftest.failover.stage import FailoverOutcome, story_pieces
 from gateway.selftest.upstream import Lie
 
 _PAUSE_S = 0.004
@@ -15,7 +15,7 @@ _PAUSE_S = 0.004
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What must be so besides. One that is not `is_required` makes a rescued call a partial one."""
+    """A further condition of a pass. If it is not `is_required`, missing it makes the verdict partial."""
 
     name: str
     holds: Callable[[FailoverOutcome], bool]
@@ -24,21 +24,21 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`lie` says how the first upstream answers which attempt, counted from 1; the spare is honest but for prefills."""
+    """`lie` is the first upstream's answer to an attempt, counted from 1; the spare one answers as in `spare_lie`."""
 
     id: str
     fault: str
     lie: Callable[[int, bool], Lie]
     rules: tuple[Requirement, ...] = ()
     hang_s: float = 40.0
-    """What takes longer is a hang."""
+    """A call that takes longer counts as hanging."""
     wants_answer: bool = True
     quick: dict[str, Any] | None = None
-    """Sections of the policy where the run is to be quick."""
+    """Sections of the policy that a quick run changes."""
 
 
-_WHOLE = Lie(pieces=told("first"), pause_s=_PAUSE_S)
-_CUT = Lie(pieces=told("first"), pause_s=_PAUSE_S, stop_after=41)
+_WHOLE = Lie(pieces=story_pieces("first"), pause_s=_PAUSE_S)
+_CUT = Lie(pieces=story_pieces("first"), pause_s=_PAUSE_S, stop_after=41)
 _TOO_LONG = "This model's maximum context length is 8192 tokens."
 
 
@@ -59,12 +59,12 @@ def _refusal(message: str, code: str) -> Lie:
 
 
 def _malformed() -> Lie:
-    pieces = told("first")
+    pieces = story_pieces("first")
     return Lie(pieces=(*pieces[:10], b'data: {"choices":[{"delta":{"content": \n\n', *pieces[10:]), pause_s=_PAUSE_S)
 
 
 def _waits(seen: FailoverOutcome) -> bool:
-    return len(seen.asked_at_s) >= 2 and seen.asked_at_s[1] - seen.asked_at_s[0] >= 1.8
+    return len(seen.requested_at_s) >= 2 and seen.requested_at_s[1] - seen.requested_at_s[0] >= 1.8
 
 
 def _has_usage(seen: FailoverOutcome) -> bool:
@@ -76,10 +76,10 @@ def _names_the_spare(seen: FailoverOutcome) -> bool:
 
 
 def _asked_at_most(count: int, *, is_required: bool = True) -> Requirement:
-    return Requirement(f"asked at most {count} times", lambda seen: len(seen.asked_at_s) <= count, is_required)
+    return Requirement(f"asked at most {count} times", lambda seen: len(seen.requested_at_s) <= count, is_required)
 
 
-_NO_HAMMER = Requirement("at most 4 attempts in 3 s", lambda seen: seen.asked_within(3.0) <= 4)
+_NO_HAMMER = Requirement("at most 4 attempts in 3 s", lambda seen: seen.requests_within(3.0) <= 4)
 _QUIET: dict[str, Any] = {"timeouts": {"first_token": "1s"}}
 
 SCENARIOS = (
@@ -89,7 +89,7 @@ SCENARIOS = (
         _once(Lie(status=429, headers=(("retry-after", "2"),))),
         (
             Requirement("the wait that was asked for is kept", _waits, is_required=False),
-            Requirement("at most 2 attempts at once", lambda seen: seen.asked_within(1.5) <= 2),
+            Requirement("at most 2 attempts at once", lambda seen: seen.requests_within(1.5) <= 2),
         ),
         20.0,
     ),
@@ -98,7 +98,7 @@ SCENARIOS = (
         "S3",
         "500 once: asked again",
         _once(Lie(status=500)),
-        (Requirement("the same one is asked again", lambda seen: len(seen.asked_at_s) >= 2, is_required=False),),
+        (Requirement("the same one is asked again", lambda seen: len(seen.requested_at_s) >= 2, is_required=False),),
         20.0,
     ),
     Scenario("S4", "503 always: goes on", _always(Lie(status=503)), (_asked_at_most(6),)),
@@ -117,7 +117,7 @@ SCENARIOS = (
     Scenario(
         "S7",
         "first token after 20 s: goes on before",
-        _always(Lie(pieces=told("first"), first_s=20.0)),
+        _always(Lie(pieces=story_pieces("first"), first_s=20.0)),
         (Requirement("answered within 15 s", lambda seen: seen.took_s <= 15.0, is_required=False),),
         60.0,
         quick=_QUIET,
@@ -127,8 +127,8 @@ SCENARIOS = (
         "S9",
         "stream stalls in the middle, then closes: told",
         _quick_or(
-            Lie(pieces=told("first"), stop_after=21, stop="stall", stall_s=1.0),
-            Lie(pieces=told("first"), stop_after=21, stop="stall", stall_s=30.0),
+            Lie(pieces=story_pieces("first"), stop_after=21, stop="stall", stall_s=1.0),
+            Lie(pieces=story_pieces("first"), stop_after=21, stop="stall", stall_s=30.0),
         ),
         (Requirement("over within 45 s", lambda seen: seen.took_s <= 45.0),),
         70.0,
@@ -137,7 +137,7 @@ SCENARIOS = (
     Scenario(
         "S11",
         "stream without [DONE]: ended at once, with usage",
-        _always(Lie(pieces=told("first")[:-1], pause_s=_PAUSE_S)),
+        _always(Lie(pieces=story_pieces("first")[:-1], pause_s=_PAUSE_S)),
         (
             Requirement("over within 8 s", lambda seen: seen.took_s <= 8.0),
             Requirement("the usage is told", _has_usage, is_required=False),

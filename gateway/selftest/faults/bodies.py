@@ -166,7 +166,7 @@ async def smuggling_own(bench: Bench) -> CheckOutcome:
     """On the copied policy: its upstreams see whether anything came through twice."""
     async with bench.gateway() as child:
         outcome = await smuggling(target_of(child, bench.subject.way, is_quick=bench.is_quick))
-    seen = [asked for upstream in bench.own.values() for asked in upstream.asked if "smuggled" in asked.path]
+    seen = [request for upstream in bench.own.values() for request in upstream.requests if "smuggled" in request.path]
     return failed(outcome.measured, "a request hidden in another one reached the upstream", _BUG) if seen else outcome
 
 

@@ -150,9 +150,9 @@ async def never_kept(bench: Bench) -> CheckOutcome:
             for _ in range(2):
                 for upstream in bench.own.values():
                     upstream.usual = lie
-                asked = bench.num_asked()
+                requests_before = bench.num_requests()
                 await ask_way(child, way, f"never kept: {name}", stream="stream" in name, temperature=0)
-            if bench.num_asked() == asked:
+            if bench.num_requests() == requests_before:
                 kept.append(name)
         for upstream in bench.own.values():
             upstream.forget()
@@ -176,15 +176,15 @@ async def together(bench: Bench) -> CheckOutcome:
         upstream.usual = Lie(pieces=chat_pieces(["word "] * 10), pause_s=0.06)
     async with bench.gateway(bench.policy(way, fallbacks=None)) as child:
         good = await _all_at_once(child.address, way, "together", count)
-        calls = bench.num_asked()
+        calls = bench.num_requests()
         good_without = await _all_at_once(child.address, way, "together, and the first one leaves", count, leaving=True)
-        calls_without = bench.num_asked() - calls
+        calls_without = bench.num_requests() - calls
         lies = iter((Lie(first_s=0.4, pieces=chat_pieces(), stop_after=0, stop="reset"),))
         for upstream in bench.own.values():
-            upstream.plan = lambda asked: next(lies, None)
-        before = bench.num_asked()
+            upstream.plan = lambda request: next(lies, None)
+        before = bench.num_requests()
         good_after = await _all_at_once(child.address, way, "together, and the upstream dies", count)
-        calls_after = bench.num_asked() - before
+        calls_after = bench.num_requests() - before
     measured = f"{calls} for {count}; first leaves {calls_without}; death {calls_after}"
     if good < count or good_without < count - 1:
         return failed(measured, "callers of a shared answer did not get it whole", _BUG)

@@ -53,9 +53,9 @@ async def _leave(bench: Bench, child: Child, way: ChatRoute, count: int) -> list
         await client.wait(lambda: client.current.body.count(b"data:") > number % 12)
         client.reset()
         left = time.monotonic()
-        asked = next(a for upstream in bench.all_of(way) for a in upstream.asked if text.encode() in a.body)
+        request = next(a for upstream in bench.all_of(way) for a in upstream.requests if text.encode() in a.body)
         try:
-            waits.append(max(0.0, await asked.wait_gone(5.0) - left))
+            waits.append(max(0.0, await request.wait_gone(5.0) - left))
         except TimeoutError:
             return
 
@@ -88,7 +88,7 @@ async def _read_nothing(bench: Bench, child: Child, way: ChatRoute, count: int) 
 async def _until_quiet(bench: Bench, way: ChatRoute) -> None:
     """Until the upstreams cannot get rid of any more."""
     sent = -1
-    while sent != (now := sum(a.num_pieces for upstream in bench.all_of(way) for a in upstream.asked)):
+    while sent != (now := sum(a.num_pieces for upstream in bench.all_of(way) for a in upstream.requests)):
         sent = now
         await bench.sleep(0.3)
 

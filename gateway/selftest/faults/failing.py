@@ -45,7 +45,7 @@ async def full(bench: Bench) -> CheckOutcome:
 
             await at_once(each, [once(number) for number in range(each)])
         num_calls = each * len(_RETRY_AFTER)
-        extra = bench.num_asked() - num_calls
+        extra = bench.num_requests() - num_calls
         free = _FREE_RETRIES + _FREE_RETRIES_PER_S * (time.monotonic() - began)
         for upstream in bench.own.values():
             upstream.forget()
@@ -136,8 +136,8 @@ async def killed(bench: Bench) -> CheckOutcome:
 
         async def load(worker: int) -> None:
             while time.monotonic() < began + seconds:
-                asked = time.monotonic() - began
-                calls.append((asked, await ask_way(child, way, f"load {worker} {asked}", stream=True)))
+                sent_at_s = time.monotonic() - began
+                calls.append((sent_at_s, await ask_way(child, way, f"load {worker} {sent_at_s}", stream=True)))
 
         async def kill() -> None:
             await bench.sleep(0.4)
@@ -145,9 +145,9 @@ async def killed(bench: Bench) -> CheckOutcome:
 
         await at_once(9, [kill(), *(load(worker) for worker in range(8))])
     await victim.start()
-    bad = [(asked, answer) for asked, answer in calls if not answer.is_good]
+    bad = [(sent_at_s, answer) for sent_at_s, answer in calls if not answer.is_good]
     unbegun = sum(not answer.text() for _, answer in bad)
-    late = sum(asked > 1.4 for asked, _ in bad)
+    late = sum(sent_at_s > 1.4 for sent_at_s, _ in bad)
     measured = f"{len(bad)} broken, {unbegun} unbegun, {late} after 1 s"
     if any(answer.is_done for _, answer in bad) or any(not answer.tells_error for _, answer in bad):
         return failed(measured, "a broken stream looked whole", _BUG)

@@ -32,9 +32,9 @@ async def collisions(bench: Bench) -> CheckOutcome:
     wrong: list[str] = []
     vector = [1.0] + [0.0] * (_DIMENSIONS - 1)
 
-    def lie(asked: ReceivedRequest) -> Lie:
-        request = json.loads(asked.body)
-        if asked.path.endswith("/embeddings"):
+    def lie(received: ReceivedRequest) -> Lie:
+        request = json.loads(received.body)
+        if received.path.endswith("/embeddings"):
             inputs = request["input"] if isinstance(request["input"], list) else [request["input"]]
             return Lie(pieces=(embeddings_body(request, [vector] * len(inputs)),))
         return Lie(pieces=(chat_body((f"about {request['messages'][-1]['content']}",)),))

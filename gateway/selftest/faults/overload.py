@@ -28,19 +28,19 @@ class _Call:
     key: str
     status: int
     is_good: bool
-    asked_s: float
+    sent_s: float
     took_s: float
     first_s: float
     retry_after_s: float | None
 
 
 class _SlowServer:
-    """Serves `_SLOTS` calls at once, each for `_SERVICE_S`; the others wait in line, as in an engine."""
+    """Serves `_SLOTS` calls at once, each for `_SERVICE_S`; the others are queued, as in an engine."""
 
     def __init__(self) -> None:
         self._free_at = [0.0] * _SLOTS
 
-    def lie(self, asked: ReceivedRequest) -> Lie:
+    def lie(self, request: ReceivedRequest) -> Lie:
         """An answer that begins when there is room."""
         now = time.monotonic()
         slot = min(range(_SLOTS), key=self._free_at.__getitem__)
@@ -54,16 +54,16 @@ async def _load(child: Child, way: ChatRoute, rates: dict[Key, float], seconds: 
     began = time.monotonic()
 
     async def one(key: Key, number: int) -> None:
-        asked = time.monotonic()
-        answer = await ask_way(child, way, f"load {key.name} {number} {asked}", stream=True, key=key)
+        sent_at_s = time.monotonic()
+        answer = await ask_way(child, way, f"load {key.name} {number} {sent_at_s}", stream=True, key=key)
         wait = answer.header("retry-after")
         calls.append(
             _Call(
                 key.name,
                 answer.status,
                 answer.is_good,
-                asked - began,
-                time.monotonic() - asked,
+                sent_at_s - began,
+                time.monotonic() - sent_at_s,
                 answer.first_s,
                 float(wait) if wait.isdecimal() else None,
             )
@@ -163,9 +163,9 @@ async def flood(bench: Bench) -> CheckOutcome:
 
 
 def _share(calls: list[_Call], key: Key) -> float:
-    """How much of what a key asked, once the flood had begun, was answered well."""
-    asked = [call for call in calls if call.key == key.name and call.asked_s > 0.5]
-    return sum(call.is_good for call in asked) / max(1, len(asked))
+    """The share of a key's calls after the beginning of the flood that were answered well."""
+    own = [call for call in calls if call.key == key.name and call.sent_s > 0.5]
+    return sum(call.is_good for call in own) / max(1, len(own))
 
 
 CHECKS = (

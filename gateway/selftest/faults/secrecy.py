@@ -59,9 +59,9 @@ async def elsewhere(bench: Bench) -> CheckOutcome:
             for upstream in bench.own.values():
                 upstream.usual = Lie()
         good = await ask_way(child, way, "not elsewhere")
-        connections, asked = trap.num_connections, list(trap.asked)
+        connections, requests = trap.num_connections, list(trap.requests)
     measured = f"{connections} of {tries} reached another host"
-    if any(canary in str(request.headers) for request in asked for canary in bench.subject.canaries):
+    if any(canary in str(request.headers) for request in requests for canary in bench.subject.canaries):
         return failed(measured, "the upstream's key was sent to another host", _BUG)
     if connections:
         return failed(measured, "a request was sent where the policy does not say", _BUG)
@@ -81,11 +81,11 @@ async def canaries(bench: Bench) -> CheckOutcome:
         said: list[tuple[str, str]] = []
         lies: dict[str, Lie | Callable[[ReceivedRequest], Lie]] = {
             "honest": Lie(),
-            "401 that quotes the key": lambda asked: _quoting(401, asked),
-            "400 that quotes the key": lambda asked: _quoting(400, asked),
-            "403 that quotes the key": lambda asked: _quoting(403, asked),
-            "500 that quotes the key": lambda asked: _quoting(500, asked),
-            "header that quotes the key": lambda asked: Lie(headers=(("x-debug", _credentials(asked)),)),
+            "401 that quotes the key": lambda request: _quoting(401, request),
+            "400 that quotes the key": lambda request: _quoting(400, request),
+            "403 that quotes the key": lambda request: _quoting(403, request),
+            "500 that quotes the key": lambda request: _quoting(500, request),
+            "header that quotes the key": lambda request: Lie(headers=(("x-debug", _credentials(request)),)),
             "cut": Lie(stop_after=0),
             "no HTTP": Lie(raw=b"nonsense\r\n\r\n"),
             "HTML": Lie(pieces=(_ANSWER_CANARY.encode(),), content_type="text/html"),
@@ -93,11 +93,11 @@ async def canaries(bench: Bench) -> CheckOutcome:
         }
         for name, lie in lies.items():
             for upstream in bench.own.values():
-                upstream.plan = lie if callable(lie) else lambda asked, lie=lie: lie
+                upstream.plan = lie if callable(lie) else lambda request, lie=lie: lie
             for stream in (False, True):
                 answer = await ask_way(child, way, f"{_PROMPT_CANARY} {name}", stream=stream)
                 said.append((name, f"{answer.headers} {answer.body.decode('utf-8', 'replace')}"))
-        num_asked = bench.num_asked()
+        num_requests = bench.num_requests()
         for upstream in bench.own.values():
             await upstream.kill()
         answer = await ask_way(child, way, f"{_PROMPT_CANARY} refused")
@@ -121,23 +121,23 @@ async def canaries(bench: Bench) -> CheckOutcome:
     told = dict.fromkeys(name for name, text in said if any(key in text for key in upstream_keys))
     found += [f"{name}: the client gets it" for name in told]
     measured = f"{len(found)} of {len(lies) + 2 + len(shown)} places"
-    if num_asked < len(lies):
+    if num_requests < len(lies):
         return failed(
-            measured, f"its upstream was asked {num_asked} times for {len(lies)} lies: is this route in order?"
+            measured, f"its upstream was asked {num_requests} times for {len(lies)} lies: is this route in order?"
         )
     if found:
         return failed(measured, f"a secret or a prompt in: {', '.join(dict.fromkeys(found))}", _BUG)
     return passed(measured)
 
 
-def _credentials(asked: ReceivedRequest) -> str:
+def _credentials(request: ReceivedRequest) -> str:
     """What the gateway has shown to the upstream."""
-    return asked.header("authorization") or asked.header("x-api-key") or asked.header("api-key") or "none"
+    return request.header("authorization") or request.header("x-api-key") or request.header("api-key") or "none"
 
 
-def _quoting(status: int, asked: ReceivedRequest) -> Lie:
+def _quoting(status: int, request: ReceivedRequest) -> Lie:
     """An error that says which key it was asked with, as careless servers do."""
-    return Lie(status=status, pieces=(error_body(f"Incorrect API key provided: {_credentials(asked)}"),))
+    return Lie(status=status, pieces=(error_body(f"Incorrect API key provided: {_credentials(request)}"),))
 
 
 async def administration_own(bench: Bench) -> CheckOutcome:

@@ -66,9 +66,9 @@ async def strange_entries(bench: Bench) -> CheckOutcome:
             for number in range(count):
                 await ask_way(child, way, f"entry {number}", temperature=0)
             await _until_stored(bench, redis, count)
-            asked = bench.num_asked()
+            requests_before = bench.num_requests()
             hits = [(await ask_way(child, way, f"entry {number}", temperature=0)) for number in range(count)]
-            is_used = bench.num_asked() == asked and all(hit.is_good for hit in hits)
+            is_used = bench.num_requests() == requests_before and all(hit.is_good for hit in hits)
             honest = dict(redis.values)
             swapped = dict(zip(honest, reversed(list(honest.values())), strict=True))
             for mode in _STRANGE:
@@ -77,12 +77,12 @@ async def strange_entries(bench: Bench) -> CheckOutcome:
                 redis.mode = mode
                 redis.values = dict(swapped if mode == "honest" else honest)
                 what = "swapped" if mode == "honest" else mode
-                asked = bench.num_asked()
+                requests_before = bench.num_requests()
                 answers = [await ask_way(child, way, f"entry {number}", temperature=0) for number in range(count)]
                 most_hits = count % 2 if mode == "honest" else 0
                 if not all(answer.is_good for answer in answers):
                     wrong.append(f"{what}: a client got an error")
-                if bench.num_asked() - asked < count - most_hits:
+                if bench.num_requests() - requests_before < count - most_hits:
                     wrong.append(f"{what}: served")
     measured = f"0 of {3 * count} served" if not wrong else f"{len(wrong)} of 3 kinds"
     if wrong:

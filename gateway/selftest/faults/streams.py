@@ -31,7 +31,7 @@ async def cut(bench: Bench) -> CheckOutcome:
     begun: list[int] = []
     cached: list[int] = []
 
-    def lie(asked: ReceivedRequest) -> Lie:
+    def lie(request: ReceivedRequest) -> Lie:
         kept = bench.random.randrange(1, len(pieces) - 1)
         is_reset, is_chunked = bench.random.random() < 0.5, bench.random.random() < 0.5
         framing: Framing = "chunked" if is_chunked else "close"
@@ -50,9 +50,9 @@ async def cut(bench: Bench) -> CheckOutcome:
 
         await at_once(10, [once(number) for number in range(count)])
         for number in range(0, count, 6):
-            asked = bench.num_asked()
+            requests_before = bench.num_requests()
             await ask_way(child, way, f"cut {number}", stream=True)
-            if bench.num_asked() == asked:
+            if bench.num_requests() == requests_before:
                 cached.append(number)
     measured = f"{len(silent)} silent of {count}, {len(cached)} cached"
     if silent:
@@ -149,7 +149,7 @@ async def bad_beginnings(bench: Bench) -> CheckOutcome:
             lies = iter((lie,))
             for upstream in bench.own.values():
                 # Whoever is asked first lies.
-                upstream.plan = lambda asked, lies=lies: next(lies, None)
+                upstream.plan = lambda request, lies=lies: next(lies, None)
             answer = await ask_way(child, way, f"beginning {name}", stream=name != "error as a 200 body")
             (unseen if answer.is_good else told if answer.tells_error else silent).append(name)
     measured = f"{len(unseen)} of {len(_BAD_BEGINNINGS)} failed over"
@@ -183,7 +183,7 @@ async def stalls(bench: Bench) -> CheckOutcome:
 
     async with bench.gateway(bench.policy(way, timeouts=limits, **_ALONE)) as child:
         for upstream in bench.all_of(way):
-            upstream.plan = lambda asked: lies[json.loads(asked.body)["messages"][0]["content"].split(":")[0]][0]
+            upstream.plan = lambda request: lies[json.loads(request.body)["messages"][0]["content"].split(":")[0]][0]
 
         async def once(name: str, number: int) -> None:
             began = time.monotonic()
@@ -212,8 +212,8 @@ async def pieces_of_any_size(bench: Bench) -> CheckOutcome:
     wrong: list[str] = []
     bodies: dict[str, bytes] = {}
 
-    def lie(asked: ReceivedRequest) -> Lie:
-        name = json.loads(asked.body)["messages"][0]["content"]
+    def lie(request: ReceivedRequest) -> Lie:
+        name = json.loads(request.body)["messages"][0]["content"]
         return Lie(pieces=_split(bodies[name], bench.random), content_type="text/event-stream; charset=utf-8")
 
     async with bench.gateway(bench.policy(way, **_ALONE)) as child:
@@ -231,7 +231,7 @@ async def pieces_of_any_size(bench: Bench) -> CheckOutcome:
         await at_once(8, [once(number) for number in range(count)])
         whole = chat_body(_WORDS)
         for upstream in bench.all_of(way):
-            upstream.plan = lambda asked: Lie(pieces=(gzip.compress(whole),), headers=(("content-encoding", "gzip"),))
+            upstream.plan = lambda request: Lie(pieces=(gzip.compress(whole),), headers=(("content-encoding", "gzip"),))
         answer = await ask_way(child, way, "gzip", headers=(("accept-encoding", "gzip"),))
         is_packed = answer.header("content-encoding") == "gzip"
         if (gzip.decompress(bytes(answer.body)) if is_packed else bytes(answer.body)) != whole:

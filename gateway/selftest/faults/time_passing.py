@@ -34,7 +34,7 @@ async def soak(bench: Bench) -> CheckOutcome:
     way = bench.subject.way
     seconds = bench.count(4, 60)
 
-    def lie(asked: ReceivedRequest) -> Lie:
+    def lie(request: ReceivedRequest) -> Lie:
         chance = bench.random.random()
         if chance < 0.1:
             return Lie(status=500)
@@ -106,9 +106,9 @@ async def clock_jumps(bench: Bench) -> CheckOutcome:
             answer = await ask_way(child, way, f"jump {number}", temperature=0)
             if not answer.is_good or time.monotonic() - began > 2:
                 wrong.append(f"a call at {jump:+} s: {answer.status}")
-            asked = bench.num_asked()
+            requests_before = bench.num_requests()
             stored = await ask_way(child, way, "before the jump", temperature=0)
-            if bench.num_asked() > asked:
+            if bench.num_requests() > requests_before:
                 wrong.append(f"at {jump:+} s an answer of this minute counts as too old")
             age = stored.header("age")
             if age and not 0 <= float(age) <= 60:
