@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from backends.config import ByteSize, Config, Duration, Name, Secret
 from policies.admission.settings import AdmissionPolicy, PriorityName, SloPolicy
-from policies.batches.settings import BatchPolicy, LedgerStore
+from policies.batches.settings import BatchesStore, BatchPolicy
 from policies.batching.settings import BatchingPolicy
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.passthrough.settings import PassthroughPolicy
@@ -307,9 +307,16 @@ class StoresPolicy(Config):
         description="A folder where what was learned of backends' latencies outlives a restart; without it, it is "
         "learned anew.",
     )
-    ledger: LedgerStore | None = Field(
+    batches: BatchesStore | None = Field(
         None, description="Of /v1/files and /v1/batches; without this section these paths pass through like others."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_former_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "ledger" in values:
+            raise ValueError("`ledger` is called `batches` now: write `stores: {batches: ...}` with the same keys")
+        return values
 
 
 def _with_type(value: Any) -> Any:
@@ -356,5 +363,5 @@ class Policy(Config):
     def check_whole(self) -> None:
         """What its sections demand of each other. Raises: ValueError."""
         waiting = [route.name for route in self.routes if route.batch.mode == "provider"]
-        if waiting and self.stores.ledger is None:
-            raise ValueError(f'route "{waiting[0]}" has batch: provider, which needs `stores.ledger`')
+        if waiting and self.stores.batches is None:
+            raise ValueError(f'route "{waiting[0]}" has batch: provider, which needs `stores.batches`')

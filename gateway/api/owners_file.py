@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backends.clock import Clock
 from backends.errors import StoreUnavailable
-from gateway.ledger.database import Database
+from gateway.disk.database import Database
 from policies.objects.owner import TTL_S, Owner, pack_owner, unpack_owner
 
 _TABLES = (

@@ -1,4 +1,4 @@
-"""What the processes of a gateway keep, and where: cached answers, owners of objects, the ledger of batches."""
+"""What the processes of a gateway keep, and where: cached answers, owners of objects, batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build_owners(policy: StoresPolicy, clock: Clock, shared_directory: Path | No
         from policies.objects.owners_redis import build_owners_redis
 
         return Owners(clock, build_owners_redis(policy.redis, clock))
-    folder = Path(policy.ledger.folder) if policy.ledger is not None else shared_directory
+    folder = Path(policy.batches.folder) if policy.batches is not None else shared_directory
     if folder is None:
         return Owners(clock)
     from gateway.api.owners_file import OwnersInFile
@@ -43,9 +43,9 @@ def build_owners(policy: StoresPolicy, clock: Clock, shared_directory: Path | No
 
 
 def build_batches(policy: StoresPolicy, core: Core) -> Batches | None:
-    """What answers /v1/files and /v1/batches; None where the policy keeps no ledger."""
-    if policy.ledger is None:
+    """What answers /v1/files and /v1/batches; None where the policy keeps none."""
+    if policy.batches is None:
         return None
     from gateway.batches.service import Batches
 
-    return Batches(core, policy.ledger)
+    return Batches(core, policy.batches)

@@ -1,4 +1,4 @@
-"""Batches and their lines in the ledger. A line is answered once: whatever comes for it later finds it done."""
+"""Batches and their lines, in the database. A line is answered once: whatever comes for it later finds it done."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gateway.batches.records import (
     Tenant,
     columns,
 )
-from gateway.ledger.database import Database
+from gateway.disk.database import Database
 
 _COLUMNS = columns(BatchRow)
 LINE_COLUMNS = columns(LineRow)

@@ -2,7 +2,7 @@
 
 A line that no backend has worked on (429, 503, no connection) is retried for as long as the batch lasts. One that a
 backend has worked on is tried `MAX_ATTEMPTS` times. Lines in flight are known to this process only, so when it ends the
-next driver sends them again. An answer that the ledger cannot store is kept until it can, and its worker takes no other
+next driver sends them again. An answer that cannot be stored is kept until it can, and its worker takes no other
 line meanwhile.
 """
 
@@ -30,10 +30,10 @@ from gateway.batches.outcomes import Outcomes
 from gateway.batches.output_lines import result_of_answer
 from gateway.batches.records import BatchRow, LineResult, LineRow
 from gateway.core import Core
+from gateway.disk.disk_space import DiskSpace
 from gateway.door import Visit
 from gateway.http.decode import decode_body
 from gateway.http.relay import JSON_HEADER
-from gateway.ledger.disk_space import DiskSpace
 from gateway.overdue import GRACE_S
 from gateway.record.exchange import Exchange
 from gateway.runtime import Stack

@@ -1,4 +1,4 @@
-"""Drives every batch to its end. Of all processes that share a ledger, the one that holds the lock file does so.
+"""Drives every batch to its end. Of all processes that share the folder, the one that holds the lock file does so.
 
 The operating system releases the lock at the moment its holder dies. So no lease has to expire before another process
 takes over, and there are never two drivers.
@@ -31,7 +31,7 @@ from gateway.batches.records import BatchRow
 from gateway.batches.result_files import finish_batch
 from gateway.batches.statistics import BatchStatistics, RouteQueue
 from gateway.core import Core
-from gateway.ledger.disk_space import DiskSpace
+from gateway.disk.disk_space import DiskSpace
 from gateway.runtime import Runtime
 from policies.batches.settings import BatchPolicy
 

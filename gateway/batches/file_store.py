@@ -1,4 +1,4 @@
-"""Files of tenants: rows in the ledger, bytes in a folder beside it.
+"""Files of tenants: rows in the database, bytes in a folder beside it.
 
 A file's bytes are there before its row and gone after it, so that whoever finds a row finds the bytes.
 """
@@ -15,8 +15,8 @@ from sqlite3 import Connection
 from backends.clock import Clock
 from backends.errors import InvalidRequest, QuotaExceeded, UnknownObject
 from gateway.batches.records import FileRow, Tenant, columns
-from gateway.ledger.database import Database
-from policies.batches.settings import LedgerStore
+from gateway.disk.database import Database
+from policies.batches.settings import BatchesStore
 
 _COLUMNS = columns(FileRow)
 _FORGOTTEN_S = 86400.0
@@ -26,7 +26,7 @@ _FORGOTTEN_S = 86400.0
 class FileStore:
     """All files. `new_part` names a file to write to, `add` makes it one of a tenant's."""
 
-    def __init__(self, database: Database, limits: LedgerStore, clock: Clock) -> None:
+    def __init__(self, database: Database, limits: BatchesStore, clock: Clock) -> None:
         self._database = database
         self._limits = limits
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Batches at providers in the ledger: which lines they hold, how far they are. A line is in one of them at most."""
+"""Batches at providers, in the database: which lines they hold, how far they are. A line is in one of them at most."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlite3 import Connection
 from backends.clock import Clock
 from gateway.batches.batch_store import LINE_COLUMNS
 from gateway.batches.records import Group, JobRow, JobState, LineRow, LineState, columns
-from gateway.ledger.database import Database
+from gateway.disk.database import Database
 
 _COLUMNS = columns(JobRow)
 _LINE_OVERHEAD = 512

@@ -32,7 +32,7 @@ class BatchesMetrics(MetricGroup):
         self.cost = counter("cost", "What answered lines cost, in the currency of `price`.", "route")
         self.open = gauge("open", "Batches that are not done, by status.", "status")
         self.stored = gauge("stored_bytes", "Bytes of all files of all tenants.")
-        self.full = gauge("ledger_full", "1 while lines wait because the ledger has no room for their answers.")
+        self.full = gauge("disk_full", "1 while lines wait because the disk has no room for their answers.")
         self.waiting = gauge("waiting", "Lines that wait to be asked.", "route")
         self.oldest = gauge("oldest_seconds", "For how long the oldest of them has waited.", "route")
         self.upstream = gauge("upstream", "Batches at a provider.", "route")

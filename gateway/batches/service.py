@@ -1,4 +1,4 @@
-"""Everything of /v1/files and /v1/batches that lives as long as the process: the ledger, the files, who drives."""
+"""Everything of /v1/files and /v1/batches that lives as long as the process: the database, the files, who drives."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gateway.batches.provider import Provider
 from gateway.batches.records import TABLES
 from gateway.batches.statistics import BatchStatistics, Tally
 from gateway.core import Core
-from gateway.ledger.database import Database
-from gateway.ledger.disk_space import DiskSpace
-from policies.batches.settings import LedgerStore
+from gateway.disk.database import Database
+from gateway.disk.disk_space import DiskSpace
+from policies.batches.settings import BatchesStore
 
 
 class Batches:
     """Opened before the first request; `run` goes on beside them."""
 
-    def __init__(self, core: Core, limits: LedgerStore) -> None:
+    def __init__(self, core: Core, limits: BatchesStore) -> None:
         folder = Path(limits.folder)
         clock = core.clock
         self.limits = limits
-        self._database = Database(folder / "ledger.sqlite3", TABLES)
+        self._database = Database(folder / "batches.sqlite3", TABLES)
         self.files = FileStore(self._database, limits, clock)
         self.store = BatchStore(self._database, self.files, clock, max_batches=limits.max_batches, keep_s=limits.keep)
         jobs = JobStore(self._database, clock)
@@ -53,7 +53,7 @@ class Batches:
         try:
             await self.files.open()
         except OSError as error:
-            raise ConfigurationError(f"stores.ledger.folder cannot be used: {error}") from error
+            raise ConfigurationError(f"stores.batches.folder cannot be used: {error}") from error
 
     async def run(self) -> None:
         """Drive batches until cancelled."""
@@ -64,7 +64,7 @@ class Batches:
         self._driver.wake()
 
     async def aclose(self) -> None:
-        """Close the ledger. Safe to call twice."""
+        """Close the database. Safe to call twice."""
         await self._database.aclose()
 
     def statistics(self) -> BatchStatistics:

@@ -24,7 +24,7 @@ class BatchStatistics(msgspec.Struct, frozen=True):
     jobs: Mapping[str, int] = {}
     stored_bytes: int = 0
     is_full: bool = False
-    """Whether lines wait because the ledger's disk has no room for their answers."""
+    """Whether lines wait because the disk of batches has no room for their answers."""
 
 
 class Tally(msgspec.Struct):

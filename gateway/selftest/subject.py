@@ -198,7 +198,7 @@ def _replace_stores(data: dict[str, Any], folder: Path, notes: list[str]) -> Non
         return
     if stores.pop("redis", None) is not None:
         notes.append("stores.redis is left out; fault 10 tries a Redis of its own")
-    for name in ("ledger", "semantic"):
+    for name in ("batches", "semantic"):
         if isinstance(stores.get(name), dict) and "folder" in stores[name]:
             stores[name]["folder"] = str(folder / name)
     if "state" in stores:

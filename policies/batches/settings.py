@@ -50,7 +50,7 @@ class BatchPolicy(Config):
         return {"anyOf": [{"enum": list(get_args(BatchMode))}, section]}
 
 
-class LedgerStore(Config):
+class BatchesStore(Config):
     """Where /v1/files and /v1/batches keep files, batches and results. The limits are each tenant's."""
 
     folder: str = Field(min_length=1, description="A folder of a local disk, shared by the workers of one machine.")

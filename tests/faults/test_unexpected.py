@@ -71,7 +71,7 @@ async def test_every_endpoint_answers_500_in_openais_shape(method: str, path: st
 
 async def test_line_of_a_batch_is_told_of_as_a_call(tmp_path: Path) -> None:
     """One that fails inside is a 500 in the log like any other call's, and is asked again."""
-    policy = f"{POLICY}stores: {{ledger: {{folder: {tmp_path}}}}}\n"
+    policy = f"{POLICY}stores: {{batches: {{folder: {tmp_path}}}}}\n"
     line = msgspec.json.encode({"custom_id": "1", "method": "POST", "url": URL, "body": CHAT})
     with plugin(BROKEN) as environ:
         async with start_gateway(policy, environ=environ) as gateway:

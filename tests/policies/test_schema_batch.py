@@ -16,11 +16,11 @@ from gateway.cli.schema import schema_text
 from policies.policy_file.load import LoadedPolicy
 
 
-def load(folder: Path, batch: object, *, ledger: bool = True) -> LoadedPolicy:
+def load(folder: Path, batch: object, *, keeps_batches: bool = True) -> LoadedPolicy:
     """A policy with one route whose `batch` is that."""
     policy = {
         "version": 1,
-        "stores": {"ledger": {"folder": "ledger"}} if ledger else {},
+        "stores": {"batches": {"folder": "batches"}} if keeps_batches else {},
         "backends": {"up": {"type": "openai", "base_url": "http://127.0.0.1:1/v1"}},
         "routes": [{"name": "r", "match": {"models": ["*"]}, "backends": [{"ref": "up"}], "batch": batch}],
     }
@@ -38,10 +38,10 @@ def test_batch_as_a_word_is_its_mode(tmp_path: Path) -> None:
     assert (by_word.mode, by_word.collect_for, by_word.discount) == ("provider", 300.0, 0.5)
 
 
-def test_batch_of_a_provider_without_a_ledger_is_refused(tmp_path: Path) -> None:
+def test_batch_of_a_provider_without_a_folder_is_refused(tmp_path: Path) -> None:
     """There would be nowhere to keep what is collected."""
-    with pytest.raises(ConfigurationError, match="needs `stores\\.ledger`"):
-        load(tmp_path, "provider", ledger=False)
+    with pytest.raises(ConfigurationError, match="needs `stores\\.batches`"):
+        load(tmp_path, "provider", keeps_batches=False)
 
 
 def test_batch_written_out_in_full_loads_again(tmp_path: Path) -> None:

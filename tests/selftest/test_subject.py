@@ -31,7 +31,7 @@ def copied(folder: Path, **sections: Any) -> Subject:
 
 def test_copy_leads_nowhere_else(tmp_path: Path) -> None:
     """No address, no Redis and no folder of the original is left, and its upstreams are given their own."""
-    stores = {"redis": {"url": "env:REDIS_URL"}, "ledger": {"folder": "/srv/ledger"}, "state": "/srv/state"}
+    stores = {"redis": {"url": "env:REDIS_URL"}, "batches": {"folder": "/srv/batches"}, "state": "/srv/state"}
 
     made = copied(tmp_path, stores=stores).at({"cloud": "http://127.0.0.1:5/v1", "claude": "http://127.0.0.1:6/v1"})
 

@@ -36,7 +36,7 @@ keys:
   - {{name: small, key: "env:SMALL_KEY", tenant: small}}
   - {{name: narrow, key: "env:NARROW_KEY", tenant: red, models: ["live"]}}
 stores:
-  ledger: {{folder: "{folder}", max_file: 1MiB, max_files: 80, max_size: 4MiB, max_batches: 20}}
+  batches: {{folder: "{folder}", max_file: 1MiB, max_files: 80, max_size: 4MiB, max_batches: 20}}
 defaults:
   retry: {{attempts: 0}}
 routes:
@@ -65,7 +65,7 @@ def provider_port() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def gateway(provider_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway that these tests share."""
-    policy = POLICY.format(port=provider_port, folder=tmp_path_factory.mktemp("ledger"), collect_for=COLLECT_FOR)
+    policy = POLICY.format(port=provider_port, folder=tmp_path_factory.mktemp("batches"), collect_for=COLLECT_FOR)
     with running_gateway(policy, environ=ENVIRON) as gateway:
         yield gateway
 
@@ -730,7 +730,7 @@ async def test_batch_call_that_fails_upstream_is_tried_five_times(red: AsyncOpen
 
 
 async def test_batches_of_a_driver_that_is_killed_are_taken_over(provider_port: int, tmp_path: Path) -> None:
-    """Of two processes with one ledger one drives, and the other does as soon as that one is gone."""
+    """Of two processes with one folder one drives, and the other does as soon as that one is gone."""
     policy = POLICY.format(port=provider_port, folder=tmp_path, collect_for=COLLECT_FOR)
     async with BatchProvider(provider_port) as provider, start_gateway(policy, environ=ENVIRON) as first:
         async with client_of(first) as client:
@@ -759,8 +759,8 @@ async def test_batches_of_a_driver_that_is_killed_are_taken_over(provider_port: 
     ("method", "path", "status"),
     [
         ("GET", "/v1/files/%00", 404),
-        ("GET", "/v1/files/..%2f..%2fledger.sqlite3/content", 404),
-        ("GET", "/v1/files/..%2fledger.sqlite3", 404),
+        ("GET", "/v1/files/..%2f..%2fbatches.sqlite3/content", 404),
+        ("GET", "/v1/files/..%2fbatches.sqlite3", 404),
         ("GET", "/v1/batches/%ff%fe", 404),
         ("GET", "/files/none/content/more", 404),
         ("PUT", "/v1/files/file-1", 405),

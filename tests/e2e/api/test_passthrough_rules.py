@@ -368,10 +368,10 @@ async def test_one_tenant_has_nobody_to_be_kept_from(ports: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_workers_and_restarts_share_what_they_know(ports: tuple[int, int], tmp_path: Any, workers: int) -> None:
-    """Two workers without a store of their own; one with a ledger, over a restart."""
+    """Two workers without a store of their own; one with `stores.batches`, over a restart."""
     policy = POLICY.format(one=ports[0], two=ports[1])
     if workers == 1:
-        policy += f"stores: {{ledger: {{folder: {tmp_path}}}}}\n"
+        policy += f"stores: {{batches: {{folder: {tmp_path}}}}}\n"
     one, two = OpenAIServer(), OpenAIServer()
     one.port, two.port = ports
     args = ["--workers", str(workers)]

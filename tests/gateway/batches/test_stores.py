@@ -1,4 +1,4 @@
-"""What the ledger holds to: a line is answered once, a job holds a line at most, files come and go whole."""
+"""What the stores of batches hold to: a line is answered once, a job holds a line at most, files come and go whole."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gateway.batches.batch_store import BatchStore
 from gateway.batches.file_store import FileStore
 from gateway.batches.job_store import JobStore
 from gateway.batches.records import TABLES, BatchRow, LineResult, NewLine, Tenant
-from gateway.ledger.database import Database
-from policies.batches.settings import LedgerStore
+from gateway.disk.database import Database
+from policies.batches.settings import BatchesStore
 from tests.support.clock import FakeClock
 
 RED, BLUE = Tenant("red"), Tenant("blue")
 
 
-class Ledger:
+class Batches:
     """All stores of one folder."""
 
     def __init__(self, folder: Path, clock: FakeClock) -> None:
-        limits = LedgerStore(folder=str(folder), max_files=3, max_size="1KiB", max_batches=2, keep="10d")  # type: ignore[arg-type]  # as a file says it
+        limits = BatchesStore(folder=str(folder), max_files=3, max_size="1KiB", max_batches=2, keep="10d")  # type: ignore[arg-type]  # as a file says it
         self.clock = clock
         self.folder = folder
-        self.database = Database(folder / "ledger.sqlite3", TABLES)
+        self.database = Database(folder / "batches.sqlite3", TABLES)
         self.files = FileStore(self.database, limits, clock)
         self.batches = BatchStore(self.database, self.files, clock, max_batches=2, keep_s=864000.0)
         self.jobs = JobStore(self.database, clock)
@@ -59,12 +59,12 @@ class Ledger:
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+async def kept(tmp_path: Path) -> AsyncIterator[Batches]:
     """An open one."""
-    ledger = Ledger(tmp_path, FakeClock())
-    await ledger.open()
-    yield ledger
-    await ledger.database.aclose()
+    kept = Batches(tmp_path, FakeClock())
+    await kept.open()
+    yield kept
+    await kept.database.aclose()
 
 
 def answer(line: int, text: bytes = b"{}") -> LineResult:
@@ -72,157 +72,157 @@ def answer(line: int, text: bytes = b"{}") -> LineResult:
     return LineResult(line, is_answered=True, text=text, input_tokens=1, output_tokens=2, cost=0.5)
 
 
-async def test_line_is_answered_once(ledger: Ledger) -> None:
+async def test_line_is_answered_once(kept: Batches) -> None:
     """A second answer changes nothing, not even what is counted."""
-    batch = await ledger.batch()
-    line = await ledger.batches.next_line(batch, "r", [])
+    batch = await kept.batch()
+    line = await kept.batches.next_line(batch, "r", [])
     assert line is not None
-    first = await ledger.batches.answer([answer(line.id)])
-    second = await ledger.batches.answer([answer(line.id, b"other")])
+    first = await kept.batches.answer([answer(line.id)])
+    second = await kept.batches.answer([answer(line.id, b"other")])
 
     assert (len(first), len(second)) == (1, 0)
-    found = await ledger.batches.get(RED, batch.id)
+    found = await kept.batches.get(RED, batch.id)
     assert (found.completed, found.input_tokens, found.output_tokens, found.cost) == (1, 1, 2, 0.5)
-    assert (await ledger.batches.results(batch, 0, 10))[0][3] == b"{}"
+    assert (await kept.batches.results(batch, 0, 10))[0][3] == b"{}"
 
 
-async def test_line_of_a_job_is_answered_by_that_job_alone(ledger: Ledger) -> None:
+async def test_line_of_a_job_is_answered_by_that_job_alone(kept: Batches) -> None:
     """Neither a call nor another job may answer it, and a job takes none that is in another."""
-    batch = await ledger.batch(lines=2)
-    (group,) = await ledger.jobs.groups(["r"])
-    assert await ledger.jobs.collect(group, "up", 1, 10**6) == 1
-    assert await ledger.jobs.collect(group, "up", 5, 10**6) == 1
-    assert await ledger.jobs.collect(group, "up", 5, 10**6) == 0
-    first, second = await ledger.jobs.unsettled()
-    ((_, line),) = await ledger.jobs.lines(first, 0, 10)
+    batch = await kept.batch(lines=2)
+    (group,) = await kept.jobs.groups(["r"])
+    assert await kept.jobs.collect(group, "up", 1, 10**6) == 1
+    assert await kept.jobs.collect(group, "up", 5, 10**6) == 1
+    assert await kept.jobs.collect(group, "up", 5, 10**6) == 0
+    first, second = await kept.jobs.unsettled()
+    ((_, line),) = await kept.jobs.lines(first, 0, 10)
 
-    assert not await ledger.batches.answer([answer(line.id)])
-    assert not await ledger.batches.answer([answer(line.id)], second.seq)
-    assert len(await ledger.batches.answer([answer(line.id)], first.seq)) == 1
-    assert await ledger.jobs.num_open(first) == 0
-    assert (await ledger.batches.get(RED, batch.id)).completed == 1
+    assert not await kept.batches.answer([answer(line.id)])
+    assert not await kept.batches.answer([answer(line.id)], second.seq)
+    assert len(await kept.batches.answer([answer(line.id)], first.seq)) == 1
+    assert await kept.jobs.num_open(first) == 0
+    assert (await kept.batches.get(RED, batch.id)).completed == 1
 
 
-async def test_job_takes_lines_up_to_its_size(ledger: Ledger) -> None:
+async def test_job_takes_lines_up_to_its_size(kept: Batches) -> None:
     """At least one, and what is left goes with the next."""
-    await ledger.batch(lines=5)
-    (group,) = await ledger.jobs.groups(["r"])
+    await kept.batch(lines=5)
+    (group,) = await kept.jobs.groups(["r"])
 
-    assert await ledger.jobs.collect(group, "up", 10, 2 * 514) == 2
-    assert await ledger.jobs.collect(group, "up", 10, 1) == 1
+    assert await kept.jobs.collect(group, "up", 10, 2 * 514) == 2
+    assert await kept.jobs.collect(group, "up", 10, 1) == 1
 
 
-async def test_lines_of_a_job_that_is_given_up_wait_again(ledger: Ledger) -> None:
+async def test_lines_of_a_job_that_is_given_up_wait_again(kept: Batches) -> None:
     """Not before they are due, and with an attempt more."""
-    batch = await ledger.batch(lines=1)
-    (group,) = await ledger.jobs.groups(["r"])
-    await ledger.jobs.collect(group, "up", 1, 10**6)
-    (job,) = await ledger.jobs.unsettled()
-    await ledger.jobs.release(job, ledger.clock.wall() + 60)
+    batch = await kept.batch(lines=1)
+    (group,) = await kept.jobs.groups(["r"])
+    await kept.jobs.collect(group, "up", 1, 10**6)
+    (job,) = await kept.jobs.unsettled()
+    await kept.jobs.release(job, kept.clock.wall() + 60)
 
-    assert await ledger.jobs.groups(["r"]) == []
-    await ledger.clock.advance(61)
-    assert len(await ledger.jobs.groups(["r"])) == 1
-    line = await ledger.batches.next_line(batch, "r", [])
+    assert await kept.jobs.groups(["r"]) == []
+    await kept.clock.advance(61)
+    assert len(await kept.jobs.groups(["r"])) == 1
+    line = await kept.batches.next_line(batch, "r", [])
     assert line is not None
     assert line.attempts == 1
 
 
-async def test_batch_that_is_cancelled_takes_no_answer(ledger: Ledger) -> None:
+async def test_batch_that_is_cancelled_takes_no_answer(kept: Batches) -> None:
     """What comes later for a line that was dropped is nobody's."""
-    batch = await ledger.batch(lines=2)
-    line = await ledger.batches.next_line(batch, "r", [])
+    batch = await kept.batch(lines=2)
+    line = await kept.batches.next_line(batch, "r", [])
     assert line is not None
-    cancelled = await ledger.batches.cancel(RED, batch.id)
-    dropped = await ledger.batches.drop(cancelled)
+    cancelled = await kept.batches.cancel(RED, batch.id)
+    dropped = await kept.batches.drop(cancelled)
 
     assert dropped == {"r": 2}
-    assert not await ledger.batches.answer([answer(line.id)])
-    assert not await ledger.batches.add_lines(batch, [NewLine("x", 0, 2, "m", "r")])
+    assert not await kept.batches.answer([answer(line.id)])
+    assert not await kept.batches.add_lines(batch, [NewLine("x", 0, 2, "m", "r")])
 
 
-async def test_batch_past_its_window_expires(ledger: Ledger) -> None:
+async def test_batch_past_its_window_expires(kept: Batches) -> None:
     """Its open lines end, the answered ones stay."""
-    batch = await ledger.batch(lines=3)
-    line = await ledger.batches.next_line(batch, "r", [])
+    batch = await kept.batch(lines=3)
+    line = await kept.batches.next_line(batch, "r", [])
     assert line is not None
-    await ledger.batches.answer([answer(line.id)])
-    assert await ledger.batches.expire() == {}
-    await ledger.clock.advance(86401)
+    await kept.batches.answer([answer(line.id)])
+    assert await kept.batches.expire() == {}
+    await kept.clock.advance(86401)
 
-    assert await ledger.batches.expire() == {"r": 2}
-    found = await ledger.batches.get(RED, batch.id)
+    assert await kept.batches.expire() == {"r": 2}
+    found = await kept.batches.get(RED, batch.id)
     assert (found.status, found.completed, found.failed) == ("finalizing", 1, 2)
 
 
-async def test_batches_of_a_tenant_have_an_end(ledger: Ledger) -> None:
+async def test_batches_of_a_tenant_have_an_end(kept: Batches) -> None:
     """Of those that are not done."""
-    await ledger.batch()
-    await ledger.batch()
+    await kept.batch()
+    await kept.batch()
 
     with pytest.raises(QuotaExceeded):
-        await ledger.batch()
-    assert (await ledger.batch(BLUE)).tenant == BLUE
+        await kept.batch()
+    assert (await kept.batch(BLUE)).tenant == BLUE
 
 
-async def test_files_of_a_tenant_have_an_end(ledger: Ledger) -> None:
+async def test_files_of_a_tenant_have_an_end(kept: Batches) -> None:
     """In number and in bytes; a refused one leaves nothing."""
     with pytest.raises(QuotaExceeded, match="bytes"):
-        await ledger.file(content=b"x" * 1025)
+        await kept.file(content=b"x" * 1025)
     for _ in range(3):
-        await ledger.file()
+        await kept.file()
 
     with pytest.raises(QuotaExceeded, match="3 files"):
-        await ledger.file()
-    assert len(list((ledger.folder / "files").iterdir())) == 3
-    await ledger.file(BLUE)
+        await kept.file()
+    assert len(list((kept.folder / "files").iterdir())) == 3
+    await kept.file(BLUE)
 
 
-async def test_file_expires_and_its_bytes_go(ledger: Ledger) -> None:
+async def test_file_expires_and_its_bytes_go(kept: Batches) -> None:
     """It is not there any more the moment its time is up, and not on disk once somebody tidies up."""
-    file = await ledger.file()
-    await ledger.clock.advance(10 * 86400 + 1)
+    file = await kept.file()
+    await kept.clock.advance(10 * 86400 + 1)
 
     with pytest.raises(UnknownObject):
-        await ledger.files.get(RED, file)
-    assert await ledger.files.sweep() == 0
-    assert list((ledger.folder / "files").iterdir()) == []
+        await kept.files.get(RED, file)
+    assert await kept.files.sweep() == 0
+    assert list((kept.folder / "files").iterdir()) == []
 
 
-async def test_ledger_opened_again_holds_the_same(ledger: Ledger) -> None:
+async def test_database_opened_again_holds_the_same(kept: Batches) -> None:
     """What was done is on disk."""
-    batch = await ledger.batch()
-    await ledger.database.aclose()
-    again = Ledger(ledger.folder, ledger.clock)
+    batch = await kept.batch()
+    await kept.database.aclose()
+    again = Batches(kept.folder, kept.clock)
     await again.open()
 
     assert await again.batches.get(RED, batch.id) == batch
     await again.database.aclose()
 
 
-async def test_ledger_of_a_newer_version_is_refused(ledger: Ledger) -> None:
+async def test_database_of_a_newer_version_is_refused(kept: Batches) -> None:
     """Nobody guesses what it means."""
-    await ledger.database.write(lambda connection: connection.execute("PRAGMA user_version = 99"))
-    await ledger.database.aclose()
+    await kept.database.write(lambda connection: connection.execute("PRAGMA user_version = 99"))
+    await kept.database.aclose()
 
     with pytest.raises(ConfigurationError, match="newer version"):
-        await Ledger(ledger.folder, ledger.clock).open()
+        await Batches(kept.folder, kept.clock).open()
 
 
-async def test_ledger_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
+async def test_database_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
     """A file that is none of SQLite's is not touched."""
-    (tmp_path / "ledger.sqlite3").write_bytes(b"something else" * 100)
+    (tmp_path / "batches.sqlite3").write_bytes(b"something else" * 100)
 
     with pytest.raises(ConfigurationError, match="cannot be used"):
-        await Ledger(tmp_path, FakeClock()).open()
-    assert (tmp_path / "ledger.sqlite3").read_bytes().startswith(b"something else")
+        await Batches(tmp_path, FakeClock()).open()
+    assert (tmp_path / "batches.sqlite3").read_bytes().startswith(b"something else")
 
 
-async def test_ledger_that_is_closed_says_so(tmp_path: Path) -> None:
+async def test_database_that_is_closed_says_so(tmp_path: Path) -> None:
     """A late question is an answerable error."""
-    ledger = Ledger(tmp_path, FakeClock())
-    await ledger.open()
-    await ledger.database.aclose()
+    kept = Batches(tmp_path, FakeClock())
+    await kept.open()
+    await kept.database.aclose()
 
     with pytest.raises(StoreUnavailable):
-        await ledger.batches.unfinished()
+        await kept.batches.unfinished()

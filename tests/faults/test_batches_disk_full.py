@@ -1,4 +1,4 @@
-"""A ledger whose disk is full: nothing is asked whose answer could not be kept, nothing that was paid for is lost."""
+"""Batches whose disk is full: nothing is asked whose answer could not be kept, nothing that was paid for is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, InternalServerError
 from openai.types import Batch
 
 from backends.errors import StoreUnavailable
-from gateway.ledger.disk_space import DiskSpace
+from gateway.disk.disk_space import DiskSpace
 from tests.support.clock import FakeClock
 from tests.support.gateway import Gateway, reserved_port, start_gateway
 from tests.support.servers.batch_provider import BatchProvider
@@ -26,7 +26,7 @@ version: 1
 backends:
   up: {{type: openai, base_url: "http://127.0.0.1:{port}/v1"}}
 stores:
-  ledger: {{folder: "{folder}"}}
+  batches: {{folder: "{folder}"}}
 defaults:
   retry: {{attempts: 0}}
 routes:
@@ -83,7 +83,7 @@ async def test_batch_asks_nothing_whose_answer_the_full_disk_could_not_keep(tmp_
             filler = tmp_path / "filler"
             fill(filler)
             provider.live_gate.set()
-            await gateway.wait_stderr("the ledger has no room for answers")
+            await gateway.wait_stderr("the disk of batches has no room for answers")
             found = await client.batches.retrieve(batch.id)
             num_asked = len(provider.live)
             filler.unlink()
@@ -101,7 +101,7 @@ async def test_batch_holds_answers_that_cannot_be_written_at_all(tmp_path: Path)
         before = resource.prlimit(gateway.process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
         provider.live_gate.set()
         async with asyncio.timeout(20):
-            while not (await gateway.metrics()).value("slipstream_batches_ledger_full"):
+            while not (await gateway.metrics()).value("slipstream_batches_disk_full"):
                 await asyncio.sleep(0.1)
         num_asked = len(provider.live)
         resource.prlimit(gateway.process.pid, resource.RLIMIT_FSIZE, before)
@@ -112,7 +112,7 @@ async def test_batch_holds_answers_that_cannot_be_written_at_all(tmp_path: Path)
 
 
 async def test_room_lets_what_waits_go_first(tmp_path: Path) -> None:
-    """While an answer waits for the ledger, the room is not laid anew, so that the answer has it."""
+    """While an answer waits for the disk, the room is not laid anew, so that the answer has it."""
     clock = FakeClock()
     room = DiskSpace(tmp_path, clock)
     is_full = True
@@ -138,7 +138,7 @@ async def test_room_lets_what_waits_go_first(tmp_path: Path) -> None:
     assert await room.ensure()
 
 
-async def test_gateway_starts_with_a_ledger_that_cannot_be_written(tmp_path: Path) -> None:
+async def test_gateway_starts_with_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """Calls are answered, batches are told that they must wait, and work as soon as the disk does."""
     with small_disk(tmp_path), reserved_port() as port:
         policy = POLICY.format(port=port, folder=tmp_path)

@@ -32,7 +32,7 @@ class Database:
         self._tables = tables
         self._connection: sqlite3.Connection | None = None
         self._is_open = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream-ledger")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream-disk")
 
     async def open(self) -> None:
         """Open or make it. Where its disk is full, read-only or broken, whoever uses it tries again.
@@ -45,8 +45,8 @@ class Database:
         except StoreUnavailable as error:
             problem = error.__cause__
             if not _may_pass(problem):
-                raise ConfigurationError(f"the ledger {self._path} cannot be used: {problem}") from error
-            _logger.error("the ledger %s cannot be used for now: %s", self._path, problem)
+                raise ConfigurationError(f"{self._path} cannot be used: {problem}") from error
+            _logger.error("%s cannot be used for now: %s", self._path, problem)
 
     async def aclose(self) -> None:
         """Finish what has begun, and close. Safe to call twice."""
@@ -56,7 +56,7 @@ class Database:
         self._thread.shutdown(wait=False)
 
     async def read(self, ask: Callable[[sqlite3.Connection], _T]) -> _T:
-        """The result of `ask`, which runs in the ledger's thread. Raises: StoreUnavailable, and what `ask` raises."""
+        """The result of `ask`, which runs in the file's thread. Raises: StoreUnavailable, and what `ask` raises."""
         return await self._run(ask)
 
     async def write(self, change: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -65,13 +65,13 @@ class Database:
 
     async def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         if not self._is_open:
-            raise StoreUnavailable("the ledger is closed")
+            raise StoreUnavailable(f"{self._path.name} is closed")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
         except OSError as error:
-            raise StoreUnavailable(f"the ledger does not answer: {error.strerror}") from error
+            raise StoreUnavailable(f"{self._path.name} does not answer: {error.strerror}") from error
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"the ledger does not answer: {error}") from error
+            raise StoreUnavailable(f"{self._path.name} does not answer: {error}") from error
 
     def _work(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         if self._connection is None:

@@ -1,5 +1,5 @@
-"""Reserves space on the ledger's disk for answers that are still to come, so that no line is sent upstream whose answer
-could not be stored.
+"""Reserves space on the disk of batches for answers that are still to come, so that no line is sent upstream whose
+answer could not be stored.
 
 The reserve is a file of random bytes (random, so that no file system compresses it). When a write fails for want of
 space, the file is deleted and the write is repeated. While the file cannot be created, no further lines are sent.
@@ -42,11 +42,13 @@ class DiskSpace:
             except OSError as error:
                 if not self._is_told:
                     self._is_told = True
-                    _logger.error("the ledger has no room for answers, so none is asked for: %s", error.strerror)
+                    _logger.error(
+                        "the disk of batches has no room for answers, so none is asked for: %s", error.strerror
+                    )
                 return False
             if self._is_told:
                 self._is_told = False
-                _logger.info("the ledger has room for answers again")
+                _logger.info("the disk of batches has room for answers again")
             self.has_room = True
         return True
 
@@ -58,7 +60,7 @@ class DiskSpace:
         try:
             return await write()
         except StoreUnavailable as error:
-            _logger.warning("an answer waits for the ledger: %s", error.message)
+            _logger.warning("an answer waits for the disk of batches: %s", error.message)
         self._num_kept += 1
         try:
             await self._give_up_room()
@@ -75,7 +77,7 @@ class DiskSpace:
         try:
             await asyncio.to_thread(self._path.unlink, missing_ok=True)
         except OSError as error:
-            _logger.warning("the ledger's room cannot be given up: %s", error.strerror)
+            _logger.warning("the room on the disk of batches cannot be given up: %s", error.strerror)
 
 
 def _lay(path: Path) -> None:

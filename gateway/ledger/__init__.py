@@ -1,1 +1,0 @@
-"""What outlives a restart on this machine's disk: one SQLite file."""
