@@ -59,7 +59,7 @@ class AdmissionMetrics(MetricGroup):
         now = gate.statistics()
         self.waiting.labels(route).set(now.waiting)
         self.waiting_tokens.labels(route).set(now.waiting_tokens)
-        self.drain.labels(route).set(now.drain_s)
+        self.drain.labels(route).set(now.queue_s)
 
 
 def _gates_of(runtime: Runtime) -> Mapping[str, Gate]:

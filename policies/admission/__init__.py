@@ -1,1 +1,1 @@
-"""Who may go to a backend, when, and what becomes of those who cannot be in time."""
+"""Admission: which call may go to a backend and when, and what becomes of those that cannot be in time."""

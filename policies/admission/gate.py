@@ -1,6 +1,6 @@
-"""One route's gate: a call goes on when a backend has room for it and can be in time; the pool asks it for a member.
+"""The admission gate of one route: it sends a call when a backend has room for it and can answer in time.
 
-Which backend takes a call is decided when it leaves, not when it comes: what it would have met is known only then.
+The backend is chosen when the call leaves the queue, not when it arrives: only then the backends' loads are known.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from policies.pool.load.replica import Replica
 from policies.pool.place import Place
 from policies.pool.prompts.prefix_index import PrefixIndex
 
-_FEW = 8
-"""Among how many of one client's calls the order may be changed for what is cached."""
-_HURRY = 0.25
-"""With less than this share of its limit left to wait, a call goes first whatever is cached."""
+_MAX_REORDERED = 8
+"""Among so many calls of one client, the one with the most cached tokens may go first."""
+_MIN_SLACK = 0.25
+"""A call that may wait for less than this share of its limit keeps its turn, whatever is cached."""
 
-_REMEMBERED_S = 30.0
-"""For so long after a call those of lower priority leave room for the next one."""
+_YIELD_S = 30.0
+"""For so long after a call, calls of lower priority leave room for another one of its priority."""
 _LOWER = tuple(tuple(lower for lower in Priority if lower > priority) for priority in Priority)
 
 
 @dataclass(frozen=True, slots=True)
 class GateStatistics:
-    """A gate's queue now, how long it will take to be through, and what was turned away since the start."""
+    """The length of a gate's queue, in how many seconds it will be empty, and what was refused since the start."""
 
     waiting: int
     waiting_tokens: int
-    drain_s: float
+    queue_s: float
     shed: Mapping[Shed, int]
     shed_tokens: int
     entered: int
 
 
 class Gate:
-    """Lets calls in one at a time, in the order of their queue."""
+    """Sends calls to backends, one at a time, in the order of the queue."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Gate:
         on_join: Callable[[Gate, QueuedCall], None],
         clock: Clock,
     ) -> None:
-        """`slo` is for calls that bring none.
+        """`slo` is for calls that have none of their own.
 
-        `on_join` is told of each that has to wait, and calls it up as soon as that is possible.
+        `on_join` is called for each call that is queued; from then on the caller is responsible for `send_next`.
         """
         self.queue: AdmissionQueue[QueuedCall] = AdmissionQueue(counters)
         self._pace = QueuePace()
@@ -79,25 +79,26 @@ class Gate:
         self._index = index
         self._on_join = on_join
         self._clock = clock
-        self.why_it_leaves: Shed = "waited" if policy.on_overload == "queue" else "late"
-        """What becomes of a call at its `leave_at`."""
+        self.deadline_reason: Shed = "waited" if policy.on_overload == "queue" else "late"
+        """Why a call is refused that is still queued at its `send_by`."""
         self._yields_until = [-inf for _ in Priority]
-        """Until when calls of each priority leave room for those of a higher one, of which some came lately."""
-        self._entered = 0
+        """For each priority, until when its calls leave room for those of a higher one, which came recently."""
+        self._num_entered = 0
         self._client_of = CLIENT_OF[policy.fairness.by]
         self._output_weight = policy.fairness.output_weight
 
     def enter_nowait(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted | None:
-        """The member where the call would go if there were no gate, if it can be there well in time; else None.
+        """Send the call without waiting: to the place that the balancer prefers, if it can be there well in time.
 
-        While nobody waits nobody is the worse for it, and it goes to where its beginning is cached. Unless calls of a
-        higher priority come too: the next of them would find the backends filled up.
+        This is the common path, and it takes no turn from anybody, since it is used only while the queue is empty. It
+        returns None, so that the call takes `enter`, also for some time after a call of a higher priority: the next one
+        of these must not find all backends full.
         """
         now = self._clock.now()
-        self._entered += 1
+        self._num_entered += 1
         priority = call.priority
         for lower in _LOWER[priority]:
-            self._yields_until[lower] = now + _REMEMBERED_S
+            self._yields_until[lower] = now + _YIELD_S
         if self.queue.tokens or now < self._yields_until[priority]:
             return None
         waited_s = call.facts.waited_s or 0.0
@@ -108,21 +109,21 @@ class Gate:
         while (place := chooser.choose(full, match)) is not None:
             replica = place.counted
             if self._judge.can_hold(replica, demand.tokens, slo, now):
-                if not self._judge.is_early(replica, match, limit_s - waited_s):
+                if not self._judge.is_well_in_time(replica, match, limit_s - waited_s):
                     return None
                 call.facts.waited_s = waited_s
-                return self._let_in(place, match, self._client_of(call), limit_s, now)
+                return self._begin(place, match, self._client_of(call), limit_s, now)
             full = (*full, place)
         return None
 
     async def enter(self, call: Call, demand: Demand, chooser: Chooser) -> Admitted:
-        """Wait for a member that can take the call.
+        """Wait for a place that can take the call.
 
         Raises: Overloaded, NoBackendAvailable.
         """
         now = self._clock.now()
         facts = call.facts
-        # Who has waited at a gate already is due no later for it.
+        # Time that the call has waited at another gate counts towards its deadline.
         arrived_at = now - (facts.waited_s or 0.0)
         slo = call.slo or self._slo
         client = self._client_of(call)
@@ -138,66 +139,67 @@ class Gate:
             facts.waited_s = self._clock.now() - arrived_at
 
     def is_freed(self, replica: Replica, now: float) -> bool:
-        """Whether somebody can go now that this backend has come to have less to do, if nothing else has changed."""
+        """Whether the next call can go after the load of this backend, and of no other, has fallen."""
         head = self.queue.head()
-        if head.has_left:
+        if head.has_disconnected:
             return True
         is_its = any(place.replica is replica for place in head.chooser.places)
         return is_its and self._has_room(replica, head, look_up(head.demand, self._index), now)
 
-    def call_up(self, now: float) -> bool:
-        """Send off, or turn away, one of those who wait; False where there is no room for whose turn it is."""
-        for caller, match, full in self._next(now):
-            if caller.has_left:
-                self.queue.remove(caller)
+    def send_next(self, now: float) -> bool:
+        """Send or refuse the next call of the queue; False if no place has room for it."""
+        for call, match, full in self._next(now):
+            if call.has_disconnected:
+                self.queue.remove(call)
                 return True
             try:
-                admitted = self._admit(caller, match, full, now)
+                admitted = self._admit(call, match, full, now)
             except UpstreamError as error:
-                self.leave(caller, error, now)
+                self.dequeue(call, error, now)
                 return True
             if admitted is not None:
-                self.leave(caller, admitted, now)
+                self.dequeue(call, admitted, now)
                 return True
         return False
 
     def _next(self, now: float) -> Iterator[tuple[QueuedCall, Match, list[Place]]]:
-        """Whose turn it is, what is held of its prompt, and the places that have no room for it.
+        """The candidates for the next turn, each with its match of cached prompts and the places without room for it.
 
-        Of the client's first few calls the one that gains most of what is cached by going now; if it cannot go after
-        all, for what it would gain is out of rotation, the first.
+        The first candidate is the one of the client's next few calls that saves the most cached tokens by going now.
+        The second is the head of the queue, in case the first cannot go since its place is out of rotation.
         """
         head = self.queue.head()
         match = look_up(head.demand, self._index)
         full = self._full(head, match, now)
-        if len(full) < len(head.chooser.places) and head.leave_at - now >= _HURRY * (head.deadline - head.arrived_at):
-            few = self.queue.next_few(_FEW)
-            if len(few) > 1:
-                best = max(few, key=partial(self._gain, full, now))
+        may_wait = head.send_by - now >= _MIN_SLACK * (head.deadline - head.arrived_at)
+        if may_wait and len(full) < len(head.chooser.places):
+            candidates = self.queue.next_few(_MAX_REORDERED)
+            if len(candidates) > 1:
+                best = max(candidates, key=partial(self._gain, full, now))
                 if best is not head:
                     match_of_best = look_up(best.demand, self._index)
                     yield best, match_of_best, self._full(best, match_of_best, now)
         yield head, match, full
 
     def _admit(self, waiting: QueuedCall, match: Match, full: list[Place], now: float) -> Admitted | None:
-        """A place for a call, other than those that are `full`; None where all are.
+        """Begin the call at a place that is not in `full`; None if all are.
 
-        Raises: Overloaded where it is too late for every other one; NoBackendAvailable.
+        Raises: Overloaded if the call would be late at every place with room; NoBackendAvailable.
         """
         chooser = waiting.chooser
-        closed = full.copy()
+        unsuitable = full.copy()
         if len(full) < len(chooser.places):
             why: Shed = "late"
-            while (place := chooser.choose(closed, match)) is not None:
+            while (place := chooser.choose(unsuitable, match)) is not None:
                 replica = place.counted
                 if self._judge.is_in_time(replica, waiting, match, now):
-                    if not self._judge.spoils(replica, waiting, match):
-                        return self._let_in(place, match, waiting.client, waiting.deadline - waiting.arrived_at, now)
+                    if not self._judge.delays_streams(replica, waiting, match):
+                        return self._begin(place, match, waiting.client, waiting.deadline - waiting.arrived_at, now)
                     why = "long"
-                closed.append(place)
-            if len(closed) > len(full):
+                unsuitable.append(place)
+            if len(unsuitable) > len(full):
                 raise self.refusal(waiting, why, now)
-        # Whom it would choose is not asked for: those who take turns would count that as one.
+        # `choose` is not called here: a round-robin balancer would count it as a turn.
         retry_in_s = chooser.retry_in_s()
         if retry_in_s is None or retry_in_s > 0:
             raise NoBackendAvailable(
@@ -206,12 +208,12 @@ class Gate:
         return None
 
     def refusal(self, waiting: QueuedCall, why: Shed, now: float) -> Overloaded:
-        """Counts a call that is turned away, and says when to come again."""
+        """Count a refused call; returns the error for its client, which says when to retry."""
         return self._refusals.refuse(waiting, why, now, first_token_s=self._first_token_s(waiting, now))
 
-    def leave(self, waiting: QueuedCall, outcome: Admitted | UpstreamError, now: float) -> None:
-        """Take a call out of the queue that has not left, and tell it why."""
-        assert waiting.outcome is not None, "who leaves a queue has stood there"
+    def dequeue(self, waiting: QueuedCall, outcome: Admitted | UpstreamError, now: float) -> None:
+        """Take a call out of the queue and give its task the outcome."""
+        assert waiting.outcome is not None, "only a queued call leaves the queue"
         self.queue.remove(waiting)
         self._pace.note(waiting.demand.tokens, now)
         if isinstance(outcome, UpstreamError):
@@ -220,21 +222,22 @@ class Gate:
             waiting.outcome.set_result(outcome)
 
     def is_calm(self) -> bool:
-        """Whether nobody waits."""
+        """Whether the queue is empty."""
         return not self.queue
 
     def statistics(self) -> GateStatistics:
         """A snapshot."""
         queue, refusals = self.queue, self._refusals
-        drain_s = self._pace.seconds_for(queue.tokens, self._clock.now(), default=0.0) if queue else 0.0
-        return GateStatistics(len(queue), queue.tokens, drain_s, dict(refusals.counts), refusals.tokens, self._entered)
+        queue_s = self._pace.seconds_for(queue.tokens, self._clock.now(), default=0.0) if queue else 0.0
+        shed = dict(refusals.counts)
+        return GateStatistics(len(queue), queue.tokens, queue_s, shed, refusals.tokens, self._num_entered)
 
     def take_shed(self) -> Mapping[Shed, int]:
-        """What was turned away since the last time, for metrics."""
+        """The refusals since the last time, for metrics."""
         return self._refusals.take()
 
     def _full(self, waiting: QueuedCall, match: Match, now: float) -> list[Place]:
-        """The places that have no room for a call."""
+        """The places without room for a call."""
         places = waiting.chooser.places
         return [place for place in places if not self._has_room(place.counted, waiting, match, now)]
 
@@ -242,8 +245,10 @@ class Gate:
         return self._judge.has_room(replica, waiting, match, now, yields=now < self._yields_until[waiting.priority])
 
     def _gain(self, full: Collection[Place], now: float, waiting: QueuedCall) -> float:
-        """How many tokens more of a prompt a member holds that has room for it than those that have none: what would be
-        lost if it went to another one, or later. Minus infinity where it cannot go."""
+        """How many cached tokens a call would lose if it did not go now; minus infinity if it cannot go.
+
+        This is the difference between the best cache among the places with room for it and the best among the others.
+        """
         match = look_up(waiting.demand, self._index)
         here, elsewhere = -inf, 0
         for place in waiting.chooser.places:
@@ -256,11 +261,11 @@ class Gate:
         return here - elsewhere
 
     async def _wait(self, waiting: QueuedCall, call: Call, now: float) -> Admitted:
-        waiting.leave_at = min(
-            self._judge.leave_at(waiting.replicas, waiting, look_up(waiting.demand, self._index)), call.deadline
+        waiting.send_by = min(
+            self._judge.send_by(waiting.replicas, waiting, look_up(waiting.demand, self._index)), call.deadline
         )
-        if waiting.leave_at <= now:
-            raise self.refusal(waiting, self.why_it_leaves, now)
+        if waiting.send_by <= now:
+            raise self.refusal(waiting, self.deadline_reason, now)
         self._make_room(waiting, now)
         outcome: Future[Admitted] = get_running_loop().create_future()
         waiting.outcome = outcome
@@ -275,14 +280,14 @@ class Gate:
             if not waiting.is_over:
                 self.queue.remove(waiting)
             elif not outcome.cancelled() and outcome.exception() is None:
-                # The client has left between being called up and going.
+                # The client disconnected after the attempt had begun and before this task was resumed.
                 outcome.result().attempt.end()
             raise
 
     def _make_room(self, waiting: QueuedCall, now: float) -> None:
-        """Who has most waiting makes room for who has less, and a lower priority for a higher one.
+        """Make room in a full queue, by refusing a call of a lower priority or of the client with the most calls.
 
-        Raises: Overloaded where there is nobody to do so.
+        Raises: Overloaded if there is no such call.
         """
         queue, policy = self.queue, self._policy
         tokens = waiting.demand.tokens
@@ -290,15 +295,15 @@ class Gate:
             if tokens > policy.max_waiting_tokens:
                 raise self.refusal(waiting, "full", now)
             worst = queue.least_deserving()
-            if worst.has_left:
+            if worst.has_disconnected:
                 queue.remove(worst)
                 continue
             spares_more = queue.num_beside(worst) > queue.num_beside(waiting) + 1
             if worst.priority < waiting.priority or (worst.priority == waiting.priority and not spares_more):
                 raise self.refusal(waiting, "full", now)
-            self.leave(worst, self.refusal(worst, "full", now), now)
+            self.dequeue(worst, self.refusal(worst, "full", now), now)
 
-    def _let_in(self, place: Place, match: Match, client: str, limit_s: float, now: float) -> Admitted:
+    def _begin(self, place: Place, match: Match, client: str, limit_s: float, now: float) -> Admitted:
         attempt = place.counted.begin(match, now)
         self._counters.charge(client, match.demand.tokens, now)
         attempt.limit_s = limit_s
@@ -306,7 +311,7 @@ class Gate:
         return Admitted(place, match, attempt)
 
     def _first_token_s(self, waiting: QueuedCall, now: float) -> float | None:
-        """When its first token would come, from its arrival on: at the least, after those who wait already."""
+        """A lower bound of the call's time to first token, counted from its arrival, behind those who wait already."""
         match = look_up(waiting.demand, self._index)
         known = [
             replica.predict(waiting.demand.tokens, match.uncached(replica.slot))

@@ -1,6 +1,6 @@
-"""Whether a backend has room for a call, and whether the call would be in time there: a gate's judgement.
+"""Decides for a gate whether a backend has room for a call, and whether the call would be in time there.
 
-Pure: looks at what is known of backends, changes nothing.
+Pure: it reads what is known of the backends and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from policies.admission.settings import AdmissionPolicy
 from policies.pool.load.match import Match
 from policies.pool.load.replica import Replica
 
-_MAX_FULL = 0.97
-"""How full of keys and values a backend may be made: beyond it, it would put off some streams for others."""
-_AT_ONCE = 0.7
-"""A call that is predicted to begin within this share of its limit need not wait for a backend to have less to do."""
-_CATCHES_UP = 128
-"""A stream with so many tokens to come makes up for a prompt that holds it up meanwhile; shorter ones are given up."""
-_NOT_FELT = 0.1
-"""Less than this share of its limit is not felt in a gap: short prompts go on where streams are at their limit."""
+_MAX_CACHE_SHARE = 0.97
+"""The share of a backend's KV cache that may be filled; beyond it, the engine would preempt some streams for others."""
+_WELL_IN_TIME = 0.7
+"""A call whose first token is predicted within this share of its limit does not wait for the backend's load to fall."""
+_CATCH_UP_TOKENS = 128
+"""A prompt may delay running streams by as much as they can catch up over so many tokens. Streams with fewer tokens to
+come may miss their limit by it."""
+_TOLERATED_DELAY = 0.1
+"""A delay below this share of the limit between tokens is tolerated, so that short prompts go on where streams are at
+their limit."""
 
 
 class AdmissionJudge:
-    """Judges by one route's policy. `slo` is the route's own: a caller's looser limits are no leave to delay others."""
+    """Decides by one route's policy. `slo` is the route's: a caller with looser limits may not delay the others."""
 
     def __init__(self, policy: AdmissionPolicy, slo: Slo) -> None:
         self._policy = policy
         self._slo = slo
 
     def has_room(self, replica: Replica, waiting: Waiting, match: Match, now: float, *, yields: bool) -> bool:
-        """Whether a backend can hold a call, and has little enough to do before it.
+        """Whether a backend can hold a call, and has little enough work queued before it.
 
-        Who `yields` leaves it room for the next call of a higher priority to begin as if it were alone.
+        A call that `yields` must also leave room for a call of a higher priority to begin as if it were alone.
         """
         if not self.can_hold(replica, waiting.demand.tokens, waiting.slo, now):
             return False
@@ -43,13 +45,13 @@ class AdmissionJudge:
         first_token_s = min(waiting.slo.first_token_s, self._slo.first_token_s)
         if load.waiting_tokens * model.seconds_per_token >= self._policy.lookahead * first_token_s:
             return False
-        # With none waiting, more can only be learned from one that goes.
+        # While no prompt waits there, only another call can show that the estimate is too low.
         if not yields or not load.waiting_tokens:
             return True
         return load.waiting_tokens + match.uncached(replica.slot) <= replica.concurrency_estimate.tokens
 
     def can_hold(self, replica: Replica, tokens: int, slo: Slo, now: float) -> bool:
-        """Whether a call of so many tokens would neither be refused, nor put streams off, nor slow them beyond their
+        """Whether the backend can take so many tokens without refusing, preempting streams or slowing them beyond their
         limit."""
         load, model, limits = replica.in_flight, replica.model, replica.concurrency_limit
         if model.doubt is not None:
@@ -60,30 +62,30 @@ class AdmissionJudge:
             return True
         held = load.held_tokens + tokens + model.output_tokens
         gap_limit_s = min(slo.token_gap_s, self._slo.token_gap_s)
-        return held <= _MAX_FULL * replica.cache_tokens and model.gap_s(held) <= gap_limit_s
+        return held <= _MAX_CACHE_SHARE * replica.cache_tokens and model.gap_s(held) <= gap_limit_s
 
     def is_in_time(self, replica: Replica, waiting: Waiting, match: Match, now: float) -> bool:
-        """Whether its first token would come in time there, where that is asked for."""
-        return self._takes_all(replica) or now + _latest_s(replica, match) <= waiting.deadline
+        """Whether the call's first token is predicted to come in time there, if the policy requires that."""
+        return self._always_takes(replica) or now + _latest_s(replica, match) <= waiting.deadline
 
-    def spoils(self, replica: Replica, waiting: Waiting, match: Match) -> bool:
-        """Whether computing a prompt takes more time than the streams there have to spare within their limit."""
+    def delays_streams(self, replica: Replica, waiting: Waiting, match: Match) -> bool:
+        """Whether computing the prompt would make the streams there miss their limit."""
         usual_s = replica.model.seconds_between_tokens
-        if not usual_s or self._takes_all(replica):
+        if not usual_s or self._always_takes(replica):
             return False
         limit_s = min(waiting.slo.token_gap_s, self._slo.token_gap_s)
-        spare_s = max(limit_s - usual_s, _NOT_FELT * limit_s)
-        return replica.predict_alone(waiting.demand.tokens, match.uncached(replica.slot)) > _CATCHES_UP * spare_s
+        spare_s = max(limit_s - usual_s, _TOLERATED_DELAY * limit_s)
+        return replica.predict_alone(waiting.demand.tokens, match.uncached(replica.slot)) > _CATCH_UP_TOKENS * spare_s
 
-    def is_early(self, replica: Replica, match: Match, left_s: float) -> bool:
-        """Whether a call with so long to its limit would begin well before it, whatever the backend has to do."""
+    def is_well_in_time(self, replica: Replica, match: Match, left_s: float) -> bool:
+        """Whether a call with so many seconds to its limit is predicted to begin well before it."""
         if replica.model.doubt is not None or not replica.in_flight.requests:
             return True
         limit_s = min(left_s, self._slo.first_token_limit_s(match.demand.tokens))
-        return _latest_s(replica, match) <= _AT_ONCE * limit_s
+        return _latest_s(replica, match) <= _WELL_IN_TIME * limit_s
 
-    def leave_at(self, replicas: Sequence[Replica], waiting: Waiting, match: Match) -> float:
-        """Until when a call may wait: as long as an idle backend could be in time, or the policy says."""
+    def send_by(self, replicas: Sequence[Replica], waiting: Waiting, match: Match) -> float:
+        """Until when a call may wait: as long as an idle backend could answer in time, or as the policy allows."""
         if self._policy.on_overload == "queue":
             return waiting.arrived_at + self._policy.max_wait
         alone_s = [
@@ -93,11 +95,15 @@ class AdmissionJudge:
         ]
         return waiting.deadline - min(alone_s, default=0.0)
 
-    def _takes_all(self, replica: Replica) -> bool:
-        """An idle backend takes what comes: nobody waits for it, and a prediction that is wrong is found out."""
+    def _always_takes(self, replica: Replica) -> bool:
+        """Whether a backend is sent a call even if it is predicted to be late there.
+
+        It is if it is idle or not measured yet: waiting would not help, and the call shows whether a prediction is
+        wrong. Under `on_overload: queue` every backend is.
+        """
         return self._policy.on_overload == "queue" or replica.model.doubt is not None or not replica.in_flight.requests
 
 
 def _latest_s(replica: Replica, match: Match) -> float:
-    """Seconds until a call's first token if it went there now, as far off as one prediction in twenty is."""
+    """The predicted seconds to a call's first token there, with a margin that nineteen of twenty predictions keep."""
     return replica.model.residual * replica.predict(match.demand.tokens, match.uncached(replica.slot))

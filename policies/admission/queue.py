@@ -17,11 +17,11 @@ from policies.pool.load.demand import Demand
 class Waiting:
     """A call in the queue. Times are monotonic seconds.
 
-    Its first token is due by `deadline`, so the call has to be sent by `leave_at`. `is_over` is set once it has been
+    Its first token is due by `deadline`, so the call has to be sent by `send_by`. `is_over` is set once it has been
     sent or refused, or its client has disconnected.
     """
 
-    __slots__ = ("arrived_at", "client", "deadline", "demand", "is_over", "leave_at", "priority", "slo")
+    __slots__ = ("arrived_at", "client", "deadline", "demand", "is_over", "priority", "send_by", "slo")
 
     def __init__(self, demand: Demand, slo: Slo, *, client: str, priority: Priority, arrived_at: float) -> None:
         self.demand = demand
@@ -30,7 +30,7 @@ class Waiting:
         self.priority = priority
         self.arrived_at = arrived_at
         self.deadline = arrived_at + slo.first_token_limit_s(demand.tokens)
-        self.leave_at = self.deadline
+        self.send_by = self.deadline
         self.is_over = False
 
 

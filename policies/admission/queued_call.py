@@ -1,4 +1,4 @@
-"""A call that waits at a route's gate, and whose turn it takes there."""
+"""A call in the queue of a route's gate, and the client to whom fairness charges it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from policies.pool.load.replica import Replica
 CLIENT_OF: Mapping[str, Callable[[Call], str]] = {
     "key": attrgetter("key_id"),
     "tenant": attrgetter("tenant"),
-    # A user is one of its tenant's: nobody shares another's turn by taking its name.
+    # Users are told apart within their tenant, so that a caller cannot use up another tenant's share by its name.
     "user": lambda call: f"{call.tenant}/{call.user}",
 }
-"""Whose turn a call takes, by what fairness goes by."""
+"""The client of a call, for each value of `fairness.by`."""
 
 
 class QueuedCall(Waiting):
-    """With the balancer that chooses for it, and the future by which its task is told where to go."""
+    """A queued call, with the balancer that chooses a place for it and the future on which its task waits."""
 
     __slots__ = ("chooser", "outcome")
 
@@ -32,11 +32,11 @@ class QueuedCall(Waiting):
         super().__init__(demand, slo, client=client, priority=priority, arrived_at=arrived_at)
         self.chooser = chooser
         self.outcome: Future[Admitted] | None = None
-        """None until it stands in the queue."""
+        """None until it is queued."""
 
     @property
-    def has_left(self) -> bool:
-        """Its client is gone, and its task has not been told yet."""
+    def has_disconnected(self) -> bool:
+        """Whether its client has disconnected while it was queued."""
         return self.outcome is not None and self.outcome.cancelled()
 
     @property

@@ -1,4 +1,4 @@
-"""The calls that one route turns away: counted by the reason, and told when to come again."""
+"""The calls that one route refuses: counted by the reason, and answered with the time after which to retry."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from policies.admission.queue_pace import QueuePace
 from policies.admission.queued_call import QueuedCall
 
 Shed = Literal["late", "long", "full", "waited"]
-"""Why a call was turned away: it could not be in time, others could not for its sake, too many wait, it has waited for
-as long as it may."""
+"""Why a call was refused: it could not be in time (`late`), its prompt would delay running streams too much (`long`),
+too many calls wait (`full`), or it has waited for as long as it may (`waited`)."""
 
 
 class Refusals:
-    """Of the route of that name, whose queue this is."""
+    """The refusals of the route with that name and queue."""
 
     def __init__(self, route: str, queue: AdmissionQueue[QueuedCall], pace: QueuePace) -> None:
         self._route = route
@@ -26,19 +26,19 @@ class Refusals:
         self._pace = pace
         self._random = Random()
         self._taken: Counter[Shed] = Counter()
-        self._all_gone_at = 0.0
+        self._empty_at = 0.0
         self.counts: Counter[Shed] = Counter()
         self.tokens = 0
-        """Of the prompts of all that were turned away."""
+        """The sum of the refused prompts' tokens."""
 
     def joined(self, call: QueuedCall) -> None:
-        """Somebody stands in the queue, who has left by its `leave_at`, one way or the other."""
-        self._all_gone_at = max(self._all_gone_at, call.leave_at)
+        """A call was queued: by its `send_by` it will have been sent or refused."""
+        self._empty_at = max(self._empty_at, call.send_by)
 
     def refuse(self, call: QueuedCall, why: Shed, now: float, *, first_token_s: float | None) -> Overloaded:
-        """Counts a call that is turned away, and says when to come again: once those who wait now are through.
+        """Count a refused call; returns its error, with the time after which the calls that wait now will be gone.
 
-        `first_token_s` is how long its first token would have taken.
+        `first_token_s` is the time to first token that the call would have had.
         """
         queue, pace = self._queue, self._pace
         self.counts[why] += 1
@@ -49,7 +49,7 @@ class Refusals:
         own = call.demand.tokens if call.outcome is None else 0
         through_s = pace.seconds_for(queue.tokens + own, now, default=limit_s)
         if queue:
-            through_s = min(through_s, max(self._all_gone_at - now, 0.0))
+            through_s = min(through_s, max(self._empty_at - now, 0.0))
         reason = {
             "late": f"has more to do than it can: the first token could not come within {limit_s:.3g} s",
             "long": "has streams that could not make up for the time that this prompt takes while others wait",
@@ -63,6 +63,6 @@ class Refusals:
         )
 
     def take(self) -> Mapping[Shed, int]:
-        """What was turned away since the last time, for metrics."""
+        """The refusals since the last time, for metrics."""
         before, self._taken = self._taken, Counter(self.counts)
         return self._taken - before

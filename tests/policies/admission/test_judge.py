@@ -44,7 +44,7 @@ def is_in_time(replica: Replica, tokens: int, cached: int = 0, on_overload: str 
     policy = AdmissionPolicy.model_validate({"on_overload": on_overload})
     waiting = Waiting(demand, LIMITS, client="ann", priority=Priority.NORMAL, arrived_at=0.0)
     judge = AdmissionJudge(policy, LIMITS)
-    return judge.is_in_time(replica, waiting, match, 0.0) and not judge.spoils(replica, waiting, match)
+    return judge.is_in_time(replica, waiting, match, 0.0) and not judge.delays_streams(replica, waiting, match)
 
 
 def test_judge_prompt_that_streams_cannot_make_up_for_is_not_in_time() -> None:

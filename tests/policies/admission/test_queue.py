@@ -110,8 +110,8 @@ def test_line_equal_counters_and_deadlines_keep_the_order_of_arrival() -> None:
     """Of a client's calls that are due at once the first to come goes first."""
     line: AdmissionQueue[Waiting] = AdmissionQueue(Counters(30.0, {}))
     callers = [waiting("ann") for _ in range(5)]
-    for caller in callers:
-        line.add(caller)
+    for call in callers:
+        line.add(call)
 
     served = []
     while line:
@@ -170,9 +170,9 @@ def test_line_memory_under_churn_is_bounded_by_who_stands() -> None:
     def churn(numbers: range) -> int:
         for number in numbers:
             for name in ("stays", f"client-{number}"):
-                caller = waiting(name, at=number)
-                line.add(caller)
-                line.remove(caller)
+                call = waiting(name, at=number)
+                line.add(call)
+                line.remove(call)
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 

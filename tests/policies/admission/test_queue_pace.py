@@ -20,7 +20,7 @@ def drained(rate: float, *, seconds: float = 20.0, start: float = 0.0) -> tuple[
     return drain, now
 
 
-def test_drain_that_has_seen_nothing_says_the_default() -> None:
+def test_queue_pace_that_has_seen_nothing_says_the_default() -> None:
     """Nothing is known before the first call has been sent off."""
     drain = QueuePace()
     drain.resume(5.0)
@@ -29,7 +29,7 @@ def test_drain_that_has_seen_nothing_says_the_default() -> None:
 
 
 @given(st.integers(100, 100_000), st.integers(1, 1_000_000))
-def test_drain_steady_rate_is_found(rate: int, tokens: int) -> None:
+def test_queue_pace_steady_rate_is_found(rate: int, tokens: int) -> None:
     """Tokens over tokens a second, within the bounds of 0.05 and 300 s."""
     drain, now = drained(10 * (rate // 10))
 
@@ -37,7 +37,7 @@ def test_drain_steady_rate_is_found(rate: int, tokens: int) -> None:
     assert drain.seconds_for(tokens, now, default=1.0) == pytest.approx(expected, rel=1e-6)
 
 
-def test_drain_time_in_which_nobody_waited_is_not_counted() -> None:
+def test_queue_pace_time_in_which_nobody_waited_is_not_counted() -> None:
     """An hour of peace does not make the backends slow."""
     drain, now = drained(1000.0)
     drain.resume(now + 3600.0)
@@ -45,7 +45,7 @@ def test_drain_time_in_which_nobody_waited_is_not_counted() -> None:
     assert drain.seconds_for(2000, now + 3600.0, default=1.0) == pytest.approx(2.0, rel=0.01)
 
 
-def test_drain_change_is_noticed_within_some_seconds() -> None:
+def test_queue_pace_change_is_noticed_within_some_seconds() -> None:
     """After a backend is lost what was before soon counts little."""
     drain, now = drained(1000.0)
     for _ in range(150):
@@ -55,7 +55,7 @@ def test_drain_change_is_noticed_within_some_seconds() -> None:
     assert drain.seconds_for(1000, now, default=1.0) == pytest.approx(4.0, rel=0.35)
 
 
-def test_drain_standstill_makes_the_estimate_grow() -> None:
+def test_queue_pace_standstill_makes_the_estimate_grow() -> None:
     """While somebody waits and nobody is sent off, it takes longer and longer."""
     drain, now = drained(1000.0)
     said = [drain.seconds_for(1000, now + pause_s, default=1.0) for pause_s in (1.0, 5.0, 20.0)]
