@@ -1,4 +1,7 @@
-"""One way to a Redis for several who share it: any commands, reads within a deadline, writes in the order of coming."""
+"""The one way to a Redis: reads within a deadline, writes in the order of coming, failures counted and never raised.
+
+Whoever keeps something in Redis holds a link. How reads and writes wait for their turn is in `redis_queues.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from backends.clock import Clock
+from backends.errors import ConfigurationError
 from policies.cache.redis_queues import Breaker, ReadQueue, WriteQueue
-from policies.cache.store_redis import connect
 from policies.schema import RedisStore
 
 if TYPE_CHECKING:
@@ -21,10 +24,10 @@ Results: TypeAlias = Sequence[object]
 
 _NUM_READERS = 4
 _MAX_CONNECTIONS = 64
-"""One for each reader, for the writer, and for each holder that calls by itself; no more than are used are made."""
+"""For readers, the writer, and each holder that calls by itself. No more are made than are used at once."""
 
+_SOCKET_TIMEOUT_S = 1.0
 _FLUSH_TIMEOUT_S = 1.0
-_NAME = "redis of the semantic cache"
 
 
 def prolonged(key: str, ttl_s: float) -> tuple[Command, Command]:
@@ -36,7 +39,9 @@ def prolonged(key: str, ttl_s: float) -> tuple[Command, Command]:
 class Write(msgspec.Struct, frozen=True):
     """Commands that go to Redis together. `holds` is what they write, for whoever looks before they are carried out."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[Command, ...] | Callable[[], tuple[Command, ...]]
+    """Or what makes them when it is their turn: a large answer that is dropped or replaced is never packed."""
+
     holds: object = None
     on_done: Callable[[Results], None] | None = None
     """Called with the results where Redis has replied."""
@@ -54,37 +59,46 @@ class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class RedisLink:
     """Carries commands for whoever holds it; whoever made it opens and closes it.
 
-    `client` is used by it alone. `prefix` begins every key that its holders write. Two breakers, for reading and
-    writing, keep away from a Redis that is out of order.
+    `client` is used by it alone. `prefix` begins every key that its holders write; `name` is what the log calls the
+    link. Two breakers, for reading and writing, keep away from a Redis that is out of order.
     """
 
-    def __init__(self, client: Redis, clock: Clock, *, prefix: str, timeout_s: float) -> None:
-        self.prefix = f"{prefix}:semantic"
+    def __init__(self, client: Redis, clock: Clock, *, prefix: str, name: str, timeout_s: float) -> None:
+        self.prefix = prefix
         from redis.exceptions import ConnectionError as Lost
 
         self._lost = Lost
         self._client = client
-        self._reads: ReadQueue[tuple[Command, ...], Results] = ReadQueue(
-            self._fetch, Breaker(clock, timeout_s, _NAME), timeout_s=timeout_s
-        )
+        reading = Breaker(clock, timeout_s, name)
+        self._values: ReadQueue[str, object] = ReadQueue(self._fetch_values, reading, timeout_s=timeout_s)
+        self._reads: ReadQueue[tuple[Command, ...], Results] = ReadQueue(self._fetch, reading, timeout_s=timeout_s)
         self._writes: WriteQueue[tuple[str | bytes, ...], Write] = WriteQueue(
-            self._write, Breaker(clock, timeout_s, _NAME)
+            self._write, Breaker(clock, timeout_s, name)
         )
 
     async def open(self) -> None:
         """Start the tasks; a connection is made when it is first needed."""
+        self._values.start(_NUM_READERS)
         self._reads.start(_NUM_READERS)
         self._writes.start()
 
     async def aclose(self) -> None:
         """Write what is waiting, within a second, then disconnect. Safe to call twice."""
         await self._writes.aclose(_FLUSH_TIMEOUT_S)
+        await self._values.aclose()
         await self._reads.aclose()
         await self._client.aclose()
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until everything written so far has reached Redis or is given up, at most `timeout_s`."""
         await self._writes.flush(timeout_s)
+
+    async def value(self, key: str) -> object:
+        """What is kept under a key; None where that is nothing, no plain value, or not said within the limit.
+
+        Those who ask at the same time share one command.
+        """
+        return await self._values.get(key)
 
     async def read(self, *commands: Command, timeout_s: float | None = None) -> Results | None:
         """The results of these commands; None where Redis does not reply within the limit (`timeout_s` or its own)."""
@@ -109,19 +123,23 @@ class RedisLink:
         return LinkStatistics(
             waiting=len(self._writes),
             waiting_bytes=self._writes.num_bytes,
-            errors=self._reads.num_errors + self._writes.num_errors,
+            errors=self._values.num_errors + self._reads.num_errors + self._writes.num_errors,
             dropped=self._writes.num_dropped,
         )
+
+    async def _fetch_values(self, keys: list[str]) -> Sequence[object]:
+        return await self._client.mget(keys)
 
     async def _fetch(self, wanted: list[tuple[Command, ...]]) -> list[Results | None]:
         results = iter(await self._execute([command for commands in wanted for command in commands]))
         return [[next(results) for _ in commands] for commands in wanted]
 
     async def _write(self, batch: list[tuple[tuple[str | bytes, ...], Write]]) -> list[Exception]:
-        results = iter(await self._execute([command for _, write in batch for command in write.commands]))
+        wanted = [write.commands() if callable(write.commands) else write.commands for _, write in batch]
+        results = iter(await self._execute([command for commands in wanted for command in commands]))
         failures = []
-        for _, write in batch:
-            own = [next(results) for _ in write.commands]
+        for (_, write), commands in zip(batch, wanted, strict=True):
+            own = [next(results) for _ in commands]
             failures += [result for result in own if isinstance(result, Exception)][:1]
             if write.on_done is not None:
                 write.on_done(own)
@@ -140,10 +158,38 @@ class RedisLink:
         return results
 
 
-def build_redis_link(policy: RedisStore, clock: Clock) -> RedisLink:
-    """The link to the Redis of a policy file; nothing is sent before it is used.
+def build_redis_link(policy: RedisStore, clock: Clock, *, part: str, name: str) -> RedisLink:
+    """A link to the Redis of a policy file, for what is under `<prefix>:<part>`; nothing is sent before it is used.
 
     Raises: ConfigurationError where the client library is missing or the URL is not one. The URL is not repeated.
     """
-    client = connect(policy, max_connections=_MAX_CONNECTIONS)
-    return RedisLink(client, clock, prefix=policy.prefix, timeout_s=policy.timeout)
+    prefix = f"{policy.prefix}:{part}"
+    return RedisLink(_connect(policy), clock, prefix=prefix, name=name, timeout_s=policy.timeout)
+
+
+def _connect(policy: RedisStore) -> Redis:
+    """A client for the Redis of a policy file: bytes in and out, a second for each call, no retries."""
+    try:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    except ImportError as error:
+        raise ConfigurationError(
+            "stores.redis needs the redis client: pip install 'slipstream-gateway[redis]'"
+        ) from error
+    try:
+        client = Redis.from_url(
+            policy.url.get_secret_value(),
+            protocol=2,
+            socket_timeout=_SOCKET_TIMEOUT_S,
+            socket_connect_timeout=_SOCKET_TIMEOUT_S,
+            max_connections=_MAX_CONNECTIONS,
+            # A failed call is a miss, never a second call.
+            retry=Retry(NoBackoff(), 0),
+        )
+    except ValueError:
+        raise ConfigurationError("stores.redis.url is not a redis:// or rediss:// URL") from None
+    # Replies come as Redis sent them: what the client would make of one differs by version, and may fail in the middle
+    # of a pipeline.
+    client.response_callbacks.clear()
+    return client

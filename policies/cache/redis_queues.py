@@ -123,14 +123,15 @@ class ReadQueue(Generic[Key, Value]):
         if not self._tasks or self._waiting.full() or not self._breaker.is_worth_trying():
             return None
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        found: asyncio.Future[Value | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Value | None] = loop.create_future()
         self._waiting.put_nowait((key, found))
+        # A timer of our own: `asyncio.timeout` costs a look-up several microseconds.
+        timer = loop.call_later(limit_s, self._give_up, found, limit_s)
         try:
-            async with asyncio.timeout(limit_s):
-                return await found
-        except TimeoutError:
-            self._fail(f"no answer within {limit_s:g} s")
-            return None
+            return await found
+        finally:
+            timer.cancel()
 
     async def _read_until_closed(self) -> None:
         while not self._is_closing:
@@ -158,6 +159,11 @@ class ReadQueue(Generic[Key, Value]):
         for (_, found), value in zip(wanted, values, strict=True):
             if not found.done():
                 found.set_result(value)
+
+    def _give_up(self, found: asyncio.Future[Value | None], limit_s: float) -> None:
+        if not found.done():
+            found.set_result(None)
+            self._fail(f"no answer within {limit_s:g} s")
 
     def _fail(self, reason: str) -> None:
         self.num_errors += 1

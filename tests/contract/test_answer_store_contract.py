@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from policies.cache.redis_link import RedisLink, build_redis_link
+from policies.cache.redis_link import RedisLink
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.redis import RedisAnswerStore
 from policies.cache.semantic.contracts import AnswerStore, History
 from tests.support.clock import FakeClock
 from tests.support.policy.vectors import OTHER_SCOPE, SCOPE, make_answer, make_question
-from tests.support.servers.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy, semantic_link
 
 
 class Case:
@@ -49,7 +49,7 @@ async def case(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncIterato
         await memory.aclose()
         return
     async with RedisServer() as server:
-        link = build_redis_link(redis_policy(server.url, timeout="2s"), clock)
+        link = semantic_link(redis_policy(server.url, timeout="2s"), clock)
         await link.open()
         store = RedisAnswerStore(link, clock, Random(7))
         await store.open()

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from backends.clock import SystemClock
-from policies.cache.redis_link import RedisLink, build_redis_link
+from policies.cache.redis_link import RedisLink
 from policies.cache.semantic.contracts import Index, Neighbour, Question, Vector
 from policies.cache.semantic.index.memory import MemoryIndex
 from policies.cache.semantic.index.redis import RedisIndex
 from tests.support.policy.vectors import DIMENSION, OTHER_SCOPE, FlatIndex, make_question, unit_vector, until
-from tests.support.servers.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy, semantic_link
 
 QUESTION = make_question()
 TOLERANCE = 0.01
@@ -54,7 +54,7 @@ async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
         await index.aclose()
         return
     async with RedisServer(vectors=request.param == "vector sets") as server:
-        link = build_redis_link(redis_policy(server.url, timeout="2s"), SystemClock())
+        link = semantic_link(redis_policy(server.url, timeout="2s"), SystemClock())
         await link.open()
         shared = RedisIndex(
             *(link, _memory(), SystemClock()),

@@ -60,7 +60,7 @@ class SharedStores:
         self.answers: AnswerStore
         self.states: StateFile | RedisState | None = None
         if stores.redis is not None:
-            self.link = build_redis_link(stores.redis, clock)
+            self.link = build_redis_link(stores.redis, clock, part="semantic", name="redis of the semantic cache")
             self.answers = RedisAnswerStore(self.link, clock, random, quota=self.quotas)
             self.states = RedisState(self.link, clock, origin=self.origin, version=_STATE_VERSION)
         else:

@@ -18,6 +18,8 @@ from typing import Self
 
 import pytest
 
+from backends.clock import Clock
+from policies.cache.redis_link import RedisLink, build_redis_link
 from policies.schema import RedisStore
 
 _START_LIMIT_S = 5.0
@@ -126,6 +128,11 @@ def redis_policy(url: str, timeout: str = "30ms") -> RedisStore:
     """The section of a policy file that names this Redis."""
     section = {"url": "env:REDIS_URL", "timeout": timeout, "prefix": "test"}
     return RedisStore.model_validate(section, context={"environ": {"REDIS_URL": url}})
+
+
+def semantic_link(policy: RedisStore, clock: Clock) -> RedisLink:
+    """The link that a semantic cache would have to this Redis."""
+    return build_redis_link(policy, clock, part="semantic", name="redis of the semantic cache")
 
 
 def _find_program(vectors: bool | None) -> str:

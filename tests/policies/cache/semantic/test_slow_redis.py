@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from backends.clock import SystemClock
-from policies.cache.redis_link import RedisLink, build_redis_link
+from policies.cache.redis_link import RedisLink
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.answers.redis import RedisAnswerStore
 from policies.cache.semantic.index.redis import RedisIndex
@@ -24,7 +24,7 @@ from tests.support.calls import read_all
 from tests.support.policy.cache import Upstream, answer_chat
 from tests.support.policy.semantic import DIMENSION, FixedDecider, FlatIndex, WordEncoder, question
 from tests.support.policy.vectors import until
-from tests.support.servers.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy, semantic_link
 from tests.support.servers.slow_proxy import SlowProxy
 
 LIMIT_S = 0.005
@@ -37,7 +37,7 @@ class Stage:
 
     def __init__(self, port: int) -> None:
         clock = SystemClock()
-        self.link: RedisLink = build_redis_link(redis_policy(f"redis://127.0.0.1:{port}/0", "5ms"), clock)
+        self.link: RedisLink = semantic_link(redis_policy(f"redis://127.0.0.1:{port}/0", "5ms"), clock)
         self.index = RedisIndex(
             *(self.link, FlatIndex(), clock),
             origin="me",

@@ -12,12 +12,12 @@ import pytest
 from redis.asyncio import Redis
 
 from backends.clock import SystemClock
-from policies.cache.redis_link import RedisLink, build_redis_link
+from policies.cache.redis_link import RedisLink
 from policies.cache.semantic.answers.redis import RedisAnswerStore
 from policies.cache.semantic.contracts import History, SharedStoreUnavailable
 from tests.support.clock import FakeClock
 from tests.support.policy.vectors import OTHER_SCOPE, SCOPE, make_answer, make_question
-from tests.support.servers.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy, semantic_link
 
 PREFIX = "test:semantic"
 KEY = f"{PREFIX}:{SCOPE.hex()}:answer:one"
@@ -52,7 +52,7 @@ class Replica:
 @asynccontextmanager
 async def opened(server: RedisServer, timeout: str = "2s") -> AsyncIterator[Replica]:
     """A replica on that Redis, in real time."""
-    link = build_redis_link(redis_policy(server.url, timeout), SystemClock())
+    link = semantic_link(redis_policy(server.url, timeout), SystemClock())
     store = RedisAnswerStore(link, SystemClock(), Random(5))
     await link.open()
     await store.open()
@@ -172,7 +172,7 @@ async def test_put_forgets_the_names_of_what_has_ended(pair: tuple[Replica, Repl
 
 async def test_get_after_the_end_by_this_clock_is_a_miss(server: RedisServer, clock: FakeClock) -> None:
     """Redis's clock may lag; an answer is not served beyond its end."""
-    link = build_redis_link(redis_policy(server.url, "2s"), clock)
+    link = semantic_link(redis_policy(server.url, "2s"), clock)
     store = RedisAnswerStore(link, clock, Random(5))
     await link.open()
     store.put(make_answer("one", clock.wall() + 1000.0))

@@ -10,11 +10,11 @@ import pytest
 from redis.asyncio import Redis
 
 from backends.clock import SystemClock
-from policies.cache.redis_link import RedisLink, build_redis_link
+from policies.cache.redis_link import RedisLink
 from policies.cache.semantic.answers.quotas import Quota
 from policies.cache.semantic.answers.redis import RedisAnswerStore
 from tests.support.policy.vectors import OTHER_SCOPE, SCOPE, make_answer, make_question
-from tests.support.servers.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy, semantic_link
 
 THIRD_SCOPE = bytes(32)
 BODY = b"x" * 2000
@@ -50,7 +50,7 @@ class Replica:
 @asynccontextmanager
 async def opened(server: RedisServer) -> AsyncIterator[Replica]:
     """A replica on that Redis."""
-    link = build_redis_link(redis_policy(server.url, "2s"), SystemClock())
+    link = semantic_link(redis_policy(server.url, "2s"), SystemClock())
     store = RedisAnswerStore(link, SystemClock(), Random(5), quota=QUOTAS.__getitem__)
     await link.open()
     try:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from backends.clock import SystemClock
-from policies.cache.redis_link import RedisLink, build_redis_link
+from policies.cache.redis_link import RedisLink
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.index.redis import RedisIndex
 from tests.support.policy.vectors import DIMENSION, OTHER_SCOPE, SCOPE, FlatIndex, make_question, unit_vector, until
-from tests.support.servers.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy, semantic_link
 
 QUESTION = make_question()
 PREFIX = "test:semantic"
@@ -67,7 +67,7 @@ async def opened(
 ) -> AsyncIterator[Replica]:
     """A replica on that Redis."""
     clock = SystemClock()
-    link = build_redis_link(redis_policy(server.url, timeout), clock)
+    link = semantic_link(redis_policy(server.url, timeout), clock)
     embedded = FlatIndex()
     index = RedisIndex(
         *(link, embedded, clock),
@@ -414,7 +414,7 @@ async def _assert_alike(index: RedisIndex, oracle: FlatIndex, question: Question
 async def test_search_of_many_real_sized_vectors_recalls_the_nearest(new_server: RedisServer) -> None:
     """384 numbers and a thousand entries that differ little: at least 97 of 100 are the truly nearest."""
     clock = SystemClock()
-    link = build_redis_link(redis_policy(new_server.url, "2s"), clock)
+    link = semantic_link(redis_policy(new_server.url, "2s"), clock)
     index = RedisIndex(link, FlatIndex(), clock, origin="o", fingerprint="f", dimension=384, ttl_s=lambda scope: 60.0)
     await link.open()
     await index.open()

@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
 from policies.atomic_file import DamagedFile, read_checked, write_atomically
-from policies.cache.redis_link import RedisLink, build_redis_link
+from policies.cache.redis_link import RedisLink
 from policies.cache.sealed import seal
 from policies.cache.semantic.contracts import Decider, Decision, History, KnownNeighbour, PolicyState, Proposal
 from policies.cache.semantic.decision.bound import Bound
@@ -28,7 +28,7 @@ from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.learning.state_file import StateFile
 from policies.cache.semantic.learning.state_redis import _MAGIC, LearningEvent, RedisState, SharedDecider, _Saved
 from tests.support.policy.vectors import OTHER_SCOPE, SCOPE, until
-from tests.support.servers.redis_server import RedisServer, redis_policy
+from tests.support.servers.redis_server import RedisServer, redis_policy, semantic_link
 from tests.support.small_disk import make_read_only, small_disk
 
 PREFIX = "test:semantic"
@@ -238,7 +238,7 @@ class Replica:
 async def opened(server: RedisServer, origin: str, *, timeout: str = "2s") -> AsyncIterator[Replica]:
     """A replica that has not started yet."""
     clock = SystemClock()
-    link = build_redis_link(redis_policy(server.url, timeout), clock)
+    link = semantic_link(redis_policy(server.url, timeout), clock)
     state = RedisState(link, clock, origin=origin, version="1")
     await link.open()
     await state.open()
