@@ -1,1 +1,1 @@
-"""A replica that serves a model by continuous batching, as arithmetic: no clock, no tasks."""
+"""The simulated backend: a replica with continuous batching, as arithmetic, and the driver that runs it by a clock."""

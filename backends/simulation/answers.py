@@ -1,6 +1,6 @@
-"""What the simulated backend reads of a call and says to it: four characters are a token, and every token is the same.
+"""The requests and answers of the simulated backend: four characters are one token, and all answered tokens are equal.
 
-How long answers take is `simulation/`; whose they are is `simulated.py`.
+When tokens come is decided by `simulated_replica.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from backends.sse import DONE_EVENT, encode_event
 CHARACTERS_PER_TOKEN = 4
 OPERATIONS = frozenset({Operation.CHAT, Operation.COMPLETION})
 
-# JSON as it goes out, made with `%`: what is put in is digits and words that need no escapes.
+# Parts of the JSON output, filled in with `%`: the values are digits and words that need no escapes.
 _TOKEN = b" tok"
 _TEXT = b'"text":"%b"'
 _DELTA = b'"delta":{"content":"%b"}'
@@ -38,8 +38,8 @@ class _Message(msgspec.Struct):
     content: str | list[_Part] | None = None
 
 
-class _Asked(msgspec.Struct):
-    """What both operations have in common."""
+class _RequestFields(msgspec.Struct):
+    """The fields that both operations have."""
 
     max_tokens: _Limit = None
     output_tokens: _Limit = None
@@ -47,82 +47,82 @@ class _Asked(msgspec.Struct):
     n: int | None = None
 
 
-class _ChatRequest(_Asked, kw_only=True):
+class _ChatRequest(_RequestFields, kw_only=True):
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
     max_completion_tokens: _Limit = None
 
 
-class _CompletionRequest(_Asked):
+class _CompletionRequest(_RequestFields):
     prompt: str | list[str | int] = ""
 
 
 class CallSizes(msgspec.Struct, frozen=True):
-    """The sizes of a call in tokens, and ids of the whole blocks of its prompt; each stands for all before its end."""
+    """The sizes of a call in tokens, and the ids of its prompt's full blocks, each a hash of all the text up to it."""
 
     blocks: Sequence[int]
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
     is_cut: bool
-    """The client's limit ends the answer, not the model."""
+    """Whether the client's limit ends the answer."""
 
 
-def read_question(call: Call, *, output_tokens: int, block_tokens: int) -> CallSizes:
-    """What a call asks for; the answer has `output_tokens` unless the call says how long it is, or limits it.
+def read_sizes(call: Call, *, output_tokens: int, block_tokens: int) -> CallSizes:
+    """Read the sizes of a call. Its answer has `output_tokens` unless the call sets or limits the length.
 
     Raises: UnknownPath for an operation that is not simulated, InvalidRequest for a body that cannot be used.
     """
-    asked: _ChatRequest | _CompletionRequest
+    fields: _ChatRequest | _CompletionRequest
     try:
         if call.operation is Operation.CHAT:
-            asked = msgspec.convert(call.body, _ChatRequest)
-            text = _chat_text(asked.messages)
-            limit = asked.max_completion_tokens or asked.max_tokens
+            fields = msgspec.convert(call.body, _ChatRequest)
+            text = _chat_text(fields.messages)
+            limit = fields.max_completion_tokens or fields.max_tokens
         elif call.operation is Operation.COMPLETION:
-            asked = msgspec.convert(call.body, _CompletionRequest)
-            text = _prompt_text(asked.prompt)
-            limit = asked.max_tokens
+            fields = msgspec.convert(call.body, _CompletionRequest)
+            text = _prompt_text(fields.prompt)
+            limit = fields.max_tokens
         else:
             raise UnknownPath(f"the simulated backend does not answer {call.method} {call.path}")
     except msgspec.ValidationError as error:
         field = _FIELD.search(str(error))
         raise InvalidRequest(str(error), param=field[1] if field else None) from error
-    if asked.n not in (None, 1):
+    if fields.n not in (None, 1):
         raise InvalidRequest("the simulated backend gives one answer a call, so n is 1", param="n")
-    wanted = asked.output_tokens or output_tokens
+    wanted = fields.output_tokens or output_tokens
     is_cut = limit is not None and limit < wanted
     return CallSizes(
         blocks=_block_ids(text, block_tokens),
         prompt_tokens=max(1, -(-len(text) // CHARACTERS_PER_TOKEN)),
         output_tokens=limit if limit is not None and is_cut else wanted,
-        cached_tokens=asked.cached_tokens,
+        cached_tokens=fields.cached_tokens,
         is_cut=is_cut,
     )
 
 
 class SimulatedAnswer:
-    """The form in which a call gets its tokens: events of a stream, or one whole body."""
+    """Writes the answer to a call: the events of a stream, or one body."""
 
-    __slots__ = ("_head", "_is_chat", "_question")
+    __slots__ = ("_head", "_is_chat", "_sizes")
 
-    def __init__(self, call: Call, question: CallSizes, *, number: int, created: int) -> None:
+    def __init__(self, call: Call, sizes: CallSizes, *, number: int, created: int) -> None:
         """`number` makes the id, `created` is in Unix seconds."""
         self._is_chat = is_chat = call.operation is Operation.CHAT
         kind = ("chat.completion.chunk" if call.stream else "chat.completion") if is_chat else "text_completion"
         name = f"{'chatcmpl' if is_chat else 'cmpl'}-simulated-{number}"
         head = {"id": name, "object": kind, "created": created, "model": call.model}
         self._head = msgspec.json.encode(head).removesuffix(b"}")
-        self._question = question
+        self._sizes = sizes
 
     def usage(self, cached_tokens: int) -> Usage:
         """The tokens of the whole answer."""
-        return Usage(self._question.prompt_tokens, self._question.output_tokens, cached_tokens)
+        return Usage(self._sizes.prompt_tokens, self._sizes.output_tokens, cached_tokens)
 
     def body(self, cached_tokens: int) -> bytes:
         """The answer as one JSON object."""
-        text = _TOKEN * self._question.output_tokens
-        said = (_MESSAGE if self._is_chat else _TEXT) % text
-        return b'%b,"choices":[%b],"usage":%b}' % (self._head, self._last_choice(said), self._usage(cached_tokens))
+        text = _TOKEN * self._sizes.output_tokens
+        content = (_MESSAGE if self._is_chat else _TEXT) % text
+        return b'%b,"choices":[%b],"usage":%b}' % (self._head, self._last_choice(content), self._usage(cached_tokens))
 
     def event(self, num_tokens: int, *, is_first: bool) -> bytes:
         """The next tokens of a stream."""
@@ -132,29 +132,29 @@ class SimulatedAnswer:
         return self._chunk(_choice((_FIRST_DELTA if is_first else _DELTA) % text))
 
     def last_events(self, cached_tokens: int) -> bytes:
-        """What ends a stream: why the answer is over, its usage, and [DONE]."""
-        said = b'"delta":{}' if self._is_chat else _TEXT % b""
+        """The end of a stream: the finish reason, the usage, and [DONE]."""
+        content = b'"delta":{}' if self._is_chat else _TEXT % b""
         usage = encode_event(b'%b,"choices":[],"usage":%b}' % (self._head, self._usage(cached_tokens)))
-        return self._chunk(self._last_choice(said)) + usage + DONE_EVENT
+        return self._chunk(self._last_choice(content)) + usage + DONE_EVENT
 
     def _chunk(self, choice: bytes) -> bytes:
         return encode_event(b'%b,"choices":[%b]}' % (self._head, choice))
 
-    def _last_choice(self, said: bytes) -> bytes:
-        return _choice(said, b'"length"' if self._question.is_cut else b'"stop"')
+    def _last_choice(self, content: bytes) -> bytes:
+        return _choice(content, b'"length"' if self._sizes.is_cut else b'"stop"')
 
     def _usage(self, cached_tokens: int) -> bytes:
-        question = self._question
+        sizes = self._sizes
         return b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":%b}' % (
-            question.prompt_tokens,
-            question.output_tokens,
-            question.prompt_tokens + question.output_tokens,
+            sizes.prompt_tokens,
+            sizes.output_tokens,
+            sizes.prompt_tokens + sizes.output_tokens,
             b'{"cached_tokens":%d}' % cached_tokens,
         )
 
 
-def _choice(said: bytes, finish_reason: bytes = b"null") -> bytes:
-    return b'{"index":0,%b,"logprobs":null,"finish_reason":%b}' % (said, finish_reason)
+def _choice(content: bytes, finish_reason: bytes = b"null") -> bytes:
+    return b'{"index":0,%b,"logprobs":null,"finish_reason":%b}' % (content, finish_reason)
 
 
 def _block_ids(text: str, block_tokens: int) -> list[int]:
@@ -179,5 +179,5 @@ def _chat_text(messages: list[_Message]) -> str:
 def _prompt_text(prompt: str | list[str | int]) -> str:
     if isinstance(prompt, str):
         return prompt
-    # A token id becomes as many characters as a token has.
+    # A token id is written as four characters, the length of one token.
     return "".join(part if isinstance(part, str) else f"{part & 0xFFFF:04x}" for part in prompt)

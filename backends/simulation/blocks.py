@@ -1,6 +1,6 @@
-"""The memory of a simulated replica: tokens in use, and the prefix cache of whole blocks, least recently used out.
+"""The KV memory of a simulated replica: the tokens in use, and a prefix cache of full blocks with LRU eviction.
 
-A block is named by an id that stands for its content and for everything before it.
+The id of a block identifies its content and everything before it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import takewhile
 
 
 class Lease:
-    """What one request holds: blocks that others may share, and `private` tokens that nobody else sees."""
+    """The memory of one request: blocks that other requests may share, and `private` tokens that they cannot."""
 
     __slots__ = ("cached_tokens", "held", "host_tokens", "private")
 
@@ -19,16 +19,16 @@ class Lease:
         self.held = held
         self.private = private
         self.cached_tokens = cached_tokens
-        """Tokens that need no computing, those from the host tier included."""
+        """Tokens that need not be computed, including those in the host tier."""
         self.host_tokens = host_tokens
-        """Of these, tokens that have to be copied from the host first."""
+        """Those among them that have to be copied from the host first."""
 
 
 class BlockCache:
-    """Room for `capacity` tokens, in which what running requests leave stays findable until the room is needed.
+    """Memory for `capacity` tokens. The blocks of finished requests stay cached until their room is needed.
 
-    A block is pinned while a request holds it, and may be evicted afterwards, the least recently used first; with a
-    host tier of `host_capacity` tokens it then goes there. All sizes are tokens.
+    A block is pinned while a request holds it. Afterwards it may be evicted, the least recently used first, to a host
+    tier of `host_capacity` tokens if there is one. All sizes are tokens.
     """
 
     def __init__(self, capacity: int, block_tokens: int, host_capacity: int = 0) -> None:
@@ -36,25 +36,25 @@ class BlockCache:
         self.block_tokens = block_tokens
         self._host_blocks = host_capacity // block_tokens
         self._pinned: dict[int, int] = {}
-        # In order of use. A plain dict finds its first key slowly once many before it are gone.
+        # In order of use. OrderedDict, since a plain dict finds its first key slowly after many deletions at its front.
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._host: OrderedDict[int, None] = OrderedDict()
         self._private = 0
 
     @property
     def used(self) -> int:
-        """Tokens of requests and of findable blocks together."""
+        """Tokens of requests and of cached blocks together."""
         return self._private + self.block_tokens * (len(self._pinned) + len(self._idle))
 
     @property
     def num_blocks(self) -> int:
-        """Findable blocks on the device."""
+        """Cached blocks on the device."""
         return len(self._pinned) + len(self._idle)
 
     def acquire(self, blocks: Sequence[int], tokens: int) -> Lease | None:
-        """Room for `tokens`, the first of which are these whole blocks; None while there is none.
+        """Reserve `tokens`, the first of which are these full blocks; None if there is no room.
 
-        Blocks that are there already are shared. Others become findable by `publish`, once they are computed.
+        Blocks that are cached already are shared. The others are shared once they are computed and `publish`ed.
         """
         pinned, idle, size = self._pinned, self._idle, self.block_tokens
         num_hits = 0
@@ -84,7 +84,7 @@ class BlockCache:
         return lease
 
     def publish(self, lease: Lease, blocks: Sequence[int]) -> None:
-        """Make blocks findable that the lease's request has computed. A second copy of one stays private."""
+        """Share blocks that the lease's request has computed. A second copy of a cached block stays private."""
         pinned, idle, held = self._pinned, self._idle, lease.held
         num_before = len(held)
         for block in blocks:
@@ -96,7 +96,7 @@ class BlockCache:
         self._private -= tokens
 
     def release(self, lease: Lease) -> None:
-        """The request is over: its blocks may be evicted, the deepest first, for it is of no use without the others."""
+        """Free a finished request's memory. The last block is evicted first: it is useless without those before it."""
         self._private -= lease.private
         pinned, idle = self._pinned, self._idle
         for block in reversed(lease.held):

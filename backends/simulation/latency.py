@@ -1,4 +1,4 @@
-"""How long a step of a continuous-batching replica takes, from what is in it."""
+"""How long a step of a continuous-batching replica takes, depending on its content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStepTime:
-    """One step = base + max(weights, linear + token x tokens) + attention + sequence x sequences, all in seconds.
+    """Seconds of a step = base + max(weights, linear + token x tokens) + attention + sequence x sequences.
 
     Attention is `prefill_attention_s` for each pair of a new token and a token before it, and `decode_context_s` for
     each token in the context of a sequence that decodes. The defaults describe an 8B model in bf16 on an H200: the
@@ -28,9 +28,9 @@ class ReplicaStepTime:
 
     def flat_s(self, num_tokens: int, num_sequences: int) -> float:
         """Seconds of a step without its attention."""
-        work_s = self.linear_s + self.token_s * num_tokens
-        floor_s = self.weights_s if self.weights_s > work_s else work_s
-        return (self.base_s + floor_s + self.sequence_s * num_sequences) / self.speed
+        compute_s = self.linear_s + self.token_s * num_tokens
+        forward_s = self.weights_s if self.weights_s > compute_s else compute_s
+        return (self.base_s + forward_s + self.sequence_s * num_sequences) / self.speed
 
     def prefill_s(self, num_new: int, num_before: int) -> float:
         """Seconds of attention of `num_new` prompt tokens after `num_before` others."""
@@ -47,5 +47,5 @@ class ReplicaStepTime:
         return sum(self.flat_s(size, 1) for size in sizes) + self.prefill_s(prompt_tokens, 0)
 
     def token_gap_s(self, prompt_tokens: int) -> float:
-        """Seconds to the second token of a request that is alone."""
+        """Seconds between the first and the second token of a request that is alone."""
         return self.flat_s(1, 1) + self.decode_s(prompt_tokens + 1)

@@ -1,6 +1,6 @@
-"""A backend that takes the time of a real one: a replica that serves a model by continuous batching, without a model.
+"""A backend that answers as slowly as a real one: a simulated replica with continuous batching, but without a model.
 
-Under the gateway's clock it is a server to try a policy on; under a virtual one it is what `slipstream simulate` asks.
+With the gateway's clock it is a server to try a policy with. With a virtual clock `slipstream simulate` uses it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from backends.facts_tap import FactsTap
 from backends.header_names import NO_HEADERS
 from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.registry import Kind
-from backends.simulation.answers import OPERATIONS, SimulatedAnswer, read_question
+from backends.simulation.answers import OPERATIONS, SimulatedAnswer, read_sizes
 from backends.simulation.latency import ReplicaStepTime
-from backends.simulation.replica_driver import QueuedCall, ReplicaDriver
+from backends.simulation.replica_driver import ReplicaDriver, SimulatedCall
 from backends.simulation.simulated_replica import ReplicaModel, ReplicaRequest, SimulatedReplica
 from backends.stream import Stream
 
@@ -66,7 +66,7 @@ class SimulatedConfig(Config):
         return self
 
     def model(self) -> ReplicaModel:
-        """The replica that is described."""
+        """The replica that these settings describe."""
         step = ReplicaStepTime(
             base_s=self.base_us * 1e-6,
             weights_s=self.weights_us * 1e-6,
@@ -90,11 +90,11 @@ class SimulatedConfig(Config):
 
 
 class Simulated:
-    """Answers calls when a replica of the configured speed would.
+    """Answers calls at the times at which a replica of the configured speed would.
 
-    A prompt's tokens are its characters, four each; prompts that begin alike share cached blocks. An answer is as long
-    as the call's `output_tokens` says, a field of this backend's own, else as the settings say, within `max_tokens`.
-    Another such field, `cached_tokens`, says how many of the prompt's tokens are cached at least.
+    Four characters of a prompt are one token, and prompts with the same beginning share cached blocks. Two fields of a
+    call exist for this backend only: `output_tokens`, the length of the answer within `max_tokens` (by default that of
+    the settings), and `cached_tokens`, how many of the prompt's tokens are cached at least.
     """
 
     def __init__(self, name: str, config: SimulatedConfig, clock: Clock) -> None:
@@ -121,7 +121,7 @@ class Simulated:
         return self._capabilities
 
     async def open(self) -> None:
-        """There is nothing to acquire."""
+        """Does nothing: there is nothing to acquire."""
 
     async def aclose(self) -> None:
         """End every call in flight with UpstreamCut and refuse new ones. Safe to call twice."""
@@ -132,50 +132,50 @@ class Simulated:
         return Statistics(in_flight=self._driver.in_flight, sent=self._sent, failed=self._failed)
 
     async def send(self, call: Call) -> Reply:
-        """Take up the call, and answer when its first token, or of a whole answer its last one, is there.
+        """Answer when the first token of a stream, or the last one of any other answer, is computed.
 
-        Raises: UpstreamError where a limit of the call is reached or the backend is closed; InvalidRequest,
-        ContextLengthExceeded and UnknownPath for what it cannot answer.
+        Raises: UpstreamError if a time limit of the call is reached or the backend is closed; InvalidRequest,
+        ContextLengthExceeded and UnknownPath for a call that it cannot answer.
         """
         self._sent += 1
         config = self._config
-        question = read_question(call, output_tokens=config.output_tokens, block_tokens=config.block_tokens)
-        work = ReplicaRequest(question.prompt_tokens, question.output_tokens, question.blocks, question.cached_tokens)
+        sizes = read_sizes(call, output_tokens=config.output_tokens, block_tokens=config.block_tokens)
+        request = ReplicaRequest(sizes.prompt_tokens, sizes.output_tokens, sizes.blocks, sizes.cached_tokens)
         room = config.kv_tokens
-        if work.prompt_tokens + work.output_tokens > room:
-            asked = f"{work.prompt_tokens} tokens and {work.output_tokens} to answer"
-            raise ContextLengthExceeded(f"this model's maximum context length is {room} tokens, not {asked}")
-        answer = SimulatedAnswer(call, question, number=self._sent, created=int(self._clock.wall()))
+        if request.prompt_tokens + request.output_tokens > room:
+            needed = f"{request.prompt_tokens} tokens and {request.output_tokens} to answer"
+            raise ContextLengthExceeded(f"this model's maximum context length is {room} tokens, not {needed}")
+        answer = SimulatedAnswer(call, sizes, number=self._sent, created=int(self._clock.wall()))
         call.facts.sent_at = self._clock.now()
         if config.overhead_us:
             await self._clock.sleep(config.overhead_us * 1e-6)
         if self._driver.is_closed:
             self._failed += 1
             raise ConnectFailed(f"backend {self._name} is closed")
-        flight = QueuedCall(self._driver, call, work)
+        simulated = SimulatedCall(self._driver, call, request)
         try:
             if call.stream:
-                return await self._stream(call, flight, answer)
-            await flight.wait_for(work.output_tokens)
+                return await self._stream(call, simulated, answer)
+            await simulated.wait_for(request.output_tokens)
         except UpstreamError:
             self._failed += 1
             raise
         finally:
             if not call.stream:
-                flight.leave()
+                simulated.end()
         call.facts.first_token_at = self._clock.now()
-        call.facts.usage = answer.usage(work.cached_tokens)
-        return Reply(200, [(b"content-type", b"application/json")], body=answer.body(work.cached_tokens))
+        call.facts.usage = answer.usage(request.cached_tokens)
+        return Reply(200, [(b"content-type", b"application/json")], body=answer.body(request.cached_tokens))
 
-    async def _stream(self, call: Call, flight: QueuedCall, answer: SimulatedAnswer) -> Reply:
-        events = _Events(flight, answer, self._config.tokens_per_event, self._count_failure)
+    async def _stream(self, call: Call, simulated: SimulatedCall, answer: SimulatedAnswer) -> Reply:
+        events = _Events(simulated, answer, self._config.tokens_per_event, self._count_failure)
         try:
             first = await events.first()
         except BaseException:
-            flight.leave()
+            simulated.end()
             raise
         call.facts.first_token_at = self._clock.now()
-        tap = FactsTap(call.facts, lambda: answer.usage(flight.work.cached_tokens))
+        tap = FactsTap(call.facts, lambda: answer.usage(simulated.request.cached_tokens))
         stream = Stream(events, [tap], first=first)
         return Reply(200, [(b"content-type", b"text/event-stream; charset=utf-8")], stream=stream)
 
@@ -184,27 +184,27 @@ class Simulated:
 
 
 class _Events:
-    """The source of one stream: each read waits for the next event's tokens, and takes what else is there by then."""
+    """The source of one stream. A read waits for the tokens of the next event; the event has all that are computed."""
 
     def __init__(
-        self, flight: QueuedCall, answer: SimulatedAnswer, tokens_per_event: int, failed: Callable[[], None]
+        self, simulated: SimulatedCall, answer: SimulatedAnswer, tokens_per_event: int, failed: Callable[[], None]
     ) -> None:
-        self._flight = flight
+        self._call = simulated
         self._answer = answer
-        self._tokens_per_event = tokens_per_event or flight.work.output_tokens
+        self._tokens_per_event = tokens_per_event or simulated.request.output_tokens
         self._failed = failed
         self._num_sent = 0
         self._is_closed = False
 
     async def first(self) -> bytes:
-        """The first event, before there is a stream; who asks counts its failure."""
+        """The first event, before the stream is returned; the caller counts a failure."""
         return await self._next(1)
 
     async def read(self) -> bytes:
         """The next event, b"" at the end."""
         if self._is_closed:
             raise UpstreamCut("the stream is closed")
-        left = self._flight.work.output_tokens - self._num_sent
+        left = self._call.request.output_tokens - self._num_sent
         if not left:
             return b""
         try:
@@ -214,17 +214,17 @@ class _Events:
             raise
 
     async def aclose(self) -> None:
-        """Drop the rest."""
+        """End the call."""
         self._is_closed = True
-        self._flight.leave()
+        self._call.end()
 
     async def _next(self, num_tokens: int) -> bytes:
         sent = self._num_sent
-        available = await self._flight.wait_for(sent + num_tokens)
+        available = await self._call.wait_for(sent + num_tokens)
         self._num_sent = available
         event = self._answer.event(available - sent, is_first=sent == 0)
-        if available == self._flight.work.output_tokens:
-            event += self._answer.last_events(self._flight.work.cached_tokens)
+        if available == self._call.request.output_tokens:
+            event += self._answer.last_events(self._call.request.cached_tokens)
         return event
 
 

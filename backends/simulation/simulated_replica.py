@@ -1,8 +1,9 @@
-"""One replica in the making of steps: chunked prefill and decoding in one batch, first come, first served.
+"""A replica as a sequence of steps: chunked prefill and decoding in one batch, first come, first served.
 
-    begin a step: take up what fits -> ... its time passes ... -> complete it: tokens come out -> begin the next
+    begin a step: admit requests that fit -> ... its time passes ... -> complete it: new tokens -> begin the next
 
-Steps in which sequences only decode are jumped in one go, up to the next one that ends. Time is handed in.
+Steps in which sequences only decode are computed together, as one run up to the next sequence that ends. The present
+time is an argument.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from backends.simulation.latency import ReplicaStepTime
 
 @dataclass(frozen=True, slots=True)
 class ReplicaModel:
-    """What a replica is: its speed and its limits, in tokens where nothing else is said."""
+    """The speed and the limits of a replica; limits are in tokens unless their name says otherwise."""
 
     step: ReplicaStepTime = field(default_factory=ReplicaStepTime)
     chunk_tokens: int = 2048
@@ -29,11 +30,11 @@ class ReplicaModel:
     host_kv_tokens: int = 0
     block_tokens: int = 512
     max_run: int = 0
-    """The most decode steps that are jumped in one go; 0 for no limit."""
+    """The most decode steps that are computed as one run; 0 for no limit."""
 
 
 class ReplicaRequest:
-    """One request to a replica, and how far it is. Times are those that were handed in; None where it is not so far."""
+    """One request to a replica and its progress. Times are None until the event has happened."""
 
     __slots__ = (
         "blocks",
@@ -51,8 +52,8 @@ class ReplicaRequest:
     def __init__(
         self, prompt_tokens: int, output_tokens: int, blocks: Sequence[int] = (), cached_tokens: int = 0
     ) -> None:
-        """The first numbers are at least 1; `blocks` are the ids of the whole blocks that the prompt begins with, and
-        `cached_tokens` so many of it as are cached whatever the replica has seen."""
+        """`prompt_tokens` and `output_tokens` are at least 1. `blocks` are the ids of the prompt's full blocks.
+        `cached_tokens` of the prompt count as cached even if the replica has not seen them."""
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.blocks = blocks
@@ -68,9 +69,9 @@ class ReplicaRequest:
 class SimulatedReplica:
     """A continuous-batching server of one model.
 
-    A request's whole room, prompt and answer, is set aside when it is taken up, so nothing is ever preempted; while
-    the first in line does not fit, nobody behind it is taken up. Callers `advance` to the present before they submit
-    or cancel.
+    The memory for a request's prompt and answer is reserved when it is admitted to the batch, so nothing is ever
+    preempted. While the first request of the queue does not fit, none behind it is admitted. Callers `advance` to the
+    present before they submit or cancel.
     """
 
     def __init__(self, model: ReplicaModel) -> None:
@@ -91,11 +92,11 @@ class SimulatedReplica:
         self._run_size = 0
         self._run_context = 0
         self.step_ends_at = math.inf
-        """When the step or the run of steps in progress is over; infinite while there is nothing to do."""
+        """When the present step or run of steps ends; infinite while the replica is idle."""
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have not been taken up."""
+        """Requests that are queued."""
         return len(self._waiting)
 
     @property
@@ -103,46 +104,46 @@ class SimulatedReplica:
         """Requests in the batch."""
         return len(self._prefilling) + self._num_decoding
 
-    def fits(self, work: ReplicaRequest) -> bool:
-        """Whether there could ever be room for it."""
-        return work.prompt_tokens + work.output_tokens <= self.cache.capacity
+    def fits(self, request: ReplicaRequest) -> bool:
+        """Whether a request fits into the memory at all."""
+        return request.prompt_tokens + request.output_tokens <= self.cache.capacity
 
-    def num_output(self, work: ReplicaRequest) -> int:
-        """Tokens that have come out of it, as of the last completed step."""
-        if work.finished_at is not None:
-            return work.output_tokens
-        if work.first_token_at is None:
+    def num_output(self, request: ReplicaRequest) -> int:
+        """The tokens of its answer that are computed, as of the last completed step."""
+        if request.finished_at is not None:
+            return request.output_tokens
+        if request.first_token_at is None:
             return 0
-        return work.output_tokens - (work.finish_count - self._count)
+        return request.output_tokens - (request.finish_count - self._count)
 
-    def submit(self, work: ReplicaRequest, now: float) -> None:
-        """Get in line. `fits` holds."""
-        self._waiting.append(work)
+    def submit(self, request: ReplicaRequest, now: float) -> None:
+        """Queue a request for which `fits` is true."""
+        self._waiting.append(request)
         if self.step_ends_at == math.inf:
             self._begin(now)
         elif len(self._waiting) == 1:
             self._shorten_run(now)
 
-    def cancel(self, work: ReplicaRequest, now: float) -> None:
-        """Take it out; what it computed stays cached. Nothing where it is over already."""
-        if work.is_cancelled or work.finished_at is not None:
+    def cancel(self, request: ReplicaRequest, now: float) -> None:
+        """Remove a request, if it is not over; the blocks that it has computed stay cached."""
+        if request.is_cancelled or request.finished_at is not None:
             return
-        work.is_cancelled = True
-        if work.lease is None:
-            self._waiting.remove(work)
+        request.is_cancelled = True
+        if request.lease is None:
+            self._waiting.remove(request)
         else:
-            if work.first_token_at is None:
-                self._prefilling.remove(work)
+            if request.first_token_at is None:
+                self._prefilling.remove(request)
             else:
                 self._num_decoding -= 1
-                self._context -= work.prompt_tokens + self.num_output(work)
-            self.cache.release(work.lease)
+                self._context -= request.prompt_tokens + self.num_output(request)
+            self.cache.release(request.lease)
         self._shorten_run(now)
 
     def advance(self, now: float) -> list[ReplicaRequest]:
-        """Complete the steps that are over by then; returns those with a first or a last token, in order.
+        """Complete the steps that end by `now`; returns the requests that got their first or last token, in order.
 
-        At infinity everything is over. A request whose only token is its first is returned once.
+        At infinity all requests are completed. A request of one token is returned once.
         """
         changed: list[ReplicaRequest] = []
         while (end := self.step_ends_at) <= now and end < math.inf:
@@ -151,19 +152,19 @@ class SimulatedReplica:
         return changed
 
     def _begin(self, now: float) -> None:
-        """Decide what the next step holds, and how long it takes."""
+        """Decide the content of the next step, and how long it takes."""
         budget = self._model.chunk_tokens - self._num_decoding
         chunks = self._chunks
         attention_s = 0.0
-        for work in self._prefilling:
+        for request in self._prefilling:
             if budget <= 0:
                 break
-            budget, attention_s = self._add_chunk(work, budget, attention_s)
-        while self._waiting and budget > 0 and self._take_up(self._waiting[0]):
-            work = self._waiting.popleft()
-            assert work.lease is not None, "it has been taken up"
-            attention_s += work.lease.host_tokens * self._step.host_token_s / self._step.speed
-            budget, attention_s = self._add_chunk(work, budget, attention_s)
+            budget, attention_s = self._add_chunk(request, budget, attention_s)
+        while self._waiting and budget > 0 and self._admit(self._waiting[0]):
+            request = self._waiting.popleft()
+            assert request.lease is not None, "it has been admitted"
+            attention_s += request.lease.host_tokens * self._step.host_token_s / self._step.speed
+            budget, attention_s = self._add_chunk(request, budget, attention_s)
         if chunks:
             num_tokens = self._model.chunk_tokens - budget
             flat_s = self._step.flat_s(num_tokens, self._num_decoding + len(chunks))
@@ -174,22 +175,22 @@ class SimulatedReplica:
         else:
             self.step_ends_at = math.inf
 
-    def _add_chunk(self, work: ReplicaRequest, budget: int, attention_s: float) -> tuple[int, float]:
-        size = min(budget, work.prompt_tokens - work.computed)
-        self._chunks.append((work, size))
-        return budget - size, attention_s + self._step.prefill_s(size, work.computed)
+    def _add_chunk(self, request: ReplicaRequest, budget: int, attention_s: float) -> tuple[int, float]:
+        size = min(budget, request.prompt_tokens - request.computed)
+        self._chunks.append((request, size))
+        return budget - size, attention_s + self._step.prefill_s(size, request.computed)
 
-    def _take_up(self, work: ReplicaRequest) -> bool:
+    def _admit(self, request: ReplicaRequest) -> bool:
         if self.num_running >= self._model.max_sequences:
             return False
-        lease = self.cache.acquire(work.blocks, work.prompt_tokens + work.output_tokens)
+        lease = self.cache.acquire(request.blocks, request.prompt_tokens + request.output_tokens)
         if lease is None:
             return False
-        work.lease = lease
-        # The last token is always computed: the first one of the answer comes out of it.
-        cached = max(lease.cached_tokens, work.cached_tokens)
-        work.cached_tokens = work.computed = min(cached, work.prompt_tokens - 1)
-        self._prefilling.append(work)
+        request.lease = lease
+        # The last token of a prompt is always computed, since it yields the first one of the answer.
+        cached = max(lease.cached_tokens, request.cached_tokens)
+        request.cached_tokens = request.computed = min(cached, request.prompt_tokens - 1)
+        self._prefilling.append(request)
         return True
 
     def _begin_run(self, now: float) -> None:
@@ -206,12 +207,12 @@ class SimulatedReplica:
         self.step_ends_at = now + self._run_s(steps)
 
     def _run_s(self, steps: int) -> float:
-        """Seconds of the first `steps` of the run: each finds the contexts longer by a token than the one before."""
+        """Seconds of the first `steps` of the run; every context grows by one token from step to step."""
         context = steps * self._run_context + self._run_size * (steps * (steps - 1) // 2)
         return steps * self._run_flat_s + self._step.decode_s(context)
 
     def _shorten_run(self, now: float) -> None:
-        """End the run with the step that is in progress: there is something to decide."""
+        """End the run with the present step, because the batch has to be decided anew."""
         if self._chunks or self._run_steps <= 1:
             return
         # Seconds of k steps are a k^2 + b k.
@@ -220,7 +221,7 @@ class SimulatedReplica:
         passed_s = now - self._run_start
         root = (math.sqrt(b * b + 4 * a * passed_s) - b) / (2 * a) if a else passed_s / b
         steps = max(1, math.ceil(root))
-        # Rounding may have put it on the wrong side of a boundary.
+        # Rounding may have put `steps` on the wrong side of a boundary.
         while steps > 1 and self._run_s(steps - 1) >= passed_s:
             steps -= 1
         while self._run_s(steps) < passed_s:
@@ -234,39 +235,39 @@ class SimulatedReplica:
         self._context += self._num_decoding * self._run_steps
         decoding = self._decoding
         while decoding and decoding[0][0] <= self._count:
-            work = heapq.heappop(decoding)[2]
-            if not work.is_cancelled:
+            request = heapq.heappop(decoding)[2]
+            if not request.is_cancelled:
                 self._num_decoding -= 1
-                self._context -= work.prompt_tokens + work.output_tokens
-                self._finish(work, end)
-                changed.append(work)
+                self._context -= request.prompt_tokens + request.output_tokens
+                self._finish(request, end)
+                changed.append(request)
         chunks, self._chunks = self._chunks, []
-        for work, size in chunks:
-            if not work.is_cancelled:
-                self._computed(work, size, end, changed)
+        for request, size in chunks:
+            if not request.is_cancelled:
+                self._computed(request, size, end, changed)
 
-    def _computed(self, work: ReplicaRequest, size: int, end: float, changed: list[ReplicaRequest]) -> None:
-        lease = work.lease
+    def _computed(self, request: ReplicaRequest, size: int, end: float, changed: list[ReplicaRequest]) -> None:
+        lease = request.lease
         assert lease is not None, "it is in the batch"
-        before, work.computed = work.computed, work.computed + size
+        before, request.computed = request.computed, request.computed + size
         block_tokens = self._model.block_tokens
-        self.cache.publish(lease, work.blocks[before // block_tokens : work.computed // block_tokens])
-        if work.computed < work.prompt_tokens:
+        self.cache.publish(lease, request.blocks[before // block_tokens : request.computed // block_tokens])
+        if request.computed < request.prompt_tokens:
             return
-        # Those in line before it have been completed in this step, or earlier.
-        self._prefilling.remove(work)
-        work.first_token_at = end
-        changed.append(work)
-        if work.output_tokens == 1:
-            self._finish(work, end)
+        # Requests are prefilled in order, so those before it were completed in this step or earlier.
+        self._prefilling.remove(request)
+        request.first_token_at = end
+        changed.append(request)
+        if request.output_tokens == 1:
+            self._finish(request, end)
             return
-        work.finish_count = self._count + work.output_tokens - 1
+        request.finish_count = self._count + request.output_tokens - 1
         self._num_joined += 1
-        heapq.heappush(self._decoding, (work.finish_count, self._num_joined, work))
+        heapq.heappush(self._decoding, (request.finish_count, self._num_joined, request))
         self._num_decoding += 1
-        self._context += work.prompt_tokens + 1
+        self._context += request.prompt_tokens + 1
 
-    def _finish(self, work: ReplicaRequest, end: float) -> None:
-        work.finished_at = end
-        assert work.lease is not None, "it is in the batch"
-        self.cache.release(work.lease)
+    def _finish(self, request: ReplicaRequest, end: float) -> None:
+        request.finished_at = end
+        assert request.lease is not None, "it is in the batch"
+        self.cache.release(request.lease)

@@ -215,9 +215,9 @@ class LineCalls:
         """For how long the line has to wait. Where the backends refused it, the whole route waits for so long."""
         requested_s = min(retry_after_s(outcome, self._core.clock) or 0.0, _MAX_RETRY_AFTER_S)
         if not was_not_served:
-            return requested_s or backoff_s(line.attempts, _MAX_PAUSE_S)
+            return requested_s or doubling_pause_s(line.attempts, _MAX_PAUSE_S)
         pauses = self._pauses[route] = self._pauses.get(route, -1) + 1
-        pause_s = requested_s or backoff_s(pauses, _MAX_PAUSE_S)
+        pause_s = requested_s or doubling_pause_s(pauses, _MAX_PAUSE_S)
         until = self._core.clock.now() + pause_s
         self._paused_until[route] = max(until, self._paused_until.get(route, 0.0))
         _logger.debug("lines of batches leave the route %s alone for %.1f s", route, pause_s)
@@ -234,7 +234,7 @@ def _result(line: LineRow, exchange: Exchange, outcome: Reply | SlipstreamError)
         return result_of_answer(line.id, line.custom_id, garbage.status, exchange.request_id, garbage.body())
 
 
-def backoff_s(number: int, most_s: float) -> float:
+def doubling_pause_s(number: int, most_s: float) -> float:
     """Seconds to wait before attempt `number` is repeated: one second for attempt 0, then doubling each time."""
     return min(2.0 ** min(number, 30), most_s)
 

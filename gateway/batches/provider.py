@@ -17,7 +17,7 @@ import msgspec
 
 from backends.errors import InvalidRequest, SlipstreamError, UnknownObject
 from gateway.api.custody import Custody
-from gateway.batches.calls import MAX_ATTEMPTS, backoff_s, read_slice
+from gateway.batches.calls import MAX_ATTEMPTS, doubling_pause_s, read_slice
 from gateway.batches.file_store import FileStore
 from gateway.batches.input_lines import encode_body, read_request
 from gateway.batches.job_store import JobStore
@@ -80,7 +80,7 @@ class Provider:
             await self._advance(job, api, runtime)
         except ProviderBusy as busy:
             asked_s = min(busy.retry_after_s or 0.0, _MAX_ASKED_S)
-            pause_s = asked_s or backoff_s(job.attempts, _MAX_PAUSE_S)
+            pause_s = asked_s or doubling_pause_s(job.attempts, _MAX_PAUSE_S)
             _logger.warning("a batch for %s is tried again in %.0f s: %s", job.backend, pause_s, busy)
             await self._jobs.postpone(job, core.clock.wall() + pause_s)
         except ProviderRefused as refused:
@@ -211,7 +211,7 @@ class Provider:
                     results.append(result_of_error(line.id, line.custom_id, code, message))
                 attempts = max(attempts, line.attempts)
             await self._settle(job, results)
-        pause_s = 0.0 if by_number else 60.0 * backoff_s(attempts, 60.0)
+        pause_s = 0.0 if by_number else 60.0 * doubling_pause_s(attempts, 60.0)
         await self._jobs.release(job, self._core.clock.wall() + pause_s)
 
     async def _fail(self, job: JobRow, code: str, message: str) -> None:
