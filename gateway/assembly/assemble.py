@@ -23,7 +23,7 @@ from policies.admission.admission import Admission
 from policies.autoscale import Autoscale
 from policies.cache.store import Store
 from policies.matching.globs import is_glob
-from policies.matching.match import RouteMatcher
+from policies.matching.route_matcher import RouteMatcher
 from policies.policy_file.load import LoadedPolicy
 from policies.pool.health.prober import ProbedBackend, Prober
 from policies.pool.load.fleet import Fleet, is_watched

@@ -16,7 +16,7 @@ from gateway.cli.loading import file_argument, format_option, no_env_option, rea
 from policies.forecast import as_call, reasons, retries, rule
 from policies.matching.conditions import below_root
 from policies.matching.globs import allows
-from policies.matching.match import RouteMatcher, RouteVerdict
+from policies.matching.route_matcher import RouteMatcher, RouteVerdict
 from policies.policy_file.load import LoadedPolicy
 from policies.schema import Policy, RouteBackend, RoutePolicy
 

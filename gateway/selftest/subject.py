@@ -16,7 +16,7 @@ from typing import Any
 
 from backends.config import format_duration
 from policies.matching.globs import allows
-from policies.matching.match import RouteMatcher
+from policies.matching.route_matcher import RouteMatcher
 from policies.policy_file.load import LoadedPolicy
 from policies.schema import RoutePolicy, TimeoutsPolicy
 

@@ -23,7 +23,7 @@ from gateway.simulate.trace_calls import PATH, CallMaker
 from gateway.simulate.traces import Trace, TraceRequest
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.matching.globs import is_glob
-from policies.matching.match import RouteMatcher
+from policies.matching.route_matcher import RouteMatcher
 from policies.policy_file.load import LoadedPolicy
 
 _PROGRESS_EVERY = 256

@@ -1,1 +1,1 @@
-"""Which route takes a call."""
+"""Finds the route that takes a call."""

@@ -1,7 +1,7 @@
-"""One route's conditions, compiled, and an index over those of many: by key, tenant, path and header field.
+"""The compiled conditions of a route except its models, and an index of many: by key, tenant, path and header field.
 
-Asked by `match.py`, which sees to the models. A thousand routes for the same model that differ by tenant cost a look-up
-and not a thousand tests.
+`route_matcher.py` uses it for the routes of a model. A thousand routes for one model that differ by their tenant cost
+one look-up, not a thousand tests.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from policies.matching.globs import compiled, is_glob
 from policies.schema import RoutePolicy
 
 Fields = Sequence[tuple[bytes, bytes]]
-"""HTTP fields, names in lower case."""
+"""HTTP fields with names in lower case."""
 
-_FEW = 4
-"""Up to so many rules are tried one after the other, without an index."""
-_MAX_FILED = 256
-"""The most combinations of its keys, tenants, paths and fields under which one rule is put into the index."""
+_MAX_UNINDEXED = 4
+"""So many rules are tried one after the other; only more of them are indexed."""
+_MAX_ENTRIES = 256
+"""At most so many entries of an index are made for one rule, one for each combination of its exact values."""
 
 
 def below_root(path: str) -> str:
-    """A path, or a glob over paths, without the API's root: `/v1/models` and `/models` are the same."""
+    """A path, or a glob of paths, without the API's root: `/v1/models` becomes `/models`."""
     rest = path.removeprefix("/v1")
     return path if rest == path or rest[:1] not in ("", "/", "*") else rest or "/"
 
 
 class Rule:
-    """One route's conditions except the model's; `order` is the route's place in the policy."""
+    """The conditions of a route except its models; `order` is the route's position in the policy."""
 
     __slots__ = ("_headers", "_keys", "_path", "_tenants", "is_plain", "order", "route")
 
@@ -45,7 +45,7 @@ class Rule:
         self.is_plain = not (match.paths or match.headers or match.keys or match.tenants)
 
     def holds(self, path: str, headers: Fields, key: str, tenant: str) -> bool:
-        """Whether all of them are met."""
+        """Whether a call meets all conditions."""
         if self._path is not None and not self._path(path):
             return False
         if self._keys is not None and key not in self._keys:
@@ -62,21 +62,21 @@ class Rule:
 
 
 class Rules(Protocol):
-    """Rules in their order, indexed for look-ups."""
+    """Rules in their order, possibly indexed."""
 
     def first(self, path: str, headers: Fields, key: str, tenant: str, before: int) -> Rule | None:
         """The first rule that holds, if its `order` is lower than `before`."""
 
     def candidates(self, path: str, headers: Fields, key: str, tenant: str) -> Iterator[Rule]:
-        """Every rule that may hold, as far as it can be told by looking up."""
+        """Every rule that the look-ups do not exclude."""
 
     def most_tried(self) -> int:
-        """How many rules are tried for one call at most, of those that are filed in one place."""
+        """How many rules are tried at most for one call, because they have the same entry of the index."""
 
 
 def index_rules(rules: Iterable[Rule]) -> Rules:
-    """An index of rules that are given in their order."""
-    return _index([(rule, _MAX_FILED) for rule in rules], _DIMENSIONS)
+    """Index rules, which are given in their order."""
+    return _index([(rule, _MAX_ENTRIES) for rule in rules], _DIMENSIONS)
 
 
 def value_test(glob: str) -> Callable[[bytes], object]:
@@ -87,8 +87,8 @@ def value_test(glob: str) -> Callable[[bytes], object]:
     return lambda value: pattern.match(value.decode("utf-8", "replace"))
 
 
-class _Few:
-    """Rules that are tried in turn."""
+class _RuleList:
+    """Rules that are tried one after the other."""
 
     __slots__ = ("_rules",)
 
@@ -110,25 +110,25 @@ class _Few:
         return next((tried for tried, rule in enumerate(self._rules, 1) if rule.is_plain), len(self._rules))
 
 
-_Wanted = Callable[[Rule], Sequence[Hashable]]
-"""The exact values that a rule wants of something; empty where it wants none, or has globs."""
-_Has = Callable[[str, Fields, str, str], Iterable[Hashable]]
-"""The values that a call has there, of its path, headers, key and tenant."""
+_ValuesOfRule = Callable[[Rule], Sequence[Hashable]]
+"""The exact values of which a rule requires one; empty if it requires none or has globs."""
+_ValuesOfCall = Callable[[str, Fields, str, str], Iterable[Hashable]]
+"""The values of a call, given its path, headers, key and tenant."""
 
 
-class _Split:
-    """Rules by the value that they want, and those that want none."""
+class _RuleIndex:
+    """Rules by the exact value that they require, and those that require none."""
 
-    __slots__ = ("_by_value", "_has", "_others")
+    __slots__ = ("_by_value", "_others", "_values_of_call")
 
-    def __init__(self, has: _Has, by_value: Mapping[Hashable, Rules], others: Rules) -> None:
-        self._has = has
+    def __init__(self, values_of_call: _ValuesOfCall, by_value: Mapping[Hashable, Rules], others: Rules) -> None:
+        self._values_of_call = values_of_call
         self._by_value = by_value
         self._others = others
 
     def first(self, path: str, headers: Fields, key: str, tenant: str, before: int) -> Rule | None:
         best = self._others.first(path, headers, key, tenant, before)
-        for value in self._has(path, headers, key, tenant):
+        for value in self._values_of_call(path, headers, key, tenant):
             rules = self._by_value.get(value)
             if rules is not None:
                 earlier = rules.first(path, headers, key, tenant, before if best is None else best.order)
@@ -136,7 +136,7 @@ class _Split:
         return best
 
     def candidates(self, path: str, headers: Fields, key: str, tenant: str) -> Iterator[Rule]:
-        for value in self._has(path, headers, key, tenant):
+        for value in self._values_of_call(path, headers, key, tenant):
             rules = self._by_value.get(value)
             if rules is not None:
                 yield from rules.candidates(path, headers, key, tenant)
@@ -146,38 +146,40 @@ class _Split:
         return max(self._others.most_tried(), *(rules.most_tried() for rules in self._by_value.values()))
 
 
-def _index(rules: Sequence[tuple[Rule, int]], dimensions: Sequence[tuple[_Wanted, _Has]]) -> Rules:
-    """`rules`: each with the number of places under which it may still be filed."""
-    if len(rules) <= _FEW or not dimensions:
-        return _Few([rule for rule, _ in rules])
-    (wanted, has), *further = dimensions
+def _index(rules: Sequence[tuple[Rule, int]], dimensions: Sequence[tuple[_ValuesOfRule, _ValuesOfCall]]) -> Rules:
+    """`rules`: each with the number of entries that may still be made for it."""
+    if len(rules) <= _MAX_UNINDEXED or not dimensions:
+        return _RuleList([rule for rule, _ in rules])
+    (values_of_rule, values_of_call), *further = dimensions
     by_value: dict[Hashable, list[tuple[Rule, int]]] = {}
     others: list[tuple[Rule, int]] = []
-    for rule, places in rules:
-        values = dict.fromkeys(wanted(rule))
-        if not values or len(values) > places:
-            others.append((rule, places))
-        for value in values if len(values) <= places else ():
-            by_value.setdefault(value, []).append((rule, places // len(values)))
+    for rule, max_entries in rules:
+        values = dict.fromkeys(values_of_rule(rule))
+        if not values or len(values) > max_entries:
+            others.append((rule, max_entries))
+        for value in values if len(values) <= max_entries else ():
+            by_value.setdefault(value, []).append((rule, max_entries // len(values)))
     if not by_value:
         return _index(others, further)
-    return _Split(has, {value: _index(group, further) for value, group in by_value.items()}, _index(others, further))
+    return _RuleIndex(
+        values_of_call, {value: _index(group, further) for value, group in by_value.items()}, _index(others, further)
+    )
 
 
-def _wanted_paths(rule: Rule) -> Sequence[str]:
+def _exact_paths(rule: Rule) -> Sequence[str]:
     paths = rule.route.match.paths
     return () if any(is_glob(path) for path in paths) else [below_root(path) for path in paths]
 
 
-def _wanted_field(rule: Rule) -> Sequence[tuple[bytes, bytes]]:
-    """One of the fields that it wants, if one is wanted word by word."""
+def _exact_field(rule: Rule) -> Sequence[tuple[bytes, bytes]]:
+    """The first field for which the rule requires an exact value."""
     exact = [(name, value) for name, value in rule.route.match.headers.items() if not is_glob(value)]
     return [(name.lower().encode(), value.encode()) for name, value in exact[:1]]
 
 
-_DIMENSIONS: Sequence[tuple[_Wanted, _Has]] = (
+_DIMENSIONS: Sequence[tuple[_ValuesOfRule, _ValuesOfCall]] = (
     (lambda rule: rule.route.match.keys, lambda path, headers, key, tenant: (key,)),
     (lambda rule: rule.route.match.tenants, lambda path, headers, key, tenant: (tenant,)),
-    (_wanted_paths, lambda path, headers, key, tenant: (path,)),
-    (_wanted_field, lambda path, headers, key, tenant: headers),
+    (_exact_paths, lambda path, headers, key, tenant: (path,)),
+    (_exact_field, lambda path, headers, key, tenant: headers),
 )

@@ -1,7 +1,7 @@
-"""Globs over model names, indexed by what stands before their first wildcard and after their last one.
+"""Globs over model names, indexed by the text before their first wildcard and after their last one.
 
-Which of thousands of globs cover a name costs a look-up for each length that such a beginning or end has, and not one
-test for each glob. Globs that begin and end with a wildcard are the exception: each is tried.
+To find which of thousands of globs match a name takes one look-up for each length of these prefixes and suffixes, not
+one test for each glob. Globs that begin and end with a wildcard are the exception: each one is tried.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_SIGNS = "*?["
-_LAST_SIGN = re.compile(r"[*?\[\]]")
-_FEW = 4
-"""Globs of the same beginning that are simply tried one after the other."""
+_WILDCARDS = "*?["
+_LAST_WILDCARD = re.compile(r"[*?\[\]]")
+_MAX_UNINDEXED = 4
+"""So many globs with the same prefix are tried one after the other; only more of them are indexed by suffix."""
 
 Test = Callable[[str], object]
-"""Gives a true value for a name that a glob covers."""
+"""Returns a true value for a name that matches."""
 
 
 def is_glob(text: str) -> bool:
     """Whether it has wildcards."""
-    return any(sign in text for sign in _SIGNS)
+    return any(wildcard in text for wildcard in _WILDCARDS)
 
 
 def compiled(globs: Iterable[str]) -> Test | None:
-    """One test for all of them: a true value where any matches. None for no globs."""
+    """One test for all globs, true if any of them matches; None without globs."""
     pattern = "|".join(translate(glob) for glob in globs)
     return re.compile(pattern).match if pattern else None
 
 
 def literal_ends(glob: str) -> tuple[str, str]:
-    """What every name that the glob covers begins with, and what it ends with; at least one wildcard is between."""
-    first = min(place for sign in _SIGNS if (place := glob.find(sign)) >= 0)
-    last = max(match.end() for match in _LAST_SIGN.finditer(glob))
+    """The literal prefix and suffix of a glob with at least one wildcard, which every matching name has."""
+    first = min(position for wildcard in _WILDCARDS if (position := glob.find(wildcard)) >= 0)
+    last = max(match.end() for match in _LAST_WILDCARD.finditer(glob))
     return glob[:first], glob[last:]
 
 
 def allows(globs: Sequence[str], model: str) -> bool:
-    """Whether a model is covered by at least one of the globs. No model ("") is covered only by "*"."""
+    """Whether at least one of the globs matches a model. A call without a model ("") matches only "*"."""
     if "*" in globs:
         return True
     return model != "" and (model in globs or any(fnmatchcase(model, glob) for glob in globs))
 
 
 class GlobMap(Generic[T]):
-    """Values by glob. Immutable; empty globs and names are not for it."""
+    """Values by glob. Immutable; globs and names must not be empty."""
 
     def __init__(self, values: Mapping[str, T]) -> None:
-        """`values`: by text that has wildcards."""
+        """`values`: by globs with at least one wildcard."""
         by_prefix: dict[str, list[tuple[str, Test | None, T]]] = {}
         for glob, value in values.items():
             prefix, suffix = literal_ends(glob)
@@ -60,14 +60,14 @@ class GlobMap(Generic[T]):
         self._lengths = tuple(sorted({len(prefix) for prefix in by_prefix}))
 
     def most_tried(self) -> int:
-        """How many globs are tried for one name at most, of those that a look-up cannot tell apart."""
+        """How many globs are tried at most for one name, because the look-ups cannot distinguish them."""
         groups = (entries for _, by_suffix in self._by_prefix.values() for entries in by_suffix.values())
         return max((len(entries) for entries in groups), default=0)
 
     def of(self, name: str) -> Sequence[T]:
-        """The values of the globs that cover a name, in no order."""
+        """The values of the globs that match a name, in no order."""
         size = len(name)
-        covering: list[T] = []
+        matching: list[T] = []
         for length in self._lengths:
             if length > size:
                 break
@@ -79,12 +79,12 @@ class GlobMap(Generic[T]):
                         break
                     for test, value in by_suffix.get(name[size - end :], ()):
                         if test is None or test(name):
-                            covering.append(value)
-        return covering
+                            matching.append(value)
+        return matching
 
 
 class ModelSet:
-    """The models that a list of globs covers. Equal to another one of the same list."""
+    """The models that match a list of globs. Two sets are equal if their lists are."""
 
     __slots__ = ("_exact", "_globs", "_has_all", "globs")
 
@@ -95,7 +95,7 @@ class ModelSet:
         self._globs = GlobMap({glob: None for glob in globs if is_glob(glob)})
 
     def covers(self, model: str) -> bool:
-        """Whether at least one of the globs covers a model. No model ("") is covered only by "*"."""
+        """Whether at least one of the globs matches a model. A call without a model ("") matches only "*"."""
         if self._has_all:
             return True
         return model != "" and (model in self._exact or bool(self._globs.of(model)))
@@ -111,7 +111,7 @@ _Suffixes = tuple[tuple[int, ...], dict[str, tuple[tuple[Test | None, T], ...]]]
 
 
 def _test_of(glob: str, prefix: str, suffix: str) -> Test | None:
-    """What is left to be tested of a name that has the glob's beginning; None for nothing."""
+    """The test that a name with the glob's prefix still has to pass; None if there is none."""
     if glob == prefix + "*":
         return None
     if glob == f"{prefix}*{suffix}":
@@ -121,9 +121,9 @@ def _test_of(glob: str, prefix: str, suffix: str) -> Test | None:
 
 
 def _suffixes(group: Sequence[tuple[str, Test | None, T]]) -> _Suffixes[T]:
-    """Of globs with the same beginning: the lengths of their ends, and by end what is to be tried."""
+    """For globs with the same prefix: the lengths of their suffixes, and the tests and values by suffix."""
     by_suffix: dict[str, list[tuple[Test | None, T]]] = {}
     for suffix, test, value in group:
-        by_suffix.setdefault(suffix if len(group) > _FEW else "", []).append((test, value))
+        by_suffix.setdefault(suffix if len(group) > _MAX_UNINDEXED else "", []).append((test, value))
     lengths = tuple(sorted({len(suffix) for suffix in by_suffix}))
     return lengths, {suffix: tuple(entries) for suffix, entries in by_suffix.items()}

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 
 from policies.matching.conditions import below_root
-from policies.matching.match import RouteMatcher
+from policies.matching.route_matcher import RouteMatcher
 from policies.schema import MatchPolicy, Policy
 
 _MAX_COMPARED = 200

@@ -12,7 +12,7 @@ _MOST_CANDIDATES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class NgramMatch:
     """The tokens at `position` follow an occurrence of the last `length` tokens of a text."""
 
     position: int
@@ -40,7 +40,7 @@ class PairIndex:
             previous.append(latest.get(pair, 0))
             latest[pair] = position
 
-    def find(self, text: list[int], suffix: list[int]) -> Match | None:
+    def find(self, text: list[int], suffix: list[int]) -> NgramMatch | None:
         """The longest match of the end of `suffix` in `text` as far as it was taken in, the latest among equals.
 
         At least SHORTEST_MATCH tokens, and no more than LONGEST_MATCH are compared.
@@ -48,13 +48,13 @@ class PairIndex:
         if len(suffix) < SHORTEST_MATCH:
             return None
         position = self._latest.get(suffix[-2] << 32 | suffix[-1], 0)
-        best: Match | None = None
+        best: NgramMatch | None = None
         for _ in range(_MOST_CANDIDATES):
             if not position:
                 break
             length = _match_length(text, position, suffix)
             if best is None or length > best.length:
-                best = Match(position, length)
+                best = NgramMatch(position, length)
             if length == LONGEST_MATCH:
                 break
             position = self._previous[position]

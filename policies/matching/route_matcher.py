@@ -1,7 +1,7 @@
-"""Which route takes a call: the first whose conditions all hold. Conditions are compiled once, when a policy is loaded.
+"""Finds the route of a call: the first whose conditions are all met. Conditions are compiled when a policy is loaded.
 
-Globs are case-sensitive; `*` also runs across slashes. What a look-up costs depends on how many routes could take the
-call's model, and hardly on how many there are.
+Globs are case-sensitive, and `*` also matches slashes. The cost of a look-up depends on how many routes could take the
+call's model, and hardly on how many routes there are.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from policies.matching.conditions import Fields, Rule, Rules, below_root, index_
 from policies.matching.globs import GlobMap, allows, is_glob
 from policies.schema import MatchPolicy, RoutePolicy
 
-_NOBODY = "\0"
-"""A name that nothing has."""
+_NO_NAME = "\0"
+"""A name that no key, tenant, path or model has."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnmetCondition:
-    """A condition that a call did not meet."""
+    """A condition that a call does not meet."""
 
     condition: str
     expected: str
@@ -29,7 +29,7 @@ class UnmetCondition:
 
 @dataclass(frozen=True, slots=True)
 class RouteVerdict:
-    """What a route made of a call. `holds` is True without `is_chosen` where an earlier route was first."""
+    """Whether a route can take a call. `holds` without `is_chosen` means that an earlier route takes it."""
 
     route: str
     is_chosen: bool
@@ -42,14 +42,14 @@ class RouteVerdict:
 
 
 class RouteMatcher:
-    """The routes of one policy, ready to be asked. Immutable; its memory depends on the policy alone."""
+    """The compiled routes of one policy. Immutable; its memory depends on the policy alone."""
 
     def __init__(self, routes: Sequence[RoutePolicy]) -> None:
         self._routes = tuple(routes)
         by_model: dict[str, list[Rule]] = {}
         by_glob: dict[str, list[Rule]] = {}
         for_any: list[Rule] = []
-        self._end = self._first_open = len(self._routes)
+        self._end = self._first_by_glob = len(self._routes)
         for order, route in enumerate(self._routes):
             if route.match.internal:
                 continue
@@ -61,22 +61,22 @@ class RouteMatcher:
             for model in models if not is_for_any else ():
                 (by_glob if is_glob(model) else by_model).setdefault(model, []).append(rule)
             if is_for_any or any(is_glob(model) for model in models):
-                self._first_open = min(self._first_open, order)
+                self._first_by_glob = min(self._first_by_glob, order)
         self._by_model: dict[str, Rules] = {model: index_rules(rules) for model, rules in by_model.items()}
         self._of_glob: dict[str, Rules] = {glob: index_rules(rules) for glob, rules in by_glob.items()}
         self._by_glob = GlobMap(self._of_glob)
         self._for_any = index_rules(for_any)
         self._first_for_any = for_any[0].order if for_any else self._end
-        self._at_once = {
+        self._unconditional = {
             model: rules[0].route
             for model, rules in by_model.items()
-            if rules[0].is_plain and rules[0].order < self._first_open
+            if rules[0].is_plain and rules[0].order < self._first_by_glob
         }
-        """Of models whose first route takes every call for them: nothing but the model is to be looked at."""
+        """The routes of models whose first route takes every call: nothing but the model is looked at."""
 
     def match(self, *, model: str, path: str, headers: Fields, key: str, tenant: str) -> RoutePolicy | None:
         """The first route that takes the call, or None. `path` is below the API root; `key` and `tenant` are names."""
-        if (route := self._at_once.get(model)) is not None:
+        if (route := self._unconditional.get(model)) is not None:
             return route
         best = None
         before = self._end
@@ -84,7 +84,7 @@ class RouteMatcher:
             named = self._by_model.get(model)
             if named is not None and (best := named.first(path, headers, key, tenant, before)) is not None:
                 before = best.order
-                if before < self._first_open:
+                if before < self._first_by_glob:
                     return best.route
             for rules in self._by_glob.of(model) if self._of_glob else ():
                 earlier = rules.first(path, headers, key, tenant, before)
@@ -95,23 +95,23 @@ class RouteMatcher:
         return best.route if best is not None else None
 
     def rivals(self, match: MatchPolicy) -> Iterator[tuple[int, RoutePolicy]]:
-        """Routes, each with its place, among which are all that take every call that `match` takes."""
-        paths = [below_root(path) for path in match.paths] or [_NOBODY]
+        """Routes and their positions, which include every route that takes all the calls that `match` takes."""
+        paths = [below_root(path) for path in match.paths] or [_NO_NAME]
         headers = [(name.lower().encode(), glob.encode()) for name, glob in match.headers.items()]
-        model = match.models[0] if match.models else _NOBODY
+        model = match.models[0] if match.models else _NO_NAME
         found = [self._for_any, *self._by_glob.of(model)]
         found += [rules for rules in (self._by_model.get(model), self._of_glob.get(model)) if rules is not None]
         for rules in found:
-            for rule in rules.candidates(paths[0], headers, (*match.keys, _NOBODY)[0], (*match.tenants, _NOBODY)[0]):
+            for rule in rules.candidates(paths[0], headers, (*match.keys, _NO_NAME)[0], (*match.tenants, _NO_NAME)[0]):
                 yield rule.order, rule.route
 
     def most_tried(self) -> int:
-        """How many conditions are looked at one after the other for one call, where no look-up tells them apart."""
+        """How many routes or globs are tried at most for one call, because no look-up distinguishes them."""
         all_rules = (self._for_any, *self._by_model.values(), *self._of_glob.values())
         return max(self._by_glob.most_tried(), *(rules.most_tried() for rules in all_rules))
 
     def explain(self, *, model: str, path: str, headers: Fields, key: str, tenant: str) -> list[RouteVerdict]:
-        """For each route, in order, which conditions the call does not meet. Arguments as for `match`."""
+        """For each route, in order, the conditions that the call does not meet. The arguments are those of `match`."""
         chosen = self.match(model=model, path=path, headers=headers, key=key, tenant=tenant)
         return [
             RouteVerdict(

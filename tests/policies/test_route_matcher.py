@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policies.matching.conditions import below_root
 from policies.matching.globs import allows
-from policies.matching.match import RouteMatcher
+from policies.matching.route_matcher import RouteMatcher
 from policies.schema import RoutePolicy
 from tests.support.policy.least_time import least_s
 
