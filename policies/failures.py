@@ -13,19 +13,30 @@ _logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """Those of one piece of work. The log gets the first of each kind, with where it came from, then one a minute."""
+    """Those of one piece of work. The log gets the first of each kind, with where it came from, then one a minute.
 
-    def __init__(self, work: str, clock: Clock) -> None:
+    Where they are `expected`, as those of a service that may be away, it gets the kind at debug level only: the text
+    could repeat an address with its password.
+    """
+
+    def __init__(self, work: str, clock: Clock, *, expected: bool = False) -> None:
         self.work = work
         """What the log and the metric call it."""
+        self.total = 0
+        """How many there ever were."""
         self._clock = clock
+        self._expected = expected
         self._num_new = 0
         self._told_at: dict[tuple[type[BaseException], int], float] = {}
         self._num_untold = 0
 
     def note(self, error: BaseException) -> None:
         """Count it, and tell it unless the same was told just now."""
+        self.total += 1
         self._num_new += 1
+        if self._expected:
+            _logger.debug("%s failed and goes on: %s", self.work, type(error).__name__)
+            return
         kind = (type(error), _line(error))
         now = self._clock.now()
         if now < self._told_at.get(kind, -_TELL_EVERY_S) + _TELL_EVERY_S:

@@ -9,17 +9,20 @@ from backends.clock import Clock
 from policies.failures import Failures
 
 _PAUSE_S = 1.0
+_CANCEL_EVERY_S = 0.05
 
 
 class Loop:
     """Calls what goes on for ever from `start` to `aclose`; a second after it has failed, it is called again.
 
-    `name` is what log and metrics call it.
+    `name` is what log and metrics call it. `of_service`: it talks to a service that may be away, through a client
+    library. Then its failures are expected, and it is cancelled until it ends: such libraries can lose a cancellation.
     """
 
-    def __init__(self, name: str, clock: Clock) -> None:
-        self.failures = Failures(name, clock)
+    def __init__(self, name: str, clock: Clock, *, of_service: bool = False) -> None:
+        self.failures = Failures(name, clock, expected=of_service)
         self._clock = clock
+        self._cancel_every_s = _CANCEL_EVERY_S if of_service else None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -35,12 +38,16 @@ class Loop:
         self._task = asyncio.get_running_loop().create_task(self._keep_running(run), name=self.name)
         return self._task
 
-    async def aclose(self) -> None:
-        """End it, and wait for that. Safe to call twice, and where it was never begun."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+    async def aclose(self) -> bool:
+        """End it, and wait for that; whether it was begun. Safe to call twice, and where it never was."""
+        task = self._task
+        if task is None:
+            return False
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=self._cancel_every_s)
+        self._task = None
+        return True
 
     async def _keep_running(self, run: Callable[[], Awaitable[None]]) -> None:
         while True:

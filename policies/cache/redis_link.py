@@ -70,10 +70,12 @@ class RedisLink:
         self._lost = Lost
         self._client = client
         reading = Breaker(clock, timeout_s, name)
-        self._values: ReadQueue[str, object] = ReadQueue(self._fetch_values, reading, timeout_s=timeout_s)
-        self._reads: ReadQueue[tuple[Command, ...], Results] = ReadQueue(self._fetch, reading, timeout_s=timeout_s)
+        self._values: ReadQueue[str, object] = ReadQueue(self._fetch_values, reading, clock, timeout_s=timeout_s)
+        self._reads: ReadQueue[tuple[Command, ...], Results] = ReadQueue(
+            self._fetch, reading, clock, timeout_s=timeout_s
+        )
         self._writes: WriteQueue[tuple[str | bytes, ...], Write] = WriteQueue(
-            self._write, Breaker(clock, timeout_s, name)
+            self._write, Breaker(clock, timeout_s, name), clock
         )
 
     async def open(self) -> None:

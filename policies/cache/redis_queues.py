@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from backends.clock import Clock
+from policies.loop import Loop
 
 _MAX_KEYS_A_READ = 16
 _MAX_WAITING_READS = 4096
@@ -20,21 +21,11 @@ _MAX_WRITES_AT_ONCE = 64
 _MAX_WAITING_WRITES = 1024
 _MAX_WAITING_WRITE_BYTES = 64 * 1024**2
 _MAX_WRITE_BYTES = 16 * 1024**2
-_CANCEL_EVERY_S = 0.05
 
 _LOGGER = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
-
-
-async def end_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait for their end. One cancellation may not be enough: the client library can lose it."""
-    running = {task for task in tasks if not task.done()}
-    while running:
-        for task in running:
-            task.cancel()
-        _, running = await asyncio.wait(running, timeout=_CANCEL_EVERY_S)
 
 
 class Breaker:
@@ -96,31 +87,36 @@ class ReadQueue(Generic[Key, Value]):
     """Look-ups on their way to Redis; `fetch` answers several in one round trip, in order, or raises."""
 
     def __init__(
-        self, fetch: Callable[[list[Key]], Awaitable[Sequence[Value | None]]], breaker: Breaker, *, timeout_s: float
+        self,
+        fetch: Callable[[list[Key]], Awaitable[Sequence[Value | None]]],
+        breaker: Breaker,
+        clock: Clock,
+        *,
+        timeout_s: float,
     ) -> None:
         self._fetch = fetch
         self._breaker = breaker
+        self._clock = clock
         self._timeout_s = timeout_s
         self._waiting: asyncio.Queue[tuple[Key, asyncio.Future[Value | None]]] = asyncio.Queue(_MAX_WAITING_READS)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._is_closing = False
+        self._readers: list[Loop] = []
         self.num_errors = 0
 
     def start(self, num_readers: int) -> None:
         """Begin to serve, with so many round trips under way at once."""
-        self._is_closing = False
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._read_until_closed()) for _ in range(num_readers)]
+        self._readers = [Loop("reading from redis", self._clock, of_service=True) for _ in range(num_readers)]
+        for reader in self._readers:
+            reader.start(self._read_until_cancelled)
 
     async def aclose(self) -> None:
         """Stop. Safe to call twice; later look-ups give None."""
-        self._is_closing = True
-        await end_tasks(self._tasks)
-        self._tasks.clear()
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            await reader.aclose()
 
     async def get(self, key: Key, timeout_s: float | None = None) -> Value | None:
         """What Redis holds; None where that is nothing, or it does not say so within the limit."""
-        if not self._tasks or self._waiting.full() or not self._breaker.is_worth_trying():
+        if not self._readers or self._waiting.full() or not self._breaker.is_worth_trying():
             return None
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
@@ -133,8 +129,8 @@ class ReadQueue(Generic[Key, Value]):
         finally:
             timer.cancel()
 
-    async def _read_until_closed(self) -> None:
-        while not self._is_closing:
+    async def _read_until_cancelled(self) -> None:
+        while True:
             wanted = [await self._waiting.get()]
             while len(wanted) < _MAX_KEYS_A_READ and not self._waiting.empty():
                 wanted.append(self._waiting.get_nowait())
@@ -178,7 +174,7 @@ class WriteQueue(Generic[Key, Value]):
     """
 
     def __init__(
-        self, write: Callable[[list[tuple[Key, Value]]], Awaitable[Sequence[Exception]]], breaker: Breaker
+        self, write: Callable[[list[tuple[Key, Value]]], Awaitable[Sequence[Exception]]], breaker: Breaker, clock: Clock
     ) -> None:
         self._write = write
         self._breaker = breaker
@@ -186,8 +182,8 @@ class WriteQueue(Generic[Key, Value]):
         self._has_some = asyncio.Event()
         self._has_none = asyncio.Event()
         self._has_none.set()
-        self._task: asyncio.Task[None] | None = None
-        self._is_closing = False
+        self._writer = Loop("writing to redis", clock, of_service=True)
+        self._is_open = False
         self.num_bytes = 0
         self.num_errors = 0
         self.num_dropped = 0
@@ -197,17 +193,15 @@ class WriteQueue(Generic[Key, Value]):
 
     def start(self) -> None:
         """Begin to write."""
-        self._is_closing = False
-        self._task = asyncio.get_running_loop().create_task(self._write_until_closed())
+        self._is_open = True
+        self._writer.start(self._write_until_cancelled)
 
     async def aclose(self, flush_s: float) -> None:
         """Write what is waiting, within `flush_s`, and stop. Safe to call twice; later writes are dropped."""
-        if self._task is None:
-            return
-        await self.flush(flush_s)
-        self._is_closing = True
-        await end_tasks([self._task])
-        self._task = None
+        if self._is_open:
+            await self.flush(flush_s)
+            self._is_open = False
+            await self._writer.aclose()
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until everything put so far is written or given up, at most `timeout_s`."""
@@ -225,7 +219,7 @@ class WriteQueue(Generic[Key, Value]):
     def put(self, key: Key, value: Value, num_bytes: int) -> bool:
         """Have it written soon. False: dropped, for it is too large, too much is waiting, or Redis is out of order."""
         is_full = len(self._waiting) >= _MAX_WAITING_WRITES or self.num_bytes + num_bytes > _MAX_WAITING_WRITE_BYTES
-        if self._task is None or num_bytes > _MAX_WRITE_BYTES or is_full or not self._breaker.is_worth_trying():
+        if not self._is_open or num_bytes > _MAX_WRITE_BYTES or is_full or not self._breaker.is_worth_trying():
             self.num_dropped += 1
             return False
         self._pop(key)
@@ -240,8 +234,8 @@ class WriteQueue(Generic[Key, Value]):
         if found is not None:
             self.num_bytes -= found[1]
 
-    async def _write_until_closed(self) -> None:
-        while not self._is_closing:
+    async def _write_until_cancelled(self) -> None:
+        while True:
             await self._has_some.wait()
             batch = [pair for pair, _ in zip(self._waiting.items(), range(_MAX_WRITES_AT_ONCE), strict=False)]
             await self._write_or_drop([(key, value) for key, (value, _) in batch])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -62,6 +63,50 @@ async def test_loop_ends_by_what_is_no_exception(clock: FakeClock) -> None:
     await asyncio.wait([task])
 
     assert isinstance(task.exception(), Poison)
+
+
+async def test_loop_of_a_service_ends_though_a_cancellation_was_lost(clock: FakeClock) -> None:
+    """A client library that takes the first one for something else holds up nobody who closes."""
+    num_lost = 0
+
+    async def work() -> None:
+        nonlocal num_lost
+        try:
+            await clock.sleep(1e9)
+        except asyncio.CancelledError:
+            num_lost += 1
+        await clock.sleep(1e9)
+
+    loop = Loop("work", clock, of_service=True)
+    task = loop.start(work)
+    await clock.advance(1.0)
+    async with asyncio.timeout(5.0):
+        was_running = await loop.aclose()
+
+    assert num_lost == 1
+    assert was_running
+    assert task.cancelled()
+    assert not await loop.aclose()
+
+
+async def test_loop_of_a_service_tells_no_more_of_a_failure_than_its_kind(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The service may be away for long, and the text may hold its address with the password."""
+    caplog.set_level(logging.DEBUG)
+
+    async def work() -> None:
+        raise ConnectionError("redis://:s3cret-canary@host")
+
+    loop = Loop("work", clock, of_service=True)
+    loop.start(work)
+    await clock.advance(2.0)
+    await loop.aclose()
+
+    assert loop.failures.total == loop.failures.take() == 3
+    assert {record.levelno for record in caplog.records if record.name == "policies.failures"} == {logging.DEBUG}
+    assert "ConnectionError" in caplog.text
+    assert "s3cret-canary" not in caplog.text
 
 
 async def test_same_failure_is_told_once_a_minute_and_another_at_once(

@@ -12,11 +12,11 @@ from typing import Literal
 import msgspec
 
 from backends.clock import Clock
-from policies.cache.follower import Follower
 from policies.cache.redis_link import RedisLink
 from policies.cache.semantic.contracts import Index, Neighbour, Question, Vector
 from policies.cache.semantic.index.stream import StreamIndex
 from policies.cache.semantic.index.vector_sets import VectorSetIndex
+from policies.loop import Loop
 
 Kind = Literal["unknown", "vector_sets", "stream"]
 
@@ -70,7 +70,7 @@ class RedisIndex:
             ttl_s=ttl_s,
         )
         self._kind: Kind = "unknown"
-        self._follower = Follower("the shared index", self._follow, clock)
+        self._loop = Loop("the shared index", clock, of_service=True)
         self._is_embedded_open = False
         self._searches = 0
         self._away = 0
@@ -78,11 +78,11 @@ class RedisIndex:
 
     async def open(self) -> None:
         """Begin to ask what Redis can do; until it says so, nothing is found and nothing kept."""
-        self._follower.open()
+        self._loop.start(self._follow)
 
     async def aclose(self) -> None:
         """Stop following, close the embedded index. Safe to call twice."""
-        await self._follower.aclose()
+        await self._loop.aclose()
         self._kind = "unknown"
         if self._is_embedded_open:
             self._is_embedded_open = False
@@ -119,12 +119,16 @@ class RedisIndex:
             kind=self._kind,
             searches=self._searches,
             away=self._away,
-            errors=self._errors + self._follower.num_errors + self._sets.num_errors + self._stream.num_errors,
+            errors=self._errors + self._loop.failures.total + self._sets.num_errors + self._stream.num_errors,
             received=self._stream.num_received,
         )
 
     async def _follow(self) -> None:
-        """Ask what Redis can do and work so until that is in doubt. Raises what the client raises."""
+        """Ask what Redis can do, work so until that is in doubt, and ask again. Raises what the client raises."""
+        while True:
+            await self._work_by_kind()
+
+    async def _work_by_kind(self) -> None:
         reply = await self._link.call("COMMAND", "INFO", "VSIM")
         kind: Kind = "vector_sets" if isinstance(reply, list) and reply and reply[0] else "stream"
         if kind == "stream" and not self._is_embedded_open:

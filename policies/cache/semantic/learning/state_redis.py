@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from backends.clock import Clock
-from policies.cache.follower import Follower
 from policies.cache.redis_link import Command, RedisLink, Write
 from policies.cache.sealed import seal, unseal
 from policies.cache.semantic.contracts import Decider, Decision, KnownNeighbour, PolicyState, Proposal
+from policies.loop import Loop
 
 _MAGIC = b"slipstream decision 1\n"
 _FIELD = b"event"
@@ -189,17 +189,17 @@ class RedisState:
         self._has_scopes = asyncio.Event()
         self._numbers = itertools.count()
         self._told_at = float("-inf")
-        self._follower = Follower("shared learning", self._follow, clock)
+        self._loop = Loop("shared learning", clock, of_service=True)
         self._received = 0
         self._errors = 0
 
     async def open(self) -> None:
         """Begin to follow what other replicas learn."""
-        self._follower.open()
+        self._loop.start(self._follow)
 
     async def aclose(self) -> None:
         """Hand what was learned to the link, stop following. Safe to call twice."""
-        if await self._follower.aclose():
+        if await self._loop.aclose():
             for scope in self._shared:
                 self._tell(scope)
 
@@ -243,7 +243,7 @@ class RedisState:
 
     def statistics(self) -> StateStatistics:
         """A snapshot of the counters."""
-        errors = self._errors + self._follower.num_errors
+        errors = self._errors + self._loop.failures.total
         return StateStatistics(scopes=len(self._shared), received=self._received, errors=errors)
 
     def _key(self, scope: bytes, kind: str) -> str:
@@ -260,7 +260,11 @@ class RedisState:
             self._link.write(("learned", str(next(self._numbers))), Write(commands), len(told))
 
     async def _follow(self) -> None:
-        """Tell what is new here and take in what is new there, once. Raises what the client raises."""
+        """Tell what is new here and take in what is new there. Raises what the client raises."""
+        while True:
+            await self._tell_and_take()
+
+    async def _tell_and_take(self) -> None:
         await self._has_scopes.wait()
         if self._clock.now() - self._told_at >= _TELL_EVERY_S:
             self._told_at = self._clock.now()
