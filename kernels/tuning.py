@@ -161,7 +161,7 @@ def many_rows_tile(num_rows: int, num_outputs: int, dtype: torch.dtype, *, is_na
     return Tile(64, rows, LaunchConfig(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=instructions))
 
 
-def count_splits(tile: Tile, num_rows: int, num_outputs: int, num_inputs: int) -> int:
+def count_input_splits(tile: Tile, num_rows: int, num_outputs: int, num_inputs: int) -> int:
     """Parts of the inputs that are summed up by programs of their own: by the weight's size, up to SPLIT_ROWS rows."""
     if num_rows > SPLIT_ROWS:
         return 1

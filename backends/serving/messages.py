@@ -37,7 +37,7 @@ def tools_in_use(fields: ChatFields, written: Sequence[dict[str, Any]] | None) -
     return list(written or ())
 
 
-def text_of(content: str | Sequence[Part] | None, place: str, kinds: Sequence[str] = ("text",)) -> str:
+def content_text(content: str | Sequence[Part] | None, place: str, kinds: Sequence[str] = ("text",)) -> str:
     """The text of a content, its parts joined; `kinds` are the types of a part that is text.
 
     Raises: InvalidRequest for a part that is not; `place` says where the content stands.
@@ -59,7 +59,7 @@ def text_of(content: str | Sequence[Part] | None, place: str, kinds: Sequence[st
 def _template_message(message: Message, place: str) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
     content = message.content if message.content is not None else message.refusal
-    made: dict[str, Any] = {"role": role, "content": text_of(content, f"{place}.content")}
+    made: dict[str, Any] = {"role": role, "content": content_text(content, f"{place}.content")}
     if message.tool_calls:
         made["tool_calls"] = [
             {

@@ -31,7 +31,7 @@ from backends.serving.fields import (
     Texts,
     read_fields,
 )
-from backends.serving.messages import template_messages, text_of, tools_in_use
+from backends.serving.messages import content_text, template_messages, tools_in_use
 from backends.serving.replies.chat_reply import ChatAnswer, ChatShape, ChatStream, Parser
 from backends.serving.replies.completion_reply import CompletionAnswer, CompletionShape, CompletionStream
 from backends.serving.replies.embedding_reply import EmbeddingAnswer
@@ -174,7 +174,7 @@ def _turn(
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = _sampling(fields, model, max_tokens, logprobs, grammar or _grammar(fields.response_format, model))
     predicted = fields.prediction
-    likely = text_of(predicted.content, "prediction.content") if predicted is not None else call.predicted
+    likely = content_text(predicted.content, "prediction.content") if predicted is not None else call.predicted
     request = Request(
         id=head.request_id,
         prompt=tuple(prompt),

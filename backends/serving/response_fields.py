@@ -31,7 +31,7 @@ from backends.serving.fields import (
     convert,
     read_fields,
 )
-from backends.serving.messages import text_of
+from backends.serving.messages import content_text
 
 _LOGPROBS = "message.output_text.logprobs"
 _KEPT = "answers are not kept here"
@@ -196,7 +196,7 @@ def _add(messages: list[Message], item: Mapping[str, Any], place: str) -> None:
     kind = item.get("type") or "message"
     if kind == "message":
         message = convert(item, _MessageItem, place)
-        messages.append(Message(message.role, text_of(message.content, f"{place}.content", _TEXT_PARTS)))
+        messages.append(Message(message.role, content_text(message.content, f"{place}.content", _TEXT_PARTS)))
     elif kind == "function_call":
         call = convert(item, _CallItem, place)
         # What an answer said and what it called are items of their own, and one message.
@@ -206,7 +206,7 @@ def _add(messages: list[Message], item: Mapping[str, Any], place: str) -> None:
         messages[-1].tool_calls = [*calls, ToolCall(CalledFunction(call.name, call.arguments), call.call_id)]
     elif kind == "function_call_output":
         output = convert(item, _OutputItem, place)
-        text = text_of(output.output, f"{place}.output", _TEXT_PARTS)
+        text = content_text(output.output, f"{place}.output", _TEXT_PARTS)
         messages.append(Message("tool", text, tool_call_id=output.call_id))
     elif kind != "reasoning":
         taken = "messages, function calls and their outputs"

@@ -23,12 +23,12 @@ from gateway.batches.records import (
     LineState,
     NewLine,
     Tenant,
-    columns,
+    column_list,
 )
 from gateway.disk.database import Database
 
-_COLUMNS = columns(BatchRow)
-LINE_COLUMNS = columns(LineRow)
+_COLUMNS = column_list(BatchRow)
+LINE_COLUMNS = column_list(LineRow)
 _OPEN = f"state IN ({LineState.WAITING:d}, {LineState.SENT:d})"
 _STATUSES = ", ".join(f"'{status}'" for status in UNFINISHED)
 

@@ -15,7 +15,7 @@ def caller_of(batch: BatchRow, runtime: Runtime) -> Principal | None:
     return runtime.keyring.named(batch.key, batch.tenant)
 
 
-def stack_for(batch: BatchRow, model: str, runtime: Runtime) -> Stack | None:
+def stack_for_line(batch: BatchRow, model: str, runtime: Runtime) -> Stack | None:
     """Who answers lines for that model; None where nobody does, or the key may not use it."""
     caller = caller_of(batch, runtime)
     if caller is None:

@@ -23,7 +23,7 @@ from backends.protocol import Call, Priority, Reply
 from backends.waits import retry_after_s
 from gateway.api.custody import Custody
 from gateway.batches.batch_store import BatchStore
-from gateway.batches.callers import caller_of, stack_for
+from gateway.batches.callers import caller_of, stack_for_line
 from gateway.batches.file_store import FileStore
 from gateway.batches.input_lines import ENDPOINTS, read_request
 from gateway.batches.outcomes import Outcomes
@@ -147,7 +147,7 @@ class LineCalls:
             raise Unauthorized("the key that made this batch is not known here any more")
         exchange.principal = caller
         exchange.model = line.model
-        stack = stack_for(batch, line.model, runtime)
+        stack = stack_for_line(batch, line.model, runtime)
         if stack is None:
             raise UnknownModel(f'the model "{line.model}" does not exist here, or this key may not use it')
         exchange.route = stack.policy.name

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 
 from gateway.batches.batch_store import BatchStore
-from gateway.batches.callers import stack_for
+from gateway.batches.callers import stack_for_line
 from gateway.batches.input_lines import BadLine, LineProblem, read_line
 from gateway.batches.records import BatchRow, NewLine
 from gateway.core import Core
@@ -99,7 +99,7 @@ class BatchCheck:
 
     def _route_for(self, model: str) -> str | None:
         if model not in self._routes:
-            stack = stack_for(self._batch, model, self._runtime)
+            stack = stack_for_line(self._batch, model, self._runtime)
             self._routes[model] = stack.policy.name if stack is not None else None
             self.models.add(model)
         return self._routes[model]

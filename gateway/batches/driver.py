@@ -19,7 +19,7 @@ import msgspec
 
 from backends.errors import SlipstreamError
 from gateway.batches.batch_store import BatchStore
-from gateway.batches.callers import stack_for
+from gateway.batches.callers import stack_for_line
 from gateway.batches.calls import LineCalls
 from gateway.batches.check import check_batch
 from gateway.batches.file_store import FileStore
@@ -180,7 +180,7 @@ class BatchDriver:
             if batch.seq not in self._routes:
                 names = set()
                 for model, route in await self._store.routes_waited_for(batch):
-                    stack = stack_for(batch, model, runtime)
+                    stack = stack_for_line(batch, model, runtime)
                     name = stack.policy.name if stack is not None else _NOBODY
                     if name != route:
                         await self._store.move(batch, model, name)

@@ -14,11 +14,11 @@ from sqlite3 import Connection
 
 from backends.clock import Clock
 from backends.errors import InvalidRequest, QuotaExceeded, UnknownObject
-from gateway.batches.records import FileRow, Tenant, columns
+from gateway.batches.records import FileRow, Tenant, column_list
 from gateway.disk.database import Database
 from policies.batches.settings import BatchesStore
 
-_COLUMNS = columns(FileRow)
+_COLUMNS = column_list(FileRow)
 _FORGOTTEN_S = 86400.0
 """An upload that has lain so long was never finished."""
 

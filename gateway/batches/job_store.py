@@ -9,10 +9,10 @@ from sqlite3 import Connection
 
 from backends.clock import Clock
 from gateway.batches.batch_store import LINE_COLUMNS
-from gateway.batches.records import Group, JobRow, JobState, LineRow, LineState, columns
+from gateway.batches.records import Group, JobRow, JobState, LineRow, LineState, column_list
 from gateway.disk.database import Database
 
-_COLUMNS = columns(JobRow)
+_COLUMNS = column_list(JobRow)
 _LINE_OVERHEAD = 512
 """Bytes that a line may grow by on its way: our id for it, its model's name at the provider."""
 

@@ -143,7 +143,7 @@ class Group(msgspec.Struct, frozen=True):
     """When the one that has waited longest began to."""
 
 
-def columns(record: type[msgspec.Struct]) -> str:
+def column_list(record: type[msgspec.Struct]) -> str:
     """The columns of a record's table, in its order."""
     return ", ".join(record.__struct_fields__)
 

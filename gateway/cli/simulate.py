@@ -101,9 +101,9 @@ def simulate(trace: Path, policies: tuple[Path, ...], html: Path | None, as_json
     except ConfigurationError as error:
         raise FileProblem(error.message) from error
     if html is not None:
-        from gateway.simulate.html import page
+        from gateway.simulate.html import html_page
 
-        html.write_text(page(results), encoding="utf-8")
+        html.write_text(html_page(results), encoding="utf-8")
     click.echo(json.dumps(_fields(results), indent=2) if as_json else _text(results))
 
 
@@ -127,10 +127,10 @@ def _results(
 
     Raises: ConfigurationError.
     """
-    from gateway.simulate.fit import fit
+    from gateway.simulate.fit import fit_backends
     from gateway.simulate.simulated_fleet import BALANCES, parse_fleets
     from gateway.simulate.slo import parse_slo
-    from gateway.simulate.study import StudyOptions, check, log_of, simulate
+    from gateway.simulate.study import StudyOptions, compare_with_log, log_of, simulate
     from gateway.simulate.traces import read_trace
 
     if balance is not None and balance not in BALANCES:
@@ -153,7 +153,7 @@ def _results(
         admission=admission,
         model=model,
         replica_price=price,
-        fitted=fit(log_of(read_trace(fit_from)).requests) if fit_from is not None else None,
+        fitted=fit_backends(log_of(read_trace(fit_from)).requests) if fit_from is not None else None,
     )
     loaded = [read_policy(path, no_env=True) for path in policies]
     requests = read_trace(trace)
@@ -163,7 +163,7 @@ def _results(
             label = f"{policy.path.name}{', ' + each.text if each is not None else ''}"
             with progress_bar(label) as progress:
                 if is_replay:
-                    results.append(check(policy, requests, study_options, progress))
+                    results.append(compare_with_log(policy, requests, study_options, progress))
                 else:
                     results.append(simulate(policy, each, requests, study_options, progress))
     return results
@@ -203,7 +203,7 @@ def _smallest(results: list[StudyResult]) -> dict[str, dict[str, int | None]]:
 
 def _text(results: list[StudyResult]) -> str:
     from gateway.simulate.replayed import compared_rows
-    from gateway.simulate.report import columns, written
+    from gateway.simulate.report import figure_rows, written
 
     reports = [result.report for result in results]
     first = reports[0]
@@ -231,7 +231,7 @@ def _text(results: list[StudyResult]) -> str:
             for policy, found in curve.items()
         ]
     else:
-        parts.append(table(columns(reports)))
+        parts.append(table(figure_rows(reports)))
     if len(results) == 1 and len(first.clients) > 1:
         rows = [
             [client.client, str(client.requests), f"{client.slo_share:.1%}", f"{client.served_share:.2f}"]

@@ -32,7 +32,7 @@ _LEAST_S = 1e-4
 """Shorter times are not told apart."""
 
 
-def fit(requests: Sequence[TraceRequest]) -> dict[str, SimulatedConfig]:
+def fit_backends(requests: Sequence[TraceRequest]) -> dict[str, SimulatedConfig]:
     """By name the backends of which the log shows enough."""
     by_backend: dict[str, list[TraceRequest]] = {}
     for request in requests:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from gateway.simulate.replayed import compared_rows
-from gateway.simulate.report import columns, is_in_time
+from gateway.simulate.report import figure_rows, is_in_time
 from gateway.simulate.run import RequestFate
 from gateway.simulate.slo import slo_text
 from gateway.simulate.study import StudyResult
@@ -58,7 +58,7 @@ class Axis:
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-def page(results: Sequence[StudyResult]) -> str:
+def html_page(results: Sequence[StudyResult]) -> str:
     """The whole page."""
     first = results[0].report
     # The same sizes of every policy, where there is not room for all.
@@ -80,7 +80,7 @@ def page(results: Sequence[StudyResult]) -> str:
         parts.append(f"<p>The last two plots show {len(shown)} simulations of {len(results)}: the smallest fleets.</p>")
     compared = [result.compared for result in results if result.compared]
     parts += [_table(compared_rows(each), "Replayed beside logged") for each in compared]
-    parts.append(_table(columns([result.report for result in results])))
+    parts.append(_table(figure_rows([result.report for result in results])))
     body = "\n".join(parts)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>slipstream simulate</title>\n'

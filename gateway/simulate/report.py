@@ -211,7 +211,7 @@ ROWS: Sequence[tuple[str, str, str]] = (
 """A line of the table each: its name, the field, and how it is written."""
 
 
-def columns(reports: Sequence[SimulationReport]) -> list[list[str]]:
+def figure_rows(reports: Sequence[SimulationReport]) -> list[list[str]]:
     """The figures as rows, a column for each report. Lines that nobody has anything to say in are left out."""
     rows = [["", *(str(place) for place in range(1, len(reports) + 1))]] if len(reports) > 1 else []
     for name, field, form in ROWS:

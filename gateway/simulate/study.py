@@ -9,7 +9,7 @@ from backends.errors import ConfigurationError
 from backends.registry import Registry
 from backends.simulation.simulated import SimulatedConfig
 from gateway.simulate.capacity import backlog_rps, shared_prefix_hit
-from gateway.simulate.fit import fit
+from gateway.simulate.fit import fit_backends
 from gateway.simulate.replayed import FirstTokenComparison, compare
 from gateway.simulate.report import SimulationReport, SimulationSetting, make_report
 from gateway.simulate.run import Progress, ReplayedRequest, maker_of, replay, routes_of
@@ -98,14 +98,14 @@ def simulate(
     return StudyResult(make_report(setting, result.outcomes, result.wall_s), result.outcomes, slo, asked.fitted)
 
 
-def check(loaded: LoadedPolicy, log: Trace, asked: StudyOptions, progress: Progress) -> StudyResult:
+def compare_with_log(loaded: LoadedPolicy, log: Trace, asked: StudyOptions, progress: Progress) -> StudyResult:
     """Replay an access log on replicas that are fitted to its first half, and compare its second half.
 
     Raises: ConfigurationError for what is no access log, or shows too little.
     """
     answered = log_of(log)
     middle = answered.requests[len(answered.requests) // 2]
-    fitted = fit([request for request in answered.requests if request.at_s < middle.at_s])
+    fitted = fit_backends([request for request in answered.requests if request.at_s < middle.at_s])
     result = simulate(loaded, None, answered, replace(asked, fitted=fitted), progress)
     return replace(result, compared=compare(result.outcomes, middle.at_s))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.attention.cases import cascade_cost, shared_cases
 from kernels.attention.checks import check_attention
-from kernels.attention.decode_kernel import count_splits, prepare_paged_decode, split_states
+from kernels.attention.decode_kernel import count_kv_splits, prepare_paged_decode, split_states
 from kernels.attention.paged_attention import paged_attention_reference
 from kernels.attention.plan import AttentionPlan, SharedPrefixes
 from kernels.attention.tile_kernel import PAGE, attend_arguments, attend_pages, averaged, log_weight, padded
@@ -60,7 +60,7 @@ def prepare_cascade(
     check_tensor("shared.group_starts", shared.group_starts, ints, (num_groups + 1,), device=q.device)
     check_tensor("shared.num_shared", shared.num_shared, ints, (num_groups,), device=q.device)
     check_tensor("shared.skipped", shared.skipped, ints, (num_sequences,), device=q.device)
-    num_splits = count_splits(plan, plan.max_query, 0)
+    num_splits = count_kv_splits(plan, plan.max_query, 0)
     # What is shared ends before the last position, and is read without a look at the page table's width.
     most = max(plan.max_kv - 1, 0) // SPLIT
     check(0 <= shared.max_shared <= most, "shared.max_shared", f"from 0 to {most} splits", shared.max_shared)

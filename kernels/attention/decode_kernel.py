@@ -72,7 +72,7 @@ def prepare_paged_decode(
     if not num_tokens or not num_sequences:
         return out, []
     max_query = plan.max_query if max_query is None else max_query
-    num_splits = count_splits(plan, max_query, window)
+    num_splits = count_kv_splits(plan, max_query, window)
     if states is None and num_splits > 1:
         states = split_states(q, num_sequences * max_query, num_splits)
     totals, weights = (None, None) if states is None else states
@@ -100,7 +100,7 @@ def prepare_paged_decode(
     return out, launches
 
 
-def count_splits(plan: AttentionPlan, max_query: int, window: int) -> int:
+def count_kv_splits(plan: AttentionPlan, max_query: int, window: int) -> int:
     """How many splits the longest sequence may need, from host numbers only."""
     num_splits = max(1, -(-plan.max_kv // SPLIT))
     # A window that begins within a split ends within another.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernels.jit import Kernel, Launch, jit, tl
 from kernels.rows.row_kernel import row_stride
-from kernels.tuning import FEW_ROWS, MERGE_OUTPUTS, MERGE_SPLITS, count_splits, few_rows_tile, many_rows_tile
+from kernels.tuning import FEW_ROWS, MERGE_OUTPUTS, MERGE_SPLITS, count_input_splits, few_rows_tile, many_rows_tile
 
 _NEIGHBOURS = tl.constexpr(8)
 """Tiles of outputs that are worked on at once, for all rows, before the next."""
@@ -49,7 +49,7 @@ def product_launches(
         own = {"bias": bias, "out": out, "OUTPUTS": tile.outputs, "ROWS": tile.rows, "SLICES": tile.config.num_warps}
         return [Launch(few, (tile.count(num_rows, num_outputs),), common | own, tile.config)]
     tile = many_rows_tile(num_rows, num_outputs, x.dtype, is_narrow=is_narrow)
-    num_splits = count_splits(tile, num_rows, num_outputs, num_inputs) if can_split else 1
+    num_splits = count_input_splits(tile, num_rows, num_outputs, num_inputs) if can_split else 1
     common |= {"OUTPUTS": tile.outputs, "ROWS": tile.rows}
     common["tiles_of_split"] = -(-num_inputs // (tile_inputs * num_splits))
     grid = (tile.count(num_rows, num_outputs), num_splits)

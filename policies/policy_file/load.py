@@ -18,7 +18,7 @@ from backends.config import Config
 from backends.errors import ConfigurationError
 from policies.policy_file.advice import find_warnings
 from policies.policy_file.locate import Document, Problem
-from policies.policy_file.problems import show, translate
+from policies.policy_file.problems import short_value, translate
 from policies.policy_file.references import check_references
 from policies.policy_file.sources import PolicyFiles, PolicySource
 from policies.schema import KeyPolicy, Policy, RoutePolicy
@@ -118,7 +118,7 @@ def _parse_sections(document: Document, environ: Mapping[str, str]) -> tuple[Pol
     try:
         policy.check_whole()
     except ValueError as error:
-        return None, [document.problem((), f"{show(whole)} - {error}")]
+        return None, [document.problem((), f"{short_value(whole)} - {error}")]
     return policy, []
 
 

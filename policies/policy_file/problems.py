@@ -56,7 +56,7 @@ def is_secret_word(key: str) -> bool:
     return _SECRET_KEY.search(key) is not None
 
 
-def show(value: object) -> str:
+def short_value(value: object) -> str:
     """A value as the file has it, on one short line."""
     if isinstance(value, dict):
         return "a mapping" if value else "{}"
@@ -72,12 +72,12 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f' Did you mean "{near[0]}"?' if near else ""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """The message for a name that nothing bears."""
     names = list(dict.fromkeys(known))
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     listed = ", ".join(names[:_MAX_LISTED]) or "none"
-    return f"no {what} is named {show(name)}.{did_you_mean(name, names)} Known: {listed}{more}"
+    return f"no {what} is named {short_value(name)}.{did_you_mean(name, names)} Known: {listed}{more}"
 
 
 def translate(error: ValidationError, model: type[BaseModel], document: Document, prefix: Place = ()) -> list[Problem]:
@@ -113,7 +113,7 @@ def _message(detail: Any, model: type[BaseModel], location: Place, value: object
     demand = _demand(kind, detail.get("ctx", {}), detail["msg"], value, unit)
     if unit == "secret" or (location and is_secret_word(str(location[-1]))):
         return demand
-    return f"{show(value)} - {demand}"
+    return f"{short_value(value)} - {demand}"
 
 
 def _demand(kind: str, context: dict[str, Any], message: str, value: object, unit: Unit | None) -> str:

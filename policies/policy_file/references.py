@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from policies.policy_file.locate import Document, Place, Problem
-from policies.policy_file.problems import show, unknown
+from policies.policy_file.problems import short_value, unknown_name
 
 _MAX_CYCLES = 20
 _JUDGE_ROUTE = ("cache", "semantic", "judge", "route")
@@ -80,7 +80,7 @@ def _twice(what: str, names: Iterable[_Named], document: Document, source: str) 
             place = first[named.name]
             is_here = document.source_of(place) == document.source_of(named.place)
             at = f"line {document.lines[place]}" if is_here else document.position(place, source)
-            yield document.problem(named.place, f"the {what} name {show(named.name)} is taken, see {at}")
+            yield document.problem(named.place, f"the {what} name {short_value(named.name)} is taken, see {at}")
         else:
             first[named.name] = named.place
 
@@ -89,7 +89,7 @@ def _dangling(what: str, names: Iterable[_Named], known: list[str], document: Do
     bearers = frozenset(known)
     for named in names:
         if named.name not in bearers:
-            yield document.problem(named.place, unknown(what, named.name, known))
+            yield document.problem(named.place, unknown_name(what, named.name, known))
 
 
 def _judge_of(document: Document, route: Place) -> list[_Named]:

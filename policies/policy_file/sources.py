@@ -15,7 +15,7 @@ from pathlib import Path
 from backends.errors import ConfigurationError
 from backends.plain_file import read_plain_file
 from policies.policy_file.locate import MAX_BYTES, Document, IncludedFrom, Place, Problem, read_document
-from policies.policy_file.problems import show
+from policies.policy_file.problems import short_value
 
 MAX_FILES = 10_000
 """The most files of one policy."""
@@ -80,7 +80,7 @@ class PolicyFiles:
         for index, pattern in enumerate(self._patterns):
             problem = self._add(pattern, together)
             if problem is not None:
-                together.problems.append(first.problem(("include", index), f"{show(pattern)} - {problem}"))
+                together.problems.append(first.problem(("include", index), f"{short_value(pattern)} - {problem}"))
         return together.source()
 
     def _add(self, pattern: str, together: _Together) -> str | None:
@@ -153,14 +153,14 @@ class _Together:
         origins: dict[Place, IncludedFrom] = {}
         complaints: list[tuple[Place, str]] = []
         if document.data is not None and not isinstance(document.data, dict):
-            complaints.append(((), f"{show(document.data)} - must be a mapping of keys to values"))
+            complaints.append(((), f"{short_value(document.data)} - must be a mapping of keys to values"))
         for name, section in sections.items():
             kind, word = _SECTIONS.get(name, (None, ""))
             if kind is None:
                 allowed = ", ".join(_SECTIONS)
                 complaints.append(((name,), f"cannot stand in a file that is included. Allowed: {allowed}"))
             elif not isinstance(section, kind):
-                complaints.append(((name,), f"{show(section)} - must be a {word}"))
+                complaints.append(((name,), f"{short_value(section)} - must be a {word}"))
             elif isinstance(section, list):
                 held = self._data.setdefault(name, [])
                 if isinstance(held, list):
@@ -172,7 +172,7 @@ class _Together:
                     origins[name, key] = IncludedFrom(source, key)
                     if key in held:
                         taken = self._position((name, key))
-                        complaints.append(((name, key), f"the backend name {show(key)} is taken, see {taken}"))
+                        complaints.append(((name, key), f"the backend name {short_value(key)} is taken, see {taken}"))
                     else:
                         held[key] = value
         local = Document(None, document.lines, (), origins)

@@ -219,7 +219,7 @@ async def _all_at_once(address: Address, way: ChatRoute, text: str, count: int, 
     return sum(answer.is_good for answer in answers)
 
 
-async def timing(bench: Bench) -> CheckOutcome:
+async def timing_probe(bench: Bench) -> CheckOutcome:
     """Another tenant cannot tell from times, dates or headers what was asked before."""
     found = _two_tenants(bench)
     if isinstance(found, CheckOutcome):
@@ -269,5 +269,5 @@ CHECKS = (
     Check("16", "any field that changes the answer: another key", identity),
     Check("18", "errors, cut and filtered answers: never cached", never_kept),
     Check("20", "identical calls at once: one upstream call", together, is_timed=True),
-    Check("35", "timing probe from another tenant: no signal", timing, is_timed=True),
+    Check("35", "timing probe from another tenant: no signal", timing_probe, is_timed=True),
 )

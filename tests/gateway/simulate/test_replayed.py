@@ -9,10 +9,10 @@ import pytest
 
 from backends.errors import ConfigurationError
 from backends.simulation.simulated import SimulatedConfig
-from gateway.simulate.fit import fit
+from gateway.simulate.fit import fit_backends
 from gateway.simulate.replayed import compare
 from gateway.simulate.run import RequestFate
-from gateway.simulate.study import StudyOptions, check, log_of, simulate
+from gateway.simulate.study import StudyOptions, compare_with_log, log_of, simulate
 from gateway.simulate.traces import Logged, Trace, TraceRequest, read_trace
 from tests.support.policy.replay_log import policy, traffic, write_log
 
@@ -25,7 +25,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_replay_predicts_first_tokens_of_the_second_half(log: Path, tmp_path: Path) -> None:
     """Fitted to the first half, without being told anything of the backends: medians within 10 %, p99 within 20 %."""
-    result = check(policy(tmp_path), read_trace(log), StudyOptions(seed=1), lambda *_: None)
+    result = compare_with_log(policy(tmp_path), read_trace(log), StudyOptions(seed=1), lambda *_: None)
 
     everything, fast, slow = result.compared
     assert [each.backend for each in result.compared] == ["all", "fast", "slow"]
@@ -41,7 +41,7 @@ def test_replay_predicts_first_tokens_of_the_second_half(log: Path, tmp_path: Pa
 
 def test_fit_finds_how_fast_each_backend_is(log: Path) -> None:
     """The time of a step, of a token and of the way there, to some per cent where they show."""
-    fitted = fit(read_trace(log).requests)
+    fitted = fit_backends(read_trace(log).requests)
 
     fast, slow = SimulatedConfig().model().step, SimulatedConfig(speed=0.5, token_us=35).model().step
     for name, step in (("fast", fast), ("slow", slow)):
@@ -57,7 +57,7 @@ def test_fit_leaves_out_backends_of_which_the_log_shows_too_little(log: Path, tm
     requests = [request for request in read_trace(log).requests if request.logged]
     few = [request for request in requests if request.logged and request.logged.backend == "slow"][:19]
     most = [request for request in requests if request.logged and request.logged.backend == "fast"]
-    fitted = fit([*few, *most])
+    fitted = fit_backends([*few, *most])
 
     assert list(fitted) == ["fast"]
     asked = StudyOptions(fitted=fitted)
@@ -79,7 +79,7 @@ def test_log_leaves_out_what_no_backend_answered() -> None:
 
 def test_compare_counts_streams_of_the_second_half_by_where_each_was(log: Path, tmp_path: Path) -> None:
     """By the backend of the log, and by that of the replay; what was not answered again is in the log's part only."""
-    result = check(policy(tmp_path), read_trace(log), StudyOptions(seed=1), lambda *_: None)
+    result = compare_with_log(policy(tmp_path), read_trace(log), StudyOptions(seed=1), lambda *_: None)
     one, other, *_ = result.outcomes
     assert one.request.logged is not None
     moved = msgspec.structs.replace(one.request.logged, backend="gone", first_token_s=2.0)
