@@ -69,7 +69,7 @@ class SharedStores:
             if stores.semantic.folder is not None:
                 folder = Path(stores.semantic.folder)
                 self.answers = FileAnswerStore(folder / "answers.sqlite", make, clock, self._forget)
-                self.states = StateFile(folder / "decisions")
+                self.states = StateFile(folder / "decisions", clock)
 
     async def open(self) -> None:
         """Connect, or load what was written down."""
@@ -156,7 +156,7 @@ class Semantics:
         if key not in self.spaces:
             before = self._previous.spaces.get(key) if self._previous is not None else None
             self.spaces[key] = before or VectorSpace(
-                BatchingEncoder(self._model(encoder, leaves), max_waiting=encoder.max_waiting),
+                BatchingEncoder(self._model(encoder, leaves), self._clock, max_waiting=encoder.max_waiting),
                 partial(_index, self._stores, self.shared, self._clock),
             )
         return self.spaces[key]

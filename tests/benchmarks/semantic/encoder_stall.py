@@ -65,7 +65,7 @@ async def _tick(seconds: float) -> list[float]:
 
 async def _measure(model: TextModel, seconds: float) -> tuple[list[float], list[float], float, float]:
     """Lags without load and with it, texts a second, and the share of one processor that the loop's thread used."""
-    encoder = BatchingEncoder(model)
+    encoder = BatchingEncoder(model, SystemClock())
     await encoder.open()
     idle = await _tick(_IDLE_S)
     texts = questions(10_000)

@@ -49,7 +49,7 @@ def questions(count: int) -> list[str]:
 
 async def measure(load: Load, *, entries: int, lookups: int) -> LookupTimes:
     """Fill an index, then look up one question after the other, as a route with one call at a time would."""
-    encoder = BatchingEncoder(ProcessModel(load, SystemClock()))
+    encoder = BatchingEncoder(ProcessModel(load, SystemClock()), SystemClock())
     await encoder.open()
     index = MemoryIndex(encoder.dimension, encoder.fingerprint, SystemClock())
     await index.open()

@@ -16,7 +16,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.clock import Clock
 from policies.cache.semantic.contracts import EncoderBusy, Vector
+from policies.loop import Loop
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_BATCH = 8
@@ -83,7 +85,7 @@ class BatchingEncoder:
     `max_vectors` are kept, read-only; more than `max_waiting` texts beside those in work are refused.
     """
 
-    def __init__(self, model: TextModel, *, max_vectors: int = 4096, max_waiting: int = 64) -> None:
+    def __init__(self, model: TextModel, clock: Clock, *, max_vectors: int = 4096, max_waiting: int = 64) -> None:
         self._model = model
         self._max_vectors = max_vectors
         self._max_waiting = max_waiting
@@ -92,7 +94,8 @@ class BatchingEncoder:
         self._jobs: dict[bytes, _Job] = {}
         self._waiting: dict[bytes, _Job] = {}
         self._has_waiting = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Loop("encoder", clock)
+        self._is_open = False
         self._hits = self._encoded = self._batches = self._busy = self._failed = 0
 
     @property
@@ -108,14 +111,13 @@ class BatchingEncoder:
     async def open(self) -> None:
         """Load the model. Raises: ConfigurationError."""
         self._identity = await self._model.open()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._loop.start(self._run)
+        self._is_open = True
 
     async def aclose(self) -> None:
         """Release the model; whoever still waits gets EncoderFailed. Safe to call twice."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        self._is_open = False
+        await self._loop.aclose()
         self._fail(list(self._jobs.values()), "the encoder is closed")
         await self._model.aclose()
 
@@ -124,9 +126,9 @@ class BatchingEncoder:
 
         Raises: EncoderBusy where too many wait, EncoderFailed where there will be none.
         """
-        if self._task is None or len(text) > _MAX_CHARS:
+        if not self._is_open or len(text) > _MAX_CHARS:
             self._failed += 1
-            raise EncoderFailed("the encoder is closed" if self._task is None else "the text is too long to be encoded")
+            raise EncoderFailed("the text is too long to be encoded" if self._is_open else "the encoder is closed")
         content = text.encode("utf-8", "replace")
         key = hashlib.sha256(content).digest()
         vector = self._vectors.get(key)

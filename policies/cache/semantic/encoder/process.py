@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from backends.clock import Clock
 from backends.errors import ConfigurationError
+from policies.background import Background
 from policies.cache.semantic.encoder.batched import EncoderFailed, ModelIdentity
 from policies.cache.semantic.encoder.child import (
     LENGTH_BYTES,
@@ -107,8 +108,7 @@ class ProcessModel:
         self._dimension = dimension
         self._identity: ModelIdentity | None = None
         self._child: _Child | None = None
-        self._revival: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._revival = Background(1)
 
     @property
     def pid(self) -> int | None:
@@ -150,11 +150,7 @@ class ProcessModel:
 
     async def aclose(self) -> None:
         """End the process. Safe to call twice."""
-        self._is_closed = True
-        if self._revival is not None:
-            self._revival.cancel()
-            await asyncio.wait([self._revival])
-            self._revival = None
+        await self._revival.aclose()
         child, self._child = self._child, None
         if child is not None:
             await child.end()
@@ -182,8 +178,7 @@ class ProcessModel:
         self._child = None
         await child.end()
         _LOGGER.warning("the encoder's process has died (%s, exit %s); look-ups miss", reason, child.process.returncode)
-        if not self._is_closed:
-            self._revival = asyncio.get_running_loop().create_task(self._revive())
+        self._revival.start(self._revive())
 
     async def _revive(self) -> None:
         pause_s = _FIRST_PAUSE_S

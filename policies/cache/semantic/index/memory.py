@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from backends.clock import Clock
 from backends.errors import ConfigurationError
+from policies.background import Background
 from policies.cache.semantic.contracts import Neighbour, Question, Vector
 from policies.cache.semantic.index.group import FlatGroup, GraphGroup
 from policies.cache.semantic.index.rows import Codec, Precision
 from policies.cache.semantic.index.snapshot import Header, Record, Snapshot, SnapshotInUse, pack_record
+from policies.loop import Loop
 from policies.passing import is_passing
 
 _LOGGER = logging.getLogger(__name__)
@@ -94,7 +95,8 @@ class MemoryIndex:
         self._groups: OrderedDict[bytes, Group] = OrderedDict()
         self._num_entries = 0
         self._builds: dict[bytes, _Build] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._building = Background(max_entries)
+        self._saving = Loop("semantic_index", clock)
         self._thread: ThreadPoolExecutor | None = None
         self._unwritten: list[bytes] = []
         self._num_unwritten_bytes = 0
@@ -109,6 +111,8 @@ class MemoryIndex:
         """
         # Of this thread and of the index's own; a search or an insertion is far too small for several.
         self._faiss.omp_set_num_threads(1)
+        # Room for one of each group: none is empty.
+        self._building = Background(self._max_entries)
         self._thread = ThreadPoolExecutor(1, "semantic-index", self._faiss.omp_set_num_threads, (1,))
         if self._path is not None:
             snapshot = Snapshot(
@@ -127,16 +131,14 @@ class MemoryIndex:
                 problem = error
                 await self._in_thread(lambda: self._read_only(snapshot, problem))
         if self._snapshot is not None:
-            self._start(self._save_until_closed())
+            self._saving.start(self._save_until_cancelled)
         for key in list(self._groups):
             self._mend(key)
 
     async def aclose(self) -> None:
         """Write what is unwritten, release everything. Safe to call twice."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._building.aclose()
+        await self._saving.aclose()
         if self._snapshot is not None:
             await self._save()
             await self._in_thread(self._snapshot.close)
@@ -237,7 +239,7 @@ class MemoryIndex:
             return
         if group.is_worn or (isinstance(group, FlatGroup) and len(group) > self._max_flat):
             build = self._builds[key] = _Build(group, GraphGroup(self._codec))
-            self._start(self._build(key, build))
+            self._building.start(self._build(key, build))
 
     async def _build(self, key: bytes, build: _Build) -> None:
         """Entries go into the graph a few at a time, so that other work of the thread comes in between."""
@@ -304,7 +306,7 @@ class MemoryIndex:
         self._unwritten.append(packed)
         self._num_unwritten_bytes += len(packed)
 
-    async def _save_until_closed(self) -> None:
+    async def _save_until_cancelled(self) -> None:
         while True:
             await self._clock.sleep(self._save_interval_s)
             await self._save()
@@ -355,8 +357,3 @@ class MemoryIndex:
             await asyncio.wait([done])
             done.exception()
             raise
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

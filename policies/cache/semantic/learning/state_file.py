@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from backends.clock import Clock
 from backends.errors import ConfigurationError
 from policies.atomic_file import DamagedFile, read_checked, write_atomically
 from policies.cache.semantic.contracts import Decider
+from policies.loop import Loop
 from policies.passing import is_passing
 
 _MAGIC = b"slipstream decisions 1\n"
@@ -24,14 +25,15 @@ _LOGGER = logging.getLogger(__name__)
 class StateFile:
     """A `StateStore` in a file that no other process writes. A kill loses the last seconds, never the file."""
 
-    def __init__(self, path: Path, *, write_every_s: float = _WRITE_EVERY_S) -> None:
+    def __init__(self, path: Path, clock: Clock, *, write_every_s: float = _WRITE_EVERY_S) -> None:
         self._path = path
+        self._clock = clock
         self._write_every_s = write_every_s
         self._states: dict[bytes, bytes] = {}
         self._written: dict[bytes, bytes] = {}
-        self._is_changed = asyncio.Event()
-        self._is_closing = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._loop = Loop("semantic_decisions", clock)
+        self._is_open = False
+        self._writing = asyncio.Lock()
         self.num_errors = 0
 
     async def open(self) -> None:
@@ -49,17 +51,16 @@ class StateFile:
             self.num_errors += 1
             _LOGGER.error("the semantic cache learns anew, %s cannot be used for now: %s", self._path, error)
         self._written = self._states.copy()
-        self._is_closing.clear()
-        self._task = asyncio.get_running_loop().create_task(self._write_until_closed())
+        self._loop.start(self._write_until_cancelled)
+        self._is_open = True
 
     async def aclose(self) -> None:
         """Write what is unwritten. Safe to call twice."""
-        if self._task is None:
+        if not self._is_open:
             return
-        self._is_closing.set()
-        self._is_changed.set()
-        await self._task
-        self._task = None
+        self._is_open = False
+        await self._loop.aclose()
+        await self._write()
 
     async def load(self, scope: bytes) -> bytes | None:
         """What was last saved for that scope."""
@@ -67,38 +68,30 @@ class StateFile:
 
     def save(self, scope: bytes, dumped: bytes) -> None:
         """Keep it; it is in the file a moment later."""
-        if self._states.get(scope) != dumped:
-            self._states[scope] = dumped
-            self._is_changed.set()
+        self._states[scope] = dumped
 
     def share(self, scope: bytes, decider: Decider) -> Decider:
         """The decider itself: nobody shares this file."""
         return decider
 
-    async def _write_until_closed(self) -> None:
-        is_last = False
-        while not is_last:
-            await self._is_changed.wait()
-            await self._pause()
-            self._is_changed.clear()
-            is_last = self._is_closing.is_set()
-            if self._states != self._written:
-                await self._write(self._states.copy())
+    async def _write_until_cancelled(self) -> None:
+        while True:
+            await self._clock.sleep(self._write_every_s)
+            # Shielded: the thread would go on writing, beside whoever writes last.
+            await asyncio.shield(self._write())
 
-    async def _write(self, states: dict[bytes, bytes]) -> None:
-        try:
-            await asyncio.to_thread(lambda: write_atomically(self._path, msgspec.msgpack.encode(states), _MAGIC))
-        except OSError as error:
-            self.num_errors += 1
-            self._is_changed.set()
-            _LOGGER.warning("what the semantic cache has learned is not written: %s", error)
-        else:
-            self._written = states
-
-    async def _pause(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._write_every_s):
-                await self._is_closing.wait()
+    async def _write(self) -> None:
+        async with self._writing:
+            states = self._states.copy()
+            if states == self._written:
+                return
+            try:
+                await asyncio.to_thread(lambda: write_atomically(self._path, msgspec.msgpack.encode(states), _MAGIC))
+            except OSError as error:
+                self.num_errors += 1
+                _LOGGER.warning("what the semantic cache has learned is not written: %s", error)
+            else:
+                self._written = states
 
     def _read(self) -> dict[bytes, bytes]:
         try:

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     assert semantic is not None, "whoever calls this has looked"
     try:
         total, skipped = _check(asked.log, skip_bad=asked.skip_bad)
-        encoder = BatchingEncoder(_model(semantic.encoder), max_waiting=semantic.encoder.max_waiting)
+        encoder = BatchingEncoder(_model(semantic.encoder), SystemClock(), max_waiting=semantic.encoder.max_waiting)
         replay = LogReplay(policy, encoder, route=given.route, max_bytes=max_bytes)
         replayed = asyncio.run(_run(replay, asked.log, total))
     except (BadLogLine, ConfigurationError, OSError) as error:

