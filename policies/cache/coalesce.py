@@ -19,11 +19,11 @@ from backends.protocol import Call, Facts, Reply
 from policies.cache.entry import Entry
 
 _WINDOW_BYTES = 256 * 1024
-"""How far an answer too large to keep may run ahead of its fastest reader."""
+"""So much of an answer that is too large to store may be buffered ahead of its fastest reader."""
 
 
 class Phase(IntEnum):
-    """How far a flight has come; it never goes back."""
+    """The progress of a flight, in this order."""
 
     WAITING = 0
     ANSWERED = 1
@@ -32,11 +32,12 @@ class Phase(IntEnum):
 
 
 class Flight:
-    """One upstream call and everyone who reads its answer or waits for it.
+    """One upstream call, and all calls that read its answer or wait for it.
 
-    Up to `max_bytes` the whole answer is kept and nobody waits for anybody. Beyond that it can neither be joined nor
-    waited for, what everybody has read is forgotten, and the upstream waits for the fastest reader. A reader further
-    behind than all that may be kept, while another one keeps up, gets ClientGone: nobody is held up for ever.
+    Up to `max_bytes` the whole answer is buffered and no reader waits for another. Beyond that the flight is oversize:
+    it cannot be joined, no call can wait for its whole answer, pieces that all readers have read are dropped, and the
+    upstream waits for the fastest reader. A reader that falls further behind than the buffer allows, while another one
+    keeps up, gets ClientGone, so that the others never wait for it.
     """
 
     def __init__(self, call: Call, max_bytes: int, clock: Clock, close: Callable[[Flight], None]) -> None:
@@ -60,7 +61,7 @@ class Flight:
         self._room: asyncio.Future[None] | None = None
 
     def join(self, call: Call, *, reads: bool) -> FlightReader:
-        """A place in this flight. One that does not read waits for the whole answer and holds nothing up."""
+        """Add a reader. A call that waits for the whole answer does not read, so it does not limit the buffer."""
         deadline = call.deadline if call.deadline < self.call.deadline else None
         reader = FlightReader(self, call.facts, deadline, reads=reads)
         self._readers.add(reader)
@@ -81,11 +82,11 @@ class Flight:
         self._advance(Phase.FLOWING)
 
     def body(self) -> bytes:
-        """Everything so far; only of a flight that is not oversize."""
+        """All pieces so far; not for an oversize flight, which drops them."""
         return b"".join(self._pieces)
 
     def land(self, reply: Reply | None, entry: Entry | None, *, is_stored_answer: bool = False) -> None:
-        """The answer is whole. `entry` is what others may be given of it; `is_stored_answer`: it was looked up."""
+        """The answer is complete. `entry` is what other calls may get; `is_stored_answer`: it came from the store."""
         if reply is not None:
             self.reply = reply
         self.entry = entry
@@ -94,13 +95,13 @@ class Flight:
         self._advance(Phase.LANDED)
 
     def fail(self, error: SlipstreamError) -> None:
-        """There is no (whole) answer."""
+        """The flight has failed, without an answer or within it."""
         self.error = error
         self._close(self)
         self._advance(Phase.LANDED)
 
     async def wait_for_room(self) -> None:
-        """Of an oversize flight: wait until a reader has use for more."""
+        """In an oversize flight, wait until a reader needs more."""
         while True:
             behind = [self.num_bytes - reader.num_read for reader in self._readers if reader.reads]
             self._drop_read_pieces()
@@ -118,12 +119,12 @@ class Flight:
             self._drop_read_pieces()
 
     def make_room(self) -> None:
-        """A reader has read, or left."""
+        """A reader has read or left, so the flight may go on."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
     def leave(self, reader: FlightReader) -> None:
-        """Give a place up. The last one to leave cancels the upstream call."""
+        """Remove a reader. When the last one leaves, the upstream call is cancelled."""
         if reader not in self._readers:
             return
         self._readers.discard(reader)
@@ -150,7 +151,7 @@ class Flight:
             raise TotalTimeout("the shared answer did not come before this call's deadline") from None
 
     def pieces_from(self, num_pieces: int) -> tuple[bytes, int]:
-        """What has come after the first `num_pieces` pieces, as one, and how many pieces there are by now."""
+        """The pieces after the first `num_pieces`, joined, and the number of all pieces."""
         start = num_pieces - self._num_dropped
         end = len(self._pieces)
         if start == end:
@@ -172,7 +173,7 @@ class Flight:
 
 
 class FlightReader:
-    """One call's place in a flight; also the source of that call's own stream. Whoever holds it closes it."""
+    """A call that takes part in a flight, and the source of its own stream. Its owner closes it."""
 
     __slots__ = ("_deadline", "_facts", "_flight", "is_dropped", "num_pieces", "num_read", "reads")
 
@@ -186,7 +187,7 @@ class FlightReader:
         self.num_read = 0
 
     async def wait_until(self, phase: Phase) -> None:
-        """Wait until the flight has come so far; not longer than it can be waited for.
+        """Wait until the flight has reached a phase, or has become too large to wait for its whole answer.
 
         Raises: TotalTimeout at this call's own deadline.
         """
@@ -196,7 +197,7 @@ class FlightReader:
         self._facts.adopt_answer(self._flight.call.facts)
 
     async def read(self) -> bytes:
-        """Everything that has come since the last call, b"" at the end.
+        """All pieces since the last read, b"" at the end.
 
         Raises: what the upstream's stream raised; TotalTimeout at this call's own deadline; ClientGone where this
         reader has fallen so far behind that the others no longer wait.
@@ -252,7 +253,7 @@ class Coalescer:
         return flight
 
     async def aclose(self) -> None:
-        """Cancel every flight and wait until their upstream calls are closed. Safe to call twice."""
+        """Cancel every flight, and wait until the upstream calls are closed. Safe to call twice."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
@@ -280,7 +281,7 @@ class Coalescer:
 
 
 def again(error: SlipstreamError) -> SlipstreamError:
-    """A copy to raise: one object raised to many would gather all their tracebacks."""
+    """A copy to raise: an object that is raised by many tasks would collect all their tracebacks."""
     repeated = copy.copy(error)
     repeated.__cause__ = error.__cause__
     return repeated

@@ -1,4 +1,4 @@
-"""What a client's `cache-control` field asks of the cache, as far as the route honours it."""
+"""Parses the directives of a client's `cache-control` field that a route respects."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from policies.schema import ClientControl
 
 _MAX_DIGITS = 10
-"""An age of more digits is longer than anything is kept, so it limits nothing."""
+"""An age with more digits is longer than any answer is kept, so it limits nothing."""
 
 
 class Control(msgspec.Struct, frozen=True):
-    """May a stored answer be read, may the new one be written, and how old may it be (seconds; None: any age)."""
+    """Whether a stored answer may be used and the new one stored, and the maximum age in seconds (None: any age)."""
 
     may_read: bool = True
     may_write: bool = True

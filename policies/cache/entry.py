@@ -1,4 +1,4 @@
-"""A stored answer, and how it is written down for stores outside this process."""
+"""A stored answer, and its serialization for stores outside this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAGIC = b"slipstream answer 1\n"
 
 
 class AnswerForm(StrEnum):
-    """In which form an answer is kept: one JSON document, or the events of a stream."""
+    """The form in which an answer is stored: one JSON document, or the events of a stream."""
 
     JSON = "json"
     SSE = "sse"
@@ -47,7 +47,7 @@ def pack_entry(key: bytes, entry: Entry) -> bytes:
 
 
 def unpack_entry(key: bytes, value: bytes) -> Entry | None:
-    """The entry, or None where these bytes are of another version, damaged, or were stored under another key."""
+    """The entry; None if the bytes are of another version, damaged, or were stored under another key."""
     content = unseal(_MAGIC, key, value)
     if content is None:
         return None

@@ -1,6 +1,6 @@
-"""The exact cache as a backend: same call, same answer, in the form that was asked for; one upstream call at a time.
+"""The exact cache as a backend: identical calls get the same answer, in the form that each asks for.
 
-A call is answered from the store, else from an identical call in flight, else by the backend within.
+A call is answered from the store, or by joining an identical call in flight, or by the inner backend.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from policies.schema import CachePolicy
 from policies.stage import Stage
 
 _STATEFUL_FIELDS = ("background", "conversation")
-"""Fields of a responses call whose answer depends on more than the call, or is not there yet."""
+"""Fields of a responses call whose answer depends on more than the call itself, or is computed later."""
 
 _SHARED_STATUSES = frozenset({400, 404, 413, 422})
-"""Errors that every identical call would meet."""
+"""Errors that every identical call would get too."""
 
 _MAX_FLIGHTS = 3
-"""How many failing flights one call goes through before it takes the failure for its own."""
+"""So many failing flights a call joins before it returns their failure."""
 
 
 class ExactCache(Stage):
-    """Answers from `store` what has been answered before, and lets identical calls in flight share one upstream call.
+    """Answers repeated calls from `store`, and lets identical calls in flight share one upstream call.
 
     The store belongs to whoever opened it; it may serve several routes. `inner` is opened and closed with the cache.
     """
@@ -45,19 +45,19 @@ class ExactCache(Stage):
         self._honoured = frozenset(policy.client_control)
         self._ttl_s = policy.exact.ttl
         self._max_entry_bytes = policy.exact.max_entry
-        # Who joins a call in flight is answered sooner than who does not.
+        # A call that joins a flight is answered sooner than one that does not, which would reveal the flight.
         self._coalesce = policy.exact.coalesce if policy.pacing == "off" else "off"
         self._store = store
         self._route = route
         self._coalescer = Coalescer(policy.exact.max_entry, clock)
 
     async def aclose(self) -> None:
-        """End every call in flight, then close the backend within. Safe to call twice."""
+        """Cancel every call in flight, then close the inner backend. Safe to call twice."""
         await self._coalescer.aclose()
         await super().aclose()
 
     async def send(self, call: Call) -> Reply:
-        """Answer from the store, from a flight, or from the backend within; `x-cache` and `facts.cache` say which.
+        """Answer from the store, from a flight, or from the inner backend; `x-cache` and `facts.cache` say which.
 
         What a semantic cache within has answered passes as it is, and is never stored.
 
@@ -92,7 +92,7 @@ class ExactCache(Stage):
         return self._hit(entry, call, control) if entry is not None else None
 
     def _hit(self, entry: Entry, call: Call, control: Control) -> Reply | None:
-        """The stored answer for this call, unless it is too old for it or has no faithful form for it."""
+        """The stored answer for this call, unless it is too old or cannot be converted faithfully to its form."""
         age_s = max(0.0, self._store.wall() - entry.created)
         if control.max_age_s is not None and age_s >= control.max_age_s:
             return None
@@ -103,7 +103,7 @@ class ExactCache(Stage):
         return reply
 
     async def _send_alone(self, call: Call, key: bytes, outcome: CacheOutcome) -> Reply:
-        """Ask the backend within for this call only, and keep the answer."""
+        """Send this call to the inner backend without sharing it, and store the answer."""
         call.facts.cache = outcome
         reply = await self._inner.send(call)
         if call.facts.cache is CacheOutcome.SEMANTIC:
@@ -118,7 +118,7 @@ class ExactCache(Stage):
         return reply
 
     async def _send_shared(self, call: Call, key: bytes, control: Control, *, may_look_up: bool) -> Reply:
-        """Join the flight of this key, or be the one who starts it. A call starts at most one."""
+        """Join the flight of this key, or start it. A call starts at most one."""
         flight = None
         for _ in range(_MAX_FLIGHTS):
             flight = self._coalescer.flight(key)
@@ -132,7 +132,7 @@ class ExactCache(Stage):
         return _failure_of(flight, call.facts)
 
     async def _carry(self, key: bytes, control: Control, may_look_up: bool, flight: Flight) -> None:
-        """Run a flight: look in the store, else ask the backend within, keep the answer, land."""
+        """Run a flight: look in the store, otherwise ask the inner backend, store the answer, and land."""
         call = flight.call
         if may_look_up:
             entry = await self._store.get(key)
@@ -142,7 +142,7 @@ class ExactCache(Stage):
                 return
         reply = await self._inner.send(call)
         if call.facts.cache is CacheOutcome.SEMANTIC:
-            # Another question's answer: not kept under this key, and every call in the flight looks for itself.
+            # The answer belongs to another question, so it is not stored, and each call of the flight looks again.
             flight.land(reply, None, is_stored_answer=True)
             return
         if reply.stream is None:
@@ -164,7 +164,7 @@ class ExactCache(Stage):
         flight.land(reply, entry)
 
     async def _lead(self, flight: Flight, call: Call) -> Reply:
-        """The answer for the call that started the flight: whatever the backend within says."""
+        """The answer for the call that started the flight: the inner backend's, even if it is an error."""
         call.facts.cache = CacheOutcome.MISS
         reader = flight.join(call, reads=True)
         reply = None
@@ -185,7 +185,7 @@ class ExactCache(Stage):
                 flight.leave(reader)
 
     async def _follow(self, flight: Flight, call: Call, key: bytes, control: Control) -> Reply | None:
-        """The answer for a call that came later; None where the flight failed before this call had any of it."""
+        """The answer for a call that joined; None if the flight failed before the call had received any of it."""
         is_live = call.stream and self._coalesce == "join_stream"
         reader = flight.join(call, reads=is_live)
         reply = None
@@ -207,7 +207,7 @@ class ExactCache(Stage):
         return reply or await self._send_alone(call, key, CacheOutcome.MISS)
 
     def _reply_of_landed(self, flight: Flight, call: Call, control: Control) -> Reply | None:
-        """None too where the flight has not landed, since its answer is too large to be waited for."""
+        """The answer of a landed flight; None if it has not landed, because its answer is too large to wait for."""
         if flight.phase is Phase.LANDED and flight.reply is not None and flight.reply.status in _SHARED_STATUSES:
             return _failure_of(flight, call.facts)
         if flight.entry is None:
@@ -232,7 +232,7 @@ def _is_stateful(call: Call) -> bool:
 
 
 def _is_failed(flight: Flight) -> bool:
-    """Whether another attempt may do better than this flight did."""
+    """Whether another attempt may succeed after this flight has failed."""
     if flight.error is not None:
         return True
     return flight.reply is not None and flight.reply.status >= 400 and flight.reply.status not in _SHARED_STATUSES
@@ -245,7 +245,7 @@ def _marked(headers: Headers, outcome: CacheOutcome) -> Headers:
 
 
 def _reply_of(entry: Entry, call: Call, outcome: CacheOutcome) -> Reply | None:
-    """The entry as the answer of this call, or None where it has no faithful form for it."""
+    """The entry as the answer to this call; None if it cannot be converted faithfully to its form."""
     body = render(entry, call)
     if body is None:
         return None
@@ -258,7 +258,7 @@ def _reply_of(entry: Entry, call: Call, outcome: CacheOutcome) -> Reply | None:
 
 
 def _reply_of_live(flight: Flight, reader: FlightReader, facts: Facts) -> Reply | None:
-    """The running stream as the answer of another call, or None where there is none, or none to be shared."""
+    """The running stream as the answer to another call; None if there is none or it cannot be shared."""
     reply = flight.reply
     if (
         flight.phase is not Phase.FLOWING
@@ -272,7 +272,7 @@ def _reply_of_live(flight: Flight, reader: FlightReader, facts: Facts) -> Reply 
 
 
 def _failure_of(flight: Flight, facts: Facts) -> Reply:
-    """The flight's failure as another call's: its error reply, or its error raised."""
+    """The failure of the flight as the answer to another call: its error reply. Raises: its error."""
     facts.cache = CacheOutcome.JOINED
     if flight.error is not None:
         raise again(flight.error)

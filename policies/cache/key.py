@@ -20,11 +20,11 @@ _FORMAT_VERSION = 3
 _ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
 
 SUB_SCOPE_HEADER = b"x-cache-scope"
-"""A client's field that parts what its tenant shares: it is added to the identity, so it can only narrow it."""
+"""A client's field that divides its tenant's cache. It is added to the identity, so it can only narrow the sharing."""
 
 
 def identity_of(call: Call, scope: CacheScope) -> str | None:
-    """Who shares the answer of this call; None where the call lacks that identity and must not be cached.
+    """The identity of those who share the answer to this call; None if the call has none and must not be cached.
 
     A user and a key are always inside their tenant, so equal names of two tenants never meet.
     """
@@ -59,7 +59,7 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
         call.path,
         call.query,
         significant_headers(call, read),
-        # A stored answer of choices serves both forms; the others keep one entry for each.
+        # Chat and completion answers can be converted between both forms; other operations have an entry for each.
         call.stream and not call.operation.traits.has_choices,
         body,
     )
@@ -67,13 +67,13 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
 
 
 def significant_headers(call: Call, read: HeaderNames) -> list[tuple[bytes, bytes]]:
-    """The client's fields that are part of what it asks: those that its backends read, and the part of the cache."""
+    """The header fields that belong to the identity of a call: those that its backends read, and the cache scope."""
     narrowed = [field for field in call.headers if field[0] == SUB_SCOPE_HEADER]
     return [*narrowed, *read.taken(call.headers)]
 
 
 def digest_of(parts: tuple[object, ...]) -> bytes:
-    """32 bytes that no other list of parts has: JSON values, texts and bytes, bytes never where a text may stand."""
+    """A 32-byte digest of a list of JSON values, texts and bytes; at a position with texts there must not be bytes."""
     try:
         encoded = _ENCODE(parts)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Hides from clients whether an answer was stored: it comes when its original came, and looks as if it were new.
+"""Hides from clients whether an answer was stored: it arrives as late as the original did, and looks new.
 
 It stands before the caches of a route. Everything else of them stays as it is: log and metrics know the outcome.
 """
@@ -18,19 +18,20 @@ from policies.stage import Stage
 
 _STORED = (CacheOutcome.HIT, CacheOutcome.SEMANTIC)
 _SHOWN_HEADERS = (b"content-type",)
-"""What a stored answer has too. All others of an upstream's answer would tell by being there."""
+"""The header fields that stored answers have too. Any other field would reveal that the upstream was asked."""
 
 _TIMER_S = 0.0005
-"""The event loop's timers count in milliseconds; half of one too early is, in the middle, on time."""
+"""The event loop's timers have a resolution of a millisecond: half a millisecond early is on time on average."""
 
 _ID = re.compile(rb'"id"\s*:\s*"((?:[^"\\]*[-_])?)([^"\\]+)"')
 _CREATED = re.compile(rb'("created(?:_at)?"\s*:\s*)\d+')
 
 
 class Pacing(Stage):
-    """Lets stored answers of the caches within come at the tempo that was recorded with them.
+    """Delays stored answers of the inner caches to the pace that was recorded with them.
 
-    An entry without one, or in the other form, is none: `render` sees to that. `inner` is opened and closed with this.
+    An entry without a recorded pace, or in the other form, is not served at all; `render` ensures that. `inner` is
+    opened and closed with this stage.
     """
 
     def __init__(self, inner: Backend, clock: Clock, random: Random) -> None:
@@ -39,9 +40,9 @@ class Pacing(Stage):
         self._random = random
 
     async def send(self, call: Call) -> Reply:
-        """The answer of the backend within, with the same headers and at the same pace wherever it came from.
+        """The answer of the inner backend, with the same headers and at the same pace, stored or not.
 
-        Raises: what the backend within raises.
+        Raises: what the inner backend raises.
         """
         watch = call.facts.stopwatch = Stopwatch(self._clock)
         is_success = False
@@ -50,7 +51,7 @@ class Pacing(Stage):
             is_success = reply.status == 200
         finally:
             if not is_success:
-                # Errors are never stored; and a fallback may ask a route that hides nothing.
+                # Errors are never stored, so they need no pacing; a fallback may have asked a route without pacing.
                 call.facts.stopwatch = None
         if not is_success:
             return reply
@@ -78,7 +79,7 @@ class Pacing(Stage):
 
 
 def as_new(body: bytes, now: float, random: Random) -> bytes:
-    """An answer as if it were made now, in seconds since the epoch, under another id of the same make."""
+    """An answer with the present time as its date (seconds since the epoch), and a new id of the same kind."""
     found = _ID.search(body)
     if found is not None:
         kind, own = found.groups()
@@ -94,7 +95,7 @@ async def _wait_until(moment: float, clock: Clock) -> None:
 
 
 class _Recorded:
-    """The source of a stored stream: each event at its moment; events without one come with the last that has."""
+    """The source of a stored stream: each event at its recorded time, or together with the last event that has one."""
 
     __slots__ = ("_clock", "_due", "_events")
 
@@ -104,7 +105,7 @@ class _Recorded:
         self._clock = clock
 
     async def read(self) -> bytes:
-        """The events that are due, once one is; b"" after the last."""
+        """Wait until an event is due; all events that are due, b"" after the last one."""
         if not self._events:
             return b""
         if self._due:
@@ -116,7 +117,7 @@ class _Recorded:
         return b"".join(pieces)
 
     async def aclose(self) -> None:
-        """Forget the rest."""
+        """Drop the remaining events."""
         self._events.clear()
 
     def _next(self) -> bytes:

@@ -1,4 +1,4 @@
-"""What may be kept: makes entries of upstream answers, and says no to all that are not whole and good."""
+"""Makes cache entries of upstream answers, and refuses answers that are incomplete or not fit to be stored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """What of an answer, or of one chunk of it, says whether it may be kept."""
+    """The fields of an answer, or of a chunk, that decide whether it may be stored."""
 
     choices: list[_Choice] | None = None
     data: list[msgspec.Raw] | None = None
@@ -42,7 +42,7 @@ _DECODE = msgspec.json.Decoder(_Answer).decode
 
 
 def is_shareable(status: int, headers: Headers, form: AnswerForm) -> bool:
-    """Whether an answer is one that others may be given: a success of the expected type, not compressed."""
+    """Whether an answer may be shared: a success of the expected type that is not compressed."""
     content_type = b""
     for name, value in headers:
         if name == b"content-type":
@@ -54,7 +54,7 @@ def is_shareable(status: int, headers: Headers, form: AnswerForm) -> bool:
 
 
 def entry_of_body(call: Call, reply: Reply, created: float) -> Entry | None:
-    """A plain answer as an entry; None where it is not to be shared."""
+    """An answer that is not streamed as an entry; None if it must not be shared."""
     if reply.body is None or not is_shareable(reply.status, reply.headers, AnswerForm.JSON):
         return None
     content_type = reply.header(b"content-type") or b""
@@ -64,7 +64,7 @@ def entry_of_body(call: Call, reply: Reply, created: float) -> Entry | None:
 
 
 def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -> Entry | None:
-    """The bytes of a stream that ended cleanly as an entry; None where they are not to be shared."""
+    """A stream that ended cleanly as an entry; None if it must not be shared."""
     if not is_shareable(200, headers, AnswerForm.SSE):
         return None
     if _ERROR.search(body) is not None:
@@ -87,7 +87,7 @@ def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -
 
 
 def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> bool:
-    """Whether the entry may be kept for later calls: finished, not filtered, and not forbidden by the upstream."""
+    """Whether the entry may be stored: finished, not filtered, and not forbidden by the upstream."""
     if len(entry.body) > max_bytes or _is_patched(call):
         return False
     if any(name == b"cache-control" and b"no-store" in value.lower() for name, value in headers):
@@ -113,8 +113,9 @@ def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> boo
 
 
 def _is_patched(call: Call) -> bool:
-    """Whether its answer has broken off and gone on: nobody has said it whole, and what somebody asks for who patches
-    one up is asked once.
+    """Whether the call's answer was continued elsewhere after it broke, or the call itself continues a broken answer.
+
+    No model has given such an answer as a whole, and such a call is hardly ever repeated, so neither is stored.
     """
     if call.facts.resumed is not None:
         return True
@@ -123,7 +124,7 @@ def _is_patched(call: Call) -> bool:
 
 
 class Recorder:
-    """A tap that keeps a stream's bytes and hands them over at a clean end; it gives up beyond `max_bytes`."""
+    """A tap that records a stream and hands it over at a clean end; it gives up beyond `max_bytes`."""
 
     __slots__ = ("_keep", "_max_bytes", "_num_bytes", "_pieces")
 
@@ -142,14 +143,14 @@ class Recorder:
             self._pieces.clear()
 
     def end(self, how: StreamEnd) -> None:
-        """Hand over what was recorded, if it is whole."""
+        """Hand over the recorded stream, if it is complete."""
         if how is StreamEnd.CLEAN and self._pieces and self._num_bytes <= self._max_bytes:
             self._keep(b"".join(self._pieces))
         self._pieces.clear()
 
 
 def _event_around(body: bytes, position: int) -> tuple[int, int]:
-    """Where the event at that position begins, and where it ends, its blank line included."""
+    """The beginning and the end, with its blank line, of the event at a position."""
     starts = [found + len(blank) for blank in _BLANK_LINES if (found := body.rfind(blank, 0, position)) >= 0]
     ends = [found + len(blank) for blank in _BLANK_LINES if (found := body.find(blank, position)) >= 0]
     return max(starts, default=0), min(ends, default=len(body))

@@ -1,4 +1,4 @@
-"""Dates that do not jump: the wall clock as it was when the process began, and monotonic time since."""
+"""Dates that do not jump: the wall clock at the start of the process plus the monotonic time since then."""
 
 from __future__ import annotations
 

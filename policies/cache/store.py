@@ -1,4 +1,4 @@
-"""Where answers are kept: the contract that every store passes, whatever it is made of."""
+"""The contract of stores of answers, which a test suite checks for each of them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Protocol):
-    """Keeps answers for a while, within bounds. Nothing here raises for a store that is down: that is a miss."""
+    """Keeps answers for a limited time, within bounds. A store that is down raises nothing: each look-up is a miss."""
 
     async def open(self) -> None:
-        """Acquire what keeping needs. Called once before the first use; does not wait for a store that is down."""
+        """Acquire resources; called once before the first use. It does not wait for a store that is down."""
 
     async def aclose(self) -> None:
         """Release everything. Safe to call twice."""
 
     def get_nowait(self, key: bytes) -> Entry | None:
-        """The answer if it is at hand in this process. None is not yet a miss: `get` may know more."""
+        """The answer if this process has it. None does not mean a miss: `get` may find it elsewhere."""
 
     async def get(self, key: bytes) -> Entry | None:
         """The answer, or None; waits no longer than the store's own limit."""
 
     def put(self, key: bytes, entry: Entry, ttl_s: float) -> None:
-        """Keep an answer for `ttl_s` seconds. Never waits; `get` finds it from now on, unless it was not taken."""
+        """Store an answer for `ttl_s` seconds, without waiting. `get` finds it from now on, unless it was rejected."""
 
     def wall(self) -> float:
         """Now, in seconds since the Unix epoch, as entries are dated; it does not jump while the process lives."""

@@ -1,4 +1,4 @@
-"""Answers in the memory of this process: least recently used first out, bounded by bytes."""
+"""Stores answers in the memory of this process, bounded by bytes, with LRU eviction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from policies.cache.steady_wall import SteadyWallClock
 from policies.cache.store import StoreStatistics
 
 _OVERHEAD_BYTES = 768
-"""What an entry costs beside its body, by tracemalloc, rounded up: key, objects, place in the table."""
+"""Bytes of an entry besides its body, measured with tracemalloc and rounded up: key, objects, slot in the table."""
 
 
 class MemoryEntryStore:
@@ -27,10 +27,10 @@ class MemoryEntryStore:
         self._dropped = 0
 
     async def open(self) -> None:
-        """Nothing to acquire."""
+        """Does nothing: there is nothing to acquire."""
 
     async def aclose(self) -> None:
-        """Forget everything."""
+        """Drop all answers."""
         self._entries.clear()
         self._num_bytes = 0
 
@@ -48,14 +48,14 @@ class MemoryEntryStore:
         return entry
 
     async def get(self, key: bytes) -> Entry | None:
-        """As `get_nowait`, and counts a miss."""
+        """Like `get_nowait`, but a miss is counted."""
         entry = self.get_nowait(key)
         if entry is None:
             self._misses += 1
         return entry
 
     def put(self, key: bytes, entry: Entry, ttl_s: float) -> None:
-        """Keep an answer; others go if it needs their place. One larger than the whole store is not taken."""
+        """Store an answer and evict others if needed. An answer larger than the whole store is rejected."""
         self._remove(key)
         size = _size(entry)
         if size > self._max_bytes:
