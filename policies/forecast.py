@@ -16,13 +16,14 @@ from backends.clock import SystemClock
 from backends.operations import BY_PATH, Operation
 from backends.protocol import Call, Facts
 from policies.pool.attempts.patience import CEILING_S, FLOOR_S
+from policies.pool.attempts.settings import RetryOn
 from policies.pool.balance.pick import rendezvous
 from policies.pool.load.demand import Demand, read_demand
 from policies.pool.load.fleet import STATE_FILE, read_state, replica_name
 from policies.pool.load.replica import Replica
 from policies.pool.onward import onward_of
 from policies.pool.prompts.prefix_index import PrefixIndex
-from policies.schema import RetryOn, RouteBackend, RoutePolicy
+from policies.schema import RouteBackend, RoutePolicy
 
 _RULES = {
     "predicted_cost": "the least of predicted seconds to the first token + {eta:g} x seconds to compute what is not "

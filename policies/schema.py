@@ -10,154 +10,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from backends.config import ByteSize, Config, Duration, Name, Secret
+from backends.config import Config, Name, Secret
 from policies.admission.settings import AdmissionPolicy, PriorityName, SloPolicy
 from policies.batches.settings import BatchesStore, BatchPolicy
 from policies.batching.settings import BatchingPolicy
-from policies.cache.semantic.settings import SemanticPolicy
+from policies.cache.semantic.settings import SemanticStore
+from policies.cache.settings import CachePolicy, MemoryStore, RedisStore
+from policies.matching.settings import MatchPolicy
 from policies.passthrough.settings import PassthroughPolicy
+from policies.pool.attempts.settings import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
 from policies.pool.balance.settings import Balance, PricePolicy, RoutingPolicy
 from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
-
-RetryOn = Literal[
-    "connect",
-    "first_token_timeout",
-    "upstream_cut",
-    "rejected_key",
-    "unknown_model",
-    "408",
-    "409",
-    "425",
-    "429",
-    "500",
-    "502",
-    "503",
-    "504",
-    "529",
-]
-FallbackOn = Literal["error", "timeout", "rate_limit", "overload", "context_window", "content_policy"]
-CacheScope = Literal["user", "key", "tenant", "global"]
-ClientControl = Literal["no-cache", "no-store", "max-age"]
-
-
-class TimeoutsPolicy(Config):
-    """How long an answer may take."""
-
-    connect: Duration = Field(5.0, gt=0, description="Waiting for a connection and opening it.")
-    first_token: Duration | None = Field(
-        None,
-        gt=0,
-        description="A stream's first event, from the moment it was asked for. Without it 5m, and where the call can "
-        "go to another backend or route 10s to 60s: longer for long prompts, and for backends that often take longer.",
-    )
-    stream_idle: Duration = Field(120.0, gt=0, description="Silence in the middle of a stream.")
-    total: Duration = Field(600.0, gt=0, description="The whole call, every attempt included.")
-
-
-class BackoffPolicy(Config):
-    """The wait before another attempt: doubles from `initial` to `max`."""
-
-    initial: Duration = Field(0.1, gt=0, description="The wait before the first retry.")
-    max: Duration = Field(5.0, gt=0, description="The longest wait; a longer Retry-After is passed to the client.")
-    jitter: float = Field(0.2, ge=0, le=1, description="Random share of the wait, added or taken away.")
-
-
-class RetryPolicy(Config):
-    """Another attempt, only while nothing of the answer has reached the client."""
-
-    attempts: int = Field(2, ge=0, le=10, description="Attempts after the first; 0 turns retries off.")
-    on: tuple[RetryOn, ...] | None = Field(
-        None,
-        description='What is worth another attempt. Without it `connect`, `"429"` and `"503"`, on which no model has '
-        "worked, and where the call can go to another backend or route all of them, within the bounds of "
-        "docs/resilience.md.",
-    )
-    backoff: BackoffPolicy = Field(default_factory=BackoffPolicy, description="The wait between attempts.")
-    budget_percent: float = Field(
-        20.0, ge=0, le=100, description="Retries as a share of the route's calls; over it a failure is final."
-    )
-    respect_retry_after: bool = Field(
-        True, description="Wait as long as the upstream's Retry-After says, up to `backoff.max`."
-    )
-
-
-class FallbacksPolicy(Config):
-    """Other routes to ask when this one cannot answer; only before the first byte of an answer."""
-
-    on: tuple[FallbackOn, ...] = Field(
-        ("error", "timeout", "rate_limit", "context_window"), min_length=1, description="What sends a call on."
-    )
-    routes: tuple[Name, ...] = Field(min_length=1, description="Names of routes, tried in this order.")
-
-    def describe(self) -> str:
-        """Who is asked and when, in the words of `slipstream explain`."""
-        return f"on {', '.join(self.on)}: {', then '.join(f'route {name}' for name in self.routes)}"
-
-
-class ExactCachePolicy(Config):
-    """Same call, same answer."""
-
-    enabled: bool = Field(True, description="Turns the exact cache on for this route.")
-    ttl: Duration = Field(86400.0, gt=0, description="How long an answer may be served.")
-    coalesce: Literal["off", "wait", "join_stream"] = Field(
-        "join_stream",
-        description="Identical calls in flight share one upstream call: they `wait` for the whole answer, or "
-        "`join_stream` to follow it live.",
-    )
-    max_entry: ByteSize = Field(1024**2, ge=1024, description="Answers larger than this are not stored.")
-
-
-class CachePolicy(Config):
-    """What may be answered from memory, and for whom."""
-
-    scope: CacheScope = Field(
-        "tenant",
-        description="Who shares entries. `user` is the body's `user` field; a call without one is not cached.",
-    )
-    epoch: str = Field("", max_length=64, description="Change it to invalidate everything this route has stored.")
-    client_control: tuple[ClientControl, ...] = Field(
-        ("no-cache", "no-store", "max-age"), description="Which `cache-control` directives of a client are honoured."
-    )
-    pacing: Literal["off", "recorded"] = Field(
-        "off",
-        description="`recorded` hides from clients what was stored: an answer takes as long as it took at first, and "
-        "nothing in it shows that it is not new. Calls in flight are not shared then.",
-    )
-    exact: ExactCachePolicy = Field(default_factory=ExactCachePolicy, description="The exact cache.")
-    semantic: SemanticPolicy | None = Field(
-        None, description="The semantic cache, behind the exact one; without this section there is none."
-    )
-
-    @model_validator(mode="after")
-    def _has_one_pace(self) -> Self:
-        if self.pacing == "off" or self.semantic is None:
-            return self
-        if self.semantic.replay_tps is not None:
-            raise ValueError("give pacing or semantic.replay_tps, not both")
-        if self.semantic.predict_from is not None:
-            raise ValueError("give pacing or semantic.predict_from, not both: an answer that comes sooner shows it")
-        return self
-
-
-class MatchPolicy(Config):
-    """Which calls a route takes; every key that is given must hold. The first route that matches wins."""
-
-    models: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
-        (), description='Globs over the model name (`*`, `?`, `[...]`). A call without a model matches only "*".'
-    )
-    paths: tuple[Annotated[str, Field(pattern=r"^/")], ...] = Field(
-        (), description="Globs over the path, with or without /v1: `/v1/chat/completions`, `/v1/audio/*`."
-    )
-    headers: dict[str, str] = Field({}, description="Header name to glob over its value.")
-    keys: tuple[Name, ...] = Field((), description="Names of keys.")
-    tenants: tuple[Name, ...] = Field((), description="Names of tenants.")
-    internal: bool = Field(False, description="Never matches by itself: the route is only a fallback of others.")
-
-    @model_validator(mode="after")
-    def _has_a_condition(self) -> Self:
-        if not self.internal and not (self.models or self.paths or self.headers or self.keys or self.tenants):
-            raise ValueError('give at least one condition, for instance models: ["*"], or internal: true')
-        return self
 
 
 class RouteBackend(Config):
@@ -261,36 +124,6 @@ class KeyPolicy(Config):
         "normal", description="Who goes first where `admission` makes calls wait; `x-priority` can only lower it."
     )
     admin: bool = Field(False, description="May look into the semantic cache and delete from it, of every tenant.")
-
-
-class RedisStore(Config):
-    """Redis as the shared store of every replica."""
-
-    url: Secret = Field(description="redis://... or rediss://..., as env:NAME or file:PATH.")
-    timeout: Duration = Field(0.005, gt=0, le=5, description="A look-up that takes longer is a miss.")
-    prefix: Name = Field("slipstream", description="Begins every key written.")
-
-
-class MemoryStore(Config):
-    """Memory of one process."""
-
-    max_size: ByteSize = Field(
-        256 * 1024**2, ge=1024**2, description="All entries together; the least recently used go first."
-    )
-
-
-class SemanticStore(Config):
-    """What the semantic cache keeps in each process: answers, vectors, and what it has learned."""
-
-    max_size: ByteSize = Field(
-        256 * 1024**2, ge=1024**2, description="All stored answers together; the least valuable go first."
-    )
-    folder: str | None = Field(
-        None,
-        min_length=1,
-        description="Where it is all written down, so that a restart loses nothing; of one worker. With `redis` it "
-        "is kept there instead.",
-    )
 
 
 class StoresPolicy(Config):

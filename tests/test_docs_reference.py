@@ -26,7 +26,7 @@ from policies.objects.names import COLLECTIONS
 from policies.passthrough.rules import WITHOUT_STATE
 from policies.policy_file.units import unit_of, with_unit
 from policies.pool.attempts.patience import CEILING_S, FLOOR_S
-from policies.schema import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
+from policies.pool.attempts.settings import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
 from tests.support.docs import ROOT, blocks, names, page, table
 
 COMMON = (RequestMetrics, ProcessMetrics, BackendMetrics, StoreMetrics)

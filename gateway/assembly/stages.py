@@ -21,12 +21,14 @@ from policies.batching.settings import BatchingPolicy
 from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing
 from policies.cache.semantic.settings import SemanticPolicy
+from policies.cache.settings import CachePolicy
 from policies.policy_file.units import format_size
 from policies.pool.attempts.retry import RetryBudget
+from policies.pool.attempts.settings import FallbackOn, FallbacksPolicy
 from policies.pool.fallback import Fallback, FallbackTarget
 from policies.pool.settings import ResumePolicy
 from policies.resume.stage import Resuming
-from policies.schema import CachePolicy, FallbackOn, FallbacksPolicy, RoutePolicy, StoresPolicy
+from policies.schema import RoutePolicy, StoresPolicy
 
 _Settings = TypeVar("_Settings")
 _OVERLOAD: tuple[FallbackOn, ...] = ("overload",)

@@ -18,7 +18,8 @@ from backends.config import format_duration
 from policies.matching.globs import allows
 from policies.matching.route_matcher import RouteMatcher
 from policies.policy_file.load import LoadedPolicy
-from policies.schema import RoutePolicy, TimeoutsPolicy
+from policies.pool.attempts.settings import TimeoutsPolicy
+from policies.schema import RoutePolicy
 
 CANARY = "canary"
 """A word that every secret of the copy contains."""

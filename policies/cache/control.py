@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from policies.schema import ClientControl
+from policies.cache.settings import ClientControl
 
 _MAX_DIGITS = 10
 """An age with more digits is longer than any answer is kept, so it limits nothing."""

@@ -17,8 +17,8 @@ from policies.cache.entry import AnswerForm, Entry
 from policies.cache.key import cache_key, identity_of
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
 from policies.cache.replay.render import Replayed, content_type_of, render
+from policies.cache.settings import CachePolicy
 from policies.cache.store import Store
-from policies.schema import CachePolicy
 from policies.stage import Stage
 
 _STATEFUL_FIELDS = ("background", "conversation")

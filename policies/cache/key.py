@@ -14,7 +14,7 @@ import msgspec
 
 from backends.header_names import HeaderNames
 from backends.protocol import Call
-from policies.schema import CacheScope
+from policies.cache.settings import CacheScope
 
 _FORMAT_VERSION = 3
 _ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode

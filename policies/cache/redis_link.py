@@ -13,7 +13,7 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import ConfigurationError
 from policies.cache.redis_queues import Breaker, ReadQueue, WriteQueue
-from policies.schema import RedisStore
+from policies.cache.settings import RedisStore
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

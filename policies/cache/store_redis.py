@@ -7,9 +7,9 @@ from functools import partial
 from backends.clock import Clock
 from policies.cache.entry import Entry, pack_entry, unpack_entry
 from policies.cache.redis_link import Command, RedisLink, Write, build_redis_link
+from policies.cache.settings import RedisStore
 from policies.cache.steady_wall import SteadyWallClock
 from policies.cache.store import StoreStatistics
-from policies.schema import RedisStore
 
 
 class RedisEntryStore:

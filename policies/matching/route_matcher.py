@@ -12,7 +12,8 @@ from fnmatch import fnmatchcase
 
 from policies.matching.conditions import Fields, Rule, Rules, below_root, index_rules, value_test
 from policies.matching.globs import GlobMap, allows, is_glob
-from policies.schema import MatchPolicy, RoutePolicy
+from policies.matching.settings import MatchPolicy
+from policies.schema import RoutePolicy
 
 _NO_NAME = "\0"
 """A name that no key, tenant, path or model has."""

@@ -6,9 +6,9 @@ import hashlib
 
 from backends.clock import Clock
 from policies.cache.entry import AnswerForm, Entry
+from policies.cache.settings import RedisStore
 from policies.cache.store_redis import RedisEntryStore, build_redis_store
 from policies.objects.owner import TTL_S, Owner, pack_owner, unpack_owner
-from policies.schema import RedisStore
 
 _FLUSH_S = 0.25
 

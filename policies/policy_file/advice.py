@@ -8,7 +8,8 @@ from itertools import islice
 
 from policies.matching.conditions import below_root
 from policies.matching.route_matcher import RouteMatcher
-from policies.schema import MatchPolicy, Policy
+from policies.matching.settings import MatchPolicy
+from policies.schema import Policy
 
 _MAX_COMPARED = 200
 """With how many routes that have something in common a route is compared: the work stays linear in a long file."""

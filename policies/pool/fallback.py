@@ -14,7 +14,7 @@ from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.protocol import Backend, Call, Reply, Statistics, Timeouts
 from policies.pool.attempts.classify import failure_of
-from policies.schema import FallbackOn
+from policies.pool.attempts.settings import FallbackOn
 from policies.stage import Stage
 
 

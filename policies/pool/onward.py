@@ -18,7 +18,7 @@ from backends.protocol import Reply
 from backends.waits import retry_after_s
 from policies.pool.attempts.classify import Outcome, failure_of
 from policies.pool.attempts.retry import backoff_s
-from policies.schema import FallbackOn, RetryOn, RetryPolicy
+from policies.pool.attempts.settings import FallbackOn, RetryOn, RetryPolicy
 
 _EVERYTHING: frozenset[RetryOn] = frozenset(get_args(RetryOn))
 _SAFE: frozenset[RetryOn] = frozenset({"connect", "429", "503"})

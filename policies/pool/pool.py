@@ -23,6 +23,7 @@ from policies.pool.attempts.classify import Outcome
 from policies.pool.attempts.hedge import HedgeStatistics, Hedging, StartAttempt
 from policies.pool.attempts.patience import AttemptLimits, Patience
 from policies.pool.attempts.retry import RetryBudget
+from policies.pool.attempts.settings import FallbackOn, RetryPolicy
 from policies.pool.balance.balancers import Balancers
 from policies.pool.balance.by_load import LoadBalancer
 from policies.pool.balance.by_weight import Balancer, max_ejected
@@ -37,7 +38,6 @@ from policies.pool.place import Place
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
 from policies.price import Price
-from policies.schema import FallbackOn, RetryPolicy
 
 
 class Pool:

@@ -18,7 +18,7 @@ from backends.protocol import Call
 from policies.cache.key import SUB_SCOPE_HEADER, digest_of, identity_of, significant_headers
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.settings import SemanticPolicy
-from policies.schema import CachePolicy
+from policies.cache.settings import CachePolicy
 
 _FORMAT_VERSION = "slipstream question 1"
 _NOT_ASKED = frozenset(

@@ -43,7 +43,7 @@ from policies.cache.semantic.question import Ineligible, Questions
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.semantic.tally import SemanticCounts, SemanticTally
 from policies.cache.semantic.vector_space import VectorSpace
-from policies.schema import CachePolicy
+from policies.cache.settings import CachePolicy
 from policies.stage import Stage
 
 _MAX_LEARNING = 64

@@ -146,3 +146,17 @@ class SemanticPolicy(Config):
         judge = f", judged by route {self.judge.route}" if self.judge is not None else ""
         kept = format_duration(self.ttl)
         return f"{self.mode}: {bound}; encoder {self.encoder.type}, context {self.context}, kept {kept}{judge}"
+
+
+class SemanticStore(Config):
+    """What the semantic cache keeps in each process: answers, vectors, and what it has learned."""
+
+    max_size: ByteSize = Field(
+        256 * 1024**2, ge=1024**2, description="All stored answers together; the least valuable go first."
+    )
+    folder: str | None = Field(
+        None,
+        min_length=1,
+        description="Where it is all written down, so that a restart loses nothing; of one worker. With `redis` it "
+        "is kept there instead.",
+    )

@@ -24,7 +24,7 @@ from backends.errors import (
 )
 from backends.json_errors import NOT_JSON
 from backends.protocol import Reply
-from policies.schema import FallbackOn, RetryOn
+from policies.pool.attempts.settings import FallbackOn, RetryOn
 
 Outcome = Reply | UpstreamError
 """How an attempt has ended: a reply, whatever its status, or none."""

@@ -15,7 +15,7 @@ from backends.clock import Clock
 from backends.errors import FirstTokenTimeout, TotalTimeout, UpstreamError
 from backends.operations import Operation
 from backends.protocol import Call
-from policies.schema import RetryPolicy
+from policies.pool.attempts.settings import RetryPolicy
 
 FLOOR_S = 10.0
 """Nobody is given up before."""

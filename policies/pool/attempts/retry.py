@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random
 
 from backends.clock import Clock
-from policies.schema import BackoffPolicy
+from policies.pool.attempts.settings import BackoffPolicy
 
 _SAVED_RETRIES = 100.0
 _FLOOR_PER_S = 3.0

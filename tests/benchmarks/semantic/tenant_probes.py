@@ -30,7 +30,7 @@ from policies.cache.semantic.index.memory import MemoryIndex
 from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
-from policies.schema import CachePolicy
+from policies.cache.settings import CachePolicy
 from tests.support.policy.cache import chat_answer
 from tests.support.policy.semantic import question
 

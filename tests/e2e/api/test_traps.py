@@ -351,7 +351,7 @@ async def test_embeddings_come_in_the_form_that_was_asked(client: httpx.AsyncCli
 async def test_slow_first_token_is_waited_for(gateway: Gateway) -> None:
     """Trap 17: the defaults leave a model with nobody else to ask minutes to begin, not five seconds."""
     from backends.protocol import Timeouts
-    from policies.schema import TimeoutsPolicy
+    from policies.pool.attempts.settings import TimeoutsPolicy
 
     timeouts = TimeoutsPolicy()
 

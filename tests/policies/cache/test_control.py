@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.cache.control import UNRESTRICTED, Control, parse_control
-from policies.schema import ClientControl
+from policies.cache.settings import ClientControl
 
 ALL: tuple[ClientControl, ...] = ("no-cache", "no-store", "max-age")
 

@@ -15,7 +15,7 @@ from backends.header_names import HeaderNames
 from backends.operations import Operation
 from backends.protocol import Call
 from policies.cache.key import cache_key, identity_of
-from policies.schema import CacheScope
+from policies.cache.settings import CacheScope
 from tests.support.calls import make_call
 
 READ = HeaderNames(["openai-beta", "x-tier-*"])

@@ -15,8 +15,8 @@ from backends.errors import ConnectFailed
 from backends.protocol import CacheOutcome, Call, Reply
 from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing, as_new
+from policies.cache.settings import CachePolicy
 from policies.cache.store_memory import MemoryEntryStore
-from policies.schema import CachePolicy
 from tests.support.calls import make_call, streamed_text
 from tests.support.clock import FakeClock, settle
 from tests.support.policy.cache import SSE, Exchange, Upstream, chat_answer, chat_events

@@ -18,8 +18,8 @@ from backends.errors import (
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Capabilities, Reply, Statistics, Timeouts
 from backends.stream import StreamEnd
+from policies.pool.attempts.settings import FallbackOn
 from policies.pool.fallback import Fallback, FallbackTarget
-from policies.schema import FallbackOn
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
 from tests.support.policy.pool import Outcome, Played, error_reply, make_pool, stream_reply

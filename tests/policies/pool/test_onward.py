@@ -13,11 +13,11 @@ from backends.operations import Operation
 from backends.protocol import Call, Reply, Timeouts
 from backends.stream import Stream, StreamEnd
 from policies.pool.attempts.patience import FLOOR_S
+from policies.pool.attempts.settings import FallbacksPolicy, RetryPolicy
 from policies.pool.fallback import Fallback, FallbackTarget
 from policies.pool.member import Member
 from policies.pool.onward import onward_of
 from policies.pool.pool import Pool
-from policies.schema import FallbacksPolicy, RetryPolicy
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
 from tests.support.policy.pool import Outcome, Pieces, Played, error_reply, finish, make_pool

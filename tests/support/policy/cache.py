@@ -14,9 +14,9 @@ from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Headers, Reply, Statistics, Usage
 from backends.stream import Stream
 from policies.cache.exact import ExactCache
+from policies.cache.settings import CachePolicy
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
-from policies.schema import CachePolicy
 from tests.support.clock import settle
 
 JSON: Headers = [(b"content-type", b"application/json")]

@@ -14,10 +14,10 @@ from backends.errors import UpstreamError, error_body
 from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
 from backends.stream import Stream
+from policies.pool.attempts.settings import FallbackOn, RetryPolicy
 from policies.pool.member import Member
 from policies.pool.pool import Pool
 from policies.pool.settings import CircuitBreakerPolicy
-from policies.schema import FallbackOn, RetryPolicy
 from tests.support.clock import FakeClock, settle
 
 Outcome = int | Reply | UpstreamError | Callable[[Call], Awaitable[Reply]]

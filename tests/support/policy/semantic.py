@@ -31,7 +31,7 @@ from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
-from policies.schema import CachePolicy
+from policies.cache.settings import CachePolicy
 from tests.support.calls import make_call
 
 DIMENSION = 64

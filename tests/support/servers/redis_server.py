@@ -20,7 +20,7 @@ import pytest
 
 from backends.clock import Clock
 from policies.cache.redis_link import RedisLink, build_redis_link
-from policies.schema import RedisStore
+from policies.cache.settings import RedisStore
 
 _START_LIMIT_S = 5.0
 _MAX_ATTEMPTS = 3

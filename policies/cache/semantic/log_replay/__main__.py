@@ -23,7 +23,8 @@ from policies.cache.semantic.log_replay.figures import as_json, as_text, report
 from policies.cache.semantic.log_replay.plot import as_svg
 from policies.cache.semantic.log_replay.replay import LogReplay, LogReplayResult
 from policies.cache.semantic.settings import EncoderPolicy
-from policies.schema import CachePolicy, StoresPolicy
+from policies.cache.settings import CachePolicy
+from policies.schema import StoresPolicy
 
 _TOLD_EVERY = 1000
 """Exchanges between two lines where standard error is no terminal."""

@@ -12,7 +12,7 @@ from policies.cache.semantic.decision.verified import MIN_LABELS
 from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.log_replay.replay import LogReplayResult
 from policies.cache.semantic.log_replay.stand_ins import ReplayedLookup
-from policies.schema import CachePolicy
+from policies.cache.settings import CachePolicy
 
 THRESHOLDS = tuple(percent / 100 for percent in range(70, 101))
 """Cosines of the curve."""

@@ -28,8 +28,8 @@ from policies.cache.semantic.question import Ineligible
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.semantic.vector_space import VectorSpace
+from policies.cache.settings import CachePolicy
 from policies.cache.store_memory import MemoryEntryStore
-from policies.schema import CachePolicy
 
 _UNHURRIED_S = 60.0
 """For the limits on encoding and searching: what a busy machine would miss says nothing about the log."""

@@ -18,7 +18,7 @@ from policies.cache.semantic.log_replay.exchanges import BadLogLine, LoggedExcha
 from policies.cache.semantic.log_replay.figures import THRESHOLDS, LogReport, Rates, as_json, as_text, report
 from policies.cache.semantic.log_replay.plot import as_svg
 from policies.cache.semantic.log_replay.replay import LogReplay, LogReplayResult
-from policies.schema import CachePolicy
+from policies.cache.settings import CachePolicy
 from tests.support.policy.semantic import WordEncoder
 
 RESET = "how do I reset my password please"

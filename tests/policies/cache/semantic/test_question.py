@@ -15,7 +15,7 @@ from backends.operations import Operation
 from backends.protocol import Call
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.question import Ineligible, Questions, estimate_tokens
-from policies.schema import CachePolicy
+from policies.cache.settings import CachePolicy
 from tests.support.calls import make_call
 
 TEXT = "How do I reset my password?"

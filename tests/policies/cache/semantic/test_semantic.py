@@ -13,8 +13,8 @@ from backends.errors import ConnectFailed, UpstreamCut
 from backends.protocol import CacheOutcome
 from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing
+from policies.cache.settings import CachePolicy
 from policies.cache.store_memory import MemoryEntryStore
-from policies.schema import CachePolicy
 from tests.support.calls import read_all, streamed_text
 from tests.support.clock import FakeClock, settle
 from tests.support.policy.cache import Exchange, Upstream, chat_answer, chat_chunk, chat_events

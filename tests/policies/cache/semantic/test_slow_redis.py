@@ -19,7 +19,7 @@ from policies.cache.semantic.index.redis import RedisIndex
 from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
-from policies.schema import CachePolicy
+from policies.cache.settings import CachePolicy
 from tests.support.calls import read_all
 from tests.support.policy.cache import Upstream, answer_chat
 from tests.support.policy.semantic import DIMENSION, FixedDecider, FlatIndex, WordEncoder, question

@@ -13,7 +13,7 @@ from backends import errors
 from backends.errors import SlipstreamError, UpstreamError
 from backends.protocol import Reply
 from policies.pool.attempts.classify import Failure, Health, failure_of
-from policies.schema import FallbackOn, RetryOn
+from policies.pool.attempts.settings import FallbackOn, RetryOn
 from tests.support.policy.pool import error_reply, stream_reply
 
 WORKING, UNKNOWN, BROKEN = Health.WORKING, Health.UNKNOWN, Health.BROKEN

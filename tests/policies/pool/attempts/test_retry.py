@@ -14,7 +14,7 @@ from backends.errors import ConnectFailed, NoBackendAvailable
 from backends.protocol import Reply
 from backends.waits import MAX_WAIT_S, retry_after_s
 from policies.pool.attempts.retry import RetryBudget, backoff_s
-from policies.schema import BackoffPolicy
+from policies.pool.attempts.settings import BackoffPolicy
 from tests.support.policy.pool import StoppedClock
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from backends.errors import ConnectFailed, UpstreamCut
 from backends.protocol import Backend, Call, Reply, Usage
 from backends.stream import Stream, StreamEnd
+from policies.pool.attempts.settings import RetryPolicy
 from policies.pool.balance.pick import PickerCounters
 from policies.pool.load.demand import Demand
 from policies.pool.load.in_flight import InFlight, InFlightAttempt
@@ -24,7 +25,6 @@ from policies.pool.pool import Pool
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.price import Price
-from policies.schema import RetryPolicy
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock, settle
 from tests.support.policy.places import depths

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policies.schema import CachePolicy
+from policies.cache.settings import CachePolicy
 from tests.support.clock import FakeClock
 from tests.support.policy.cache import Exchange, Upstream, chat_answer
 from tests.support.policy.semantic import FixedDecider, Stage, question
