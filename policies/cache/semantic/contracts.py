@@ -1,4 +1,4 @@
-"""What the parts of the semantic cache say to each other: encoder, index, entries, decision.
+"""The interfaces between the parts of the semantic cache: encoder, index, entries, decision.
 
 A call becomes a `Question`; the index names stored neighbours of its vector; the decision picks one or none; what the
 backend answered where it was asked becomes labels, and those set the threshold.
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from policies.cache.entry import Entry
 
 Vector = NDArray[np.float32]
-"""[dimension], of length 1: the inner product of two is their cosine."""
+"""[dimension], normalized to length 1, so that the inner product of two vectors is their cosine."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """The part of a call that may be asked in other words, and all that may not.
+    """A call in two parts: the text, which may be asked in other words, and everything that must be equal.
 
     `scope` is who shares (tenant, route, epoch, encoder), 32 bytes; `group` is the scope and everything of the call but
     `text`, the last user text: two questions may share an answer only where their groups are equal.
@@ -32,7 +32,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class StoredAnswer(msgspec.Struct, frozen=True):
-    """An answer once given, under the question that it was given to.
+    """A stored answer with its question.
 
     `answer_id` is equal for answers that were found to say the same, so that they vote together. `owner` is the key it
     was asked with. `confirmed_by_other`: a second owner's answer was found equal. Times are seconds since the epoch.
@@ -50,7 +50,7 @@ class StoredAnswer(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """How an entry has fared: labels that found it right and wrong (weighted), and the times it was served."""
+    """The history of an entry: the weighted labels right and wrong, and how often it was served."""
 
     good: float = 0.0
     bad: float = 0.0
@@ -58,14 +58,14 @@ class History(msgspec.Struct, frozen=True):
 
 
 class Neighbour(msgspec.Struct, frozen=True):
-    """A stored question near the one asked. `similarity`: cosine, -1..1."""
+    """A stored question that is similar to the one of the call. `similarity`: cosine, -1..1."""
 
     id: str
     similarity: float
 
 
 class KnownNeighbour(msgspec.Struct, frozen=True):
-    """A neighbour with what is known of it: what the decision looks at. The decision never sees an answer's text."""
+    """A neighbour with its history, from which the decision is made. The decision never sees an answer's text."""
 
     id: str
     similarity: float
@@ -79,11 +79,11 @@ class Encoder(Protocol):
 
     @property
     def dimension(self) -> int:
-        """Numbers of a vector."""
+        """The number of components of a vector."""
 
     @property
     def fingerprint(self) -> str:
-        """Names weights, type and dimension: vectors of different fingerprints must never meet in one index."""
+        """Identifies weights, type and dimension: vectors of different fingerprints must never be in one index."""
 
     async def open(self) -> None:
         """Load the model. Raises: ConfigurationError that names the folder and what is wrong with it."""
@@ -96,11 +96,11 @@ class Encoder(Protocol):
 
 
 class EncoderBusy(Exception):
-    """More texts wait to be encoded than the encoder takes: the look-up is a miss."""
+    """Too many texts wait to be encoded, so the look-up is a miss."""
 
 
 class Index(Protocol):
-    """Vectors by group: look-ups never cross groups. A store that is slow or away is a miss, never an error."""
+    """Vectors by group: look-ups never cross groups. If a store is slow or down, a look-up is a miss, not an error."""
 
     async def open(self) -> None:
         """Load or connect; does not wait for a store that is down."""
@@ -112,17 +112,17 @@ class Index(Protocol):
         """Up to `count` nearest entries of the question's group, nearest first."""
 
     def add(self, question: Question, id: str, vector: Vector) -> None:
-        """Found by `search` from now on (by other replicas: soon). Never waits."""
+        """Add an entry, without waiting. `search` finds it from now on, in other replicas soon."""
 
     def remove(self, question: Question, ids: Sequence[str]) -> None:
-        """No longer found. Unknown ids are nothing. Never waits."""
+        """Remove entries, without waiting. Unknown ids are ignored."""
 
 
 class AnswerStore(Protocol):
     """Stored answers and their histories by id, bounded, with TTLs that hits do not prolong."""
 
     async def open(self) -> None:
-        """Acquire what keeping needs."""
+        """Acquire resources."""
 
     async def aclose(self) -> None:
         """Release everything. Safe to call twice."""
@@ -134,7 +134,7 @@ class AnswerStore(Protocol):
         """
 
     def put(self, answer: StoredAnswer) -> None:
-        """Keep it until it expires, give or take a tenth. Never waits.
+        """Store an answer, without waiting. It expires at its time, give or take a tenth.
 
         One whose id is known takes the place of the one before, and keeps its history and its end.
         """
@@ -184,20 +184,20 @@ class AnswerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedStoreUnavailable(Exception):
-    """A shared store does not answer, and an empty listing would be a lie."""
+    """A shared store does not answer, so that a listing would wrongly be empty."""
 
 
 class StateStore(Protocol):
-    """What decisions have learned, by scope, over restarts. A store that is away knows nothing, and raises nothing."""
+    """What decisions have learned, by scope, over restarts. A store that is down has nothing and raises nothing."""
 
     async def load(self, scope: bytes) -> bytes | None:
         """What was last saved for that scope, as `Decider.dump` gave it."""
 
     def share(self, scope: bytes, decider: Decider) -> Decider:
-        """The decider to use from now on, with what was loaded in it: a shared store's learns with other replicas."""
+        """The decider to use from now on, with its loaded state. A shared store's also learns from other replicas."""
 
     def save(self, scope: bytes, dumped: bytes) -> None:
-        """Keep what the decider in use has dumped just now. Never waits."""
+        """Store the present dump of the decider in use, without waiting."""
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -206,7 +206,7 @@ class Proposal(msgspec.Struct, frozen=True):
     candidate: KnownNeighbour
     features: tuple[float, ...]
     guarded: bool
-    """A word list saw a difference that similarity does not: numbers, negation, antonyms."""
+    """Whether a word list found a difference that similarity misses: numbers, negation, antonyms."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -247,16 +247,16 @@ class Decider(Protocol):
         """The best candidate by vote of answers; None where nothing is near enough."""
 
     def decide(self, proposal: Proposal | None) -> Decision:
-        """Once for every look-up: counts it."""
+        """Decide on a look-up and count it; called once for each."""
 
     def label(self, proposal: Proposal, *, is_right: bool, weight: float, was_served: bool) -> None:
-        """The proposal was found right or wrong. `weight`: 1 after a miss, 1 / probability after a shadow check."""
+        """Learn that a proposal was right or wrong. `weight`: 1 after a miss, 1 / probability after a shadow check."""
 
     def state(self) -> PolicyState:
         """What has been learned."""
 
     def dump(self) -> bytes:
-        """Everything, to go on with after a restart or in another replica."""
+        """The whole state, to continue after a restart or in another replica."""
 
     def load(self, dumped: bytes) -> None:
-        """Take over what was dumped. Raises: ValueError where it is of another version or damaged."""
+        """Restore a dumped state. Raises: ValueError if it is of another version or damaged."""

@@ -1,4 +1,4 @@
-"""What a route's semantic cache has done, in plain numbers that metrics are made of when somebody looks."""
+"""Counts of what a route's semantic cache has done: plain numbers, from which metrics are made when scraped."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.learning.labels import LabelSource
 
 MAX_TIMES = 1000
-"""Durations kept until they are taken."""
+"""So many durations are kept between two scrapes."""
 
 
 class SemanticCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What has happened since the last time it was taken. Times are seconds, by stage of a look-up."""
+    """The counts of a period. Times are in seconds, by stage of a look-up."""
 
     results: Counter[str]
     labels: Counter[tuple[LabelSource, AnswerVerdict]]
@@ -28,7 +28,7 @@ class SemanticCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SemanticTally:
-    """Counts until it is taken."""
+    """Counts until `take`."""
 
     def __init__(self) -> None:
         self._begin()
@@ -44,12 +44,12 @@ class SemanticTally:
         self._times: list[tuple[str, float]] = []
 
     def took(self, stage: str, seconds: float) -> None:
-        """One stage of one look-up."""
+        """Count the duration of one stage of a look-up."""
         if len(self._times) < MAX_TIMES:
             self._times.append((stage, seconds))
 
     def take(self, judge_tokens: int) -> SemanticCounts:
-        """Everything so far; counting begins anew."""
+        """The counts so far; they start again at zero."""
         taken = SemanticCounts(
             results=self.results,
             labels=self.labels,

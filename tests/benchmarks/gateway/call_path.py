@@ -27,7 +27,7 @@ async def _shortest(python: str) -> list[str]:
             return min([await way_of_a_call(upstream, Path(folder), python) for _ in range(_TRIES)], key=len)
 
 
-def _told(name: str, calls: list[str]) -> str:
+def _summary(name: str, calls: list[str]) -> str:
     files = {call.partition(":")[0] for call in calls}
     return f"{name:<12}{len(calls):>5} calls{len(files):>5} files"
 
@@ -41,9 +41,9 @@ def main() -> None:
     calls = asyncio.run(_shortest(sys.executable))
     if given.show:
         print("\n".join(calls))
-    print(_told("here", calls))
+    print(_summary("here", calls))
     if given.other is not None:
-        print(_told("other", asyncio.run(_shortest(str((given.other / ".venv/bin/python").absolute())))))
+        print(_summary("other", asyncio.run(_shortest(str((given.other / ".venv/bin/python").absolute())))))
 
 
 if __name__ == "__main__":
