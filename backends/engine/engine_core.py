@@ -193,7 +193,7 @@ class EngineCore:
         # Another sequence of its request may have failed in this very step.
         if sequence.state is not State.RUNNING:
             return
-        self._counts.add(part, choice)
+        self._counts.add(part)
         call = self._calls.of(sequence)
         if not call.has_started:
             call.has_started = True

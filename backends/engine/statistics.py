@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backends.engine.choosing.sampling import Choice
 from backends.engine.sequence import Slice
 from backends.engine.speculation.speculate import SpeculationStatistics
 from backends.engine.step.scheduler import SchedulerStatistics
@@ -17,7 +16,7 @@ class StepCounts:
     """Steps since the start, what they worked on, and their time.
 
     `num_computed` known tokens and `num_drafts` proposed ones went through the target; `num_prompt` of the known ones
-    were prompts. `num_sampled` tokens came out, drafts included. `num_sequences` is summed over steps: over steps
+    were prompts. `num_sequences` is summed over steps: over steps
     times places it is the batch fill. `run_s` is time in the models and the sampler, `busy_s` that of whole steps.
     `num_failed` steps had to be run again, sequence by sequence.
     """
@@ -28,18 +27,15 @@ class StepCounts:
     num_computed: int = 0
     num_prompt: int = 0
     num_drafts: int = 0
-    num_sampled: int = 0
     run_s: float = 0.0
     busy_s: float = 0.0
 
-    def add(self, part: Slice, choice: Choice | None) -> None:
+    def add(self, part: Slice) -> None:
         """Counts one slice that was carried out; before it is committed."""
         self.num_sequences += 1
         self.num_computed += part.num_tokens
         self.num_drafts += len(part.sequence.draft)
         self.num_prompt += max(min(part.start + part.num_tokens, part.sequence.num_prompt) - part.start, 0)
-        if choice is not None:
-            self.num_sampled += len(choice.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +59,3 @@ class EngineStatistics:
     peaks: Peaks | None
     kernel_fallbacks: Mapping[str, int]
     failure: str | None
-
-    @property
-    def mfu(self) -> float | None:
-        """The share of the device's operations that the models' steps used, 0..1; None where its peak is unknown."""
-        return None if self.peaks is None else self._share(self.compute.operations, self.peaks.operations_per_s)
-
-    @property
-    def mbu(self) -> float | None:
-        """The share of the device's bandwidth, likewise."""
-        if self.peaks is None:
-            return None
-        return self._share(self.compute.read_bytes + self.compute.written_bytes, self.peaks.bytes_per_s)
-
-    def _share(self, done: int, peak: float) -> float:
-        return done / (self.steps.run_s * peak) if self.steps.run_s else 0.0

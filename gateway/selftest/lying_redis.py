@@ -23,7 +23,6 @@ class LyingRedis:
     def __init__(self) -> None:
         self.mode: Mode = "honest"
         self.values: dict[bytes, bytes] = {}
-        self.num_commands = 0
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
@@ -56,7 +55,6 @@ class LyingRedis:
             with suppress(ConnectionError, asyncio.IncompleteReadError, ValueError):
                 while True:
                     words = await _command(reader)
-                    self.num_commands += 1
                     if self.mode == "silent":
                         # Wait until the gateway gives up.
                         await reader.read()

@@ -102,7 +102,6 @@ class LyingUpstream:
         self.most_in_flight = 0
         self.port = 0
         self._queue: deque[Lie] = deque()
-        self._news = asyncio.Event()
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -122,14 +121,6 @@ class LyingUpstream:
         self._queue.clear()
         self.requests.clear()
         self.num_requests = self.most_in_flight = 0
-
-    async def wait_requests(self, count: int, timeout_s: float = 10.0) -> ReceivedRequest:
-        """Wait until `count` requests have been received; the last one. Raises: TimeoutError."""
-        async with asyncio.timeout(timeout_s):
-            while self.num_requests < count:
-                self._news.clear()
-                await self._news.wait()
-        return self.requests[-1]
 
     async def kill(self) -> None:
         """Look like a server after kill -9: reset every connection, close the port."""
@@ -165,7 +156,6 @@ class LyingUpstream:
         self.num_requests += 1
         self.num_in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.num_in_flight)
-        self._news.set()
         lie = self.plan(request) if self.plan is not None else None
         if lie is None:
             lie = self._queue.popleft() if self._queue else self.usual

@@ -50,10 +50,6 @@ class GrammarFactory:
 
         return self.check(LLMatcher.grammar_from_regex(pattern))
 
-    def lark(self, grammar: str) -> str:
-        """The texts of a grammar in Lark's notation, from its rule `start`. Raises RequestRefused."""
-        return self.check(json.dumps({"grammars": [{"lark_grammar": grammar}]}))
-
     def check(self, grammar: str) -> str:
         """The grammar itself, compiled for later use. Raises RequestRefused, naming response_format."""
         self._compile(grammar)

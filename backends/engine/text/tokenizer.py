@@ -45,11 +45,6 @@ class Tokenizer:
         )
 
     @property
-    def has_chat_template(self) -> bool:
-        """Whether chats can be rendered."""
-        return self._template is not None
-
-    @property
     def is_byte_level(self) -> bool:
         """Whether tokens are bytes and nothing else, so that each says by itself what it adds to a text."""
         return self._byte_of is not None

@@ -73,10 +73,9 @@ def test_work_of_an_engine_grows_with_its_steps_and_is_a_share_of_the_peaks(pair
     plain, drafted = found
 
     assert plain.peaks is not None
-    assert plain.mfu is not None
-    assert plain.mbu is not None
-    assert 0 < plain.mfu < 1
-    assert 0 < plain.mbu < 1
+    moved_bytes = plain.compute.read_bytes + plain.compute.written_bytes
+    assert 0 < plain.compute.operations < plain.steps.run_s * plain.peaks.operations_per_s
+    assert 0 < moved_bytes < plain.steps.run_s * plain.peaks.bytes_per_s
     # The last of 24 tokens is never fed to the model again.
     assert plain.compute.written_bytes == (3 + 23) * 2 * NUM_KV * 4
     assert drafted.compute.operations > plain.compute.operations
@@ -91,7 +90,7 @@ def test_utilization_of_an_engine_without_peaks_is_unknown(pair: Pair) -> None:
     finally:
         engine.close()
 
-    assert (statistics.peaks, statistics.mfu, statistics.mbu) == (None, None, None)
+    assert statistics.peaks is None
 
 
 def test_peaks_of_this_processor_are_of_its_order_of_magnitude() -> None:
