@@ -83,17 +83,18 @@ async def serve(core: Core, operation: Operation, scope: Scope, answer: Answer) 
         visit.over()
 
 
-async def refuse(core: Core, scope: Scope, error: SlipstreamError) -> None:
-    """Answer with an error what is refused before anybody has looked who asks."""
+async def refuse(core: Core, scope: Scope, error: Exception) -> None:
+    """Answer with an error what has failed, or is refused, where nobody looks who asks."""
     exchange, incoming = _arrived(core, Operation.PASSTHROUGH, scope)
     visit = Visit(core, exchange, incoming.forwarded)
     try:
-        exchange.status = visit.failed(error).status
+        refusal = visit.failed(error)
+        exchange.status = refusal.status
         headers = [(b"x-request-id", exchange.request_id.encode("ascii"))]
         if isinstance(error, WebSocketRefused):
             # RFC 9110, section 15.5.22: a 426 names what is spoken instead.
             headers += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")]
-        await send_error(connection_of(scope), error, headers)
+        await send_error(connection_of(scope), refusal, headers)
     finally:
         visit.over()
 
