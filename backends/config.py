@@ -51,7 +51,8 @@ def _parse_size(value: object) -> int:
     return int(size)
 
 
-def _resolve_secret(value: object, info: ValidationInfo) -> object:
+def resolve_secret(value: object, info: ValidationInfo) -> object:
+    """The secret that env:NAME or file:PATH stands for. Raises: ValueError, which does not repeat it."""
     if isinstance(value, SecretStr):
         return value
     environ: Mapping[str, str] = (info.context or {}).get("environ", {})
@@ -99,7 +100,7 @@ ByteSize = Annotated[
 
 Secret = Annotated[
     SecretStr,
-    BeforeValidator(_resolve_secret),
+    BeforeValidator(resolve_secret),
     _schema("a reference to a secret", r"^(env|file):.+$", ["env:OPENAI_API_KEY", "file:/run/secrets/key"]),
 ]
 """A secret, written as env:NAME or file:PATH; resolved at load from the validation context's `environ`."""

@@ -33,6 +33,7 @@ from policies.passthrough.rules import API_ROOTS
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
+    from gateway.ledger.ledger import Ledger
     from policies.cache.store import Store
 
 _logger = logging.getLogger(__name__)
@@ -43,11 +44,14 @@ _SLASHES = re.compile(rb"/{2,}")
 class Application:
     """One worker's application."""
 
-    def __init__(self, core: Core, store: Store, reloader: Reloader, batches: Batches | None = None) -> None:
+    def __init__(
+        self, core: Core, store: Store, reloader: Reloader, batches: Batches | None = None, ledger: Ledger | None = None
+    ) -> None:
         self._core = core
         self._store = store
         self._reloader = reloader
         self._batches = batches
+        self._ledger = ledger
         self._open_door = KeylessAccess(core.settings.cors_origins, core.settings.allowed_hosts)
         self._hot: dict[bytes, ASGIApp] = {}
         for path, operation in BY_PATH.items():
@@ -137,6 +141,8 @@ class Application:
         try:
             await self._store.open()
             await core.owners.open()
+            if self._ledger is not None:
+                await self._ledger.open()
             if self._batches is not None:
                 await self._batches.open()
             await core.runtime.open()
@@ -172,6 +178,8 @@ class Application:
         if self._batches is not None:
             await self._batches.aclose()
         self._core.observer.close()
+        if self._ledger is not None:
+            await self._ledger.aclose()
         await self._store.aclose()
         await self._core.owners.aclose()
         if self._core.tracer is not None:

@@ -12,6 +12,7 @@ from gateway.http.body_budget import BodyBudget
 from gateway.http.incoming import Incoming, Pace
 from gateway.metrics.metrics import Metrics
 from gateway.overdue import Overdue
+from gateway.record.booking import Booking
 from gateway.record.exchange import Observer
 from gateway.record.tracing import Tracer
 from gateway.runtime import Runtime
@@ -31,6 +32,7 @@ class Core:
         observer: Observer,
         tracer: Tracer | None,
         owners: Owners,
+        booking: Booking | None,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -41,6 +43,7 @@ class Core:
         self.bodies = BodyBudget(settings.max_bodies, settings.max_bodies_per_key, settings.max_bodies_per_tenant)
         self.answers = AnswerBudget(settings.max_answers, clock)
         self.owners = owners
+        self.booking = booking
         self.is_draining = False
         self.in_flight = 0
         self.overdue = Overdue(clock)

@@ -60,6 +60,8 @@ class Visit:
         if exchange.held_body is not None:
             exchange.held_body.release()
         core.observer.finished(exchange)
+        if core.booking is not None:
+            core.booking.ends(exchange)
         if core.tracer is not None and self._span is not None:
             core.tracer.end(self._span, exchange)
 

@@ -16,6 +16,7 @@ from policies.batches.settings import BatchesStore, BatchPolicy
 from policies.batching.settings import BatchingPolicy
 from policies.cache.semantic.settings import SemanticStore
 from policies.cache.settings import CachePolicy, MemoryStore, RedisStore
+from policies.ledger.settings import LedgerPolicy
 from policies.matching.settings import MatchPolicy
 from policies.passthrough.settings import PassthroughPolicy
 from policies.pool.attempts.settings import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
@@ -185,6 +186,9 @@ class Policy(Config):
         (), description="Who may call. Without keys the gateway listens on loopback only."
     )
     stores: StoresPolicy = Field(default_factory=StoresPolicy, description="Where cached answers live.")
+    ledger: LedgerPolicy | None = Field(
+        None, description="A row for every call, to be added up and exported; without this section none is kept."
+    )
     defaults: DefaultsPolicy = Field(default_factory=DefaultsPolicy, description="Sections for every route.")
     routes: tuple[RoutePolicy, ...] = Field(min_length=1, description="Tried from top to bottom; the first match wins.")
 

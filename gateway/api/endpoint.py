@@ -151,6 +151,9 @@ class Endpoint:
             facts=exchange.facts,
             answers=self._core.answers,
         )
+        if self._core.booking is not None:
+            exchange.user = asked.user
+            self._core.booking.begins(exchange)
         await self._ask_and_relay(call, stack, connection, send, incoming=incoming, exchange=exchange, keeps=keeps)
 
     def _concerns_objects(self, asked: RequestedFields, stack: Stack) -> tuple[bool, bool]:

@@ -1,4 +1,4 @@
-"""What the processes of a gateway keep, and where: cached answers, owners of objects, batches."""
+"""What the processes of a gateway keep, and where: cached answers, owners of objects, batches, the ledger."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.clock import Clock
+from backends.errors import ConfigurationError
 from gateway.api.owners import Owners
+from gateway.ledger.database import Database
+from gateway.ledger.days import Days
+from gateway.ledger.ledger import Ledger
+from gateway.ledger.store import LedgerStore
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
+from policies.ledger.settings import SEGMENT_BYTES, LedgerPolicy
 from policies.schema import StoresPolicy
 
 if TYPE_CHECKING:
@@ -49,3 +55,39 @@ def build_batches(policy: StoresPolicy, core: Core) -> Batches | None:
     from gateway.batches.service import Batches
 
     return Batches(core, policy.batches)
+
+
+def build_ledger(policy: LedgerPolicy, clock: Clock) -> Ledger:
+    """What the rows of calls go to.
+
+    Raises: ConfigurationError.
+    """
+    folder = policy.journal_folder
+    if folder is None:
+        raise ConfigurationError("ledger: give `journal`, a folder of a local disk where rows wait for the store")
+    return Ledger(
+        LedgerStore(build_ledger_database(policy), policy.time_zone),
+        folder,
+        max_segments=policy.journal_size // SEGMENT_BYTES,
+        days=Days(policy.time_zone),
+        keep_s=policy.keep,
+        outlives_power=policy.durability == "power",
+        clock=clock,
+    )
+
+
+def build_ledger_database(policy: LedgerPolicy, *, is_read_only: bool = False) -> Database:
+    """The database that the policy names; to be read alone, it is not made.
+
+    Raises: ConfigurationError.
+    """
+    path = policy.sqlite_path
+    if path is not None:
+        from gateway.ledger.sqlite import SqliteDatabase
+
+        return SqliteDatabase(path, outlives_power=policy.durability == "power", is_read_only=is_read_only)
+    if policy.is_postgres:
+        from gateway.ledger.postgres import PostgresDatabase
+
+        return PostgresDatabase(policy.url.get_secret_value())
+    raise ConfigurationError("ledger.url is no URL of a store: sqlite:///PATH, or postgresql://HOST/DATABASE")

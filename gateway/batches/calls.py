@@ -157,6 +157,9 @@ class LineCalls:
         if call.body is not None and Operation.PASSTHROUGH in stack.operations:
             pinned = await self._custody.check_body(call.raw, call.body, stack, caller.tenant, "")
             call = msgspec.structs.replace(call, pinned=pinned)
+        if self._core.booking is not None:
+            exchange.user = call.user
+            self._core.booking.begins(exchange)
         try:
             # Backends hold the deadline themselves; this ends the call at one that does not.
             async with asyncio.timeout(call.deadline - self._core.clock.now() + GRACE_S):

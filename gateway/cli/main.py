@@ -94,6 +94,11 @@ class LazyGroup(click.Group):
             "slipstream serve policy.yaml --port 8080",
             holds_sighup=True,
         ),
+        "ledger": Deferred(
+            "gateway.cli.ledger:ledger",
+            "Add up what calls used and cost, by tenant, key, model or day; print a line for each of them.",
+            "slipstream ledger report --config policy.yaml --by day --by tenant",
+        ),
         "simulate": Deferred(
             "gateway.cli.simulate:simulate",
             "Replay a trace of requests through a policy, in virtual time, on a fleet that need not exist.",

@@ -7,6 +7,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from gateway.batches.metrics import BatchesMetrics
+from gateway.ledger.metrics import LedgerMetrics
 from gateway.metrics.admission import AdmissionMetrics
 from gateway.metrics.autoscaling import AutoscalingMetrics
 from gateway.metrics.backend import BackendMetrics
@@ -34,6 +35,7 @@ GROUPS = (
     PoolMetrics,
     BatchingMetrics,
     BatchesMetrics,
+    LedgerMetrics,
     AdmissionMetrics,
 )
 """In the order in which /metrics shows them."""

@@ -18,9 +18,10 @@ from backends.registry import Registry
 from gateway.app import Application
 from gateway.assembly.assemble import Prepared, assemble, assemble_in_steps, prepare
 from gateway.assembly.checks import check_batches, check_resume
-from gateway.assembly.stores import build_batches, build_owners, build_store
+from gateway.assembly.stores import build_batches, build_ledger, build_owners, build_store
 from gateway.batches.metrics import BatchesMetrics
 from gateway.core import Core
+from gateway.ledger.metrics import LedgerMetrics
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.process import ProcessMetrics
 from gateway.metrics.requests import RequestMetrics
@@ -28,6 +29,7 @@ from gateway.metrics.store import StoreMetrics
 from gateway.process.aside import run_aside, without_full_collections
 from gateway.process.slices import Slices
 from gateway.record.access_log import AccessLog
+from gateway.record.booking import Booking
 from gateway.record.exchange import Observer
 from gateway.record.tracing import otlp_tracer
 from gateway.reload import Reloader
@@ -100,6 +102,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     loaded = _without_text(loaded)
     store = build_store(loaded.policy.stores, clock)
     metrics = Metrics(CollectorRegistry())
+    ledger = None if loaded.policy.ledger is None else build_ledger(loaded.policy.ledger, clock)
     access_log = None
     if settings.access_log == "json":
         output = FileIO(sys.stdout.fileno(), "wb", closefd=False)
@@ -112,6 +115,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
         observer=Observer(clock, metrics, access_log),
         tracer=otlp_tracer(clock) if settings.tracing else None,
         owners=build_owners(loaded.policy.stores, clock, shared_directory()),
+        booking=None if ledger is None else Booking(ledger, clock),
     )
 
     def check(changed: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
@@ -126,6 +130,8 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
         changed = prepared.loaded
         if changed.policy.stores != previous.loaded.policy.stores:
             raise ConfigurationError("`stores` cannot change while the gateway runs; restart it for that")
+        if changed.policy.ledger != previous.loaded.policy.ledger:
+            raise ConfigurationError("`ledger` cannot change while the gateway runs; restart it for that")
         if settings.is_public and not changed.policy.keys:
             raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
         steps = assemble_in_steps(prepared, clock, store, registry, previous, check=check)
@@ -144,4 +150,6 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     metrics.of(StoreMetrics).watch(store)
     if batches is not None:
         metrics.of(BatchesMetrics).watch(batches)
-    return Application(core, store, Reloader(core, files, build), batches)
+    if ledger is not None:
+        metrics.of(LedgerMetrics).watch(ledger)
+    return Application(core, store, Reloader(core, files, build), batches, ledger)

@@ -46,6 +46,11 @@ class Exchange(msgspec.Struct, eq=False):
     request_bytes: int = 0
     held_body: HeldBody | None = None
     stream: bool = False
+    user: str = ""
+    ledger_number: int | None = None
+    """Its number in the ledger; None where there is none, and where no route took it."""
+    wall_us: int = 0
+    """When it began, for the ledger: microseconds since the Unix epoch."""
     facts: Facts = msgspec.field(default_factory=Facts)
     status: int = 0
     error_code: str | None = None
@@ -117,7 +122,7 @@ class Observer:
                 self.failures.note(error)
 
     def _record(self, exchange: Exchange, wall_offset_s: float) -> None:
-        outcome = None if exchange.slo is None else _outcome(exchange, exchange.slo)
+        outcome = None if exchange.slo is None else outcome_of(exchange)
         self._count(exchange, outcome)
         if self._log is not None:
             line = _log_line(exchange, wall_offset_s)
@@ -144,9 +149,11 @@ class Observer:
             self._metrics.errors.labels(exchange.route, exchange.error_code).inc()
 
 
-def _outcome(exchange: Exchange, slo: Slo) -> SloOutcome | None:
+def outcome_of(exchange: Exchange) -> SloOutcome | None:
+    """How a finished exchange that has limits stands to them."""
+    assert exchange.slo is not None, "asked for exchanges that have limits"
     return slo_outcome(
-        slo,
+        exchange.slo,
         exchange.facts,
         status=exchange.status,
         error_code=exchange.error_code,

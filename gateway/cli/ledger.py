@@ -1,0 +1,182 @@
+"""`slipstream ledger`: what the calls came to, and a line for each of them, from the store that a policy names."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from backends.errors import ConfigurationError, StoreUnavailable
+from gateway.assembly.stores import build_ledger_database
+from gateway.cli.loading import FileProblem, read_policy_or_exit
+from gateway.ledger.amounts import usd_text
+from gateway.ledger.database import Database
+from gateway.ledger.export import COLUMNS, count_calls, export
+from gateway.ledger.report import DIMENSIONS, Dimension, Line, Period, report
+from policies.ledger.settings import LedgerPolicy
+
+_SHOWN = ("calls", "errors", "input_tokens", "cached_tokens", "output_tokens")
+_T = TypeVar("_T")
+
+_config_option = click.option(
+    "--config",
+    "file",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The policy whose `ledger` it is.",
+)
+_since_option = click.option("--since", metavar="DAY", type=click.DateTime(["%Y-%m-%d"]), help="From this day on.")
+_until_option = click.option("--until", metavar="DAY", type=click.DateTime(["%Y-%m-%d"]), help="Up to this day.")
+
+
+@click.group()
+def ledger() -> None:
+    """Look at what the calls used and cost. A gateway may go on writing meanwhile."""
+
+
+@ledger.command("report")
+@_config_option
+@click.option(
+    "--by",
+    multiple=True,
+    required=True,
+    type=click.Choice(DIMENSIONS),
+    help="What the lines differ in; several together make a line for each combination.",
+)
+@_since_option
+@_until_option
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True, help="How."
+)
+def report_command(
+    file: Path, by: tuple[Dimension, ...], since: datetime | None, until: datetime | None, form: str
+) -> None:
+    """Add up what the calls came to. Days are those of the ledger's time zone, hours those of UTC.
+
+    Costs and savings are of the calls whose price is known; how many are not is said beside them.
+
+    \b
+    Examples:
+      slipstream ledger report --config policy.yaml --by tenant
+      slipstream ledger report --config policy.yaml --by day --by model --since 2026-11-01 --format csv
+    """
+    by = tuple(dict.fromkeys(by))
+    database, period = _opened(file, since, until)
+    lines = list(_or_exit(report(database, by, period)))
+    if form == "text":
+        _print_table(by, lines)
+    elif form == "json":
+        click.echo(json.dumps([_figures(by, line) for line in lines], indent=2))
+    else:
+        rows = [_figures(by, line) for line in lines]
+        _write_csv(rows, list(rows[0]) if rows else list(by))
+
+
+@ledger.command("export")
+@_config_option
+@click.option(
+    "--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True, help="One line a call."
+)
+@_since_option
+@_until_option
+def export_command(file: Path, form: str, since: datetime | None, until: datetime | None) -> None:
+    """Print a line for each call, in the order in which the store got them.
+
+    Amounts are dollars in decimal text, which loses nothing; where a price is not known they are null, or empty in CSV.
+
+    \b
+    Examples:
+      slipstream ledger export --config policy.yaml --format jsonl > calls.jsonl
+      slipstream ledger export --config policy.yaml --format csv --since 2026-11-01 --until 2026-11-30 > november.csv
+    """
+    database, period = _opened(file, since, until)
+    calls: Iterable[dict[str, Any]] = _or_exit(export(database, period))
+    if sys.stderr.isatty() and not sys.stdout.isatty():
+        (number,) = _or_exit(iter([count_calls(database, period)]))
+        with click.progressbar(calls, length=number, label="calls", file=sys.stderr, update_min_steps=1000) as shown:
+            _write_calls(shown, form)
+    else:
+        _write_calls(calls, form)
+
+
+def _opened(file: Path, since: datetime | None, until: datetime | None) -> tuple[Database, Period]:
+    policy = _ledger_of(file)
+    try:
+        database = build_ledger_database(policy, is_read_only=True)
+    except ConfigurationError as error:
+        raise FileProblem(f"{file}: {error.message}") from error
+    return database, Period(_day(since), _day(until), policy.time_zone)
+
+
+def _ledger_of(file: Path) -> LedgerPolicy:
+    # The secrets of backends are of no use here.
+    loaded = read_policy_or_exit(file, no_env=True)
+    if loaded.policy.ledger is None:
+        raise FileProblem(f'{file}: the policy keeps no ledger; add `ledger: {{url: "sqlite:///ledger.sqlite3"}}`')
+    return loaded.policy.ledger
+
+
+def _day(moment: datetime | None) -> date | None:
+    return None if moment is None else moment.date()
+
+
+def _or_exit(items: Iterator[_T]) -> Iterator[_T]:
+    try:
+        yield from items
+    except (ConfigurationError, StoreUnavailable) as error:
+        raise FileProblem(error.message) from error
+
+
+def _write_calls(calls: Iterable[dict[str, Any]], form: str) -> None:
+    if form == "jsonl":
+        for call in calls:
+            sys.stdout.write(json.dumps(call, ensure_ascii=False, separators=(",", ":")) + "\n")
+    else:
+        _write_csv(calls, list(COLUMNS))
+
+
+def _write_csv(rows: Iterable[dict[str, Any]], columns: list[str]) -> None:
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        # As in JSON, for who reads both.
+        writer.writerow({k: str(v).lower() if isinstance(v, bool) else v for k, v in row.items()})
+
+
+def _figures(by: tuple[Dimension, ...], line: Line) -> dict[str, Any]:
+    amounts = [name.removesuffix("_micro") for name in line.sums if name.endswith("_micro")]
+    counts = {name: number for name, number in line.sums.items() if not name.endswith(("_micro", "_pico"))}
+    texts = {f"{name.removesuffix('_cost')}_usd": usd_text(line.amount(name)) for name in amounts}
+    return {**dict(zip(by, line.values, strict=True)), **counts, **texts}
+
+
+def _print_table(by: tuple[Dimension, ...], lines: list[Line]) -> None:
+    if not lines:
+        click.echo("no calls")
+        return
+    head = [*by, *(name.removesuffix("_tokens") for name in _SHOWN), "cost usd", "unknown", "saved usd"]
+    table = [head, *([*map(_shown, line.values), *_numbers(line)] for line in lines)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = [
+            cell.ljust(width) if place < len(by) else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _shown(value: str) -> str:
+    return "".join(sign if sign.isprintable() else "?" for sign in value) or "-"
+
+
+def _numbers(line: Line) -> list[str]:
+    cost, saved = usd_text(line.amount("cost")), usd_text(line.amount("saved"))
+    sums = line.sums
+    return [*(f"{sums[name]:,}" for name in _SHOWN), cost or "unknown", f"{sums['unknown']:,}", saved or "unknown"]

@@ -1,0 +1,42 @@
+"""What the ledger asks of a database, and how it tells that one is away, or does not take a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from gateway.ledger.row import Stored
+
+
+class RowRefused(Exception):
+    """The database is there, and does not take one of these rows."""
+
+
+class Transaction(Protocol):
+    """What can be asked in one; placeholders are question marks."""
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> int:
+        """Change something: how many rows that were."""
+
+    def fetch(self, sql: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+        """The rows of a question."""
+
+    def insert(self, rows: Sequence[Stored]) -> int:
+        """Add those rows that are not there yet: how many. Raises: RowRefused."""
+
+
+class Database(Protocol):
+    """One connection, of one thread. Each method raises StoreUnavailable where the database is away."""
+
+    seq: str
+    """The type of a number that only ever grows."""
+
+    def writing(self) -> AbstractContextManager[Transaction]:
+        """One of these at a time among all processes; done as a whole at its end, and not at all where it raises."""
+
+    def reading(self) -> AbstractContextManager[Transaction]:
+        """Everything in it is of the same moment."""
+
+    def close(self) -> None:
+        """Let go of the connection. The next transaction makes another one."""

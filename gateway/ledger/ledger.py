@@ -1,0 +1,139 @@
+"""The ledger of one process. Who notes a row is back in microseconds, whatever becomes of journal, disk and store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from backends.clock import Clock
+from backends.errors import ConfigurationError, StoreUnavailable
+from gateway.ledger.days import Days
+from gateway.ledger.journal import Journal
+from gateway.ledger.row import Beginning, Row
+from gateway.ledger.segment import RecordKind
+from gateway.ledger.store import LedgerStore
+from gateway.ledger.writer import BATCH, Writer
+
+_logger = logging.getLogger(__name__)
+
+
+class LedgerStatistics(msgspec.Struct, frozen=True):
+    """Totals since the start, and what waits now. `dropped`: rows that nobody will ever see, by reason."""
+
+    rows: int
+    dropped: dict[str, int]
+    killed: int
+    waiting: int
+    lag_s: float
+
+
+class Ledger:
+    """Open between `open` and `aclose`; numbers and notes are taken on the event loop alone."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        folder: Path,
+        *,
+        max_segments: int,
+        days: Days,
+        keep_s: float,
+        outlives_power: bool,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._max_segments = max_segments
+        self._days = days
+        self._keep_s = keep_s
+        self._outlives_power = outlives_power
+        self._clock = clock
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._numbers = count(1)
+        self._journal: Journal | None = None
+        self._writer: Writer | None = None
+        self._num_noted = 0
+        self._num_dropped = 0
+        self._num_refused = 0
+
+    async def open(self) -> None:
+        """Make the journal, and the store's tables where it is there: a store that is away is waited for.
+
+        Raises: ConfigurationError.
+        """
+        try:
+            self._journal = await asyncio.to_thread(Journal, self._folder, self._max_segments)
+        except OSError as error:
+            raise ConfigurationError(f"the ledger's journal {self._folder} cannot be used: {error.strerror}") from error
+        is_open = False
+        try:
+            await asyncio.to_thread(self._store.open)
+            is_open = True
+        except StoreUnavailable as error:
+            _logger.error("%s; its rows wait in the journal", error.message)
+        except BaseException:
+            self._journal.close(is_stored=True)
+            self._journal = None
+            raise
+        self._writer = Writer(
+            self._store,
+            self._journal,
+            self._folder,
+            days=self._days,
+            keep_s=self._keep_s,
+            outlives_power=self._outlives_power,
+            clock=self._clock,
+        )
+        self._writer.start(is_open=is_open)
+
+    async def aclose(self) -> None:
+        """Store what is left; what cannot be stored now stays in the journal. Safe to call twice."""
+        journal, writer = self._journal, self._writer
+        self._journal = self._writer = None
+        if journal is not None and writer is not None:
+            journal.close(is_stored=await asyncio.to_thread(writer.stop))
+
+    def number(self) -> int:
+        """The next call's."""
+        return next(self._numbers)
+
+    def begin(self, beginning: Beginning) -> None:
+        """A call begins: this is what will be known of it if the worker is killed before its row is noted."""
+        self._append(beginning, RecordKind.BEGINNING)
+
+    def note(self, row: Row) -> None:
+        """A charge is known. Neither waits nor raises; what finds no room is dropped and counted."""
+        self._append(row, RecordKind.PART if row.part else RecordKind.CALL)
+
+    def statistics(self) -> LedgerStatistics:
+        """A snapshot."""
+        if self._writer is None:
+            return LedgerStatistics(0, {}, 0, 0, 0.0)
+        done = self._writer.done
+        since_us = done.waiting_since_us
+        lag_s = 0.0 if since_us is None else max(0.0, self._clock.wall() - since_us / 1e6)
+        dropped = {
+            "journal_full": self._num_dropped,
+            "refused": self._num_refused + done.refused,
+            "damaged": self._writer.reading.num_damaged,
+        }
+        return LedgerStatistics(done.rows, dropped, done.killed, self._num_noted - done.read + done.waiting, lag_s)
+
+    def _append(self, told: Beginning | Row, kind: RecordKind) -> None:
+        journal = self._journal
+        try:
+            payload = self._encode(told)
+        except (ValueError, OverflowError):
+            # A text that is no Unicode, a number beyond 64 bits.
+            self._num_refused += 1
+            return
+        if journal is None or not journal.append(payload, kind, told.n):
+            self._num_dropped += kind is not RecordKind.BEGINNING
+            return
+        self._num_noted += 1
+        if not self._num_noted % BATCH and self._writer is not None:
+            self._writer.wake()

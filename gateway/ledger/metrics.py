@@ -1,0 +1,58 @@
+"""Metrics of the ledger, copied from what its writer has done, when somebody looks.
+
+`docs/metrics.md` describes each of them; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from gateway.metrics.group import MetricGroup, Step
+
+if TYPE_CHECKING:
+    from gateway.ledger.ledger import Ledger
+    from gateway.runtime import Runtime
+
+
+class LedgerMetrics(MetricGroup):
+    """Every metric of the ledger."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry, "slipstream_ledger_")
+        counter, gauge = self.counter, self.gauge
+        self.rows = counter("rows", "Rows that were stored.")
+        self.dropped = counter("dropped", "Rows that are lost, by why.", "reason")
+        self.killed = counter("killed", "Calls that were not over when their worker was gone.")
+        self.waiting = gauge("waiting", "Records in the journal that wait for the store.")
+        self.lag = gauge("lag_seconds", "How old the oldest of them is while the store is away.", workers="livemax")
+        self._shown: Tally[str] = Tally()
+        self._ledger: Ledger | None = None
+
+    def watch(self, ledger: Ledger) -> None:
+        """Show what it does."""
+        self._ledger = ledger
+
+    def refresh(self, runtime: Runtime) -> Iterator[Step]:
+        """One for all."""
+        if self._ledger is not None:
+            yield partial(self._copy, self._ledger)
+
+    def _copy(self, ledger: Ledger) -> None:
+        now = ledger.statistics()
+        self.rows.inc(self._new("rows", now.rows))
+        self.killed.inc(self._new("killed", now.killed))
+        for reason, number in now.dropped.items():
+            if number:
+                self.dropped.labels(reason).inc(self._new(reason, number))
+        self.waiting.set(now.waiting)
+        self.lag.set(now.lag_s)
+
+    def _new(self, name: str, total: int) -> int:
+        new = max(0, total - self._shown[name])
+        self._shown[name] += new
+        return new

@@ -1,0 +1,125 @@
+"""Reads a journal: rows to store, in order, and which beginnings have no end yet.
+
+Where a call has begun and its worker is gone, the beginning is the row: it says `worker_killed`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.ledger.journal import LOCKS, SEGMENTS, Journal, hold_dead
+from gateway.ledger.row import FIELDS, Beginning, Row, Values, row_of
+from gateway.ledger.segment import RecordKind, Segment, open_segment
+
+_logger = logging.getLogger(__name__)
+
+
+class Reading:
+    """How far a journal was read. `begun`: the calls that are not over, by number: where and how they began."""
+
+    def __init__(self) -> None:
+        self._decode = msgspec.msgpack.Decoder(list[Any]).decode
+        self.begun: dict[int, tuple[Segment, bytes]] = {}
+        self.num_damaged = 0
+        self.num_read = 0
+
+    def take(self, segments: list[Segment], most: int) -> list[Values]:
+        """The values of the next rows, at most so many."""
+        rows: list[Values] = []
+        for segment in segments:
+            while len(rows) < most:
+                try:
+                    record = segment.read()
+                    if record is None:
+                        break
+                    payload, kind, n = record
+                    self.num_read += 1
+                    if kind == RecordKind.BEGINNING:
+                        self._leave(n)
+                        self.begun[n] = (segment, payload)
+                        segment.num_open += 1
+                        continue
+                    values = self._decode(payload)
+                    rows.append(values if len(values) == len(FIELDS) else _completed(payload))
+                except (ValueError, msgspec.DecodeError) as error:
+                    # Where its length is wrong, nobody knows where the next one begins.
+                    self.num_damaged += 1
+                    _logger.error("a part of the ledger's journal is lost: %s", error)
+                    break
+                if kind == RecordKind.CALL:
+                    self._leave(n)
+        return rows
+
+    def left(self) -> list[Values]:
+        """The rows of calls that are not over and never will be."""
+        beginnings = [msgspec.msgpack.decode(payload, type=Beginning) for _, payload in self.begun.values()]
+        self.begun.clear()
+        return [list(msgspec.structs.astuple(row_of(beginning))) for beginning in beginnings]
+
+    def _leave(self, n: int) -> None:
+        if (begun := self.begun.pop(n, None)) is not None:
+            begun[0].num_open -= 1
+
+
+def _completed(payload: bytes) -> Values:
+    """A row that another version wrote, with other fields at its end. Raises: DecodeError."""
+    return list(msgspec.structs.astuple(msgspec.msgpack.decode(payload, type=Row)))
+
+
+class Adoption:
+    """The journal of a worker that is gone, held by its lock until `done` or `close`."""
+
+    def __init__(self, lock: Path, handle: int) -> None:
+        self._lock = lock
+        self._handle = handle
+        self._reading = Reading()
+        self._segments: list[Segment] = []
+        self._alien: list[Path] = []
+        self.worker = int(lock.stem, 16)
+        for path in sorted(lock.parent.glob(f"{lock.stem}-*{SEGMENTS}")):
+            try:
+                segment, _ = open_segment(path)
+            except ValueError as error:
+                _logger.error("a part of the ledger's journal is lost: %s", error)
+                self._alien.append(path)
+            else:
+                self._segments.append(segment)
+
+    def take(self, most: int) -> tuple[list[Values], bool]:
+        """The values of the next rows, at most so many; in the end, and then it is true, those of calls that were never
+        over; then none.
+        """
+        rows = self._reading.take(self._segments, most)
+        return (rows, False) if rows else (self._reading.left(), True)
+
+    def done(self) -> None:
+        """The store has all of it: delete it. Raises: OSError."""
+        for segment in self._segments:
+            segment.delete()
+        for path in self._alien:
+            path.unlink(missing_ok=True)
+        self._lock.unlink(missing_ok=True)
+        os.close(self._handle)
+
+    def close(self) -> None:
+        """Let go of it; another worker adopts it."""
+        for segment in self._segments:
+            segment.close()
+        os.close(self._handle)
+
+
+def adopt(folder: Path, own: Journal) -> Adoption | None:
+    """The journal of a worker that is gone, if there is one. Raises: OSError."""
+    for lock in sorted(folder.glob(f"*{LOCKS}")):
+        if lock != own.path.with_suffix(LOCKS) and (handle := hold_dead(lock)) is not None:
+            try:
+                return Adoption(lock, handle)
+            except BaseException:
+                os.close(handle)
+                raise
+    return None

@@ -1,0 +1,107 @@
+"""A row of the ledger. The first of a call has part 0; what is charged or corrected for it later are further parts.
+
+Amounts are whole pico-dollars; None is "not known", which is never the same as 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+WORKER_KILLED = "worker_killed"
+"""The `end` of a call whose worker was gone before it was over."""
+
+
+class Row(msgspec.Struct, array_like=True, kw_only=True, gc=False):
+    """One charge. `n` counts the calls of one worker; times are in microseconds, `at_us` since the Unix epoch.
+
+    `input_tokens` are all of the prompt, `cached_tokens` those of them that the provider had kept, `written_*` those
+    that it was paid to keep; `output_tokens` are all of the answer, `reasoning_tokens` those of them that nobody sees.
+    `saved_*` add up to what the call would have cost without the gateway, less what it did cost.
+    """
+
+    n: int
+    part: int = 0
+    at_us: int
+    request_id: str = ""
+    kind: str = "call"
+    key: str = ""
+    tenant: str = ""
+    team: str = ""
+    tags: str = ""
+    user: str = ""
+    session: str = ""
+    agent: str = ""
+    route: str = ""
+    operation: str = ""
+    backend: str = ""
+    model: str = ""
+    served: str = ""
+    stream: bool = False
+    cache: str = ""
+    end: str = ""
+    status: int = 0
+    error: str = ""
+    fault: str = ""
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    written_5m_tokens: int = 0
+    written_1h_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    audio_tokens: int = 0
+    image_tokens: int = 0
+    estimated: bool = False
+    cost: int | None = None
+    list_cost: int | None = None
+    price: str = ""
+    saved_exact: int | None = None
+    saved_joined: int | None = None
+    saved_semantic: int | None = None
+    saved_prompt: int | None = None
+    saved_cheaper: int | None = None
+    saved_batch: int | None = None
+    saved_share: int | None = None
+    saved_extra: int | None = None
+    ttft_us: int | None = None
+    tpot_us: int | None = None
+    queue_us: int | None = None
+    total_us: int = 0
+    in_slo: bool | None = None
+
+
+FIELDS: tuple[str, ...] = Row.__struct_fields__
+TEXTS: frozenset[str] = frozenset(field.name for field in msgspec.structs.fields(Row) if field.type is str)
+TOKENS: tuple[str, ...] = tuple(name for name in FIELDS if name.endswith("_tokens"))
+SAVINGS: tuple[str, ...] = tuple(name for name in FIELDS if name.startswith("saved_"))
+AMOUNTS: tuple[str, ...] = ("cost", "list_cost", *SAVINGS)
+
+
+class Beginning(msgspec.Struct, array_like=True, kw_only=True, gc=False):
+    """What is known of a call before anybody is asked: all there is if the worker is killed before the call is over."""
+
+    n: int
+    at_us: int
+    request_id: str = ""
+    key: str = ""
+    tenant: str = ""
+    user: str = ""
+    session: str = ""
+    route: str = ""
+    operation: str = ""
+    model: str = ""
+    stream: bool = False
+
+
+def row_of(beginning: Beginning) -> Row:
+    """The row of a call that has no other, for its worker was killed."""
+    return Row(**msgspec.structs.asdict(beginning), end=WORKER_KILLED, estimated=True)
+
+
+Values = list[Any]
+"""A row's `FIELDS`, in their order."""
+Stored = tuple[Any, ...]
+"""A row as a store takes it: its worker, its day, then its values."""
+COLUMNS: tuple[str, ...] = ("worker", "day", *FIELDS)
+AT: int = FIELDS.index("at_us")

@@ -1,0 +1,139 @@
+"""The tables of the ledger, as SQL that SQLite and PostgreSQL both take: the rows, and what they add up to.
+
+Four tables of sums stand beside the rows: by hour and by day for what has few values, by user and by session for what
+has many, so that none is as long as the rows. A sum of an amount is two numbers, whole micro-dollars and the
+pico-dollars over, for a sum of pico-dollars has no room in 64 bits beyond 9.2 million dollars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gateway.ledger.row import AMOUNTS, COLUMNS, SAVINGS, TEXTS, TOKENS
+
+_BOOLEANS = frozenset({"stream", "estimated", "in_slo"})
+_HOUR_US = 3600 * 10**6
+PICO_PER_MICRO = 10**6
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names of columns, some of which are words of SQL, behind each other."""
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _amount(name: str, of: str) -> dict[str, str]:
+    return {
+        f"{name}_micro": f"COALESCE(SUM({of} / {PICO_PER_MICRO}), 0)",
+        f"{name}_pico": f"COALESCE(SUM({of} % {PICO_PER_MICRO}), 0)",
+    }
+
+
+def _count(condition: str) -> str:
+    return f"SUM(CASE WHEN {condition} THEN 1 ELSE 0 END)"
+
+
+_COUNTS = {
+    "charges": "COUNT(*)",
+    "calls": _count("part = 0"),
+    "errors": _count("part = 0 AND (status >= 400 OR error <> '')"),
+    "estimated": _count('"estimated"'),
+    "unknown": _count("cost IS NULL"),
+    "saved_unknown": _count("saved_exact IS NULL"),
+}
+_TOKENS = {name: f'SUM("{name}")' for name in TOKENS}
+_AMOUNTS = {column: sql for name in AMOUNTS for column, sql in _amount(name, name).items()}
+_TIMES = {
+    "total_us": 'SUM("total_us")',
+    "ttft_us": 'COALESCE(SUM("ttft_us"), 0)',
+    "ttft_calls": _count("ttft_us IS NOT NULL"),
+    "slo_calls": _count("in_slo IS NOT NULL"),
+    "slo_met": _count("in_slo"),
+}
+_SAVED = " + ".join(SAVINGS)
+_BRIEF = {
+    **_COUNTS,
+    **{name: _TOKENS[name] for name in ("input_tokens", "cached_tokens", "output_tokens")},
+    **_amount("cost", "cost"),
+    **_amount("saved", f"({_SAVED})"),
+}
+_WHOLE = {**_BRIEF, **_TOKENS, **_AMOUNTS, **_TIMES}
+
+
+class Rollup(NamedTuple):
+    """A table of sums: a row for each combination of values that there was."""
+
+    table: str
+    time: str
+    """The column that says when: `day`, or `hour` since the Unix epoch."""
+    dimensions: tuple[str, ...]
+    sums: dict[str, str]
+    """What is added up, and how it is reckoned from rows."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What its rows differ in."""
+        return (self.time, *self.dimensions)
+
+    def select(self, where: str) -> str:
+        """The sums of rows, in the table's columns."""
+        hour = f"at_us / {_HOUR_US}"
+        keys = [f"{hour} AS hour" if key == "hour" else f'"{key}"' for key in self.keys]
+        sums = [f'{sql} AS "{name}"' for name, sql in self.sums.items()]
+        groups = [hour if key == "hour" else f'"{key}"' for key in self.keys]
+        return f"SELECT {', '.join([*keys, *sums])} FROM calls WHERE {where} GROUP BY {', '.join(groups)}"
+
+    @property
+    def add(self) -> str:
+        """Adds the rows behind one `seq` and up to another one."""
+        raised = ", ".join(f'"{name}" = {self.table}."{name}" + excluded."{name}"' for name in self.sums)
+        return (
+            f"INSERT INTO {self.table} ({quoted((*self.keys, *self.sums))}) {self.select('seq > ? AND seq <= ?')} "
+            f"ON CONFLICT ({quoted(self.keys)}) DO UPDATE SET {raised}"
+        )
+
+    @property
+    def create(self) -> str:
+        """Makes the table."""
+        keys = [f'"{key}" {"INTEGER" if key == self.time else "TEXT"} NOT NULL' for key in self.keys]
+        sums = [f'"{name}" BIGINT NOT NULL' for name in self.sums]
+        return f"CREATE TABLE {self.table} ({', '.join([*keys, *sums])}, PRIMARY KEY ({quoted(self.keys)}))"
+
+
+ROLLUPS = (
+    Rollup("by_day", "day", ("tenant", "team", "key", "route", "operation", "backend", "model"), _WHOLE),
+    Rollup("by_hour", "hour", ("tenant", "key", "route", "backend", "model"), _BRIEF),
+    Rollup("by_user", "day", ("tenant", "user"), _BRIEF),
+    Rollup("by_session", "day", ("tenant", "session"), _BRIEF),
+)
+"""The one that tells most apart is asked first."""
+
+
+def _column(name: str) -> str:
+    if name in TEXTS:
+        return f'"{name}" TEXT NOT NULL'
+    if name in _BOOLEANS:
+        return f'"{name}" BOOLEAN{"" if name == "in_slo" else " NOT NULL"}'
+    may_be_unknown = name in AMOUNTS or name in ("ttft_us", "tpot_us", "queue_us")
+    return f'"{name}" BIGINT{"" if may_be_unknown else " NOT NULL"}'
+
+
+def _first(seq: str) -> tuple[str, ...]:
+    columns = ", ".join(_column(name) for name in COLUMNS)
+    return (
+        f"CREATE TABLE calls (seq {seq}, {columns}, UNIQUE (worker, n, part))",
+        "CREATE INDEX calls_by_time ON calls (at_us)",
+        *(rollup.create for rollup in ROLLUPS),
+        "CREATE TABLE marks (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+        "INSERT INTO marks VALUES ('rolled_up', 0)",
+    )
+
+
+def migrations(seq: str) -> tuple[tuple[str, ...], ...]:
+    """What makes each version of the tables of the one before; `seq` is the type of a number that only ever grows."""
+    return (_first(seq),)
+
+
+SETTINGS = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+"""The version, and the time zone of the days. There before all other tables."""
+INSERT_COLUMNS = quoted(COLUMNS)

@@ -1,0 +1,122 @@
+"""The ledger in a SQLite file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from backends.errors import ConfigurationError, StoreUnavailable
+from gateway.ledger.database import RowRefused
+from gateway.ledger.row import COLUMNS, Stored
+from gateway.ledger.schema import INSERT_COLUMNS
+
+_APPLICATION = 0x534C4C47
+"""Says in the file's head that it is a ledger of ours."""
+_BUSY_S = 5.0
+_INSERT = f"INSERT INTO calls ({INSERT_COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT DO NOTHING"
+
+
+class SqliteDatabase:
+    """A `Database`. The file is made where there is none, unless it is only to be read."""
+
+    seq = "INTEGER PRIMARY KEY AUTOINCREMENT"
+
+    def __init__(self, path: Path, *, outlives_power: bool = False, is_read_only: bool = False) -> None:
+        self._path = path
+        self._synchronous = "FULL" if outlives_power else "NORMAL"
+        self._is_read_only = is_read_only
+        self._connection: sqlite3.Connection | None = None
+
+    @contextmanager
+    def writing(self) -> Iterator[SqliteTransaction]:
+        """As `Database.writing`."""
+        with self._transaction("BEGIN IMMEDIATE") as transaction:
+            yield transaction
+
+    @contextmanager
+    def reading(self) -> Iterator[SqliteTransaction]:
+        """As `Database.reading`."""
+        with self._transaction("BEGIN") as transaction:
+            yield transaction
+
+    def close(self) -> None:
+        """As `Database.close`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[SqliteTransaction]:
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            connection = self._connection
+            connection.execute(begin)
+            try:
+                yield SqliteTransaction(connection)
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            # A file that was taken away or replaced is found again by a new connection.
+            self.close()
+            raise StoreUnavailable(f"the ledger {self._path} does not answer: {error}") from error
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._is_read_only:
+            if not self._path.exists():
+                raise ConfigurationError(f"there is no ledger {self._path}: no gateway has written one yet")
+        else:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # SQLite's further files have the mode of this one.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            self._check(connection)
+            if not self._is_read_only:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        try:
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            (num_tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                raise ConfigurationError(f"the ledger {self._path} cannot be used: {error}") from error
+            raise
+        if application != _APPLICATION and num_tables:
+            raise ConfigurationError(f"{self._path} is a SQLite file of something else: name another one in ledger.url")
+
+
+class SqliteTransaction:
+    """A `Transaction`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> int:
+        """As `Transaction.execute`."""
+        return self._connection.execute(sql, values).rowcount
+
+    def fetch(self, sql: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+        """As `Transaction.fetch`."""
+        return self._connection.execute(sql, values)
+
+    def insert(self, rows: Sequence[Stored]) -> int:
+        """As `Transaction.insert`."""
+        try:
+            return self._connection.executemany(_INSERT, rows).rowcount
+        except (OverflowError, UnicodeEncodeError, sqlite3.IntegrityError, sqlite3.DataError) as error:
+            raise RowRefused(str(error)) from error

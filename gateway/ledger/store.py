@@ -1,0 +1,118 @@
+"""The rows and their sums in a database: each row once, each added to the sums once, the old ones taken away.
+
+The mark says up to which row the sums go. It moves in the transaction that adds to them, so whatever happens in between
+is of no matter, and a row that comes late is added like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from backends.errors import ConfigurationError
+from gateway.ledger.database import Database, RowRefused, Transaction
+from gateway.ledger.row import Stored
+from gateway.ledger.schema import ROLLUPS, SETTINGS, migrations
+
+_PRUNED_AT_ONCE = 5000
+
+
+class LedgerStore:
+    """Of one thread. Each method raises StoreUnavailable where the database is away."""
+
+    def __init__(self, database: Database, time_zone: str) -> None:
+        self._database = database
+        self._time_zone = time_zone
+
+    def open(self) -> None:
+        """Bring the tables up to date. Raises: ConfigurationError where they are somebody else's, or of other days."""
+        with self._database.writing() as transaction:
+            transaction.execute(SETTINGS)
+            found = dict(transaction.fetch("SELECT name, value FROM settings"))
+            version = int(found.get("version", 0))
+            steps = migrations(self._database.seq)
+            if version > len(steps):
+                raise ConfigurationError("the ledger was written by a newer version of the gateway")
+            zone = found.get("time_zone", self._time_zone)
+            if zone != self._time_zone:
+                raise ConfigurationError(
+                    f"the days of this ledger are those of {zone}, and ledger.time_zone is {self._time_zone}: change "
+                    "it back, or begin another ledger"
+                )
+            for step in steps[version:]:
+                for statement in step:
+                    transaction.execute(statement)
+            put = "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+            if version < len(steps):
+                transaction.execute(put, ("version", str(len(steps))))
+                transaction.execute(put, ("time_zone", zone))
+
+    def insert(self, rows: Sequence[Stored]) -> tuple[int, int]:
+        """Add those that are not there yet: how many these were, and how many the database does not take."""
+        try:
+            with self._database.writing() as transaction:
+                return transaction.insert(rows), 0
+        except RowRefused:
+            return self._insert_each(rows)
+
+    def roll_up(self, most: int) -> int:
+        """Add the next rows to the sums, at most so many: how many these were."""
+        with self._database.writing() as transaction:
+            mark, newest = mark_and_newest(transaction)
+            upto = min(newest, mark + most)
+            if upto > mark:
+                for rollup in ROLLUPS:
+                    transaction.execute(rollup.add, (mark, upto))
+                transaction.execute("UPDATE marks SET value = ? WHERE name = 'rolled_up'", (upto,))
+            return upto - mark
+
+    def prune(self, before_us: int, before_day: int) -> bool:
+        """Take away rows of calls before then that are in the sums, and sums that are kept as long as rows. Whether
+        there may be more.
+        """
+        with self._database.writing() as transaction:
+            mark, _ = mark_and_newest(transaction)
+            old = "SELECT seq FROM calls WHERE at_us < ? AND seq <= ? LIMIT ?"
+            pruned = transaction.execute(f"DELETE FROM calls WHERE seq IN ({old})", (before_us, mark, _PRUNED_AT_ONCE))
+            if pruned == _PRUNED_AT_ONCE:
+                return True
+            for rollup in ROLLUPS:
+                if rollup.time == "hour":
+                    transaction.execute(f"DELETE FROM {rollup.table} WHERE hour < ?", (before_us // 3_600_000_000,))
+                elif rollup.table != "by_day":
+                    transaction.execute(f"DELETE FROM {rollup.table} WHERE day < ?", (before_day,))
+            return False
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._database.close()
+
+    def _insert_each(self, rows: Sequence[Stored]) -> tuple[int, int]:
+        num_new = num_refused = 0
+        for row in rows:
+            added = 0
+            is_taken = False
+            for attempt in (row, _plain(row)):
+                with suppress(RowRefused):
+                    with self._database.writing() as transaction:
+                        added = transaction.insert([attempt])
+                    is_taken = True
+                    break
+            num_new += added
+            num_refused += not is_taken
+        return num_new, num_refused
+
+
+def mark_and_newest(transaction: Transaction) -> tuple[int, int]:
+    """Up to which row the sums go, and the last row that there is."""
+    ((mark,),) = transaction.fetch("SELECT value FROM marks WHERE name = 'rolled_up'")
+    ((newest,),) = transaction.fetch("SELECT MAX(seq) FROM calls")
+    return mark, newest or mark
+
+
+def _plain(row: Stored) -> Stored:
+    """Its texts without what a database may not take."""
+    return tuple(
+        value.replace("\0", "\ufffd").encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for value in row
+    )

@@ -1,0 +1,239 @@
+"""Brings rows from the journals to the store: those of this worker, and those of workers that are gone.
+
+One thread. 300 rows, or what there is after a tenth of a second, go in one transaction; a segment of the journal is
+deleted once all of it is stored. Whatever was stored twice, for the thread was killed in between, is in the store once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from backends.clock import Clock
+from backends.errors import StoreUnavailable
+from gateway.ledger.days import Days
+from gateway.ledger.journal import Journal
+from gateway.ledger.reading import Adoption, Reading, adopt
+from gateway.ledger.row import AT, COLUMNS, Stored, Values
+from gateway.ledger.store import LedgerStore
+from policies.failures import Failures
+
+BATCH = 300
+_MOST_AT_ONCE = 1000
+_WAIT_S = 0.1
+_ADOPT_EVERY_S = 5.0
+_ROLL_UP_EVERY_S = 10.0
+_PRUNE_EVERY_S = 600.0
+_MAX_PAUSE_S = 5.0
+_MAX_CLOSE_S = 3.0
+_ROLLED_UP_AT_ONCE = 5000
+
+_logger = logging.getLogger(__name__)
+
+
+class Written(msgspec.Struct):
+    """What the writer has done since the start, and how it stands; its thread counts, others read."""
+
+    rows: int = 0
+    refused: int = 0
+    """Rows that the store does not take."""
+    killed: int = 0
+    """Calls that had begun and were not over when their worker was gone."""
+    read: int = 0
+    """Records of this worker's own journal."""
+    waiting: int = 0
+    """Rows that were read and are not stored."""
+    waiting_since_us: int | None = None
+    """When the first of these began, while the store is away."""
+
+
+class Writer:
+    """Runs from `start` to `stop`."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        journal: Journal,
+        folder: Path,
+        *,
+        days: Days,
+        keep_s: float,
+        outlives_power: bool,
+        clock: Clock,
+    ) -> None:
+        self.done = Written()
+        self.reading = Reading()
+        self.failures = Failures("ledger", clock)
+        self._store = store
+        self._journal = journal
+        self._folder = folder
+        self._days = days
+        self._keep_us = int(keep_s * 1e6)
+        self._outlives_power = outlives_power
+        self._clock = clock
+        self._adoption: Adoption | None = None
+        self._waiting: list[Stored] = []
+        self._are_killed = False
+        """Whether those that wait are what is left of a worker that is gone."""
+        self._due = {"adopt": 0.0, "roll_up": 0.0, "prune": 0.0}
+        """When what is done now and then is done again, in monotonic seconds."""
+        self._has_new = True
+        """Whether there may be rows that are not in the sums."""
+        self._is_open = False
+        self._is_away = False
+        self._is_stopping = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+
+    def start(self, *, is_open: bool) -> None:
+        """Begin; the store may be open already."""
+        self._is_open = is_open
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is enough for a transaction."""
+        self._wake.set()
+
+    def stop(self) -> bool:
+        """Store what is left, as far as that takes no longer than a moment: whether it is all stored."""
+        self._is_stopping = True
+        self._wake.set()
+        self._thread.join(_MAX_CLOSE_S)
+        is_stored = not self._thread.is_alive() and not self._waiting and not self.reading.begun
+        return is_stored and all(segment.read_at >= segment.end for segment in self._journal.segments)
+
+    def _run(self) -> None:
+        pause_s = _WAIT_S
+        while True:
+            has_more = False
+            try:
+                self._provide()
+                has_more = self._turn()
+                self._came_back()
+                pause_s = _WAIT_S
+            except StoreUnavailable as error:
+                self._went_away(error)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            except Exception as error:  # the border of background work: later turns are needed
+                self.failures.note(error)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            if self._is_stopping and not has_more:
+                break
+            if not has_more:
+                self._wake.wait(pause_s)
+                self._wake.clear()
+        if self._adoption is not None:
+            self._adoption.close()
+        self._store.close()
+
+    def _provide(self) -> None:
+        try:
+            self._journal.provide()
+            if self._outlives_power:
+                self._journal.flush()
+        except OSError as error:
+            # Rows are dropped and counted once the segment in use is full.
+            self.failures.note(error)
+
+    def _turn(self) -> bool:
+        """One transaction at most of each kind: whether there is more to do at once."""
+        self._take_next()
+        if not self._is_open:
+            self._store.open()
+            self._is_open = True
+        has_more = self._store_next()
+        if self._has_new and self._is_due("roll_up", _ROLL_UP_EVERY_S):
+            has_more |= self._roll_up()
+        if not self._is_stopping:
+            has_more |= self._is_due("prune", _PRUNE_EVERY_S) and self._prune()
+        return has_more
+
+    def _take_next(self) -> None:
+        if not self._waiting:
+            self._take(self._journal.worker, self.reading.take(list(self._journal.segments), _MOST_AT_ONCE))
+            self.done.read = self.reading.num_read
+            if not self._waiting and not self._is_stopping:
+                self._take_adopted()
+
+    def _store_next(self) -> bool:
+        has_more = len(self._waiting) >= BATCH
+        if self._waiting:
+            num_new, num_refused = self._store.insert(self._waiting)
+            self.done.rows += num_new
+            self._has_new = True
+            self.done.refused += num_refused
+            if num_refused:
+                _logger.error("the ledger does not take %d rows, which are lost", num_refused)
+            if self._are_killed:
+                self.done.killed += num_new
+                self._are_killed = False
+            self._waiting = []
+            self.done.waiting = 0
+        self._journal.clear()
+        self._journal.carry(self.reading.begun)
+        return has_more or self._adoption is not None
+
+    def _take(self, worker: int, rows: Iterable[Values]) -> None:
+        for values in rows:
+            try:
+                day = self._days.of(values[AT])
+            except ValueError as error:
+                self.done.refused += 1
+                self.failures.note(error)
+            else:
+                self._waiting.append((worker, day, *values))
+        self.done.waiting = len(self._waiting)
+
+    def _take_adopted(self) -> None:
+        if self._adoption is None and self._is_due("adopt", _ADOPT_EVERY_S):
+            self._adoption = adopt(self._folder, self._journal)
+            if self._adoption is not None:
+                _logger.warning("the ledger takes over what a worker has left that is gone")
+        if self._adoption is None:
+            return
+        rows, self._are_killed = self._adoption.take(_MOST_AT_ONCE)
+        if rows:
+            self._take(self._adoption.worker, rows)
+        else:
+            done, self._adoption = self._adoption, None
+            done.done()
+            # There may be another one.
+            self._due["adopt"] = 0.0
+
+    def _roll_up(self) -> bool:
+        has_more = self._store.roll_up(_ROLLED_UP_AT_ONCE) == _ROLLED_UP_AT_ONCE
+        self._has_new = has_more
+        if has_more:
+            self._due["roll_up"] = 0.0
+        return has_more
+
+    def _prune(self) -> bool:
+        before_us = int(self._clock.wall() * 1e6) - self._keep_us
+        has_more = self._store.prune(before_us, self._days.of(before_us))
+        if has_more:
+            self._due["prune"] = 0.0
+        return has_more
+
+    def _is_due(self, what: str, every_s: float) -> bool:
+        now = self._clock.now()
+        if now < self._due[what]:
+            return False
+        self._due[what] = now + every_s
+        return True
+
+    def _went_away(self, error: StoreUnavailable) -> None:
+        if not self._is_away:
+            self._is_away = True
+            _logger.error("%s; its rows wait in the journal", error.message)
+        if self._waiting:
+            self.done.waiting_since_us = self._waiting[0][COLUMNS.index("at_us")]
+
+    def _came_back(self) -> None:
+        self.done.waiting_since_us = None
+        if self._is_away:
+            self._is_away = False
+            _logger.info("the ledger answers again")

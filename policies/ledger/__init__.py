@@ -1,0 +1,1 @@
+"""What a policy says of the ledger; `gateway/ledger` carries it out."""

@@ -1,0 +1,120 @@
+"""How long reports over many rows take, and whether they say what the rows say.
+
+    python -m tests.benchmarks.gateway.ledger_report [--rows 10000000] [--repeat 5]
+
+A SQLite file with calls of 30 days, 200 keys, 20 tenants and 3 models, in a folder of the system's (about 3 GiB for ten
+million rows). Times are of opening the file and reading the whole report, as the command does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sqlite3
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from gateway.ledger.report import Dimension, Period, report
+from gateway.ledger.row import COLUMNS
+from gateway.ledger.schema import INSERT_COLUMNS
+from gateway.ledger.sqlite import SqliteDatabase
+from gateway.ledger.store import LedgerStore
+from tests.support.ledger import sample_row
+
+_DAYS = 30
+_BEGIN_US = int(datetime(2026, 10, 1, tzinfo=UTC).timestamp()) * 10**6
+_STEP = 500_000
+_WAYS: tuple[tuple[Dimension, ...], ...] = (
+    ("day", "tenant"),
+    ("tenant",),
+    ("day", "key", "model"),
+    ("hour",),
+    ("user",),
+)
+_ALWAYS = Period(None, None, "UTC")
+
+
+def make(path: Path, num_rows: int) -> None:
+    """Fill the file, by statements: rows like the sample's, each with values of its own."""
+    store = LedgerStore(SqliteDatabase(path), "UTC")
+    store.open()
+    varied = {
+        "worker": "1",
+        "n": "i",
+        "at_us": f"{_BEGIN_US} + i * ({_DAYS} * 86400000000 / {num_rows})",
+        "day": f"20261001 + i * {_DAYS} / {num_rows}",
+        "key": "'key-' || (i * 7 % 200)",
+        "tenant": "'tenant-' || (i * 7 % 200 / 10)",
+        "model": "'model-' || (i % 3)",
+        "user": "'user-' || (i * 13 % 1000)",
+        "session": "''",
+        "input_tokens": "100 + i % 900",
+        "output_tokens": "i % 500",
+        "cost": "CASE WHEN i % 11 THEN 1000003 * (i % 4999) END",
+    }
+    fixed = dict(zip(COLUMNS[2:], msgspec.structs.astuple(sample_row(1)), strict=True))
+    values = ", ".join(varied.get(name) or _literal(fixed[name]) for name in COLUMNS)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    for first in range(0, num_rows, _STEP):
+        upto = min(first + _STEP, num_rows)
+        numbers = (
+            f"WITH RECURSIVE numbers(i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM numbers WHERE i + 1 < {upto})"
+        )
+        connection.execute(f"INSERT INTO calls ({INSERT_COLUMNS}) {numbers} SELECT {values} FROM numbers")
+    connection.close()
+    while store.roll_up(_STEP):
+        pass
+    store.close()
+
+
+def equals_rows(path: Path, by: tuple[Dimension, ...]) -> bool:
+    """Whether the report has the sums that the rows have; costs are added apart, for their sum may be too large."""
+    columns = ", ".join("at_us / 3600000000" if name == "hour" else f'"{name}"' for name in by)
+    connection = sqlite3.connect(path)
+    rows = connection.execute(
+        f"SELECT COUNT(*), SUM(input_tokens), SUM(cost / 1000000), SUM(cost % 1000000), SUM(cost IS NULL) FROM calls "
+        f"GROUP BY {columns} ORDER BY {columns}"
+    ).fetchall()
+    connection.close()
+    expected = [(calls, tokens, micro * 10**6 + pico, unknown) for calls, tokens, micro, pico, unknown in rows]
+    lines = list(report(SqliteDatabase(path), by, _ALWAYS))
+    told = [
+        (line.sums["calls"], line.sums["input_tokens"], line.amount("cost"), line.sums["unknown"]) for line in lines
+    ]
+    return told == expected
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--repeat", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "ledger.sqlite3"
+        make(path, options.rows)
+        for by in _WAYS:
+            times_s: list[float] = []
+            num_lines = 0
+            for _ in range(options.repeat):
+                begin = time.perf_counter()
+                database = SqliteDatabase(path)
+                num_lines = len(list(report(database, by, _ALWAYS)))
+                database.close()
+                times_s.append(time.perf_counter() - begin)
+            same = "equal to the rows" if equals_rows(path, by) else "NOT EQUAL TO THE ROWS"
+            print(f"{' x '.join(by):<20}{num_lines:>8,} lines{min(times_s) * 1e3:>10.1f} ms  {same}")
+
+
+def _literal(value: object) -> str:
+    if value is None:
+        return "NULL"
+    return f"'{value}'" if isinstance(value, str) else str(int(value))  # type: ignore[call-overload, no-any-return]
+
+
+if __name__ == "__main__":
+    main()

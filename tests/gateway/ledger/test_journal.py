@@ -1,0 +1,228 @@
+"""The journal: what was written is read, once and in order; no kill, no cut and no flip makes a wrong row."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.ledger.journal import LOCKS, SEGMENTS, Journal
+from gateway.ledger.reading import Adoption, Reading, adopt
+from gateway.ledger.row import FIELDS, WORKER_KILLED, Row, Values
+from gateway.ledger.segment import RecordKind
+from policies.ledger.settings import SEGMENT_BYTES
+from tests.support.ledger import sample_beginning, sample_row
+
+END = FIELDS.index("end")
+encode = msgspec.msgpack.Encoder().encode
+
+
+def begin(journal: Journal, n: int) -> bool:
+    return journal.append(encode(sample_beginning(n)), RecordKind.BEGINNING, n)
+
+
+def note(journal: Journal, n: int, part: int = 0) -> bool:
+    kind = RecordKind.PART if part else RecordKind.CALL
+    return journal.append(encode(sample_row(n, part=part)), kind, n)
+
+
+def large(n: int) -> Row:
+    """Of which a few fill a segment."""
+    row = sample_row(n)
+    row.user = "x" * 500_000
+    return row
+
+
+def note_large(journal: Journal, n: int) -> bool:
+    return journal.append(encode(large(n)), RecordKind.CALL, n)
+
+
+def values(n: int, part: int = 0) -> Values:
+    return list(msgspec.structs.astuple(sample_row(n, part=part)))
+
+
+def abandon(journal: Journal) -> None:
+    """What a kill does: the lock is free, and nothing was tidied up."""
+    journal.close(is_stored=False)
+
+
+def adopted(folder: Path, own: Journal) -> tuple[list[Values], list[Values]]:
+    """The rows that an adoption finds, and those that it makes of beginnings."""
+    found: tuple[list[Values], list[Values]] = ([], [])
+    adoption = adopt(folder, own)
+    assert adoption is not None
+    while True:
+        rows, are_killed = adoption.take(10)
+        if not rows:
+            break
+        found[are_killed].extend(rows)
+    adoption.done()
+    return found
+
+
+def test_rows_are_read_in_order_while_more_are_written(tmp_path: Path) -> None:
+    """Beginnings are kept aside until their call is over; a part leaves the call open."""
+    journal, reading = Journal(tmp_path, 4), Reading()
+    begin(journal, 1)
+    begin(journal, 2)
+    note(journal, 2, part=1)
+    first = reading.take(list(journal.segments), 10)
+    note(journal, 2)
+    second = reading.take(list(journal.segments), 10)
+
+    assert (first, second) == ([values(2, part=1)], [values(2)])
+    assert list(reading.begun) == [1]
+    journal.close(is_stored=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_segment_gives_way_and_goes_once_it_is_read(tmp_path: Path) -> None:
+    """What is stored is deleted, and a call that is not over keeps its segment."""
+    journal, reading = Journal(tmp_path, 4), Reading()
+    journal.provide()
+    begin(journal, 0)
+    number = 0
+    while len(journal.segments) == 1:
+        number += 1
+        note_large(journal, number)
+    rows = reading.take(list(journal.segments), 10**6)
+    journal.clear()
+
+    assert rows == [list(msgspec.structs.astuple(large(n))) for n in range(1, number + 1)]
+    assert len(journal.segments) == 2
+    note(journal, 0)
+    reading.take(list(journal.segments), 10)
+    journal.clear()
+    assert len(journal.segments) == 1
+    journal.close(is_stored=True)
+
+
+def test_journal_without_room_takes_nothing_and_harms_nothing(tmp_path: Path) -> None:
+    """Whatever does not fit is refused; what was there before is read, and later there is room again."""
+    journal, reading = Journal(tmp_path, 2), Reading()
+    journal.provide()
+    number = 0
+    while note_large(journal, number):
+        number += 1
+    assert not note_large(journal, number)
+    journal.provide()
+    assert not note_large(journal, number)
+
+    assert reading.take(list(journal.segments), 10**6) == [
+        list(msgspec.structs.astuple(large(n))) for n in range(number)
+    ]
+    journal.clear()
+    journal.provide()
+    assert note_large(journal, number)
+    assert sum(path.stat().st_size for path in tmp_path.glob(f"*{SEGMENTS}")) <= 2 * SEGMENT_BYTES
+    journal.close(is_stored=True)
+
+
+def test_calls_that_last_do_not_hold_the_journal(tmp_path: Path) -> None:
+    """Their beginnings are written down anew, so that an hour's segments can go; a kill still makes rows of them."""
+    journal, reading = Journal(tmp_path, 6), Reading()
+    number = 0
+    for _ in range(12):
+        begin(journal, 10**6 + number)
+        segments = len(journal.segments)
+        while len(journal.segments) == segments:
+            journal.provide()
+            number += 1
+            assert note_large(journal, number)
+        reading.take(list(journal.segments), 10**6)
+        journal.clear()
+        journal.carry(reading.begun)
+        journal.clear()
+    assert len(reading.begun) == 12
+    abandon(journal)
+    own = Journal(tmp_path, 4)
+
+    rows, killed = adopted(tmp_path, own)
+
+    assert {row[0] for row in killed} >= set(reading.begun)
+    assert {row[0] for row in rows} <= set(range(number + 1))
+    own.close(is_stored=True)
+
+
+def test_journal_of_a_dead_worker_is_adopted_by_one(tmp_path: Path) -> None:
+    """A living worker's is left alone; a call that was not over is a row that says so."""
+    dead, living = Journal(tmp_path, 4), Journal(tmp_path, 4)
+    for n in range(25):
+        begin(dead, n)
+        if n != 7:
+            note(dead, n)
+    note(living, 1)
+    assert adopt(tmp_path, living) is None
+    abandon(dead)
+
+    first = adopt(tmp_path, living)
+    assert isinstance(first, Adoption)
+    assert adopt(tmp_path, living) is None
+    first.close()
+    rows, killed = adopted(tmp_path, living)
+
+    assert rows == [values(n) for n in range(25) if n != 7]
+    assert [(row[0], row[END]) for row in killed] == [(7, WORKER_KILLED)]
+    assert adopt(tmp_path, living) is None
+    assert len(list(tmp_path.glob(f"*{LOCKS}"))) == 1
+    living.close(is_stored=True)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_damage_anywhere_makes_no_wrong_row(tmp_path: Path, damage: str) -> None:
+    """Whatever byte is lost or changed, the rows that are read are some of those that were written, as they were."""
+    random_ = random.Random(damage)
+    own = Journal(tmp_path, 4)
+    written = Journal(tmp_path, 4)
+    for n in range(40):
+        begin(written, n)
+        note(written, n)
+    used = written.segments[0].end
+    path = written.segments[0].path
+    abandon(written)
+    content = path.read_bytes()[: used + 64]
+    good = [values(n) for n in range(40)]
+    for _ in range(400):
+        at = random_.randrange(used)
+        damaged = bytearray(content[:at] if damage == "cut" else content)
+        if damage == "flip":
+            damaged[at] ^= 1 << random_.randrange(8)
+        path.write_bytes(damaged)
+        adoption = adopt(tmp_path, own)
+        assert adoption is not None
+        taken = [adoption.take(1000), adoption.take(1000)]
+        adoption.close()
+        rows = [row for some, are_killed in taken if not are_killed for row in some]
+        left = [row for some, are_killed in taken if are_killed for row in some]
+
+        assert [row for row in rows if row not in good] == []
+        assert [row[0] for row in rows] == sorted({row[0] for row in rows})
+        assert all(row[END] == WORKER_KILLED and row[0] in range(40) for row in left)
+    own.close(is_stored=True)
+
+
+def test_row_of_an_older_version_has_the_new_fields_defaults(tmp_path: Path) -> None:
+    """A journal that was left before an upgrade is read after it."""
+    journal, reading = Journal(tmp_path, 4), Reading()
+    shorter = values(3)[:-2]
+    journal.append(encode(shorter), RecordKind.CALL, 3)
+
+    (row,) = reading.take(list(journal.segments), 10)
+
+    assert row == [*shorter, Row(n=0, at_us=0).total_us, None]
+    journal.close(is_stored=True)
+
+
+def test_lock_has_its_name_only_once_it_is_held(tmp_path: Path) -> None:
+    """A lock file that can be had is a dead worker's, even if it was made a moment ago."""
+    journal = Journal(tmp_path, 4)
+    (lock,) = tmp_path.glob(f"*{LOCKS}")
+    os.unlink(lock)
+    other = Journal(tmp_path, 4)
+
+    assert adopt(tmp_path, other) is None
+    other.close(is_stored=True)
+    journal.close(is_stored=True)

@@ -1,0 +1,211 @@
+"""The ledger of a process: rows reach the store behind the calls, whatever becomes of the store meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from backends.clock import SystemClock
+from backends.errors import ConfigurationError
+from gateway.ledger.database import Database
+from gateway.ledger.days import Days
+from gateway.ledger.journal import Journal
+from gateway.ledger.ledger import Ledger
+from gateway.ledger.postgres import PostgresDatabase
+from gateway.ledger.report import Period, report
+from gateway.ledger.row import WORKER_KILLED
+from gateway.ledger.sqlite import SqliteDatabase
+from gateway.ledger.store import LedgerStore
+from tests.gateway.ledger.conftest import Connect
+from tests.support.ledger import running_postgres, sample_beginning, sample_row
+from tests.support.small_disk import fill, small_disk
+
+ALWAYS = Period(None, None, "UTC")
+
+
+def made(database: Database, folder: Path, *, segments: int = 4, keep_s: float = 3650 * 86400.0) -> Ledger:
+    return Ledger(
+        LedgerStore(database, "UTC"),
+        folder,
+        max_segments=segments,
+        days=Days("UTC"),
+        keep_s=keep_s,
+        outlives_power=True,
+        clock=SystemClock(),
+    )
+
+
+@asynccontextmanager
+async def running(database: Database, folder: Path, *, segments: int = 4) -> AsyncIterator[Ledger]:
+    ledger = made(database, folder, segments=segments)
+    await ledger.open()
+    try:
+        yield ledger
+    finally:
+        await ledger.aclose()
+
+
+def numbers(database: Database, *, end: str = "clean") -> list[int]:
+    """Of the calls in the store that ended so."""
+    with database.reading() as transaction:
+        return [n for (n,) in transaction.fetch('SELECT n FROM calls WHERE "end" = ? ORDER BY n', (end,))]
+
+
+async def until(is_so: Callable[[], bool], limit_s: float = 20.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+async def test_noted_rows_are_stored_and_the_journal_goes(connect: Connect, tmp_path: Path) -> None:
+    """Within moments while it is open, and what is left when it closes."""
+    folder = tmp_path / "journal"
+    async with running(connect(), folder) as ledger:
+        for n in range(700):
+            ledger.begin(sample_beginning(n))
+            ledger.note(sample_row(n))
+        await until(lambda: ledger.statistics().rows == 700)
+        assert ledger.statistics().waiting == 0
+        ledger.note(sample_row(700))
+
+    assert numbers(connect()) == list(range(701))
+    assert list(folder.iterdir()) == []
+    assert sum(line.sums["calls"] for line in report(connect(), ("tenant",), ALWAYS)) == 701
+
+
+async def test_call_that_is_not_over_at_the_end_is_left_to_the_next(connect: Connect, tmp_path: Path) -> None:
+    """It says that its worker is gone, is estimated, and counted."""
+    async with running(connect(), tmp_path / "journal") as ledger:
+        ledger.begin(sample_beginning(1))
+        ledger.begin(sample_beginning(2))
+        ledger.note(sample_row(2))
+    async with running(connect(), tmp_path / "journal") as ledger:
+        await until(lambda: ledger.statistics().killed == 1)
+
+    assert numbers(connect()) == [2]
+    assert numbers(connect(), end=WORKER_KILLED) == [1]
+    assert list((tmp_path / "journal").iterdir()) == []
+
+
+async def test_rows_wait_for_a_store_that_is_away() -> None:
+    """From before the start, and in the middle: nobody waits, nothing is lost, and how long it takes is shown."""
+    with running_postgres() as server, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        server.stop()
+        async with running(PostgresDatabase(server.url), folder) as ledger:
+            for n in range(100):
+                ledger.note(sample_row(n))
+            await until(lambda: ledger.statistics().lag_s > 0)
+            assert ledger.statistics().waiting == 100
+            server.start()
+            await until(lambda: ledger.statistics().rows == 100)
+            server.stop()
+            for n in range(100, 200):
+                ledger.note(sample_row(n))
+            await asyncio.sleep(0.3)
+            assert ledger.statistics().waiting == 100
+            server.start()
+            await until(lambda: ledger.statistics().rows == 200)
+            assert ledger.statistics().lag_s == 0
+            server.stop()
+            ledger.note(sample_row(200))
+        server.start()
+        database = PostgresDatabase(server.url)
+        assert numbers(database) == list(range(200))
+        async with running(PostgresDatabase(server.url), folder) as ledger:
+            await until(lambda: ledger.statistics().rows == 1)
+        assert numbers(database) == list(range(201))
+        database.close()
+
+
+async def test_what_finds_no_room_is_dropped_and_counted(tmp_path: Path) -> None:
+    """The journal has an end; noting a row raises nothing, and each that is not dropped is stored."""
+    database = SqliteDatabase(tmp_path / "ledger.sqlite3")
+    locker = SqliteDatabase(tmp_path / "ledger.sqlite3")
+    async with running(database, tmp_path / "journal", segments=4) as ledger:
+        with locker.writing():
+            n = 0
+            while not ledger.statistics().dropped["journal_full"]:
+                row = sample_row(n)
+                row.tags = "x" * 100_000
+                ledger.note(row)
+                n += 1
+                await asyncio.sleep(0)
+        locker.close()
+        dropped = ledger.statistics().dropped["journal_full"]
+        await until(lambda: ledger.statistics().rows == n - dropped, 60.0)
+        ledger.note(sample_row(n))
+        await until(lambda: ledger.statistics().rows == n - dropped + 1)
+
+
+async def test_row_that_cannot_be_written_down_is_counted(tmp_path: Path) -> None:
+    """A text that is no Unicode, a number without end, a time out of every calendar: none of them keeps others back."""
+    async with running(SqliteDatabase(tmp_path / "ledger.sqlite3"), tmp_path / "journal") as ledger:
+        odd, huge, never = sample_row(1), sample_row(2), sample_row(3, at_us=2**62)
+        odd.user = "\ud800"
+        huge.input_tokens = 2**70
+        for row in (odd, huge, never, sample_row(4)):
+            ledger.note(row)
+        await until(lambda: ledger.statistics().rows == 1)
+
+        assert ledger.statistics().dropped == {"journal_full": 0, "refused": 3, "damaged": 0}
+
+
+async def test_full_disk_holds_nobody_up(tmp_path: Path) -> None:
+    """Neither journal nor store can grow: rows are taken while there is room, and stored once there is some again."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with small_disk(disk):
+        async with running(SqliteDatabase(disk / "ledger.sqlite3"), disk / "journal", segments=4) as ledger:
+            fill(disk / "filler")
+            for n in range(2000):
+                ledger.note(sample_row(n))
+            await until(lambda: ledger.statistics().lag_s > 0)
+            (disk / "filler").unlink()
+            await until(lambda: ledger.statistics().rows + ledger.statistics().dropped["journal_full"] == 2000)
+            assert ledger.statistics().dropped["journal_full"] == 0
+
+
+async def test_journal_that_cannot_be_made_is_said_at_the_start(tmp_path: Path) -> None:
+    """So is a file that is no ledger; then nothing is left behind."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "other.sqlite3").write_bytes(b"something else" * 100)
+
+    with pytest.raises(ConfigurationError, match=r"journal .*/file/journal cannot be used"):
+        await made(SqliteDatabase(tmp_path / "ledger.sqlite3"), tmp_path / "file" / "journal").open()
+    with pytest.raises(ConfigurationError, match="cannot be used: file is not a database"):
+        await made(SqliteDatabase(tmp_path / "other.sqlite3"), tmp_path / "journal").open()
+    assert list((tmp_path / "journal").iterdir()) == []
+
+
+async def test_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    """A SQLite file with other tables is not taken for a ledger."""
+    connection = sqlite3.connect(tmp_path / "batches.sqlite3")
+    connection.execute("CREATE TABLE batches (id)")
+    connection.commit()
+    connection.close()
+
+    with pytest.raises(ConfigurationError, match="is a SQLite file of something else"):
+        await made(SqliteDatabase(tmp_path / "batches.sqlite3"), tmp_path / "journal").open()
+
+
+async def test_two_workers_share_a_store_and_one_takes_over(connect: Connect, tmp_path: Path) -> None:
+    """Each numbers its own calls; what a killed one has left is stored by the other."""
+    folder = tmp_path / "journal"
+    dead = Journal(folder, 4)
+    async with running(connect(), folder) as first, running(connect(), folder) as second:
+        for n in range(50):
+            first.note(sample_row(n))
+            second.note(sample_row(n))
+        await until(lambda: first.statistics().rows + second.statistics().rows == 100)
+        dead.close(is_stored=False)
+    async with running(connect(), folder):
+        await until(lambda: len(list(folder.glob("*.lock"))) == 1)
+
+    assert numbers(connect()) == sorted([*range(50)] * 2)

@@ -1,0 +1,274 @@
+"""Stores of the ledger: a row is there once, sums are those of the rows, whatever comes late, twice or goes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import date
+
+import msgspec
+import pytest
+
+from backends.errors import ConfigurationError, StoreUnavailable
+from gateway.ledger.database import Database
+from gateway.ledger.days import Days
+from gateway.ledger.report import Dimension, Period, report
+from gateway.ledger.row import FIELDS, SAVINGS, Row, Stored
+from gateway.ledger.schema import ROLLUPS
+from gateway.ledger.sqlite import SqliteDatabase
+from gateway.ledger.store import LedgerStore
+from tests.gateway.ledger.conftest import Connect
+from tests.support.ledger import START_US, Postgres, running_postgres, sample_row
+
+BERLIN = "Europe/Berlin"
+ALWAYS = Period(None, None, BERLIN)
+DAYS = Days(BERLIN)
+
+
+def of(row: Row, worker: int = 1) -> Stored:
+    return (worker, DAYS.of(row.at_us), *msgspec.structs.astuple(row))
+
+
+def opened(database: Database, zone: str = BERLIN) -> LedgerStore:
+    store = LedgerStore(database, zone)
+    store.open()
+    return store
+
+
+def sums_of(rows: Sequence[Row], by: Sequence[Dimension]) -> dict[tuple[str, ...], dict[str, int]]:
+    """What a report has to say, from the rows themselves, in Python's own numbers."""
+    found: dict[tuple[str, ...], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        day = str(DAYS.of(row.at_us))
+        known = {"day": f"{day[:4]}-{day[4:6]}-{day[6:]}"}
+        sums = found[tuple(known.get(name) or getattr(row, name) for name in by)]
+        sums["calls"] += row.part == 0
+        sums["input_tokens"] += row.input_tokens
+        sums["output_tokens"] += row.output_tokens
+        sums["unknown"] += row.cost is None
+        sums["cost"] += row.cost or 0
+        sums["saved"] += sum(getattr(row, name) or 0 for name in SAVINGS)
+    return {values: dict(sums) for values, sums in found.items()}
+
+
+def told(database: Database, by: Sequence[Dimension], period: Period = ALWAYS) -> dict[tuple[str, ...], dict[str, int]]:
+    """What a report says."""
+    return {
+        line.values: {
+            **{name: line.sums[name] for name in ("calls", "input_tokens", "output_tokens", "unknown")},
+            **{name: line.amount(name) or 0 for name in ("cost", "saved")},
+        }
+        for line in report(database, by, period)
+    }
+
+
+WAYS: tuple[tuple[Dimension, ...], ...] = (
+    ("tenant",),
+    ("day",),
+    ("day", "tenant"),
+    ("key", "model", "route"),
+    ("user",),
+    ("day", "session"),
+    ("tenant", "user"),
+)
+
+
+def test_same_rows_again_are_the_same_rows(connect: Connect) -> None:
+    """However often, and in whatever company, they come."""
+    store = opened(connect())
+    rows = [of(sample_row(n)) for n in range(50)]
+
+    assert store.insert(rows[:30]) == (30, 0)
+    assert store.insert(rows) == (20, 0)
+    assert store.insert(rows) == (0, 0)
+    assert store.insert([of(sample_row(3), worker=2), of(sample_row(3, part=1))]) == (2, 0)
+
+
+def test_report_equals_the_rows_whatever_is_added_up_already(connect: Connect) -> None:
+    """With late rows, corrections, rows that came twice, before, between and after steps of the sums."""
+    database = connect()
+    store = opened(database)
+    random_ = random.Random(1)
+    kept: dict[tuple[int, int], Row] = {}
+    for step in range(12):
+        rows = [sample_row(step * 100 + n) for n in range(random_.randrange(1, 80))]
+        rows += [sample_row(random_.randrange(1, 10_000), part=1, at_us=START_US - 86400 * 10**6 * step)]
+        rows += random_.sample(list(kept.values()), min(5, len(kept)))
+        store.insert([of(row) for row in rows])
+        for row in rows:
+            kept.setdefault((row.n, row.part), row)
+        if step % 3:
+            store.roll_up(random_.randrange(1, 60))
+        for by in WAYS:
+            assert told(database, by) == sums_of(list(kept.values()), by)
+
+
+def test_sums_stay_when_rows_go(connect: Connect) -> None:
+    """Rows go only once they are in the sums; what each day came to stays."""
+    database = connect()
+    store = opened(database)
+    old = [sample_row(n) for n in range(300)]
+    new = [sample_row(n, at_us=START_US + 40 * 86400 * 10**6 + n) for n in range(300, 400)]
+    store.insert([of(row) for row in old + new])
+    before_us = START_US + 20 * 86400 * 10**6
+    store.prune(before_us, DAYS.of(before_us))
+    store.roll_up(150)
+    store.prune(before_us, DAYS.of(before_us))
+    with database.reading() as transaction:
+        assert list(transaction.fetch("SELECT COUNT(*) FROM calls")) == [(250,)]
+    store.roll_up(10**6)
+    assert not store.prune(before_us, DAYS.of(before_us))
+
+    with database.reading() as transaction:
+        assert list(transaction.fetch("SELECT COUNT(*) FROM calls")) == [(100,)]
+    assert told(database, ("day", "tenant")) == sums_of(old + new, ("day", "tenant"))
+    assert told(database, ("user",)) == sums_of(new, ("user",))
+    # Numbers do not begin anew, or rows that come now would be below the mark.
+    with database.writing() as transaction:
+        transaction.execute("DELETE FROM calls")
+    late = sample_row(1000)
+    store.insert([of(late)])
+    assert told(database, ("day", "tenant")) == sums_of([*old, *new, late], ("day", "tenant"))
+
+
+def test_writers_beside_each_other_lose_nothing(connect: Connect) -> None:
+    """Three of them, each adding up too: a row that was committed late is not left out of the sums."""
+    database = connect()
+    opened(database)
+    errors: list[BaseException] = []
+
+    def write(worker: int) -> None:
+        store = LedgerStore(connect(), BERLIN)
+        try:
+            for first in range(0, 300, 10):
+                store.insert([of(sample_row(n), worker) for n in range(first, first + 10)])
+                store.roll_up(37)
+        except BaseException as error:  # the test's own thread has to hear of it
+            errors.append(error)
+        finally:
+            store.close()
+
+    threads = [threading.Thread(target=write, args=(worker,)) for worker in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    store = LedgerStore(connect(), BERLIN)
+    while store.roll_up(1000):
+        pass
+    assert told(database, ("tenant",)) == sums_of([sample_row(n) for n in range(300)] * 3, ("tenant",))
+
+
+def test_amounts_have_no_end(connect: Connect) -> None:
+    """A sum of the largest amounts is exact, and so is one of negative ones."""
+    database = connect()
+    store = opened(database)
+    rows = [sample_row(n) for n in range(40)]
+    for row in rows:
+        row.cost = 2**63 - 1 - row.n if row.n % 4 else -(2**63) + row.n
+    store.insert([of(row) for row in rows[:20]])
+    store.roll_up(100)
+    store.insert([of(row) for row in rows[20:]])
+    store.roll_up(100)
+
+    assert told(database, ("tenant",)) == sums_of(rows, ("tenant",))
+
+
+def test_period_ends_with_its_last_day(connect: Connect) -> None:
+    """Days are those of the ledger's zone, and hours those that begin in them: a day of 25 hours has them all."""
+    database = connect()
+    store = opened(database)
+    change = 1_792_879_200 * 10**6
+    rows = [sample_row(n, at_us=change + n * 1800 * 10**6) for n in range(-4, 60)]
+    for n, row in enumerate(rows):
+        row.n = n
+    store.insert([of(row) for row in rows])
+    day = Period(date(2026, 10, 25), date(2026, 10, 25), BERLIN)
+
+    assert sum(sums["calls"] for sums in told(database, ("day",), day).values()) == 50
+    assert len(list(report(database, ("hour",), day))) == 25
+    assert sum(line.sums["calls"] for line in report(database, ("hour",), day)) == 50
+
+
+def test_row_that_is_not_taken_takes_no_other_with_it(connect: Connect) -> None:
+    """A number without room is refused and said; a text that PostgreSQL does not take is made plain."""
+    store = opened(connect())
+    odd = sample_row(1)
+    odd.user = "no\0body"
+    impossible = sample_row(2)
+    impossible.input_tokens = 2**64
+
+    assert store.insert([of(sample_row(0)), of(odd), of(impossible), of(sample_row(3))]) == (3, 1)
+
+
+def test_no_two_dimensions_without_sums() -> None:
+    """What cannot be told is said, with what can."""
+    with pytest.raises(ConfigurationError, match="no sums are kept by user and model together: choose among day"):
+        list(report(SqliteDatabase(__file__), ("user", "model"), ALWAYS))  # type: ignore[arg-type]  # it is not opened
+
+
+def test_days_of_another_zone_are_refused(connect: Connect) -> None:
+    """They would be other days from one row to the next."""
+    opened(connect()).close()
+
+    with pytest.raises(ConfigurationError, match=r"those of Europe/Berlin, and ledger\.time_zone is UTC"):
+        opened(connect(), "UTC")
+
+
+def test_ledger_of_a_newer_version_is_refused(connect: Connect) -> None:
+    """Nothing is written to what is not known."""
+    database = connect()
+    opened(database)
+    with database.writing() as transaction:
+        transaction.execute("UPDATE settings SET value = '99' WHERE name = 'version'")
+
+    with pytest.raises(ConfigurationError, match="newer version"):
+        opened(connect())
+    with pytest.raises(ConfigurationError, match="another version"):
+        list(report(database, ("day",), ALWAYS))
+
+
+def test_tables_have_every_field(connect: Connect) -> None:
+    """A row comes back as it was noted."""
+    database = connect()
+    store = opened(database)
+    rows = [sample_row(n) for n in range(20)]
+    store.insert([of(row) for row in rows])
+    names = ", ".join(f'"{name}"' for name in FIELDS)
+
+    with database.reading() as transaction:
+        found = list(transaction.fetch(f"SELECT {names} FROM calls ORDER BY n"))
+    assert [tuple(row) for row in found] == [msgspec.structs.astuple(row) for row in rows]
+    assert {rollup.table for rollup in ROLLUPS} == {"by_day", "by_hour", "by_user", "by_session"}
+
+
+def test_postgres_that_ends_is_found_again() -> None:
+    """In the middle, at once, and with nothing said: the next transaction makes a new connection."""
+    from gateway.ledger.postgres import PostgresDatabase
+
+    with running_postgres() as server:
+        store = opened(PostgresDatabase(server.url))
+        rows = [of(sample_row(n)) for n in range(10)]
+        store.insert(rows[:5])
+        server.stop()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="PostgreSQL does not answer"):
+                store.insert(rows)
+        server.start()
+
+        assert store.insert(rows) == (5, 0)
+        store.close()
+
+
+def test_url_of_postgres_is_looked_at(postgres: Postgres) -> None:
+    """What is no URL is said at once; a database that is not there is away."""
+    from gateway.ledger.postgres import PostgresDatabase
+
+    with pytest.raises(ConfigurationError, match=r"ledger\.url is no URL of PostgreSQL"):
+        PostgresDatabase("postgresql://h/x?nonsense=1")
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        opened(PostgresDatabase(postgres.url + "_missing"))
