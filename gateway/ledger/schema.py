@@ -85,7 +85,7 @@ class Rollup(NamedTuple):
 
     @property
     def add(self) -> str:
-        """Adds the rows behind one `seq` and up to another one."""
+        """Adds the rows behind one `seq` and up to another one, which are its values."""
         raised = ", ".join(f'"{name}" = {self.table}."{name}" + excluded."{name}"' for name in self.sums)
         return (
             f"INSERT INTO {self.table} ({quoted((*self.keys, *self.sums))}) {self.select('seq > ? AND seq <= ?')} "

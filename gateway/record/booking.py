@@ -6,13 +6,10 @@ Only calls that a route has taken are in the ledger; whoever is turned away at t
 from __future__ import annotations
 
 from backends.clock import Clock
-from backends.protocol import Usage
 from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import Beginning, Row
 from gateway.record.exchange import Exchange, bounded, outcome_of
-
-_NOTHING = Usage()
 
 
 class Booking:
@@ -37,7 +34,7 @@ class Booking:
                 tenant=principal.tenant,
                 user=bounded(exchange.user) or "",
                 route=exchange.route,
-                operation=exchange.operation.value,
+                operation=exchange.operation,
                 model=exchange.model,
                 stream=exchange.stream,
             )
@@ -48,46 +45,35 @@ class Booking:
         if exchange.ledger_number is None:
             return
         facts, principal = exchange.facts, exchange.principal
-        usage = facts.usage or _NOTHING
-        started_at, now = exchange.started_at, self._clock.now()
-        ttft_us = tpot_us = None
+        now = self._clock.now()
+        # To name fifty fields at once takes a struct longer than to set those that are known.
+        row = Row(n=exchange.ledger_number, at_us=exchange.wall_us)
+        row.request_id = exchange.request_id
+        row.key = principal.key
+        row.tenant = principal.tenant
+        row.user = bounded(exchange.user) or ""
+        row.route = exchange.route
+        row.operation = exchange.operation
+        row.backend = facts.backend or ""
+        row.model = exchange.model
+        row.served = bounded(facts.upstream_model) or ""
+        row.stream = exchange.stream
+        row.cache = facts.cache or ""
+        row.end = facts.stream_end or (StreamEnd.CLEAN if exchange.error_code is None else StreamEnd.ERROR)
+        row.status = exchange.status
+        row.error = exchange.error_code or ""
+        usage = facts.usage
+        if usage is not None:
+            row.input_tokens = usage.prompt_tokens
+            row.cached_tokens = usage.cached_tokens
+            row.output_tokens = usage.completion_tokens
         if exchange.stream and facts.first_token_at is not None:
-            ttft_us = int((facts.first_token_at - started_at) * 1e6)
-            if usage.completion_tokens > 1:
-                tpot_us = int((now - facts.first_token_at) * 1e6 / (usage.completion_tokens - 1))
-        outcome = outcome_of(exchange) if exchange.slo is not None else None
-        self._ledger.note(
-            Row(
-                n=exchange.ledger_number,
-                at_us=exchange.wall_us,
-                request_id=exchange.request_id,
-                key=principal.key,
-                tenant=principal.tenant,
-                user=bounded(exchange.user) or "",
-                route=exchange.route,
-                operation=exchange.operation.value,
-                backend=facts.backend or "",
-                model=exchange.model,
-                served=bounded(facts.upstream_model) or "",
-                stream=exchange.stream,
-                cache="" if facts.cache is None else facts.cache.value,
-                end=_end(exchange),
-                status=exchange.status,
-                error=exchange.error_code or "",
-                input_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens,
-                output_tokens=usage.completion_tokens,
-                ttft_us=ttft_us,
-                tpot_us=tpot_us,
-                queue_us=None if facts.waited_s is None else int(facts.waited_s * 1e6),
-                total_us=int((now - started_at) * 1e6),
-                in_slo=None if outcome is None else outcome == "met",
-            )
-        )
-
-
-def _end(exchange: Exchange) -> str:
-    """How the answer ended, in the words of streams."""
-    if exchange.facts.stream_end is not None:
-        return exchange.facts.stream_end.value
-    return (StreamEnd.CLEAN if exchange.error_code is None else StreamEnd.ERROR).value
+            row.ttft_us = int((facts.first_token_at - exchange.started_at) * 1e6)
+            if usage is not None and usage.completion_tokens > 1:
+                row.tpot_us = int((now - facts.first_token_at) * 1e6 / (usage.completion_tokens - 1))
+        if facts.waited_s is not None:
+            row.queue_us = int(facts.waited_s * 1e6)
+        row.total_us = int((now - exchange.started_at) * 1e6)
+        if exchange.slo is not None and (outcome := outcome_of(exchange)) is not None:
+            row.in_slo = outcome == "met"
+        self._ledger.note(row)

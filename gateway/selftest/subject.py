@@ -194,6 +194,8 @@ def _replace_backends(data: dict[str, Any], loaded: LoadedPolicy, notes: list[st
 
 
 def _replace_stores(data: dict[str, Any], folder: Path, notes: list[str]) -> None:
+    if isinstance(data.get("ledger"), dict):
+        data["ledger"] = {"url": f"sqlite:///{folder / 'ledger.sqlite3'}"}
     stores = data.get("stores")
     if not isinstance(stores, dict):
         return

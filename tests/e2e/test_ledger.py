@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 
 from tests.faults.test_workers import workers_of
 from tests.support.gateway import Gateway, start_gateway
+from tests.support.ledger import running_postgres
 
 CHAT = "/v1/chat/completions"
 POLICY = """
@@ -41,28 +42,39 @@ routes:
 ENVIRON = {"RED_KEY": "sk-red-0123456789", "BLUE_KEY": "sk-blue-0123456789"}
 
 
-def ledger(gateway: Gateway, *arguments: str, code: int = 0, policy: Path | None = None) -> str:
+def ledger(
+    gateway: Gateway,
+    *arguments: str,
+    code: int = 0,
+    policy: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> str:
     """What `slipstream ledger` prints; on standard error where it is to fail."""
     command = [str(Path(sys.executable).with_name("slipstream")), "ledger", arguments[0], "--config"]
-    done = subprocess.run([*command, str(policy or gateway.policy), *arguments[1:]], capture_output=True, text=True)
+    command += [str(policy or gateway.policy), *arguments[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environ or {})})
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
 
 
-def reported(gateway: Gateway, *by: str) -> list[dict[str, Any]]:
+def reported(gateway: Gateway, *by: str, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     dimensions = [word for name in by for word in ("--by", name)]
-    lines: list[dict[str, Any]] = json.loads(ledger(gateway, "report", *dimensions, "--format", "json"))
+    lines: list[dict[str, Any]] = json.loads(
+        ledger(gateway, "report", *dimensions, "--format", "json", environ=environ)
+    )
     return lines
 
 
-def exported(gateway: Gateway) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in ledger(gateway, "export").splitlines()]
+def exported(gateway: Gateway, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in ledger(gateway, "export", environ=environ).splitlines()]
 
 
-async def wait_exported(gateway: Gateway, number: int, limit_s: float = 30.0) -> list[dict[str, Any]]:
+async def wait_exported(
+    gateway: Gateway, number: int, limit_s: float = 30.0, environ: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     """The rows, once there are so many."""
     async with asyncio.timeout(limit_s):
-        while len(rows := await asyncio.to_thread(exported, gateway)) < number:
+        while len(rows := await asyncio.to_thread(exported, gateway, environ)) < number:
             await asyncio.sleep(0.1)
     return rows
 
@@ -169,6 +181,33 @@ async def test_killed_worker_leaves_a_row_for_each_call(tmp_path: Path) -> None:
     assert all(isinstance(end, httpx.HTTPError) for end in ends)
     assert sorted(row["request_id"] for row in rows if row not in killed) == sorted(answered)
     assert [(row["route"], row["estimated"], row["cost_usd"]) for row in killed] == [("slow", True, None)] * 6
+
+
+async def test_two_gateways_share_a_ledger_in_postgres(tmp_path: Path) -> None:
+    """Each with a journal of its own, over an outage; the URL is a secret, and one report has all of it."""
+    with running_postgres() as server:
+        environ = {**ENVIRON, "LEDGER_URL": server.url}
+        texts = [
+            POLICY.format(path="", folder=tmp_path / f"batches-{side}").replace(
+                'url: "sqlite:///"', f'url: "env:LEDGER_URL", journal: "{tmp_path / side}"'
+            )
+            for side in ("left", "right")
+        ]
+        async with start_gateway(texts[0], environ=environ) as left, start_gateway(texts[1], environ=environ) as right:
+            async with client_of(left) as first, client_of(right, "BLUE_KEY") as second:
+                for number in range(40):
+                    if number == 10:
+                        server.stop()
+                    if number == 30:
+                        server.start()
+                    for client in (first, second):
+                        assert (await client.post(CHAT, json=chat(f"{number}"))).status_code == 200
+                rows = await wait_exported(left, 80, environ=environ)
+
+            told = reported(right, "tenant", environ=environ)
+            assert {line["tenant"]: line["calls"] for line in told} == {"fire": 40, "water": 40}
+            assert len({row["request_id"] for row in rows}) == 80
+            assert server.url not in left.stderr + right.stderr
 
 
 async def test_client_that_leaves_has_a_row(gateway: Gateway) -> None:

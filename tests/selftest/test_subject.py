@@ -32,8 +32,11 @@ def copied(folder: Path, **sections: Any) -> Subject:
 def test_copy_leads_nowhere_else(tmp_path: Path) -> None:
     """No address, no Redis and no folder of the original is left, and its upstreams are given their own."""
     stores = {"redis": {"url": "env:REDIS_URL"}, "batches": {"folder": "/srv/batches"}, "state": "/srv/state"}
+    ledger = {"url": "env:LEDGER_URL", "journal": "/srv/journal"}
 
-    made = copied(tmp_path, stores=stores).at({"cloud": "http://127.0.0.1:5/v1", "claude": "http://127.0.0.1:6/v1"})
+    made = copied(tmp_path, stores=stores, ledger=ledger).at(
+        {"cloud": "http://127.0.0.1:5/v1", "claude": "http://127.0.0.1:6/v1"}
+    )
 
     text = json.dumps(made)
     assert not [word for word in ("example", "env:", "/srv", "redis", "anthropic") if word in text]

@@ -17,7 +17,6 @@ from gateway.ledger.row import SAVINGS, Beginning, Row
 
 START_US = 1_793_000_000 * 10**6
 """A moment in October 2026."""
-_FOLDERS = (Path("/usr/lib/postgresql/15/bin"), Path("/usr/lib/postgresql/16/bin"), Path("/usr/lib/postgresql/17/bin"))
 
 
 def sample_row(n: int, *, at_us: int | None = None, part: int = 0) -> Row:
@@ -74,10 +73,10 @@ def sample_beginning(n: int) -> Beginning:
 
 
 def postgres_folder() -> Path | None:
-    """Where the programs of PostgreSQL are, if they are installed."""
+    """Where the programs of PostgreSQL are, if they are installed: Debian has them on no path."""
     found = shutil.which("initdb")
-    folders = [Path(found).parent, *_FOLDERS] if found else list(_FOLDERS)
-    return next((folder for folder in folders if (folder / "initdb").exists()), None)
+    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
 
 
 class Postgres:

@@ -163,6 +163,7 @@ async def test_full_disk_holds_nobody_up(tmp_path: Path) -> None:
     disk.mkdir()
     with small_disk(disk):
         async with running(SqliteDatabase(disk / "ledger.sqlite3"), disk / "journal", segments=4) as ledger:
+            await until(lambda: len(list((disk / "journal").glob("*.segment"))) == 2)
             fill(disk / "filler")
             for n in range(2000):
                 ledger.note(sample_row(n))
