@@ -17,7 +17,6 @@ from backends.errors import (
     InvalidRequest,
     MethodNotAllowed,
     UnknownEntry,
-    UnknownModel,
     UnknownPath,
 )
 from backends.operations import Operation
@@ -27,6 +26,7 @@ from gateway.core import Core
 from gateway.http.auth import Principal
 from gateway.http.decode import decode_body, decode_json
 from gateway.http.incoming import Incoming, ascii_text, read_body
+from gateway.routing import stack_for
 from gateway.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -160,15 +160,13 @@ async def _explain(cache: Administration, asked: CacheRequest) -> dict[str, Any]
     name = body.pop("as_key", None) if isinstance(body, dict) else None
     raw = msgspec.json.encode(body)
     body, fields = decode_body(raw, Operation.CHAT)
-    key, tenant = _caller(asked, name)
+    caller = _caller(asked, name)
     path = "/chat/completions"
     headers = asked.incoming.forwarded
-    route = asked.runtime.matcher.match(model=fields.model, path=path, headers=headers, key=key, tenant=tenant)
-    if route is None:
-        raise UnknownModel(f'no route takes the model "{fields.model}" from that key', param="model")
-    if route.name not in cache.stages:
-        return {"object": "cache.explanation", "route": route.name, "eligible": False, "reason": "no_semantic_cache"}
-    timeouts = asked.runtime.stacks[route.name].timeouts
+    stack = stack_for(asked.runtime, caller, model=fields.model, path=path, headers=headers)
+    route, timeouts = stack.policy.name, stack.timeouts
+    if route not in cache.stages:
+        return {"object": "cache.explanation", "route": route, "eligible": False, "reason": "no_semantic_cache"}
     call = Call(
         operation=Operation.CHAT,
         path=path,
@@ -176,9 +174,9 @@ async def _explain(cache: Administration, asked: CacheRequest) -> dict[str, Any]
         body=body,
         model=fields.model,
         user=fields.user or "",
-        tenant=tenant,
-        key_id=key,
-        route=route.name,
+        tenant=caller.tenant,
+        key_id=caller.key,
+        route=route,
         headers=headers,
         deadline=asked.now + timeouts.total_s,
         timeouts=timeouts,
@@ -192,13 +190,13 @@ async def _policy(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
     return {"object": "list", "data": cache.policies()}
 
 
-def _caller(asked: CacheRequest, name: object) -> tuple[str, str]:
-    """The key to explain for and its tenant: the caller's own where none is named."""
+def _caller(asked: CacheRequest, name: object) -> Principal:
+    """Whom to explain for: the caller itself where no key is named."""
     if name is None:
-        return asked.principal.key, asked.principal.tenant
+        return asked.principal
     for key in asked.runtime.loaded.policy.keys:
-        if key.name == name:
-            return key.name, key.tenant
+        if key.name == name and (caller := asked.runtime.keyring.named(key.name, key.tenant)) is not None:
+            return caller
     raise InvalidRequest(f"the policy has no key named {name!r}", param="as_key")
 
 

@@ -22,7 +22,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 PATH = "/v1/chat/completions"
-ENVIRON = {"UP": "sk-up", "RED": "sk-red-0123456789", "BLUE": "sk-blue-0123456789", "OPS": "sk-ops-0123456789"}
+ENVIRON = {
+    "UP": "sk-up",
+    "RED": "sk-red-0123456789",
+    "BLUE": "sk-blue-0123456789",
+    "OPS": "sk-ops-0123456789",
+    "NARROW": "sk-narrow-0123456789",
+}
 POLICY = """
 version: 1
 backends:
@@ -30,6 +36,7 @@ backends:
 keys:
   - {{name: red, key: "env:RED", tenant: red}}
   - {{name: blue, key: "env:BLUE", tenant: blue}}
+  - {{name: narrow, key: "env:NARROW", tenant: red, models: ["plain"]}}
   - {{name: ops, key: "env:OPS", tenant: ops, admin: true}}
 routes:
   - name: static
@@ -243,6 +250,18 @@ async def test_entry_can_be_seen_explained_and_deleted(client: httpx.AsyncClient
     assert deleted.json() == {"object": "cache.deleted", "deleted": 1}
     assert openai_error(gone, 404)["code"] == "entry_not_found"
     assert after.headers["x-cache"] == "miss"
+
+
+async def test_call_that_a_key_may_not_make_is_explained_as_it_would_be_answered(client: httpx.AsyncClient) -> None:
+    """Not with an entry that the caller would never get."""
+    asked = {**chat(RESET, "static"), "as_key": "narrow"}
+    explained = await client.post("/v1/cache/explain", json=asked, headers=OPS)
+    called = await client.post(
+        PATH, json=chat(RESET, "static"), headers={"authorization": f"Bearer {ENVIRON['NARROW']}"}
+    )
+
+    assert openai_error(explained, 404)["code"] == "model_not_found"
+    assert explained.json() == called.json()
 
 
 async def test_entries_are_deleted_by_tag_model_and_scope(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
