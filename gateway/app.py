@@ -168,6 +168,8 @@ class Application:
 
     async def _refresh_gauges(self) -> None:
         failures, others = self._gauges_left, self._vitals.failures
+        if self._ledger is not None:
+            others.append(self._ledger.failures)
         await refresh_metrics(self._core, failures=failures, others=others)
         for reason in self._core.metrics.of(EngineMetrics).failures():
             self._vitals.fail(reason)

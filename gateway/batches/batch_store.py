@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -18,6 +18,7 @@ from gateway.batches.records import (
     UNFINISHED,
     BatchRow,
     BatchStatus,
+    LineOwner,
     LineResult,
     LineRow,
     LineState,
@@ -199,6 +200,15 @@ class BatchStore:
             return [result for result in results if _answer(connection, result, job)]
 
         return await self._database.write(change)
+
+    async def owners(self, lines: Iterable[int]) -> Mapping[int, LineOwner]:
+        """Whose these lines are."""
+        statement = (
+            "SELECT lines.id, batches.id, tenant, key, endpoint, lines.model FROM lines "
+            f"JOIN batches ON batches.seq = lines.batch WHERE lines.id IN ({', '.join(map(str, lines))})"
+        )
+        rows = await self._database.read(lambda connection: connection.execute(statement).fetchall())
+        return {row[0]: LineOwner(*row) for row in rows}
 
     async def postpone(self, line: LineRow, due: float, *, counts: bool) -> None:
         """A line is to be tried again, not before then; whether this was one of its attempts."""

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from backends.stream import StreamEnd
 from gateway.batches.batch_store import BatchStore
-from gateway.batches.records import LineResult
+from gateway.batches.input_lines import ENDPOINTS
+from gateway.batches.records import LineOwner, LineResult
 from gateway.batches.statistics import Tally
 from gateway.core import Core
+from gateway.ledger.row import Row
+from gateway.record.booking import Booking
 from policies.price import Price
 from policies.schema import RoutePolicy
 
@@ -29,7 +33,12 @@ class Outcomes:
         stack = self._core.runtime.stacks.get(route)
         if stack is not None:
             results = [self._priced(result, stack.policy, backend, is_batch=job is not None) for result in results]
+        booking = self._core.booking if job is not None else None
+        # Lines that were calls of their own are in the ledger already.
+        owners = {} if booking is None else await self._store.owners(result.line for result in results)
         for result in await self._store.answer(results, job):
+            if booking is not None:
+                booking.note(_row(result, owners[result.line], route, backend or "", booking))
             self.tally.lines[route, "answered" if result.is_answered else "failed"] += 1
             self.tally.tokens[route, "prompt"] += result.input_tokens
             self.tally.tokens[route, "completion"] += result.output_tokens
@@ -48,3 +57,27 @@ class Outcomes:
         uncached = max(0, result.input_tokens - result.cached_tokens)
         cost = Price(**price.model_dump()).of(result.input_tokens, uncached, result.output_tokens) / 1e6
         return msgspec.structs.replace(result, cost=cost * (1 - route.batch.discount if is_batch else 1))
+
+
+def _row(result: LineResult, owner: LineOwner, route: str, backend: str, booking: Booking) -> Row:
+    """The row of a line that a provider's batch has answered, or failed."""
+    number, now_us = booking.next_call()
+    return Row(
+        n=number,
+        at_us=now_us,
+        request_id=f"{owner.batch}-{result.line}",
+        kind="batch",
+        key=owner.key,
+        tenant=owner.tenant,
+        route=route,
+        operation=ENDPOINTS[owner.endpoint],
+        backend=backend,
+        model=owner.model,
+        end=StreamEnd.CLEAN if result.is_answered else StreamEnd.ERROR,
+        status=200 if result.is_answered else 0,
+        error="" if result.is_answered else "line_failed",
+        input_tokens=result.input_tokens,
+        cached_tokens=result.cached_tokens,
+        output_tokens=result.output_tokens,
+        reasoning_tokens=result.reasoning_tokens,
+    )

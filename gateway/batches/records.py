@@ -90,6 +90,17 @@ class LineRow(msgspec.Struct, frozen=True):
     attempts: int
 
 
+class LineOwner(msgspec.Struct, frozen=True):
+    """Whose a line is, and what it asks."""
+
+    line: int
+    batch: str
+    tenant: Tenant
+    key: str
+    endpoint: str
+    model: str
+
+
 class NewLine(msgspec.Struct, frozen=True):
     """A line that was found good."""
 

@@ -17,6 +17,7 @@ from gateway.ledger.row import Beginning, Row
 from gateway.ledger.segment import RecordKind
 from gateway.ledger.store import LedgerStore
 from gateway.ledger.writer import BATCH, Writer
+from policies.failures import Failures
 
 _logger = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class Ledger:
         self._num_noted = 0
         self._num_dropped = 0
         self._num_refused = 0
+        self.failures = Failures("ledger", clock)
+        """Of what goes on behind the calls."""
 
     async def open(self) -> None:
         """Make the journal, and the store's tables where it is there: a store that is away is waited for.
@@ -86,6 +89,7 @@ class Ledger:
             days=self._days,
             keep_s=self._keep_s,
             outlives_power=self._outlives_power,
+            failures=self.failures,
             clock=self._clock,
         )
         self._writer.start(is_open=is_open)

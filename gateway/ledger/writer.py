@@ -63,11 +63,12 @@ class Writer:
         days: Days,
         keep_s: float,
         outlives_power: bool,
+        failures: Failures,
         clock: Clock,
     ) -> None:
         self.done = Written()
         self.reading = Reading()
-        self.failures = Failures("ledger", clock)
+        self._failures = failures
         self._store = store
         self._journal = journal
         self._folder = folder
@@ -119,7 +120,7 @@ class Writer:
                 self._went_away(error)
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             except Exception as error:  # the border of background work: later turns are needed
-                self.failures.note(error)
+                self._failures.note(error)
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             if self._is_stopping and not has_more:
                 break
@@ -137,7 +138,7 @@ class Writer:
                 self._journal.flush()
         except OSError as error:
             # Rows are dropped and counted once the segment in use is full.
-            self.failures.note(error)
+            self._failures.note(error)
 
     def _turn(self) -> bool:
         """One transaction at most of each kind: whether there is more to do at once."""
@@ -183,7 +184,7 @@ class Writer:
                 day = self._days.of(values[AT])
             except ValueError as error:
                 self.done.refused += 1
-                self.failures.note(error)
+                self._failures.note(error)
             else:
                 self._waiting.append((worker, day, *values))
         self.done.waiting = len(self._waiting)

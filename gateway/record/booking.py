@@ -40,6 +40,14 @@ class Booking:
             )
         )
 
+    def next_call(self) -> tuple[int, int]:
+        """The number and the time of a call that was no exchange of its own."""
+        return self._ledger.number(), int(self._clock.wall() * 1e6)
+
+    def note(self, row: Row) -> None:
+        """The row of such a call, which begins and ends at once."""
+        self._ledger.note(row)
+
     def ends(self, exchange: Exchange) -> None:
         """The call is over; one that no route took is not told of."""
         if exchange.ledger_number is None:

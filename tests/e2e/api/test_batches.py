@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 from openai.types import Batch
 from starlette.responses import JSONResponse
 
+from tests.e2e.test_ledger import exported
 from tests.support.gateway import Gateway, reserved_port, running_gateway, start_gateway
 from tests.support.servers.batch_provider import BatchProvider, answered
 
@@ -65,7 +66,9 @@ def provider_port() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def gateway(provider_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway that these tests share."""
-    policy = POLICY.format(port=provider_port, folder=tmp_path_factory.mktemp("batches"), collect_for=COLLECT_FOR)
+    folder = tmp_path_factory.mktemp("batches")
+    policy = POLICY.format(port=provider_port, folder=folder, collect_for=COLLECT_FOR)
+    policy += f'ledger: {{url: "sqlite:///{folder / "ledger.sqlite3"}"}}\n'
     with running_gateway(policy, environ=ENVIRON) as gateway:
         yield gateway
 
@@ -199,6 +202,29 @@ async def test_batches_of_two_tenants_go_together_and_come_back_apart(
     assert of_red["same"]["response"]["body"]["choices"][0]["message"]["content"] == "re: of red"
     assert of_blue["same"]["response"]["body"]["choices"][0]["message"]["content"] == "re: of blue"
     assert list(of_red) == ["same", "more"]
+
+
+async def test_line_that_a_provider_answered_has_one_row_in_the_ledger(
+    red: AsyncOpenAI, blue: AsyncOpenAI, provider: BatchProvider, gateway: Gateway
+) -> None:
+    """Of the key that made its batch, with what the provider said it used; a line that was a call has one too."""
+    first, second, third = await asyncio.gather(
+        make(red, [line("a"), line("b")]), make(blue, [line("a")]), make(red, [line("c", model="scripted")])
+    )
+    done = await asyncio.gather(wait(red, first), wait(blue, second), wait(red, third))
+
+    ids = tuple(batch.id for batch in done)
+    async with asyncio.timeout(20):
+        while len(rows := [row for row in exported(gateway, ENVIRON) if row["request_id"].startswith(ids)]) < 4:
+            await asyncio.sleep(0.1)
+    rows.sort(key=lambda row: ids.index(row["request_id"][: len(ids[0])]))
+    assert [row["tenant"] for row in rows] == ["red", "red", "blue", "red"]
+    assert [row["kind"] for row in rows] == ["batch"] * 3 + ["call"]
+    assert {(row["backend"], row["model"], row["operation"]) for row in rows[:3]} == {("up", "cheap", "chat")}
+    for batch, own in ((done[0], rows[:2]), (done[1], rows[2:3])):
+        assert batch.usage is not None
+        assert sum(row["input_tokens"] for row in own) == batch.usage.input_tokens
+        assert sum(row["output_tokens"] for row in own) == batch.usage.output_tokens
 
 
 async def test_line_that_names_what_another_tenant_may_have_does_not_travel(
