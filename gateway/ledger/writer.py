@@ -77,6 +77,8 @@ class Writer:
         self._outlives_power = outlives_power
         self._clock = clock
         self._adoption: Adoption | None = None
+        self._adopts = False
+        """Whether this turn is for what workers have left that are gone."""
         self._waiting: list[Stored] = []
         self._are_killed = False
         """Whether those that wait are what is left of a worker that is gone."""
@@ -154,11 +156,15 @@ class Writer:
         return has_more
 
     def _take_next(self) -> None:
+        if self._waiting:
+            return
+        # Turn about: while calls come, there are always new rows.
+        self._adopts = not self._adopts and not self._is_stopping
+        if self._adopts:
+            self._take_adopted()
         if not self._waiting:
             self._take(self._journal.worker, self.reading.take(list(self._journal.segments), _MOST_AT_ONCE))
             self.done.read = self.reading.num_read
-            if not self._waiting and not self._is_stopping:
-                self._take_adopted()
 
     def _store_next(self) -> bool:
         has_more = len(self._waiting) >= BATCH

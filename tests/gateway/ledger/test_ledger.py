@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from backends.clock import SystemClock
@@ -20,6 +21,7 @@ from gateway.ledger.ledger import Ledger
 from gateway.ledger.postgres import PostgresDatabase
 from gateway.ledger.report import Period, report
 from gateway.ledger.row import WORKER_KILLED
+from gateway.ledger.segment import RecordKind
 from gateway.ledger.sqlite import SqliteDatabase
 from gateway.ledger.store import LedgerStore
 from tests.gateway.ledger.conftest import Connect
@@ -112,7 +114,7 @@ async def test_rows_wait_for_a_store_that_is_away() -> None:
             assert ledger.statistics().waiting == 100
             server.start()
             await until(lambda: ledger.statistics().rows == 200)
-            assert ledger.statistics().lag_s == 0
+            await until(lambda: ledger.statistics().lag_s == 0)
             server.stop()
             ledger.note(sample_row(200))
         server.start()
@@ -194,6 +196,23 @@ async def test_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match="is a SQLite file of something else"):
         await made(SqliteDatabase(tmp_path / "batches.sqlite3"), tmp_path / "journal").open()
+
+
+async def test_what_is_left_is_taken_over_while_calls_come(tmp_path: Path) -> None:
+    """However many there are: the two take turns."""
+    folder = tmp_path / "journal"
+    dead = Journal(folder, 4)
+    for n in range(5):
+        dead.append(msgspec.msgpack.encode(sample_beginning(n)), RecordKind.BEGINNING, n)
+    dead.close(is_stored=False)
+    async with running(SqliteDatabase(tmp_path / "ledger.sqlite3"), folder) as ledger:
+        n = 0
+        async with asyncio.timeout(20):
+            while not ledger.statistics().killed:
+                ledger.note(sample_row(n))
+                n += 1
+                await asyncio.sleep(0.0005)
+        await until(lambda: ledger.statistics().rows == n + 5)
 
 
 async def test_two_workers_share_a_store_and_one_takes_over(connect: Connect, tmp_path: Path) -> None:
