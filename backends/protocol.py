@@ -81,6 +81,32 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
+class Charge(msgspec.Struct, eq=False):
+    """What one attempt at an upstream used, whether or not its answer reached anybody.
+
+    Opened when the attempt goes out, settled once when the upstream's answer ends, which may be after the call.
+    `usage` stays None where nothing is owed: nobody was reached, or the upstream refused. `is_estimated` where it did
+    not tell.
+    """
+
+    backend: str
+    model: str
+    usage: Usage | None = None
+    is_estimated: bool = False
+    is_settled: bool = False
+    on_settled: Callable[[Charge], None] | None = None
+    """Told once, for whoever counts charges and came before this one's end."""
+
+    def settle(self, usage: Usage | None, *, is_estimated: bool = False) -> None:
+        """The upstream's answer is over, in whichever way."""
+        if not self.is_settled:
+            self.is_settled = True
+            self.usage = usage
+            self.is_estimated = is_estimated
+            if self.on_settled is not None:
+                self.on_settled(self)
+
+
 class SemanticFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the semantic cache made of a call: why, and for an answer which entry, and how near its question was."""
 
@@ -103,6 +129,8 @@ class Facts(msgspec.Struct, eq=False):
     upstream_model: str | None = None
     cache: CacheOutcome | None = None
     cache_age_s: float | None = None
+    charges: list[Charge] | None = None
+    """Of every attempt that was made for the call, those of hedges and of what broke off included."""
     conceal: Callable[[bytes], bytes] | None = None
     """Takes out of an error what its client must not see; who shows words of an upstream's error asks it first."""
     may_quote: bool = False
@@ -120,6 +148,21 @@ class Facts(msgspec.Struct, eq=False):
     usage: Usage | None = None
     waited_s: float | None = None
     """In front of backends that had no room; None where nobody lets calls wait."""
+
+    def apart(self) -> Facts:
+        """Facts of an attempt that is made beside or after another one; what it costs is the call's all the same."""
+        if self.charges is None:
+            self.charges = []
+        return Facts(charges=self.charges, asked_routes=self.asked_routes)
+
+    def charge(self, backend: str, model: str) -> Charge:
+        """An attempt goes out."""
+        charge = Charge(backend, model)
+        if self.charges is None:
+            self.charges = [charge]
+        else:
+            self.charges.append(charge)
+        return charge
 
     def adopt_answer(self, other: Facts) -> None:
         """This call is answered with the answer of another one: who gave it, and what it used."""

@@ -58,7 +58,10 @@ class Stream:
     `push` the source's own way of handing pieces on, where it has a cheaper one than being read.
     """
 
-    __slots__ = ("_first", "_is_complete", "_push", "_receive", "_source", "end", "on_end", "taps")
+    __slots__ = (
+        *("_first", "_is_complete", "_push", "_receive", "_source"),
+        *("beginning", "end", "num_bytes", "on_end", "taps"),
+    )
 
     def __init__(
         self,
@@ -74,6 +77,10 @@ class Stream:
         self._is_complete = is_complete
         self.taps: list[Tap] = taps if taps is not None else []
         self.end: StreamEnd | None = None
+        self.beginning = b""
+        """The first piece that has passed."""
+        self.num_bytes = 0
+        """That have passed by now."""
         # For who wants to know only how it ended; called after the taps.
         self.on_end: list[Callable[[StreamEnd], None]] = []
 
@@ -93,6 +100,9 @@ class Stream:
                 self._finish(StreamEnd(error.stream_end))
                 raise
         if piece:
+            if not self.num_bytes:
+                self.beginning = piece
+            self.num_bytes += len(piece)
             for tap in self.taps:
                 tap.feed(piece)
         else:
@@ -160,6 +170,9 @@ class Stream:
         await self._source.aclose()
 
     def _pass_on(self, piece: bytes) -> bool:
+        if not self.num_bytes:
+            self.beginning = piece
+        self.num_bytes += len(piece)
         for tap in self.taps:
             tap.feed(piece)
         return self._receive(piece)

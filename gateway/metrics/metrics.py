@@ -12,6 +12,7 @@ from gateway.metrics.admission import AdmissionMetrics
 from gateway.metrics.autoscaling import AutoscalingMetrics
 from gateway.metrics.backend import BackendMetrics
 from gateway.metrics.batching import BatchingMetrics
+from gateway.metrics.charges import ChargeMetrics
 from gateway.metrics.engine import EngineMetrics
 from gateway.metrics.group import MetricGroup
 from gateway.metrics.kv import KvMetrics
@@ -24,6 +25,7 @@ from gateway.metrics.store import StoreMetrics
 
 GROUPS = (
     RequestMetrics,
+    ChargeMetrics,
     ProcessMetrics,
     BackendMetrics,
     StoreMetrics,

@@ -15,9 +15,11 @@ from backends.protocol import Facts, Slo
 from gateway.http.auth import ANONYMOUS, Principal
 from gateway.http.body_budget import HeldBody
 from gateway.metrics.admission import AdmissionMetrics
+from gateway.metrics.charges import ChargeMetrics
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.requests import OTHER, RequestMetrics, RouteMetrics
 from gateway.record.access_log import AccessLog, LogLine
+from gateway.record.charge_tally import ChargeTally
 from gateway.record.slo_outcome import SloOutcome, slo_outcome
 from policies.failures import Failures
 
@@ -71,6 +73,7 @@ class Observer:
         self._finished: list[Exchange] = []
         self._routes: dict[tuple[str, Operation, str], RouteMetrics] = {}
         self._attempts: dict[tuple[str, str], int] = {}
+        self._charges = ChargeTally(metrics.of(ChargeMetrics))
         self._slo: Counter[tuple[str, SloOutcome]] = Counter()
         self.failures = Failures("observer", clock)
 
@@ -89,6 +92,7 @@ class Observer:
                 yield route.flush
         for where in list(self._attempts):
             yield partial(self._flush_attempts, where)
+        yield from self._charges.flushes()
         for key in list(self._slo):
             yield partial(self._flush_outcome, key)
 
@@ -139,6 +143,8 @@ class Observer:
         if facts.attempts:
             where = (exchange.route, facts.backend or OTHER)
             self._attempts[where] = self._attempts.get(where, 0) + facts.attempts
+        if facts.charges is not None:
+            self._charges.add(exchange.route, facts)
         if outcome is not None:
             self._slo[exchange.route, outcome] += 1
         for each in facts.resumed or ():

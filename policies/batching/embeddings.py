@@ -8,6 +8,7 @@ calls may share one, `window.py` when they are sent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -16,7 +17,17 @@ from backends.clock import Clock
 from backends.errors import Draining, Overloaded, SlipstreamError, TotalTimeout, UpstreamGarbage
 from backends.protocol import Backend, Call, Facts, Reply
 from policies.batching.batch_time import BatchTime
-from policies.batching.merge import Inputs, group_of, inputs_of, merge_calls, portions_of, split_answer, usage_of
+from policies.batching.merge import (
+    Inputs,
+    Portion,
+    group_of,
+    inputs_of,
+    merge_calls,
+    portions_of,
+    share_charges,
+    split_answer,
+    usage_of,
+)
 from policies.batching.settings import BatchingPolicy
 from policies.batching.tally import BatchingCounts, BatchingTally
 from policies.batching.window import BatchLimits, BatchWindow
@@ -239,8 +250,17 @@ class EmbeddingBatches(Stage):
         return batches * self._time.expected_s(self._limits.max_batch)
 
     async def _send_shared(self, batch: _Batch) -> None:
-        """Make one upstream call for several callers, and give each its part of the answer."""
+        """Make one upstream call for several callers, and give each its part of the answer and of what it used."""
         callers = list(batch.callers)
+        portions = portions_of([caller.inputs for caller in callers])
+        charges = [caller.call.facts.charge("", caller.call.model) for caller in callers]
+        try:
+            await self._share_answer(batch, callers, portions)
+        finally:
+            # Also where the client has left, or the answer cannot be shared: the upstream has worked for each of them.
+            share_charges(batch.facts, charges, portions)
+
+    async def _share_answer(self, batch: _Batch, callers: list[_Caller], portions: Sequence[Portion]) -> None:
         began_at = self._clock.now()
         inputs = [caller.inputs for caller in callers]
         try:
@@ -263,7 +283,6 @@ class EmbeddingBatches(Stage):
         await asyncio.sleep(0)
         sizes = [caller.size for caller in callers]
         self._time.learn(sum(sizes), took_s)
-        portions = portions_of(inputs)
         bodies = split_answer(reply.body, sizes, portions) if reply.body is not None else None
         if bodies is None:
             self._tally.splits["unreadable"] += 1

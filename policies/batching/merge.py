@@ -14,7 +14,7 @@ import msgspec
 from backends.header_names import HeaderNames
 from backends.json_errors import NOT_JSON
 from backends.operations import Operation
-from backends.protocol import Call, Facts, Usage
+from backends.protocol import Call, Charge, Facts, Usage
 from policies.cache.key import digest_of
 
 Inputs = list[str] | list[list[int]]
@@ -138,6 +138,18 @@ def split_answer(body: bytes, counts: Sequence[int], portions: Sequence[Portion]
 def usage_of(usage: Usage | None, portion: Portion) -> Usage | None:
     """A call's share of the batch's usage."""
     return Usage(*map(portion.of, msgspec.structs.astuple(usage))) if usage is not None else None
+
+
+def share_charges(batch: Facts, charges: Sequence[Charge], portions: Sequence[Portion]) -> None:
+    """Settle what the calls of a batch are charged: for each its share of all that was used for it."""
+    made = batch.charges or []
+    used = [charge.usage for charge in made if charge.usage is not None]
+    is_estimated = any(charge.is_estimated for charge in made)
+    whole = Usage(*map(sum, zip(*map(msgspec.structs.astuple, used), strict=True))) if used else None
+    for charge, portion in zip(charges, portions, strict=True):
+        charge.backend = batch.backend or ""
+        charge.model = batch.upstream_model or charge.model
+        charge.settle(usage_of(whole, portion), is_estimated=is_estimated)
 
 
 def _share_of(value: object, portion: Portion) -> object:

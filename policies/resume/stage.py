@@ -159,7 +159,7 @@ class _Source:
                     break
                 self._attempts_left -= 1
                 has_asked = True
-                facts = Facts()
+                facts = self._call.facts.apart()
                 begun = await self._ask(kind, broken, facts)
                 self._call.facts.attempts += facts.attempts
                 if begun:
@@ -189,7 +189,6 @@ class _Source:
 
     async def _ask(self, kind: Continues, broken: BrokenAnswer, facts: Facts) -> bytes:
         """What the pool makes of a call that goes on: the first to be passed on, with its stream in place; or b""."""
-        facts.asked_routes = self._call.facts.asked_routes
         await self._reply.aclose()
         try:
             self._reply = reply = await self._stage.ask(msgspec.structs.replace(self._call, facts=facts, resume=broken))

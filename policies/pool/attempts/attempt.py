@@ -9,6 +9,7 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import UpstreamError
 from backends.protocol import Call, Reply
+from policies.pool.attempts.charging import settle_failure, settle_reply
 from policies.pool.attempts.classify import Outcome
 from policies.pool.attempts.first_content import wait_content
 from policies.pool.attempts.patience import AttemptLimits
@@ -52,6 +53,9 @@ class Attempts:
         elif model != call.model:
             call = msgspec.structs.replace(call, model=model)
         facts.upstream_model = call.model
+        facts.usage = None
+        charge = facts.charge(member.backend.name, call.model)
+        sent_before = facts.sent_at
         began_at = self._clock.now() if self._holds_back or may_go_on else 0.0
         ticket = breaker.begin()
         try:
@@ -66,6 +70,7 @@ class Attempts:
         except UpstreamError as error:
             if counted is not None:
                 counted.end()
+            settle_failure(charge, call, error, was_sent=facts.sent_at != sent_before)
             if may_go_on:
                 error, says_something = self._limits.given_up(call, whole, place.patience, error, began_at)
                 if not says_something:
@@ -73,11 +78,13 @@ class Attempts:
                     return error
             report_failure(breaker, ticket, error)
             return error
-        except BaseException:
+        except BaseException as error:
             if counted is not None:
                 counted.end()
+            settle_failure(charge, call, error, was_sent=facts.sent_at != sent_before)
             breaker.release(ticket)
             raise
+        settle_reply(charge, call, reply)
         if counted is not None and replica is not None:
             replica.answered(counted, reply, call)
         if reply.status >= 400:

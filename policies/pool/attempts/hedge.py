@@ -137,7 +137,7 @@ class Hedging:
         try:
             if not await self._is_in_time(running[0], expected_s * lateness.factor):
                 lateness.note(is_late=True)
-                hedge = msgspec.structs.replace(call, facts=Facts())
+                hedge = msgspec.structs.replace(call, facts=call.facts.apart())
                 if (attempt := self._afford(second, hedge)) is not None:
                     call.facts.attempts += 1
                     running.append(_start(attempt))

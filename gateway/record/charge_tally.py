@@ -1,0 +1,58 @@
+"""Adds up what attempts used, for metrics: at the end of a request, and later for what ends later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from backends.protocol import Charge, Facts
+from gateway.metrics.charges import ChargeMetrics
+from gateway.metrics.requests import OTHER
+
+_KINDS = ("prompt", "completion", "cached")
+
+
+class ChargeTally:
+    """Sums since the last flush."""
+
+    def __init__(self, metrics: ChargeMetrics) -> None:
+        self._metrics = metrics
+        self._tokens: dict[tuple[str, str, bool], list[int]] = {}
+        self._unmetered: Counter[tuple[str, str]] = Counter()
+
+    def add(self, route: str, facts: Facts) -> None:
+        """The attempts of a request that is over. One that still runs, for whoever joined it, is added at its end."""
+        for charge in facts.charges or ():
+            if charge.is_settled:
+                self._add(route, charge)
+            else:
+                charge.on_settled = partial(self._add, route)
+
+    def flushes(self) -> Iterator[Callable[[], None]]:
+        """A step for each route and backend."""
+        for labels in list(self._tokens):
+            yield partial(self._flush, labels)
+        for where in list(self._unmetered):
+            yield partial(self._flush_unmetered, where)
+
+    def _add(self, route: str, charge: Charge) -> None:
+        usage = charge.usage
+        backend = charge.backend or OTHER
+        if usage is not None:
+            sums = self._tokens.setdefault((route, backend, charge.is_estimated), [0, 0, 0])
+            sums[0] += usage.prompt_tokens
+            sums[1] += usage.completion_tokens
+            sums[2] += usage.cached_tokens
+        elif charge.is_estimated:
+            self._unmetered[route, backend] += 1
+
+    def _flush(self, labels: tuple[str, str, bool]) -> None:
+        route, backend, is_estimated = labels
+        source = "estimated" if is_estimated else "upstream"
+        for kind, number in zip(_KINDS, self._tokens.pop(labels), strict=True):
+            if number:
+                self._metrics.tokens.labels(route, backend, kind, source).inc(number)
+
+    def _flush_unmetered(self, where: tuple[str, str]) -> None:
+        self._metrics.unmetered.labels(*where).inc(self._unmetered.pop(where))

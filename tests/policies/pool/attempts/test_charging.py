@@ -1,0 +1,147 @@
+"""What an attempt is charged, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.errors import ConnectFailed, FirstTokenTimeout, UpstreamCut
+from backends.protocol import Call, Reply, Usage
+from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
+from policies.pool.attempts.charging import seen_tokens
+from tests.support.calls import make_call, read_all
+from tests.support.clock import FakeClock, settle
+from tests.support.policy.hedged import EXPECTED_S, Hedged
+from tests.support.policy.pool import Played, error_reply, make_pool, stream_reply
+
+
+def _call(clock: FakeClock | VirtualClock, *, num_bytes: int = 400, stream: bool = False) -> Call:
+    return make_call(raw=b"x" * num_bytes, stream=stream, deadline=clock.now() + 1000.0)
+
+
+def _charged(call: Call) -> list[tuple[str, Usage | None, bool]]:
+    charges = call.facts.charges or []
+    assert all(charge.is_settled for charge in charges)
+    return [(charge.backend, charge.usage, charge.is_estimated) for charge in charges]
+
+
+class Sending(Played):
+    """Says when it has sent the call, as leaves do, and what a whole answer used."""
+
+    def __init__(
+        self, name: str, clock: FakeClock | VirtualClock, *outcomes: object, usage: Usage | None = None
+    ) -> None:
+        super().__init__(name, *outcomes)  # type: ignore[arg-type]  # as `Played` takes them
+        self._clock = clock
+        self._usage = usage
+
+    async def send(self, call: Call) -> Reply:
+        """As `Played`, a call that has gone out."""
+        call.facts.sent_at = self._clock.now() + 1e-6 * call.facts.attempts
+        reply = await super().send(call)
+        if reply.status < 400:
+            call.facts.usage = self._usage
+        return reply
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_charge_of_an_answer_without_usage_is_estimated(clock: FakeClock, stream: bool) -> None:
+    """From the bytes of the prompt, and of the answer."""
+    reply = stream_reply(*[b"data: " + b"e" * 100 + b"\n\n"] * 6) if stream else Reply(200, [], body=b"y" * 40)
+    call = _call(clock, stream=stream)
+    answer = await make_pool([Sending("a", clock, reply)], clock).send(call)
+    if stream:
+        await read_all(answer)
+
+    assert _charged(call) == [("a", Usage(100, 5 if stream else 10), True)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_owed"),
+    [
+        (ConnectFailed("no"), False),
+        (error_reply(400), False),
+        (error_reply(500), False),
+        (UpstreamCut("gone"), True),
+        (FirstTokenTimeout("late"), True),
+    ],
+)
+async def test_charge_of_a_failure_is_the_prompt_where_a_model_may_have_read_it(
+    clock: FakeClock, failure: object, is_owed: bool
+) -> None:
+    """An error is no answer, and nobody bills one."""
+    call = _call(clock)
+    pool = make_pool([Sending("a", clock, failure)], clock, retry={"attempts": 0})
+    if isinstance(failure, Reply):
+        await pool.send(call)
+    else:
+        with pytest.raises(type(failure)):  # type: ignore[arg-type]  # an exception, if no reply
+            await pool.send(call)
+
+    assert _charged(call) == [("a", Usage(100, 0) if is_owed else None, is_owed)]
+
+
+async def test_charge_of_a_call_that_is_cancelled_is_its_prompt_once_it_has_gone_out(clock: FakeClock) -> None:
+    """Before that, nothing."""
+
+    async def never(call: Call) -> Reply:
+        await clock.sleep(1e6)
+        raise AssertionError("not reached")
+
+    charged = []
+    for leaf in (Sending("a", clock, never), Played("a", never)):
+        call = _call(clock)
+        task = asyncio.ensure_future(make_pool([leaf], clock).send(call))
+        await settle()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        charged += _charged(call)
+
+    assert charged == [("a", Usage(100, 0), True), ("a", None, False)]
+
+
+async def test_charge_of_a_retry_does_not_inherit_what_the_attempt_before_it_used(clock: FakeClock) -> None:
+    """Each of the two is its own."""
+
+    async def told(call: Call) -> Reply:
+        call.facts.usage = Usage(7, 7)
+        raise UpstreamCut("gone")
+
+    first, second = Sending("a", clock, told), Sending("b", clock, UpstreamCut("gone"))
+    call = _call(clock, stream=True)
+    pool = make_pool([first, second], clock, retry={"attempts": 1})
+    with pytest.raises(UpstreamCut):
+        await pool.send(call)
+
+    assert _charged(call) == [("a", Usage(7, 7), False), ("b", Usage(100, 0), True)]
+
+
+def test_charge_of_a_hedge_is_the_calls_too() -> None:
+    """Both attempts: what the second used, and the prompt that the first had read when it was given up."""
+    loop = VirtualLoop()
+    clock = VirtualClock(loop)
+
+    async def late(call: Call) -> Reply:
+        await clock.sleep(100 * EXPECTED_S)
+        raise AssertionError("it is given up before")
+
+    hedged = Hedged([Sending("slow", clock, late), Sending("quick", clock, usage=Usage(9, 3))], clock)
+    hedged.teach()
+    call = _call(clock)
+    loop.run_until_complete(hedged.pool.send(call))
+    loop.close()
+
+    assert sorted(_charged(call), key=str) == [("quick", Usage(9, 3), False), ("slow", Usage(100, 0), True)]
+
+
+@given(num_words=st.integers(0, 2000), word=st.binary(min_size=2, max_size=6), overhead=st.integers(100, 400))
+def test_charge_of_a_stream_is_about_a_token_for_each_event(num_words: int, word: bytes, overhead: int) -> None:
+    """Whatever surrounds the text; none before anything has come."""
+    role, event = b"data: " + b"x" * overhead + b"\n\n", b"data: " + b"x" * overhead + word + b"\n\n"
+
+    assert seen_tokens(role, len(role) + num_words * len(event)) == pytest.approx(num_words, rel=0.03)
+    assert seen_tokens(b"", 0) == seen_tokens(b"data: cut", 9) == 0
