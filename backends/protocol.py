@@ -94,8 +94,8 @@ class Charge(msgspec.Struct, eq=False):
     usage: Usage | None = None
     is_estimated: bool = False
     is_settled: bool = False
-    on_settled: Callable[[Charge], None] | None = None
-    """Told once, for whoever counts charges and came before this one's end."""
+    listeners: tuple[Callable[[Charge], None], ...] = ()
+    """Who asked before it was settled."""
 
     def settle(self, usage: Usage | None, *, is_estimated: bool = False) -> None:
         """The upstream's answer is over, in whichever way."""
@@ -103,8 +103,15 @@ class Charge(msgspec.Struct, eq=False):
             self.is_settled = True
             self.usage = usage
             self.is_estimated = is_estimated
-            if self.on_settled is not None:
-                self.on_settled(self)
+            for tell in self.listeners:
+                tell(self)
+
+    def when_settled(self, tell: Callable[[Charge], None]) -> None:
+        """`tell` is called once: now, or at the end."""
+        if self.is_settled:
+            tell(self)
+        else:
+            self.listeners = (*self.listeners, tell)
 
 
 class SemanticFacts(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,11 +5,18 @@ Only calls that a route has taken are in the ledger; whoever is turned away at t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from backends.clock import Clock
+from backends.protocol import Charge, Usage
 from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import Beginning, Row
 from gateway.record.exchange import Exchange, bounded, outcome_of
+
+_OF_THE_CALL = ("request_id", "key", "tenant", "user", "route", "operation", "model", "stream")
+"""What further parts say as their call does, so that sums by any of it have them too."""
 
 
 class Booking:
@@ -71,10 +78,14 @@ class Booking:
         row.status = exchange.status
         row.error = exchange.error_code or ""
         usage = facts.usage
-        if usage is not None:
-            row.input_tokens = usage.prompt_tokens
-            row.cached_tokens = usage.cached_tokens
-            row.output_tokens = usage.completion_tokens
+        charges = facts.charges or ()
+        answered = _answered(charges, facts.backend)
+        if answered is None:
+            # Nobody was asked for this call: what a cache had of it, or another call.
+            _count(row, usage)
+        elif answered.is_settled:
+            row.estimated = answered.is_estimated
+            _count(row, answered.usage)
         if exchange.stream and facts.first_token_at is not None:
             row.ttft_us = int((facts.first_token_at - exchange.started_at) * 1e6)
             if usage is not None and usage.completion_tokens > 1:
@@ -85,3 +96,33 @@ class Booking:
         if exchange.slo is not None and (outcome := outcome_of(exchange)) is not None:
             row.in_slo = outcome == "met"
         self._ledger.note(row)
+        for part, charge in enumerate(charges, start=1):
+            if charge is not answered or not charge.is_settled:
+                charge.when_settled(partial(self._add_part, row, part))
+
+    def _add_part(self, row: Row, part: int, charge: Charge) -> None:
+        """Another attempt of the call, or one that has ended only now, for others who joined the call."""
+        if charge.usage is None:
+            return
+        further = Row(n=row.n, part=part, at_us=row.at_us, backend=charge.backend)
+        for name in _OF_THE_CALL:
+            setattr(further, name, getattr(row, name))
+        further.served = bounded(charge.model) or ""
+        further.estimated = charge.is_estimated
+        _count(further, charge.usage)
+        self._ledger.note(further)
+
+
+def _answered(charges: Sequence[Charge], backend: str | None) -> Charge | None:
+    """The attempt that the call was answered with, or that failed last; None where there was none."""
+    for charge in reversed(charges):
+        if charge.backend == backend:
+            return charge
+    return charges[-1] if charges else None
+
+
+def _count(row: Row, usage: Usage | None) -> None:
+    if usage is not None:
+        row.input_tokens = usage.prompt_tokens
+        row.cached_tokens = usage.cached_tokens
+        row.output_tokens = usage.completion_tokens

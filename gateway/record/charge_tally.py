@@ -24,10 +24,7 @@ class ChargeTally:
     def add(self, route: str, facts: Facts) -> None:
         """The attempts of a request that is over. One that still runs, for whoever joined it, is added at its end."""
         for charge in facts.charges or ():
-            if charge.is_settled:
-                self._add(route, charge)
-            else:
-                charge.on_settled = partial(self._add, route)
+            charge.when_settled(partial(self._add, route))
 
     def flushes(self) -> Iterator[Callable[[], None]]:
         """A step for each route and backend."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +18,7 @@ from tests.support.servers.openai_server import Behaviour, OpenAIServer, error
 
 POLICY = """
 version: 1
+ledger: {{url: "sqlite:///{ledger}"}}
 backends:
   up: {{type: openai, base_url: "{url}"}}
   other: {{type: openai, base_url: "{url}"}}
@@ -48,6 +52,18 @@ class Counted:
         )
         return prompt, completion
 
+    async def reported(self, *, when: tuple[int, int]) -> dict[str, dict[str, Any]]:
+        """The ledger's sums by backend, once those of tokens, of prompts and answers, are more than these."""
+        command = [str(Path(sys.executable).with_name("slipstream")), "ledger", "report", "--format", "json"]
+        command += ["--config", str(self.gateway.policy), "--by", "backend"]
+        async with asyncio.timeout(20):
+            while True:
+                done = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+                lines = {line["backend"]: line for line in json.loads((await done.communicate())[0])}
+                sums = (sum(line[f"{kind}_tokens"] for line in lines.values()) for kind in ("input", "output"))
+                if all(found >= wanted for found, wanted in zip(sums, when, strict=True)):
+                    return lines
+
     async def wait_tokens(self, source: str, **labels: str) -> tuple[float, float]:
         """The same once there are any."""
         async with asyncio.timeout(10):
@@ -57,10 +73,10 @@ class Counted:
 
 
 @pytest.fixture
-async def counted() -> Any:
+async def counted(tmp_path: Path) -> Any:
     """One for each test: it counts from zero."""
     async with OpenAIServer() as upstream:
-        with running_gateway(POLICY.format(url=upstream.base_url)) as gateway:
+        with running_gateway(POLICY.format(url=upstream.base_url, ledger=tmp_path / "ledger.sqlite3")) as gateway:
             async with httpx.AsyncClient(base_url=gateway.url, verify=False, timeout=20) as client:
                 yield Counted(gateway, upstream, client)
 
@@ -114,9 +130,12 @@ async def test_charges_stream_that_a_client_leaves_is_estimated_by_what_came(cou
                 break
     prompt, completion = await counted.wait_tokens("estimated", backend="up")
 
+    ledger = await counted.reported(when=(int(prompt), 12))
+
     assert completion == 12
     assert 4 <= prompt <= 40
     assert await counted.tokens() == (0, 0)
+    assert (ledger["up"]["calls"], ledger["up"]["input_tokens"], ledger["up"]["output_tokens"]) == (1, prompt, 12)
 
 
 async def test_charges_attempt_that_breaks_off_before_its_content_is_estimated_beside_the_one_that_answers(
@@ -127,9 +146,15 @@ async def test_charges_attempt_that_breaks_off_before_its_content_is_estimated_b
     answer = await counted.client.post(PATH, json=chat("two", stream=True))
     prompt, completion = await counted.wait_tokens("estimated", backend="up")
 
+    ledger = await counted.reported(when=(int(prompt) + 4, 4))
+
     assert SAYS.split()[-1] in answer.text
     assert (4 <= prompt <= 40, completion) == (True, 0)
     assert await counted.tokens(backend="other") == (4, 4)
+    assert {name: (line["calls"], line["input_tokens"]) for name, line in ledger.items()} == {
+        "up": (0, prompt),
+        "other": (1, 4),
+    }
 
 
 async def test_charges_of_an_answer_whose_asker_left_are_counted_when_it_ends(counted: Counted) -> None:
@@ -146,8 +171,12 @@ async def test_charges_of_an_answer_whose_asker_left_are_counted_when_it_ends(co
     answer = await second
     found = await counted.wait_tokens("upstream")
 
+    ledger = await counted.reported(when=(8, 8))
+
     assert answer.headers["x-cache"] == "joined"
     assert found == (4, 4)
+    # The call that asked, whose row came before the answer's end; and the one that joined it, who was given as much.
+    assert {name: (line["calls"], line["input_tokens"]) for name, line in ledger.items()} == {"up": (2, 8)}
     assert await counted.tokens("estimated") == (0, 0)
 
 
