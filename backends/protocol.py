@@ -91,7 +91,11 @@ class Charge(msgspec.Struct, eq=False):
 
     backend: str
     model: str
+    price: Callable[[Usage], int] | None = None
+    """Pico-dollars for what was used; None where nobody knows."""
     usage: Usage | None = None
+    cost: int | None = None
+    """Pico-dollars; None where nobody knows, or it is not settled yet."""
     is_estimated: bool = False
     is_settled: bool = False
     listeners: tuple[Callable[[Charge], None], ...] = ()
@@ -102,6 +106,10 @@ class Charge(msgspec.Struct, eq=False):
         if not self.is_settled:
             self.is_settled = True
             self.usage = usage
+            if usage is not None:
+                self.cost = None if self.price is None else self.price(usage)
+            elif not is_estimated:
+                self.cost = 0
             self.is_estimated = is_estimated
             for tell in self.listeners:
                 tell(self)
@@ -162,9 +170,9 @@ class Facts(msgspec.Struct, eq=False):
             self.charges = []
         return Facts(charges=self.charges, asked_routes=self.asked_routes)
 
-    def charge(self, backend: str, model: str) -> Charge:
+    def charge(self, backend: str, model: str, price: Callable[[Usage], int] | None = None) -> Charge:
         """An attempt goes out."""
-        charge = Charge(backend, model)
+        charge = Charge(backend, model, price)
         if self.charges is None:
             self.charges = [charge]
         else:

@@ -27,6 +27,7 @@ from gateway.batches.records import (
     column_list,
 )
 from gateway.disk.database import Database
+from policies.price import PICO_PER_DOLLAR
 
 _COLUMNS = column_list(BatchRow)
 LINE_COLUMNS = column_list(LineRow)
@@ -337,6 +338,7 @@ def _answer(connection: Connection, result: LineResult, job: int | None) -> bool
     ).fetchone()
     if row is None:
         return False
+    cost = None if result.cost is None else result.cost / PICO_PER_DOLLAR
     connection.execute(
         "UPDATE batches SET completed = completed + ?, failed = failed + ?, input_tokens = input_tokens + ?, "
         "cached_tokens = cached_tokens + ?, output_tokens = output_tokens + ?, "
@@ -349,8 +351,8 @@ def _answer(connection: Connection, result: LineResult, job: int | None) -> bool
             result.cached_tokens,
             result.output_tokens,
             result.reasoning_tokens,
-            result.cost,
-            result.cost,
+            cost,
+            cost,
             row[0],
         ),
     )

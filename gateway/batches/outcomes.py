@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 import msgspec
 
+from backends.protocol import Usage
 from backends.stream import StreamEnd
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.input_lines import ENDPOINTS
@@ -14,7 +16,7 @@ from gateway.batches.statistics import Tally
 from gateway.core import Core
 from gateway.ledger.row import Row
 from gateway.record.booking import Booking
-from policies.price import Price
+from policies.price import PICO_PER_DOLLAR
 from policies.schema import RoutePolicy
 
 
@@ -43,7 +45,7 @@ class Outcomes:
             self.tally.tokens[route, "prompt"] += result.input_tokens
             self.tally.tokens[route, "completion"] += result.output_tokens
             self.tally.tokens[route, "cached"] += result.cached_tokens
-            self.tally.cost[route] = self.tally.cost.get(route, 0.0) + (result.cost or 0.0)
+            self.tally.cost[route] = self.tally.cost.get(route, 0.0) + (result.cost or 0) / PICO_PER_DOLLAR
 
     def take_tally(self) -> Tally:
         """The counts since the last time."""
@@ -54,9 +56,9 @@ class Outcomes:
         price = next((part.price for part in route.backends if part.ref == backend), None)
         if price is None or not (result.input_tokens or result.output_tokens):
             return result
-        uncached = max(0, result.input_tokens - result.cached_tokens)
-        cost = Price(**price.model_dump()).of(result.input_tokens, uncached, result.output_tokens) / 1e6
-        return msgspec.structs.replace(result, cost=cost * (1 - route.batch.discount if is_batch else 1))
+        usage = Usage(result.input_tokens, result.output_tokens, result.cached_tokens)
+        share = 1 - Decimal(repr(route.batch.discount)) if is_batch else 1
+        return msgspec.structs.replace(result, cost=round(price.exact().amount(usage) * share))
 
 
 def _row(result: LineResult, owner: LineOwner, route: str, backend: str, booking: Booking) -> Row:
@@ -80,4 +82,5 @@ def _row(result: LineResult, owner: LineOwner, route: str, backend: str, booking
         cached_tokens=result.cached_tokens,
         output_tokens=result.output_tokens,
         reasoning_tokens=result.reasoning_tokens,
+        cost=result.cost,
     )

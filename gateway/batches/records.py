@@ -121,7 +121,8 @@ class LineResult(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
-    cost: float | None = None
+    cost: int | None = None
+    """Pico-dollars."""
 
 
 class JobRow(msgspec.Struct, frozen=True):

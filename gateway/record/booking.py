@@ -83,9 +83,14 @@ class Booking:
         if answered is None:
             # Nobody was asked for this call: what a cache had of it, or another call.
             _count(row, usage)
+            row.cost = 0
         elif answered.is_settled:
             row.estimated = answered.is_estimated
+            row.cost = answered.cost
             _count(row, answered.usage)
+        else:
+            # What it comes to is a part of its own, at its end.
+            row.cost = 0
         if exchange.stream and facts.first_token_at is not None:
             row.ttft_us = int((facts.first_token_at - exchange.started_at) * 1e6)
             if usage is not None and usage.completion_tokens > 1:
@@ -109,6 +114,7 @@ class Booking:
             setattr(further, name, getattr(row, name))
         further.served = bounded(charge.model) or ""
         further.estimated = charge.is_estimated
+        further.cost = charge.cost
         _count(further, charge.usage)
         self._ledger.note(further)
 

@@ -6,6 +6,7 @@ Pure. Vectors are passed on as the bytes that the upstream wrote, whether as num
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -146,10 +147,18 @@ def share_charges(batch: Facts, charges: Sequence[Charge], portions: Sequence[Po
     used = [charge.usage for charge in made if charge.usage is not None]
     is_estimated = any(charge.is_estimated for charge in made)
     whole = Usage(*map(sum, zip(*map(msgspec.structs.astuple, used), strict=True))) if used else None
+    costs = [charge.cost for charge in made]
+    # Priced as a whole and then divided, so that the shares add up.
+    cost = None if None in costs else sum(filter(None, costs))
     for charge, portion in zip(charges, portions, strict=True):
         charge.backend = batch.backend or ""
         charge.model = batch.upstream_model or charge.model
+        charge.price = None if cost is None else partial(_share_of_cost, cost, portion)
         charge.settle(usage_of(whole, portion), is_estimated=is_estimated)
+
+
+def _share_of_cost(cost: int, portion: Portion, _usage: Usage) -> int:
+    return portion.of(cost)
 
 
 def _share_of(value: object, portion: Portion) -> object:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backends.protocol import Backend
+from policies.price import Price
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A backend's place in a pool. `model` replaces the client's model name; None keeps it. One that `is_new` starts
-    slowly."""
+    slowly. Without a `price` nobody knows what it costs."""
 
     backend: Backend
     model: str | None = None
     weight: int = 1
     priority: int = 0
     is_new: bool = False
+    price: Price | None = None

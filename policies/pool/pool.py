@@ -37,7 +37,6 @@ from policies.pool.onward import RemainingAttempts, onward_of
 from policies.pool.place import Place
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
-from policies.price import Price
 
 
 class Pool:
@@ -97,7 +96,6 @@ class Pool:
                 CircuitBreaker(breaker, clock, may_eject, is_new=member.is_new),
                 Patience(),
                 routing.replicas[number] if routing is not None else None,
-                routing.prices[number] if routing is not None else Price(),
             )
             for number, (member, label) in enumerate(zip(members, _labels(members), strict=True))
         )

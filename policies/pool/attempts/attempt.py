@@ -54,7 +54,7 @@ class Attempts:
             call = msgspec.structs.replace(call, model=model)
         facts.upstream_model = call.model
         facts.usage = None
-        charge = facts.charge(member.backend.name, call.model)
+        charge = facts.charge(member.backend.name, call.model, place.price_of)
         sent_before = facts.sent_at
         began_at = self._clock.now() if self._holds_back or may_go_on else 0.0
         ticket = breaker.begin()

@@ -10,6 +10,7 @@ from policies.pool.balance.pick import Picker, SamplingPicker
 from policies.pool.balance.share import Share
 from policies.pool.load.match import Match
 from policies.pool.place import Place
+from policies.price import Price
 
 
 class LoadBalancer:
@@ -61,7 +62,7 @@ class LoadBalancer:
 
 def _candidate(share: Share) -> Candidate:
     place = share.place
-    return Candidate(place, share.weight, place.counted, place.breaker, place.price)
+    return Candidate(place, share.weight, place.counted, place.breaker, place.member.price or Price())
 
 
 def _left(group: Sequence[Candidate], tried: Collection[Place]) -> Sequence[Candidate]:

@@ -160,7 +160,7 @@ class LeastCost:
         """One of those with the least."""
         tokens = match.demand.tokens
         prices = [
-            each.price.of(tokens, match.uncached(each.replica.slot), each.replica.model.output_tokens)
+            each.price.expected(tokens, match.uncached(each.replica.slot), each.replica.model.output_tokens)
             for each in candidates
         ]
         lowest = min(prices) * (1 + 1e-9)

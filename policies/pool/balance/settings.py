@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from backends.config import Config
+from policies.price import Price, pico_per_token
 
 Balance = Literal[
     "predicted_cost",
@@ -36,6 +37,18 @@ class PricePolicy(Config):
         le=1e6,
         description="For a million tokens of prompts that it has kept; without it the same as `input_per_1m`.",
     )
+
+    @field_validator("input_per_1m", "output_per_1m", "cached_input_per_1m")
+    @classmethod
+    def _is_exact(cls, value: float | None) -> float | None:
+        if value is not None:
+            pico_per_token(value)
+        return value
+
+    def exact(self) -> Price:
+        """The same for each token."""
+        cached = self.input_per_1m if self.cached_input_per_1m is None else self.cached_input_per_1m
+        return Price(*map(pico_per_token, (self.input_per_1m, self.output_per_1m, cached)))
 
 
 class RoutingPolicy(Config):

@@ -37,7 +37,6 @@ from policies.pool.load.replica import Replica, ReplicaStatistics
 from policies.pool.load.routing import Routing
 from policies.pool.prompts.engine_text import EngineText
 from policies.pool.prompts.prefix_index import PrefixIndex
-from policies.price import Price
 from policies.schema import RouteBackend, RoutePolicy
 
 STATE_FILE = "latency.json"
@@ -173,12 +172,10 @@ class Fleet:
     def _routing(self, route: RoutePolicy, *, wants_blocks: bool) -> Routing:
         counters = PickerCounters()
         replicas = [self._replica(part, route.routing.cache_tokens) for part in route.backends]
-        prices = [Price(**part.price.model_dump()) if part.price is not None else Price() for part in route.backends]
         picker = self._picker(route, counters)
         models = {part.model for part in route.backends}
         return Routing(
             replicas,
-            prices,
             self.index,
             picker=picker,
             counters=counters,

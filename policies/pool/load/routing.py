@@ -15,19 +15,17 @@ from policies.pool.load.match import Match, look_up
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.engine_text import EngineText
 from policies.pool.prompts.prefix_index import PrefixIndex
-from policies.price import Price
 
 
 class Routing:
     """A pool's eyes on load. Without a `picker` its members take turns by weight, and are only counted.
 
-    `replicas` and `prices` are those of the pool's members, in order.
+    `replicas` are those of the pool's members, in order.
     """
 
     def __init__(
         self,
         replicas: Sequence[Replica],
-        prices: Sequence[Price],
         index: PrefixIndex,
         *,
         picker: Picker | None,
@@ -40,7 +38,6 @@ class Routing:
         that is not the client's word."""
         self.replicas = tuple(replicas)
         self.counters = counters
-        self.prices = tuple(prices)
         self._index = index
         self._picker = picker
         self._wants_blocks = wants_blocks

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,17 @@ backends:
   up: {{type: openai, base_url: "{url}"}}
   other: {{type: openai, base_url: "{url}"}}
 routes:
-  - {{name: plain, match: {{models: ["plain"]}}, backends: [{{ref: up}}], retry: {{backoff: {{initial: 10ms}}}}}}
-  - {{name: cached, match: {{models: ["cached"]}}, backends: [{{ref: up}}], cache: {{exact: {{}}}}}}
+  - name: plain
+    match: {{models: ["plain"]}}
+    backends: [{{ref: up, price: {price}}}]
+    retry: {{backoff: {{initial: 10ms}}}}
+  - {{name: cached, match: {{models: ["cached"]}}, backends: [{{ref: up, price: {price}}}], cache: {{exact: {{}}}}}}
   - name: two
     match: {{models: ["two"]}}
-    backends: [{{ref: up}}, {{ref: other, priority: 1}}]
+    backends: [{{ref: up, price: {price}}}, {{ref: other, priority: 1}}]
   - {{name: embed, match: {{models: ["embed"]}}, backends: [{{ref: up}}], batching: {{}}}}
 """
+PRICE = "{input_per_1m: 0.15, output_per_1m: 0.000001}"
 SAYS = "one two three four"
 """The upstream counts a word as a token, and repeats what it is told."""
 PATH = "/v1/chat/completions"
@@ -76,7 +81,9 @@ class Counted:
 async def counted(tmp_path: Path) -> Any:
     """One for each test: it counts from zero."""
     async with OpenAIServer() as upstream:
-        with running_gateway(POLICY.format(url=upstream.base_url, ledger=tmp_path / "ledger.sqlite3")) as gateway:
+        with running_gateway(
+            POLICY.format(url=upstream.base_url, ledger=tmp_path / "ledger.sqlite3", price=PRICE)
+        ) as gateway:
             async with httpx.AsyncClient(base_url=gateway.url, verify=False, timeout=20) as client:
                 yield Counted(gateway, upstream, client)
 
@@ -101,10 +108,14 @@ async def test_charges_are_what_the_upstream_told_whole_or_streamed(counted: Cou
         await counted.client.post(PATH, json=chat("plain", **fields))
         await counted.client.post(PATH, json=chat("cached", **fields))
     await counted.gateway.wait_log(count=4)
+    ledger = await counted.reported(when=(16, 16))
 
     assert await counted.tokens(route="plain") == (8, 8)
     assert await counted.tokens(route="cached") == (4, 4)
     assert await counted.tokens("estimated") == (0, 0)
+    # Twelve tokens each way, in pico-dollars; the second call of the cached route cost nothing.
+    assert Decimal(ledger["up"]["cost_usd"]) == Decimal(12 * 150_000 + 12) / 10**12
+    assert ledger[""]["cost_usd"] == "0"
 
 
 async def test_charges_refused_attempts_are_free_and_what_comes_after_them_is_not(counted: Counted) -> None:
@@ -155,6 +166,8 @@ async def test_charges_attempt_that_breaks_off_before_its_content_is_estimated_b
         "up": (0, prompt),
         "other": (1, 4),
     }
+    assert Decimal(ledger["up"]["cost_usd"]) == Decimal(int(prompt) * 150_000) / 10**12
+    assert ledger["other"]["cost_usd"] is None
 
 
 async def test_charges_of_an_answer_whose_asker_left_are_counted_when_it_ends(counted: Counted) -> None:

@@ -14,6 +14,7 @@ from gateway.batches.job_store import JobStore
 from gateway.batches.records import TABLES, BatchRow, LineResult, NewLine, Tenant
 from gateway.disk.database import Database
 from policies.batches.settings import BatchesStore
+from policies.price import PICO_PER_DOLLAR
 from tests.support.clock import FakeClock
 
 RED, BLUE = Tenant("red"), Tenant("blue")
@@ -69,7 +70,7 @@ async def kept(tmp_path: Path) -> AsyncIterator[Batches]:
 
 def answer(line: int, text: bytes = b"{}") -> LineResult:
     """An answer with three tokens."""
-    return LineResult(line, is_answered=True, text=text, input_tokens=1, output_tokens=2, cost=0.5)
+    return LineResult(line, is_answered=True, text=text, input_tokens=1, output_tokens=2, cost=PICO_PER_DOLLAR // 2)
 
 
 async def test_line_is_answered_once(kept: Batches) -> None:

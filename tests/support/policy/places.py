@@ -21,7 +21,7 @@ def make_place(
 ) -> Place:
     """The place of a backend that is named by its number."""
     name = f"r{number}"
-    return Place(Member(Played(name)), name, breaker, Patience(), replica, price or Price())
+    return Place(Member(Played(name), price=price), name, breaker, Patience(), replica)
 
 
 class Numbered:

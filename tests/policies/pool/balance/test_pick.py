@@ -210,7 +210,7 @@ def test_pick_consistent_hash_spreads_beginnings_and_moves_few_when_one_goes() -
 
 def test_pick_cost_takes_the_cheapest_for_this_call() -> None:
     """Long prompts go where reading is cheap, short ones where writing is; equals share by load."""
-    prices = [Price(1.0, 10.0), Price(10.0, 1.0), Price(10.0, 1.0)]
+    prices = [Price(1, 10, 1), Price(10, 1, 10), Price(10, 1, 10)]
     bench = Bench("cost", [1, 1, 1], prices=prices)
 
     assert {bench.send(10_000) for _ in range(5)} == {0}
@@ -219,7 +219,7 @@ def test_pick_cost_takes_the_cheapest_for_this_call() -> None:
 
 def test_pick_cost_takes_off_what_a_member_has_kept() -> None:
     """The dearer one is cheaper for who comes back to it, as long as enough of the prompt lies there."""
-    bench = Bench("cost", [1, 1], prices=[Price(1.0, 1.0), Price(2.0, 1.0, 0.1)])
+    bench = Bench("cost", [1, 1], prices=[Price(10, 10, 10), Price(20, 10, 1)])
     blocks = list(range(100, 110))
     demand = Demand(640, is_stream=True, blocks=blocks, ends=[64 * (place + 1) for place in range(10)])
     before = bench.send(640, blocks)
@@ -227,14 +227,6 @@ def test_pick_cost_takes_off_what_a_member_has_kept() -> None:
 
     assert (before, bench.send(640, blocks)) == (0, 1)
     assert bench.send(6400, blocks) == 0
-
-
-@pytest.mark.parametrize(
-    ("cached", "cost"), [(None, 1000 * 3 + 20 * 5), (0.5, 400 * 3 + 600 * 0.5 + 20 * 5), (0.0, 1300)]
-)
-def test_price_of_kept_tokens_is_their_own_if_there_is_one(cached: float | None, cost: float) -> None:
-    """Without it they cost what the others do; 0 is a price."""
-    assert Price(3.0, 5.0, cached).of(1000, 400, 20) == cost
 
 
 def test_pick_predicted_cost_returns_to_where_the_beginning_is() -> None:

@@ -212,7 +212,16 @@ async def test_fleet_folder_that_goes_away_loses_only_what_was_learned(
 def _pool(clock: FakeClock | StoppedClock, leaves: dict[str, Played], fleet: Fleet, route: RoutePolicy) -> Pool:
     return Pool(
         route.name,
-        [Member(leaves[part.ref], part.model, part.weight, part.priority) for part in route.backends],
+        [
+            Member(
+                leaves[part.ref],
+                part.model,
+                part.weight,
+                part.priority,
+                price=part.price.exact() if part.price is not None else None,
+            )
+            for part in route.backends
+        ],
         retry=route.retry,
         breaker=route.circuit_breaker,
         clock=clock,

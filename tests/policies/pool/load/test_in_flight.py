@@ -24,7 +24,6 @@ from policies.pool.member import Member
 from policies.pool.pool import Pool
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
-from policies.price import Price
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock, settle
 from tests.support.policy.places import depths
@@ -95,9 +94,7 @@ async def _ask(replica: Replica, backend: Backend, call: Call) -> Reply:
         breaker=CircuitBreakerPolicy(),
         clock=StoppedClock(),
         random=Random(1),
-        routing=Routing(
-            [replica], [Price()], PrefixIndex(), picker=None, counters=PickerCounters(), wants_blocks=False
-        ),
+        routing=Routing([replica], PrefixIndex(), picker=None, counters=PickerCounters(), wants_blocks=False),
     )
     return await pool.send(call)
 
