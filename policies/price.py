@@ -16,9 +16,9 @@ _PICO_PER_TOKEN = 10**6
 class Price(msgspec.Struct, frozen=True):
     """What a member takes for a token, by its kind, in pico-dollars (1e-12)."""
 
-    input: int = 0
-    output: int = 0
-    cached_input: int = 0
+    input: int
+    output: int
+    cached_input: int
 
     def amount(self, usage: Usage) -> int:
         """Pico-dollars for an attempt that used so much."""

@@ -43,7 +43,9 @@ class RouteBackend(Config):
     priority: int = Field(
         0, ge=0, le=100, description="Lower is asked first; the next is used when nothing of this priority can answer."
     )
-    price: PricePolicy | None = Field(None, description="For `routing.policy: cost`.")
+    price: PricePolicy | None = Field(
+        None, description="What it takes: for `routing.policy: cost`, and for the ledger."
+    )
 
 
 class RoutePolicy(Config):

@@ -12,6 +12,9 @@ from policies.pool.load.match import Match
 from policies.pool.place import Place
 from policies.price import Price
 
+_FREE = Price(0, 0, 0)
+"""Where prices are not asked for."""
+
 
 class LoadBalancer:
     """Chooses with a picker where there is a choice."""
@@ -62,7 +65,7 @@ class LoadBalancer:
 
 def _candidate(share: Share) -> Candidate:
     place = share.place
-    return Candidate(place, share.weight, place.counted, place.breaker, place.member.price or Price())
+    return Candidate(place, share.weight, place.counted, place.breaker, place.member.price or _FREE)
 
 
 def _left(group: Sequence[Candidate], tried: Collection[Place]) -> Sequence[Candidate]:

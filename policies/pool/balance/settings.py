@@ -27,7 +27,7 @@ BalanceOrAuto = Literal["auto", Balance]
 
 
 class PricePolicy(Config):
-    """What a backend takes, in any one currency."""
+    """What a backend takes, in any one currency; the ledger takes it for dollars."""
 
     input_per_1m: float = Field(ge=0, le=1e6, description="For a million tokens of prompts.")
     output_per_1m: float = Field(ge=0, le=1e6, description="For a million tokens of answers.")

@@ -68,7 +68,7 @@ class Bench:
         places = [
             make_place(number, breaker, replica=replica, price=price)
             for number, (breaker, replica, price) in enumerate(
-                zip(self.breakers, self.replicas, prices or [Price()] * len(weights), strict=True)
+                zip(self.breakers, self.replicas, prices or [Price(0, 0, 0)] * len(weights), strict=True)
             )
         ]
         shares = [
