@@ -112,7 +112,7 @@ class Gate:
                 if not self._judge.is_well_in_time(replica, match, limit_s - waited_s):
                     return None
                 call.facts.waited_s = waited_s
-                return self._begin(place, match, self._client_of(call), limit_s, now)
+                return self._begin(place, replica, match, self._client_of(call), limit_s, now)
             full = (*full, place)
         return None
 
@@ -194,7 +194,8 @@ class Gate:
                 replica = place.counted
                 if self._judge.is_in_time(replica, waiting, match, now):
                     if not self._judge.delays_streams(replica, waiting, match):
-                        return self._begin(place, match, waiting.client, waiting.deadline - waiting.arrived_at, now)
+                        limit_s = waiting.deadline - waiting.arrived_at
+                        return self._begin(place, replica, match, waiting.client, limit_s, now)
                     why = "long"
                 unsuitable.append(place)
             if len(unsuitable) > len(full):
@@ -303,8 +304,8 @@ class Gate:
                 raise self.refusal(waiting, "full", now)
             self.dequeue(worst, self.refusal(worst, "full", now), now)
 
-    def _begin(self, place: Place, match: Match, client: str, limit_s: float, now: float) -> Admitted:
-        attempt = place.counted.begin(match, now)
+    def _begin(self, place: Place, replica: Replica, match: Match, client: str, limit_s: float, now: float) -> Admitted:
+        attempt = replica.begin(match, now)
         self._counters.charge(client, match.demand.tokens, now)
         attempt.limit_s = limit_s
         attempt.on_output = partial(self._counters.charge, client, weight=self._output_weight)

@@ -79,6 +79,7 @@ class Pool:
         num_in_rotation = sum(member.weight > 0 for member in members)
         self._onward = onward_of(retry, num_in_rotation, falls_back_on)
         self._leaves_the_silent = self._onward.leaves_the_silent
+        self._asks_others_on_silence = self._onward.asks_others_on_silence
         self._falls_back_to = frozenset(falls_back_to)
         limits = AttemptLimits(clock, retry, is_patient=not limits_first_token)
         self._attempts = Attempts(clock, limits, holds_back=self._onward.holds_back or hedging is not None)
@@ -248,7 +249,7 @@ class Pool:
             return False
         if "timeout" in self._onward.falls_back_on and not self._falls_back_to <= (call.facts.asked_routes or set()):
             return True
-        if has_more and self._onward.asks_others_on_silence:
+        if has_more and self._asks_others_on_silence:
             for place in self._places:
                 if place not in asked and place.member.weight > 0 and place.breaker.is_available():
                     return True
