@@ -285,6 +285,22 @@ def test_no_folder_is_crowded() -> None:
     assert crowded_folders([Module(f"backends.m{number}", "") for number in range(MAX_MODULES + 1)])
 
 
+def classes_of_one_name(modules: list[Module]) -> dict[str, list[str]]:
+    """Names of public classes that several modules define, with the modules."""
+    places: dict[str, list[str]] = {}
+    for module in modules:
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module.name)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_public_class_name_has_two_meanings() -> None:
+    """Who reads a name in a signature knows which thing it is."""
+    assert classes_of_one_name(source_tree()) == {}
+    assert classes_of_one_name([Module("backends.a", "class Seen: ..."), Module("policies.b", "class Seen: ...")])
+
+
 def test_tree_has_no_import_cycle() -> None:
     """Modules can be read one by one, from the bottom to the top: late imports and those for types close no cycle."""
     assert import_cycle(source_tree()) == []

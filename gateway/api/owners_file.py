@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backends.clock import Clock
 from backends.errors import StoreUnavailable
-from gateway.disk.database import Database
+from gateway.disk.sqlite_file import SqliteFile
 from policies.objects.owner import TTL_S, Owner, pack_owner, unpack_owner
 
 _TABLES = (
@@ -20,7 +20,7 @@ class OwnersInFile:
     """A `SharedOwners`."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        self._database = Database(path, _TABLES)
+        self._database = SqliteFile(path, _TABLES)
         self._clock = clock
 
     async def open(self) -> None:

@@ -26,7 +26,7 @@ from gateway.batches.records import (
     Tenant,
     column_list,
 )
-from gateway.disk.database import Database
+from gateway.disk.sqlite_file import SqliteFile
 from policies.price import PICO_PER_DOLLAR
 
 _COLUMNS = column_list(BatchRow)
@@ -38,7 +38,9 @@ _STATUSES = ", ".join(f"'{status}'" for status in UNFINISHED)
 class BatchStore:
     """All batches, whoever's they are; what callers ask for is asked with their tenant."""
 
-    def __init__(self, database: Database, files: FileStore, clock: Clock, *, max_batches: int, keep_s: float) -> None:
+    def __init__(
+        self, database: SqliteFile, files: FileStore, clock: Clock, *, max_batches: int, keep_s: float
+    ) -> None:
         self._database = database
         self._files = files
         self._clock = clock

@@ -15,7 +15,7 @@ from sqlite3 import Connection
 from backends.clock import Clock
 from backends.errors import InvalidRequest, QuotaExceeded, UnknownObject
 from gateway.batches.records import FileRow, Tenant, column_list
-from gateway.disk.database import Database
+from gateway.disk.sqlite_file import SqliteFile
 from policies.batches.settings import BatchesStore
 
 _COLUMNS = column_list(FileRow)
@@ -26,7 +26,7 @@ _FORGOTTEN_S = 86400.0
 class FileStore:
     """All files. `new_part` names a file to write to, `add` makes it one of a tenant's."""
 
-    def __init__(self, database: Database, limits: BatchesStore, clock: Clock) -> None:
+    def __init__(self, database: SqliteFile, limits: BatchesStore, clock: Clock) -> None:
         self._database = database
         self._limits = limits
         self._clock = clock

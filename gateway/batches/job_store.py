@@ -10,7 +10,7 @@ from sqlite3 import Connection
 from backends.clock import Clock
 from gateway.batches.batch_store import LINE_COLUMNS
 from gateway.batches.records import Group, JobRow, JobState, LineRow, LineState, column_list
-from gateway.disk.database import Database
+from gateway.disk.sqlite_file import SqliteFile
 
 _COLUMNS = column_list(JobRow)
 _LINE_OVERHEAD = 512
@@ -20,7 +20,7 @@ _LINE_OVERHEAD = 512
 class JobStore:
     """All batches at providers that are not settled."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: SqliteFile, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 

@@ -15,8 +15,8 @@ from gateway.batches.provider import Provider
 from gateway.batches.records import TABLES
 from gateway.batches.statistics import BatchStatistics, Tally
 from gateway.core import Core
-from gateway.disk.database import Database
 from gateway.disk.disk_space import DiskSpace
+from gateway.disk.sqlite_file import SqliteFile
 from policies.batches.settings import BatchesStore
 
 
@@ -27,7 +27,7 @@ class Batches:
         folder = Path(limits.folder)
         clock = core.clock
         self.limits = limits
-        self._database = Database(folder / "batches.sqlite3", TABLES)
+        self._database = SqliteFile(folder / "batches.sqlite3", TABLES)
         self.files = FileStore(self._database, limits, clock)
         self.store = BatchStore(self._database, self.files, clock, max_batches=limits.max_batches, keep_s=limits.keep)
         jobs = JobStore(self._database, clock)

@@ -12,7 +12,7 @@ from gateway.batches.batch_store import BatchStore
 from gateway.batches.file_store import FileStore
 from gateway.batches.job_store import JobStore
 from gateway.batches.records import TABLES, BatchRow, LineResult, NewLine, Tenant
-from gateway.disk.database import Database
+from gateway.disk.sqlite_file import SqliteFile
 from policies.batches.settings import BatchesStore
 from policies.price import PICO_PER_DOLLAR
 from tests.support.clock import FakeClock
@@ -27,7 +27,7 @@ class Batches:
         limits = BatchesStore(folder=str(folder), max_files=3, max_size="1KiB", max_batches=2, keep="10d")  # type: ignore[arg-type]  # as a file says it
         self.clock = clock
         self.folder = folder
-        self.database = Database(folder / "batches.sqlite3", TABLES)
+        self.database = SqliteFile(folder / "batches.sqlite3", TABLES)
         self.files = FileStore(self.database, limits, clock)
         self.batches = BatchStore(self.database, self.files, clock, max_batches=2, keep_s=864000.0)
         self.jobs = JobStore(self.database, clock)

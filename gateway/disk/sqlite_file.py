@@ -24,7 +24,7 @@ _BUSY_S = 10.0
 _T = TypeVar("_T")
 
 
-class Database:
+class SqliteFile:
     """The file. `tables` are the SQL statements that create the tables that it does not have yet."""
 
     def __init__(self, path: Path, tables: Sequence[str]) -> None:
