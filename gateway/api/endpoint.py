@@ -6,11 +6,9 @@ What differs between operations is how the body is read; see `gateway/http/decod
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from starlette.types import Receive, Scope, Send
 
@@ -20,7 +18,6 @@ from backends.errors import (
     InvalidRequest,
     MethodNotAllowed,
     SlipstreamError,
-    UnknownPath,
     UnsupportedEncoding,
 )
 from backends.operations import Operation
@@ -41,10 +38,8 @@ from gateway.routing import check_operation, not_for_this_key, stack_for
 from gateway.runtime import Runtime, Stack
 from policies.admission.urgency import URGENCY_HEADERS, read_urgency
 from policies.objects.names import is_of_collection, may_name_objects
+from policies.passthrough.paths import check_is_no_operation, plain_path
 from policies.passthrough.rules import METHODS
-
-_AMBIGUOUS = re.compile(r"//|[\\;%\x00-\x1f\x7f]|/\.{1,2}(?:/|$)")
-"""What a server may take for a step up, for a separator, or decode once more."""
 
 
 class RequestedFields(NamedTuple):
@@ -90,9 +85,9 @@ class Endpoint:
             else:
                 held.grow(len(raw))
         method: str = scope["method"]
-        path, plain_path = (self._path, self._path) if self._path is not None else _paths_below_root(scope)
+        path, plain = (self._path, self._path) if self._path is not None else _paths_below_root(scope)
         if self._passes:
-            asked = await _read_leniently(raw, incoming, plain_path)
+            asked = await _read_leniently(raw, incoming, plain)
         else:
             asked = self._read(raw, incoming)
         exchange.model = asked.model
@@ -103,7 +98,8 @@ class Endpoint:
         if self._passes:
             if method not in METHODS:
                 raise MethodNotAllowed(f"{path} does not take {method}")
-            placed = await self._custody.place(plain_path, runtime, principal)
+            check_is_no_operation(method, path, plain)
+            placed = await self._custody.place(plain, runtime, principal)
             is_for_a_model = asked.model or (raw and not asked.is_read)
             if placed is not None and is_for_a_model and not principal.may_use(asked.model):
                 raise not_for_this_key(asked.model, path)
@@ -115,7 +111,7 @@ class Endpoint:
         check_operation(stack, self._operation, path)
         names, keeps = self._concerns_objects(asked, stack)
         if names:
-            pinned = await self._check(method, plain_path, raw, asked, stack, principal, pinned)
+            pinned = await self._check(method, plain, raw, asked, stack, principal, pinned)
         slo, priority = stack.slo, principal.priority
         if slo is not None:
             if incoming.urgency:
@@ -297,13 +293,8 @@ def _model_at(form: MultipartForm | None) -> tuple[int, int] | None:
 
 
 def _paths_below_root(scope: Scope) -> tuple[str, str]:
-    """The path as it came, below the API root, and the same decoded. Raises: UnknownPath where servers read it in more
-    than one way.
-    """
+    """The path as it came, below the API root, and the same decoded. Raises: as `plain_path`."""
     path = ascii_text(scope["raw_path"], "path")
     if path.startswith("/v1/"):
         path = path[3:]
-    plain = unquote(path) if "%" in path else path
-    if _AMBIGUOUS.search(plain) is not None or "%2f" in path.lower():
-        raise UnknownPath(f"there is no {path}")
-    return path, plain
+    return path, plain_path(path)

@@ -74,6 +74,32 @@ async def test_only_slashes_are_joined(gateway: Gateway, upstream: OpenAIServer,
     assert all(request.target != "/v1/chat/completions" for request in upstream.requests)
 
 
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("POST", "/v1/Chat/Completions", 404),
+        ("POST", "/v1/chat/complet%69ons", 404),
+        ("POST", "/v1/RESPONSES/", 404),
+        ("POST", "/v1/v1/embeddings", 404),
+        ("POST", "/chat/completions%20", 404),
+        ("POST", "/v1/chat/%EF%BD%83ompletions", 404),
+        ("POST", "/chat/completions;x", 404),
+        ("GET", "/v1/Chat/Completions", 404),
+        ("PUT", "/v1/chat/completions", 405),
+        ("PATCH", "/v1/responses", 405),
+        ("DELETE", "/v1/embeddings/", 405),
+    ],
+)
+async def test_operation_in_another_spelling_or_by_another_method_reaches_nobody(
+    gateway: Gateway, upstream: OpenAIServer, method: str, target: str, status: int
+) -> None:
+    """Though everything may pass here: an upstream may be less particular, and nobody would meter it."""
+    answer = await _ask(gateway, method, target, b'{"model": "plain", "messages": [{"role": "user", "content": "hi"}]}')
+
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert upstream.requests == []
+
+
 async def _ask(gateway: Gateway, method: str, target: str, body: bytes) -> bytes:
     """The answer to a request whose target no client library has put in order."""
     lines = [f"{method} {target} HTTP/1.1", "host: gateway", f"authorization: Bearer {ENVIRON['DEV_KEY']}"]
