@@ -1,0 +1,114 @@
+"""What a call may come to at most, read off its body before it is sent: what lies or is huge is bounded.
+
+Who reserves asks before the call; what it has really used comes from its answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from backends.operations import Operation
+
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict")
+"""Every name of the most that one choice may have, those of vLLM, TGI and llama.cpp included."""
+_MAX_DIGITS = 18
+_MOST = 10**9
+"""More than any answer has: larger numbers count as this one."""
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+_PAID_TOOLS = ("web_search", "file_search", "code_interpreter", "code_execution", "image_generation")
+"""Tools that a provider runs itself and takes money for by the use, by the beginning of their type."""
+_PAID_FIELDS = ("web_search_options", "search_parameters", "plugins")
+"""The same as a field of the body: OpenAI's and xAI's search, OpenRouter's plugins."""
+
+
+class MostOutput(NamedTuple):
+    """`tokens` of each choice at most, None where the call does not say; how many choices for each of its `prompts`."""
+
+    tokens: int | None
+    choices: int
+    prompts: int
+
+    @property
+    def total(self) -> int | None:
+        """Of all choices together."""
+        return None if self.tokens is None else self.tokens * self.choices * self.prompts
+
+
+_ONE = MostOutput(None, 1, 1)
+_NO_OUTPUT = MostOutput(0, 1, 1)
+
+
+def most_output(body: Mapping[str, Any] | None, operation: Operation) -> MostOutput:
+    """What the call may have written at most.
+
+    The largest of its limits counts, for upstreams differ in which one they read; one that cannot be read may mean
+    anything. Of `best_of` answers the upstream writes all and returns `n`.
+    """
+    if operation is Operation.EMBEDDING:
+        return _NO_OUTPUT
+    if body is None:
+        return _ONE
+    tokens: int | None = None
+    for name in _LIMITS:
+        value = body.get(name)
+        if value is None:
+            continue
+        limit = _count(value)
+        if limit is None:
+            tokens = None
+            break
+        if tokens is None or limit > tokens:
+            tokens = limit
+    choices = 1
+    for name in ("n", "best_of"):
+        value = body.get(name)
+        if value is not None and value != 1:
+            choices = max(choices, _count(value) or 1)
+    prompts = 1
+    prompt = body.get("prompt")
+    if type(prompt) is list and prompt and isinstance(prompt[0], str | list):
+        prompts = len(prompt)
+    return MostOutput(tokens, choices, prompts)
+
+
+def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str | None:
+    """The field of a body that has the call cost what its answer does not tell; None where it has none.
+
+    An answer in the background goes on without us. A provider's own tools are paid by the use.
+    """
+    if body is None:
+        return None
+    if "background" in body and operation is not Operation.CHAT and _is_true(body["background"]):
+        return "background"
+    for name in _PAID_FIELDS:
+        if body.get(name) is not None:
+            return name
+    tools = body.get("tools")
+    for tool in tools if type(tools) is list else ():
+        kind = tool.get("type") if type(tool) is dict else None
+        if type(kind) is str and kind.startswith(_PAID_TOOLS):
+            return f"tools: {kind[:64]}"
+    return None
+
+
+def _is_true(value: object) -> bool:
+    """As the laxest upstream reads a flag. An image has a `background` too, of another kind."""
+    return value.strip().lower() in _TRUE if type(value) is str else bool(value)
+
+
+def _count(value: object) -> int | None:
+    """A number of tokens or answers as the laxest upstream may read it; None for what means no bound, or anything."""
+    if type(value) is str:
+        text = value.strip().removeprefix("+")
+        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+            return None
+        value = int(text)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        value = math.ceil(value)
+    if not isinstance(value, int) or value < 0:
+        return None
+    return min(int(value), _MOST)
