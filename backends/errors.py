@@ -34,6 +34,7 @@
         ├── UpstreamErrorEvent       502, a 200 stream whose first event is an error
         ├── NoBackendAvailable       503, every breaker is open
         ├── Overloaded               429, it could not be answered in time
+        ├── UpstreamExhausted        429, the quota is used up, nothing was sent
         └── UpstreamTimeout          504
             ├── ConnectTimeout       504, nothing was sent
             ├── PoolTimeout          503, no connection came free, nothing was sent
@@ -325,6 +326,15 @@ class Overloaded(UpstreamError):
         """`first_token_s`: how long after its arrival the call's first token would have come, as far as known."""
         super().__init__(message, param=param, retry_after_s=retry_after_s)
         self.first_token_s = first_token_s
+
+
+class UpstreamExhausted(UpstreamError):
+    """What the upstream lets this gateway ask is used up; nothing was sent."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "upstream_quota_exhausted"
+    log_level = logging.INFO
 
 
 class UpstreamTimeout(UpstreamError):

@@ -1,4 +1,5 @@
-"""How long an upstream asks to be left alone: `retry-after` and `retry-after-ms`, which may say anything."""
+"""How long an upstream asks to be left alone: `retry-after`, `retry-after-ms` and Google's `RetryInfo`, which may say
+anything."""
 
 from __future__ import annotations
 
@@ -6,14 +7,19 @@ import re
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import ceil
+from typing import Any
+
+import msgspec
 
 from backends.clock import Clock
 from backends.errors import SlipstreamError
+from backends.json_errors import NOT_JSON
 from backends.protocol import Headers, Reply
 
 MAX_WAIT_S = 86_400.0
 """Whoever asks for more is asked again after a day."""
 
+_RETRY_INFO = b"google.rpc.RetryInfo"
 _NUMBER = re.compile(rb"\s*(\d+(?:\.\d*)?(?:[eE]\+?\d+)?)\s*")
 
 
@@ -49,6 +55,35 @@ def with_believed_waits(headers: Headers, wall_s: float) -> Headers:
                 value = b"%d" % ceil(wait_s * (1000 if name.endswith(b"-ms") else 1))
         shown.append((name, value))
     return shown
+
+
+def told_in_body_s(body: bytes) -> float | None:
+    """Seconds from 0 to `MAX_WAIT_S` of the `google.rpc.RetryInfo` in an error's details; None where there is none.
+
+    Gemini's only word on it: `{"error": {"details": [{"@type": ".../google.rpc.RetryInfo", "retryDelay": "45.8s"}]}}`,
+    at times in a list of its own.
+    """
+    if _RETRY_INFO not in body:
+        return None
+    try:
+        decoded = msgspec.json.decode(body)
+    except NOT_JSON:
+        return None
+    answer = decoded[0] if isinstance(decoded, list) and decoded else decoded
+    error = answer.get("error") if isinstance(answer, dict) else None
+    details = error.get("details") if isinstance(error, dict) else None
+    for detail in details if isinstance(details, list) else ():
+        wait_s = _delay_s(detail)
+        if wait_s is not None:
+            return min(wait_s, MAX_WAIT_S)
+    return None
+
+
+def _delay_s(detail: Any) -> float | None:
+    delay = detail.get("retryDelay") if isinstance(detail, dict) else None
+    if not isinstance(delay, str) or not delay.endswith("s") or not delay.isascii():
+        return None
+    return _number(delay.removesuffix("s").encode())
 
 
 def _number(value: bytes) -> float | None:

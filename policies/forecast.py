@@ -14,10 +14,10 @@ from typing import Any, get_args
 
 from backends.clock import SystemClock
 from backends.operations import BY_PATH, Operation
+from backends.prompts.rendezvous import rendezvous
 from backends.protocol import Call, Facts
 from policies.pool.attempts.patience import CEILING_S, FLOOR_S
 from policies.pool.attempts.settings import RetryOn
-from policies.pool.balance.pick import rendezvous
 from policies.pool.load.demand import Demand, read_demand
 from policies.pool.load.fleet import STATE_FILE, read_state, replica_name
 from policies.pool.load.replica import Replica

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from backends.http.openai import presets
+from backends.http.openai_settings import presets
 from gateway.cli.loading import read_policy
 from gateway.cli.main import cli
 from gateway.cli.reference import with_settings

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from backends.errors import GatewayError, RequestError, SlipstreamError
 from backends.headers import _DROPPED_FROM_ANSWERS, ENDS_HERE
-from backends.http.openai import _OF_CONTENT, OpenAIConfig
+from backends.http.openai import _OF_CONTENT
+from backends.http.openai_settings import OpenAIConfig
 from backends.operations import Operation
 from backends.protocol import CacheOutcome, Timeouts
 from backends.stream import StreamEnd

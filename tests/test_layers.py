@@ -35,6 +35,8 @@ SHARED_BACKENDS = {
         "json_errors",
         "kv_events",
         "plain_file",
+        "prompts.rendezvous",
+        "prompts.text",
         "resume",
         "sse",
         "recorded_pace",

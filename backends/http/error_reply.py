@@ -7,6 +7,7 @@ JSON (a proxy's HTML page) is never shown.
 from __future__ import annotations
 
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 
 import jiter
@@ -17,7 +18,7 @@ from backends.errors import UpstreamGarbage, UpstreamRejectedKey, error_body
 from backends.http.redact import Redactor
 from backends.json_errors import NOT_JSON
 from backends.protocol import Headers, Reply
-from backends.waits import with_believed_waits
+from backends.waits import asked_wait_s, told_in_body_s, with_believed_waits
 
 _JSON_HEADER = (b"content-type", b"application/json")
 _OF_A_BODY = frozenset({b"content-type", b"content-encoding", b"cache-control"})
@@ -46,6 +47,10 @@ class ErrorReplies:
         if status < HTTPStatus.BAD_REQUEST:
             raise UpstreamGarbage(f'the upstream "{backend}" answered with a redirect ({status}); check its base_url')
         shown = self._redactor.fields(with_believed_waits(headers, self._clock.wall()))
+        if status == HTTPStatus.TOO_MANY_REQUESTS and asked_wait_s(shown, self._clock.wall()) is None:
+            wait_s = told_in_body_s(body)
+            if wait_s is not None:
+                shown.append((b"retry-after", b"%d" % ceil(wait_s)))
         body = self._redactor.data(body)
         try:
             decoded = jiter.from_json(body)

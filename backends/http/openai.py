@@ -6,25 +6,21 @@ Called by a route's pool. What differs between servers is data, in `presets.yaml
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
-from typing import Annotated, Any, Self
 
 import msgspec
-import yaml
-from pydantic import Field, field_validator, model_validator
 
 from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
-from backends.config import ByteSize, Config, Duration, Secret
-from backends.errors import ConfigurationError, FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
+from backends.errors import FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
 from backends.header_names import HeaderNames
-from backends.headers import ForwardedHeader, end_to_end, is_field_value, with_defaults
+from backends.headers import end_to_end, with_defaults
 from backends.health import HealthConfig
-from backends.http.continuing import BEHIND, ContinuesBy, with_beginning, without_marks
+from backends.http.continuing import BEHIND, with_beginning, without_marks
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.foreign import HttpxWire, made_by
+from backends.http.keyed_wire import KeyedWire
 from backends.http.meter import MeteredAnswer, StreamMeter, error_of, said
-from backends.http.origin import parse_origin
+from backends.http.openai_settings import OpenAIConfig
 from backends.http.probe import ask_health
 from backends.http.redact import Redactor
 from backends.http.splice import ask_for_usage, set_field, with_model
@@ -33,6 +29,8 @@ from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.kv_events import SALT_FIELD, KvEventsConfig
 from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
+from backends.quotas.told import FAMILY
+from backends.quotas.upstream_keys import UpstreamKeys
 from backends.registry import Kind
 from backends.resume import RESUME_FIELD, Continues
 from backends.sse import event_data, split_events
@@ -51,116 +49,27 @@ _OF_CONTENT = (
 _read_answer = FieldReader(MeteredAnswer)
 
 
-def presets() -> dict[str, dict[str, Any]]:
-    """The known servers, by name."""
-    text = resources.files("backends.http").joinpath("presets.yaml").read_text(encoding="utf-8")
-    known: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return known
-
-
-class OpenAIConfig(Config):
-    """Settings of `type: openai`."""
-
-    preset: str | None = Field(
-        None, description="A known server, whose settings are the defaults: vllm, sglang, openai, groq, ..."
-    )
-    base_url: str = Field(description="Where its API begins, usually ending in /v1.", pattern=r"^https?://[^/\s]+")
-    api_key: Secret | None = Field(None, description="The key to present to it. Clients' own keys are never sent on.")
-    auth_header: str = Field(
-        "authorization", pattern=r"^[A-Za-z0-9-]+$", description="The header that carries the key."
-    )
-    auth_scheme: str = Field("Bearer", description="What stands before the key; empty for the bare key.")
-    headers: dict[str, str] = Field(
-        {}, description="Further headers for every request. A client's own of the same name stay behind."
-    )
-    forward_headers: tuple[ForwardedHeader, ...] = Field(
-        ("openai-beta", "anthropic-version", "anthropic-beta"),
-        description="Headers of clients that are sent on, by name or with `*`. Callers who differ in one of them share "
-        "no cached answer. No others travel but those of traces and, where a call only passes through, of its content.",
-    )
-    root_paths: tuple[Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=256)], ...] = Field(
-        (), description="Paths of its API that lie at the root of the server: below `base_url` without its `/v1`."
-    )
-    max_connections: int = Field(
-        1000, ge=1, le=100_000, description="Connections open at once; more calls wait in line."
-    )
-    keep_idle: Duration | None = Field(
-        None,
-        gt=0,
-        le=3600,
-        description="How long an idle connection is kept for another call; shorter than the server keeps it. Without "
-        "this, 4s over http and 55s over https.",
-    )
-    max_answer: ByteSize = Field(64 * 1024**2, ge=1024, description="The largest answer that is read whole.")
-    stream_usage: bool = Field(
-        True,
-        description="Ask for the usage of streamed answers; it is taken out again where the client did not ask.",
-    )
-    health: HealthConfig | None = Field(None, description="Asking it how it is; without this section nobody does.")
-    kv_events: KvEventsConfig | None = Field(
-        None, description="What it tells of the prompts it keeps; without this section that is guessed."
-    )
-    continues: ContinuesBy | None = Field(
-        None,
-        description="How it goes on with an answer that broke off elsewhere, on routes with `resume`: an engine behind "
-        "another `slipstream`, a server that reads `continue_final_message`, or one that takes a last message of the "
-        "assistant as a `prefill` unasked. Without this it does not.",
-    )
-    transport: str | None = Field(
-        None,
-        pattern=r"^[\w.]+:[\w.]+$",
-        description="Another httpx transport, as module:factory, for HTTP/2, proxies or special TLS.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_from_preset(cls, values: Any) -> Any:
-        name = values.get("preset") if isinstance(values, dict) else None
-        if name is None:
-            return values
-        known = presets()
-        if name not in known:
-            raise ValueError(f'unknown preset "{name}"; known: {", ".join(sorted(known))}')
-        return {**known[name], **values}
-
-    @field_validator("base_url")
-    @classmethod
-    def _without_trailing_slash(cls, value: str) -> str:
-        if "@" in value.split("/")[2] or "?" in value or "#" in value:
-            raise ValueError("base_url takes no credentials, query or fragment; use api_key and headers")
-        if not value.isascii() or value.split() != [value]:
-            raise ValueError("base_url is ASCII without blanks; write others as %-escapes or xn-- names")
-        try:
-            parse_origin(value)
-        except ConfigurationError as error:
-            raise ValueError(error.message) from error
-        return value.rstrip("/")
-
-    @model_validator(mode="after")
-    def _headers_are_sendable(self) -> Self:
-        for name, value in self.headers.items():
-            if not name.isascii() or not is_field_value(name) or not is_field_value(value):
-                raise ValueError(f"the header {name!r} cannot be sent")
-        if not is_field_value(self.auth_scheme):
-            raise ValueError("auth_scheme has a character that no header can carry")
-        if self.api_key is not None and not is_field_value(self.api_key.get_secret_value()):
-            raise ValueError("the key of api_key has a character that no header can carry")
-        return self
-
-
 class OpenAIBackend:
     """An OpenAI-compatible upstream over HTTP."""
 
     def __init__(self, name: str, config: OpenAIConfig, clock: Clock, wire: Wire) -> None:
         self.name = name
-        own = _own_headers(config)
+        own = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in config.headers.items()]
+        presented = _presented(config)
+        self.keys = UpstreamKeys(name, presented, clock)
+        own_or_key = [*own, *presented[0]]
+        if config.api_keys is None:
+            own = own_or_key
+            self._keyed = None
+        else:
+            self._keyed = KeyedWire(wire, self.keys, clock, shares_objects=config.shares_objects)
         # Bodies that are read are JSON whatever clients call it; answers are read for their usage.
-        counted = with_defaults(own, _COUNTED_HEADERS)
-        self._taken = HeaderNames(config.forward_headers, replaced=[name for name, _ in counted])
-        self._passed = HeaderNames([*config.forward_headers, *_OF_CONTENT], replaced=[name for name, _ in own])
+        replaced = [name for name, _ in with_defaults(own_or_key, _COUNTED_HEADERS)]
+        self._taken = HeaderNames(config.forward_headers, replaced=replaced)
+        self._passed = HeaderNames([*config.forward_headers, *_OF_CONTENT], replaced=[name for name, _ in own_or_key])
         agent = [] if self._taken.taken(_AGENT) else _AGENT
         self._fixed_headers = with_defaults(own, agent)
-        self._counted_headers = with_defaults(counted, agent)
+        self._counted_headers = with_defaults(with_defaults(own, _COUNTED_HEADERS), agent)
         able = frozenset[Continues]() if config.continues is None else frozenset({BEHIND[config.continues]})
         self.capabilities = Capabilities(operations=frozenset(Operation), headers=self._taken, continues=able)
         self._config = config
@@ -169,7 +78,7 @@ class OpenAIBackend:
         base = config.base_url.split("/", 3)
         self._root_paths = frozenset(config.root_paths)
         self._base_path = f"/{base[3]}".encode("ascii") if len(base) > 3 else b""
-        self._redactor = Redactor(config.base_url, config.api_key, config.headers)
+        self._redactor = Redactor(config.base_url, config.keys, config.headers)
         self._conceal = self._redactor.data
         self._errors = ErrorReplies(name, self._redactor, clock)
 
@@ -198,12 +107,14 @@ class OpenAIBackend:
     async def check_health(self) -> None:
         """See `Probed.check_health`."""
         assert self._config.health is not None, "nobody asks who is not to be asked"
-        await ask_health(self._wire, self._config.health, self._fixed_headers, self._clock)
+        key = self.keys.first().fields if self._keyed is not None else ()
+        await ask_health(self._wire, self._config.health, [*self._fixed_headers, *key], self._clock)
 
     async def send(self, call: Call) -> Reply:
         """Pass the call on.
 
-        Raises: as `Wire.send`, and UpstreamRejectedKey, UpstreamGarbage, UpstreamCut, FirstTokenTimeout.
+        Raises: as `Wire.send`, and UpstreamExhausted, UpstreamRejectedKey, UpstreamGarbage, UpstreamCut,
+        FirstTokenTimeout.
         """
         facts = call.facts
         timeouts = call.timeouts
@@ -219,7 +130,11 @@ class OpenAIBackend:
         target = base + call.path.encode("ascii")
         if call.query:
             target += b"?" + call.query.encode("ascii")
-        exchange = await self._wire.send(call.method, target, self._headers(call), self._body(call), limits)
+        headers, body = self._headers(call), self._body(call)
+        if self._keyed is None:
+            exchange = await self._wire.send(call.method, target, headers, body, limits)
+        else:
+            exchange = await self._keyed.send(call, target, headers, body, limits)
         held = HeldAnswer(call.answers)
         try:
             reply = await self._reply(call, exchange, held)
@@ -266,7 +181,7 @@ class OpenAIBackend:
         status = exchange.status
         upstream_headers = self._redactor.answer_fields(exchange.headers)
         content_type = b""
-        is_coded = False
+        is_coded = tells_quota = False
         for name, value in upstream_headers:
             if name == b"content-type":
                 content_type = value
@@ -274,6 +189,10 @@ class OpenAIBackend:
                 is_coded = True
             elif name == b"x-request-id":
                 call.facts.upstream_request_id = value[:MAX_TEXT_CHARS].decode("latin-1")
+            elif FAMILY in name:
+                tells_quota = True
+        if tells_quota and self._keyed is None:
+            self.keys.note(self.keys.all[0], call.model, upstream_headers)
         headers = end_to_end(upstream_headers)
         if call.method == "HEAD" and 400 <= status != 401:
             # It has no body that could be put into a shape.
@@ -367,14 +286,12 @@ def _num_choices(call: Call) -> int:
     return num_prompts * (n if isinstance(n, int) else 1)
 
 
-def _own_headers(config: OpenAIConfig) -> Headers:
-    """What the operator sets."""
-    headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in config.headers.items()]
-    if config.api_key is not None:
-        scheme = f"{config.auth_scheme} " if config.auth_scheme else ""
-        value = f"{scheme}{config.api_key.get_secret_value()}"
-        headers.append((config.auth_header.lower().encode("ascii"), value.encode("latin-1")))
-    return headers
+def _presented(config: OpenAIConfig) -> list[Headers]:
+    """The fields that present each key; where it has none, no fields once."""
+    name = config.auth_header.lower().encode("ascii")
+    scheme = f"{config.auth_scheme} " if config.auth_scheme else ""
+    texts = [f"{scheme}{key.get_secret_value()}" for key in config.keys]
+    return [[(name, text.encode("latin-1"))] for text in texts] or [[]]
 
 
 def _build(name: str, config: OpenAIConfig, clock: Clock) -> OpenAIBackend:

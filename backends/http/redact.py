@@ -1,4 +1,4 @@
-"""Takes out of what an upstream says what clients must not see: the key it was presented, and where it is.
+"""Takes out of what an upstream says what clients must not see: the keys it was presented, and where it is.
 
 Errors are searched, which is where servers and proxies quote what they were sent and whom they could not reach, and the
 header fields of every answer.
@@ -27,8 +27,8 @@ class Redactor:
 
     __slots__ = ("_hidden", "_secret")
 
-    def __init__(self, base_url: str, api_key: SecretStr | None, headers: Mapping[str, str]) -> None:
-        secrets = [api_key.get_secret_value()] if api_key is not None else []
+    def __init__(self, base_url: str, api_keys: Iterable[SecretStr], headers: Mapping[str, str]) -> None:
+        secrets = [key.get_secret_value() for key in api_keys]
         for name, value in headers.items():
             if name.lower() not in _PUBLIC_FIELDS:
                 # What follows the scheme of a credential is one by itself.

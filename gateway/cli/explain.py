@@ -128,7 +128,9 @@ def _leaf(part: RouteBackend, route: RoutePolicy, loaded: LoadedPolicy, why: str
     kind, settings = loaded.backends[part.ref]
     health = getattr(settings, "health", None)
     probe = f", probed at {health.path} every {format_duration(health.interval)}" if health is not None else ""
-    return f"{kind}, {place}" + (f', asked for model "{part.model}"' if part.model else "") + probe
+    keys = getattr(settings, "api_keys", None) or ()
+    choice = f", {len(keys)} keys, each call by what is left" if len(keys) > 1 else ""
+    return f"{kind}, {place}" + (f', asked for model "{part.model}"' if part.model else "") + choice + probe
 
 
 def _caller(policy: Policy, name: str | None) -> tuple[str, str]:

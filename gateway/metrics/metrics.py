@@ -22,12 +22,14 @@ from gateway.metrics.requests import RequestMetrics
 from gateway.metrics.routing import RoutingMetrics
 from gateway.metrics.semantic import SemanticMetrics
 from gateway.metrics.store import StoreMetrics
+from gateway.metrics.upstream_quotas import UpstreamQuotaMetrics
 
 GROUPS = (
     RequestMetrics,
     ChargeMetrics,
     ProcessMetrics,
     BackendMetrics,
+    UpstreamQuotaMetrics,
     StoreMetrics,
     EngineMetrics,
     SemanticMetrics,

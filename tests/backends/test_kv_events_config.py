@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from backends.http.openai import OpenAIConfig
+from backends.http.openai_settings import OpenAIConfig
 from backends.kv_events import KvEventsConfig
 from tests.support.calls import make_call
 

@@ -6,10 +6,10 @@ Called by a route's pool. The translation is in `anthropic_request`, `anthropic_
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
@@ -23,7 +23,7 @@ from backends.errors import (
     UpstreamGarbage,
 )
 from backends.header_names import HeaderNames
-from backends.headers import ForwardedHeader, is_field_value
+from backends.headers import ForwardedHeader
 from backends.health import HealthConfig
 from backends.http.anthropic.events import EventTranslator, TranslatedSource
 from backends.http.anthropic.reply import (
@@ -37,6 +37,7 @@ from backends.http.anthropic.reply import (
 )
 from backends.http.anthropic.request import build_request
 from backends.http.continuing import changes
+from backends.http.keyed_wire import KeyedWire
 from backends.http.origin import parse_origin
 from backends.http.probe import ask_health
 from backends.http.redact import Redactor
@@ -44,6 +45,8 @@ from backends.http.transport import Transport
 from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Facts, Headers, Reply, Statistics
+from backends.quotas.settings import ApiKeys, SharesObjects, check_keys, given_keys
+from backends.quotas.upstream_keys import UpstreamKeys
 from backends.registry import Kind
 from backends.resume import Continues
 from backends.stream import Stream, StreamEnd
@@ -53,6 +56,7 @@ _MAX_ERROR_BYTES = 1024**2
 _NO_LIMIT_S = float("inf")
 _JSON = b"application/json"
 _EVENT_STREAM = b"text/event-stream"
+_KEY_FIELD = b"x-api-key"
 _TOKEN = r"^[A-Za-z0-9_.-]+$"
 
 # A stream that begins with one of these has done no work; another attempt may help.
@@ -66,6 +70,8 @@ class AnthropicConfig(Config):
         "https://api.anthropic.com/v1", description="Where its API begins, ending in /v1.", pattern=r"^https?://[^/\s]+"
     )
     api_key: Secret | None = Field(None, description="The key to present to it. Clients' own keys are never sent on.")
+    api_keys: ApiKeys = None
+    shares_objects: SharesObjects = False
     version: str = Field(
         "2023-06-01",
         pattern=_TOKEN,
@@ -117,12 +123,15 @@ class AnthropicConfig(Config):
             raise ValueError(error.message) from error
         return value.rstrip("/")
 
-    @field_validator("api_key")
-    @classmethod
-    def _key_is_sendable(cls, value: Secret | None) -> Secret | None:
-        if value is not None and not is_field_value(value.get_secret_value()):
-            raise ValueError("the key has a character that no header can carry")
-        return value
+    @model_validator(mode="after")
+    def _keys_are_sendable(self) -> Self:
+        check_keys(self.api_key, self.api_keys)
+        return self
+
+    @property
+    def keys(self) -> tuple[SecretStr, ...]:
+        """All that it presents."""
+        return given_keys(self.api_key, self.api_keys)
 
 
 class AnthropicBackend:
@@ -130,8 +139,15 @@ class AnthropicBackend:
 
     def __init__(self, name: str, config: AnthropicConfig, clock: Clock, wire: Wire) -> None:
         self.name = name
-        self._fixed_headers = _fixed_headers(config)
-        self._taken = HeaderNames(config.forward_headers, replaced=[name for name, _ in self._fixed_headers])
+        presented = [[(_KEY_FIELD, key.get_secret_value().encode("latin-1"))] for key in config.keys] or [[]]
+        self.keys = UpstreamKeys(name, presented, clock)
+        fixed = _fixed_headers(config)
+        self._keyed: KeyedWire | None = None
+        if config.api_keys is not None:
+            self._keyed = KeyedWire(wire, self.keys, clock, shares_objects=config.shares_objects)
+        self._fixed_headers = fixed if self._keyed is not None else [*fixed, *presented[0]]
+        replaced = [name for name, _ in (*fixed, *presented[0])]
+        self._taken = HeaderNames(config.forward_headers, replaced=replaced)
         able = frozenset[Continues]({"text"} if config.continues else ())
         self.capabilities = Capabilities(operations=frozenset({Operation.CHAT}), headers=self._taken, continues=able)
         self._config = config
@@ -139,7 +155,7 @@ class AnthropicBackend:
         self._wire = wire
         base = config.base_url.split("/", 3)
         self._target = (f"/{base[3]}/messages" if len(base) > 3 else "/messages").encode("ascii")
-        self._redactor = Redactor(config.base_url, config.api_key, {})
+        self._redactor = Redactor(config.base_url, config.keys, {})
 
     async def open(self) -> None:
         """Nothing is connected before the first call."""
@@ -161,7 +177,8 @@ class AnthropicBackend:
     async def check_health(self) -> None:
         """See `Probed.check_health`."""
         assert self._config.health is not None, "nobody asks who is not to be asked"
-        await ask_health(self._wire, self._config.health, self._fixed_headers, self._clock)
+        key = self.keys.first().fields if self._keyed is not None else ()
+        await ask_health(self._wire, self._config.health, [*self._fixed_headers, *key], self._clock)
 
     async def send(self, call: Call) -> Reply:
         """Ask the Messages API, and answer as a chat completion.
@@ -185,7 +202,12 @@ class AnthropicBackend:
             deadline=call.deadline,
         )
         call.facts.sent_at = self._clock.now()
-        exchange = await self._wire.send("POST", self._target, self._headers(call), body, limits)
+        headers = self._headers(call)
+        if self._keyed is None:
+            exchange = await self._wire.send("POST", self._target, headers, body, limits)
+            self.keys.note(self.keys.all[0], call.model, exchange.headers)
+        else:
+            exchange = await self._keyed.send(call, self._target, headers, body, limits)
         held = HeldAnswer(call.answers)
         try:
             reply = await self._reply(call, exchange, held)
@@ -286,8 +308,6 @@ def _fixed_headers(config: AnthropicConfig) -> Headers:
     ]
     if config.beta:
         headers.append((b"anthropic-beta", ",".join(config.beta).encode("ascii")))
-    if config.api_key is not None:
-        headers.append((b"x-api-key", config.api_key.get_secret_value().encode("latin-1")))
     return headers
 
 

@@ -19,6 +19,7 @@ from backends.errors import (
     UpstreamCut,
     UpstreamError,
     UpstreamErrorEvent,
+    UpstreamExhausted,
     UpstreamRejectedKey,
     UpstreamTimeout,
 )
@@ -136,6 +137,8 @@ def _failure_of_error(error: SlipstreamError) -> Failure:
             return Failure(None, content, Health.WORKING)
     if isinstance(error, Overloaded):
         return Failure(None, "overload", Health.UNKNOWN)
+    if isinstance(error, UpstreamExhausted):
+        return Failure("429", "rate_limit", Health.UNKNOWN)
     reason: RetryOn | None
     if error.retryable:
         reason = "connect"

@@ -6,11 +6,11 @@ They choose among the members of one priority; `by_load.py` says who those are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from hashlib import blake2b
+from collections.abc import Sequence
 from random import Random
 from typing import Protocol, runtime_checkable
 
+from backends.prompts.rendezvous import rendezvous
 from policies.pool.balance.candidate import Candidate, MayTake
 from policies.pool.balance.crowd import CandidateCrowd
 from policies.pool.load.latency_model import Doubt
@@ -284,15 +284,3 @@ def ranked(candidates: Sequence[Candidate], key: bytes) -> list[Candidate]:
     """The candidates in an order that follows from the key and their names alone, heavier ones rather in front."""
     score = rendezvous(key)
     return sorted(candidates, key=lambda each: score(each.replica.name, each.weight), reverse=True)
-
-
-def rendezvous(key: bytes) -> Callable[[str, int], float]:
-    """What a name with its weight scores for that key: of several, the highest comes first."""
-    short = blake2b(key, digest_size=16).digest()
-
-    def score(name: str, weight: int) -> float:
-        digest = blake2b(short + name.encode(), digest_size=8).digest()
-        # 52 bits, so that the fraction is never rounded to 0 or 1.
-        return weight / -math.log(((int.from_bytes(digest) >> 12) + 0.5) / 2**52)
-
-    return score

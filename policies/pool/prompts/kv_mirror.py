@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from policies.pool.load.demand import BYTES_PER_TOKEN, ENDS_TOKENS
+from backends.prompts.text import BYTES_PER_TOKEN
+from policies.pool.load.demand import ENDS_TOKENS
 from policies.pool.prompts.engine_text import EngineText
 from policies.pool.prompts.kv_events import BlockHash, Cleared, Event, Removed, Stored
 from policies.pool.prompts.prefix_index import PrefixIndex

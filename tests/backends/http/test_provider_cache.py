@@ -11,7 +11,7 @@ from backends.clock import SystemClock
 from backends.http.anthropic.messages import KIND as ANTHROPIC
 from backends.http.anthropic.messages import AnthropicConfig
 from backends.http.openai import KIND as OPENAI
-from backends.http.openai import OpenAIConfig
+from backends.http.openai_settings import OpenAIConfig
 from backends.operations import Operation
 from tests.support.calls import make_call, read_all
 from tests.support.servers.anthropic_server import KEY, AnthropicServer

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from backends.http.redact import Redactor
 
 KEY = "sk-a/b+c-1234"
-redactor = Redactor("https://llm.inner.example:8443/v1", SecretStr(KEY), {"x-token": "Basic dXNlcjpwYXNz"})
+redactor = Redactor("https://llm.inner.example:8443/v1", [SecretStr(KEY)], {"x-token": "Basic dXNlcjpwYXNz"})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_bytes_without_a_secret_stay_as_they_are() -> None:
 @pytest.mark.parametrize("key", ["EMPTY", "none", ""])
 def test_placeholder_is_no_secret(key: str) -> None:
     """Words that stand where a key should are left in messages, and so is a host that is a word."""
-    plain = Redactor("http://vllm:8000/v1", SecretStr(key), {"content-type": "application/json"})
+    plain = Redactor("http://vllm:8000/v1", [SecretStr(key)], {"content-type": "application/json"})
 
     assert plain.text("EMPTY none vllm application/json") == "EMPTY none vllm application/json"
     assert plain.text("at vllm:8000") == "at [redacted]"

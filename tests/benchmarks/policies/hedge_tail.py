@@ -14,11 +14,11 @@ import asyncio
 from random import Random
 
 from backends.operations import Operation
+from backends.prompts.text import BYTES_PER_TOKEN
 from backends.protocol import Call, Capabilities, Facts, Reply, Statistics
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.pool.attempts.hedge import HedgeStatistics, Hedging
-from policies.pool.load.demand import BYTES_PER_TOKEN
 from policies.pool.load.fleet import Fleet
 from policies.pool.member import Member
 from policies.pool.pool import Pool

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.operations import Operation
+from backends.prompts.text import prompt_text
 from backends.protocol import Backend, Call, Capabilities, Reply, Statistics, Usage
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.admission.admission import Admission
 from policies.admission.gate import Gate
 from policies.pool.load.concurrency_limit import ConcurrencyLimit
-from policies.pool.load.demand import prompt_text
 from policies.pool.load.fleet import Fleet
 from policies.pool.load.latency_model import features
 from policies.pool.load.replica import Replica

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from backends.clock import SystemClock
-from backends.http.openai import KIND, OpenAIBackend, OpenAIConfig
+from backends.http.openai import KIND, OpenAIBackend
+from backends.http.openai_settings import OpenAIConfig
 from backends.operations import Operation
 from backends.protocol import Reply
 from tests.support.calls import make_call, read_all, streamed_text

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.operations import Operation
+from backends.prompts.text import prompt_text
 from backends.protocol import Call
-from policies.pool.load.demand import ENDS_TOKENS, Demand, hash_blocks, prompt_cache_key, prompt_text, read_demand
+from policies.pool.load.demand import ENDS_TOKENS, Demand, hash_blocks, prompt_cache_key, read_demand
 from policies.pool.load.match import look_up
 from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.support.calls import make_call

@@ -1,0 +1,1 @@
+"""The prompt of a call: its text, and who takes those that begin alike."""

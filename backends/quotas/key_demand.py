@@ -1,0 +1,51 @@
+"""What of a call matters to the choice of a key."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backends.operations import Operation
+from backends.prompts.text import BYTES_PER_TOKEN, KEPT_FROM_TOKENS, KEY_BYTES, prompt_text
+from backends.protocol import Call
+
+
+class KeyDemand(msgspec.Struct, frozen=True):
+    """`beginning`: what calls have in common whose prompts begin alike; empty where a provider would keep nothing.
+
+    `is_bound`: it is about what an account keeps, so that only the first key will do.
+    """
+
+    model: str
+    tokens: int
+    beginning: bytes = b""
+    is_bound: bool = False
+
+
+def key_demand(call: Call, *, shares_objects: bool) -> KeyDemand:
+    """With `shares_objects` every key finds what was made with another one."""
+    return KeyDemand(
+        call.model, len(call.raw) // BYTES_PER_TOKEN or 1, _beginning(call), not shares_objects and _keeps_objects(call)
+    )
+
+
+def _beginning(call: Call) -> bytes:
+    body = call.body
+    if body is None or not call.operation.traits.writes_text:
+        return b""
+    named = call.prompt_cache_key or body.get("prompt_cache_key")
+    if named and isinstance(named, str):
+        return named.encode("utf-8", "surrogatepass")
+    if len(call.raw) < KEPT_FROM_TOKENS * BYTES_PER_TOKEN:
+        return b""
+    prompt = prompt_text(call)
+    return prompt[:KEY_BYTES] if len(prompt) >= KEPT_FROM_TOKENS * BYTES_PER_TOKEN else b""
+
+
+def _keeps_objects(call: Call) -> bool:
+    """Whether the upstream keeps something for it that a later call can name, or it may name such a thing itself."""
+    body = call.body
+    if call.pinned or call.operation is Operation.PASSTHROUGH or body is None:
+        return True
+    if call.operation is Operation.RESPONSES:
+        return body.get("store") is not False or bool(body.get("previous_response_id"))
+    return call.operation is Operation.CHAT and bool(body.get("store") or body.get("audio"))
