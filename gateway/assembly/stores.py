@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import SecretStr
+
 from backends.clock import Clock
 from backends.errors import ConfigurationError
 from gateway.api.owners import Owners
-from gateway.ledger.database import Database
 from gateway.ledger.days import Days
 from gateway.ledger.ledger import Ledger
-from gateway.ledger.store import LedgerStore
+from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.sql.database import Database, Purpose
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
+from policies.database_url import is_postgres, sqlite_path
 from policies.ledger.settings import SEGMENT_BYTES, LedgerPolicy
 from policies.schema import StoresPolicy
 
@@ -81,13 +84,18 @@ def build_ledger_database(policy: LedgerPolicy, *, is_read_only: bool = False) -
 
     Raises: ConfigurationError.
     """
-    path = policy.sqlite_path
+    return _database(policy.url, LEDGER, outlives_power=policy.durability == "power", is_read_only=is_read_only)
+
+
+def _database(url: SecretStr, purpose: Purpose, *, outlives_power: bool, is_read_only: bool) -> Database:
+    path = sqlite_path(url)
     if path is not None:
-        from gateway.ledger.sqlite import SqliteDatabase
+        from gateway.sql.sqlite import SqliteDatabase
 
-        return SqliteDatabase(path, outlives_power=policy.durability == "power", is_read_only=is_read_only)
-    if policy.is_postgres:
-        from gateway.ledger.postgres import PostgresDatabase
+        return SqliteDatabase(path, purpose, outlives_power=outlives_power, is_read_only=is_read_only)
+    if is_postgres(url):
+        from gateway.sql.postgres import PostgresDatabase
 
-        return PostgresDatabase(policy.url.get_secret_value())
-    raise ConfigurationError("ledger.url is no URL of a store: sqlite:///PATH, or postgresql://HOST/DATABASE")
+        return PostgresDatabase(url.get_secret_value(), purpose)
+    # Of a reference only its text is there while a policy is read.
+    raise ConfigurationError(f"{purpose.setting} is no URL of a store: sqlite:///PATH, or postgresql://HOST/DATABASE")

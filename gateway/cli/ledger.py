@@ -16,9 +16,9 @@ from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.assembly.stores import build_ledger_database
 from gateway.cli.loading import FileProblem, read_policy_or_exit
 from gateway.ledger.amounts import usd_text
-from gateway.ledger.database import Database
 from gateway.ledger.export import COLUMNS, count_calls, export
 from gateway.ledger.report import DIMENSIONS, Dimension, Line, Period, report
+from gateway.sql.database import Database
 from policies.ledger.settings import LedgerPolicy
 
 _SHOWN = ("calls", "errors", "input_tokens", "cached_tokens", "output_tokens")

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.ledger.amounts import usd_text
-from gateway.ledger.database import Database, Transaction
 from gateway.ledger.days import day_text
 from gateway.ledger.report import Period, check_version
 from gateway.ledger.row import AMOUNTS, FIELDS, SAVINGS
 from gateway.ledger.schema import quoted
+from gateway.sql.database import Database, Transaction
 
 _PAGE = 2000
 _HIDDEN = frozenset({"n", "part", "at_us", "price", *AMOUNTS})

@@ -9,10 +9,10 @@ from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
 from backends.errors import ConfigurationError
-from gateway.ledger.database import Database, Transaction
 from gateway.ledger.days import day_number, day_text, hour_text
 from gateway.ledger.schema import PICO_PER_MICRO, ROLLUPS, Rollup, migrations, quoted
 from gateway.ledger.store import mark_and_newest
+from gateway.sql.database import Database, Transaction
 
 Dimension = Literal["tenant", "team", "key", "model", "route", "operation", "backend", "user", "session", "hour", "day"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)

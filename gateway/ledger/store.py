@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import itemgetter
 
 from backends.errors import ConfigurationError
-from gateway.ledger.database import Database, RowRefused, Transaction
-from gateway.ledger.row import Stored
-from gateway.ledger.schema import ROLLUPS, SETTINGS, migrations
+from gateway.ledger.row import COLUMNS, Stored
+from gateway.ledger.schema import INSERT_COLUMNS, ROLLUPS, SETTINGS, migrations
+from gateway.sql.database import Database, Purpose, RowRefused, Transaction
+
+LEDGER = Purpose("ledger", "ledger.url", 0x534C4C47)
+"""What its database is for."""
 
 _PRUNED_AT_ONCE = 5000
+_at_us = itemgetter(COLUMNS.index("at_us"))
 
 
 class LedgerStore:
@@ -49,9 +54,11 @@ class LedgerStore:
 
     def insert(self, rows: Sequence[Stored]) -> tuple[int, int]:
         """Add those that are not there yet: how many these were, and how many the database does not take."""
+        # `seq` and the index by time grow at their ends.
+        rows = sorted(rows, key=_at_us)
         try:
             with self._database.writing() as transaction:
-                return transaction.insert(rows), 0
+                return transaction.insert("calls", INSERT_COLUMNS, rows), 0
         except RowRefused:
             return self._insert_each(rows)
 
@@ -95,7 +102,7 @@ class LedgerStore:
             for attempt in (row, _plain(row)):
                 with suppress(RowRefused):
                     with self._database.writing() as transaction:
-                        added = transaction.insert([attempt])
+                        added = transaction.insert("calls", INSERT_COLUMNS, [attempt])
                     is_taken = True
                     break
             num_new += added

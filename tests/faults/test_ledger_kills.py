@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from backends.clock import SystemClock
-from gateway.ledger.database import Database
 from gateway.ledger.days import Days
 from gateway.ledger.ledger import Ledger
-from gateway.ledger.postgres import PostgresDatabase
 from gateway.ledger.report import Period, report
-from gateway.ledger.sqlite import SqliteDatabase
-from gateway.ledger.store import LedgerStore
+from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.sql.database import Database
+from gateway.sql.postgres import PostgresDatabase
+from gateway.sql.sqlite import SqliteDatabase
 from tests.support.ledger import running_postgres
 
 NOTES = """
@@ -49,7 +49,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 def database_of(url: str) -> Database:
     """The store behind a URL of either kind."""
-    return PostgresDatabase(url) if url.startswith("postgresql") else SqliteDatabase(Path(url))
+    return PostgresDatabase(url, LEDGER) if url.startswith("postgresql") else SqliteDatabase(Path(url), LEDGER)
 
 
 def ledger_of(database: Database, folder: str) -> Ledger:

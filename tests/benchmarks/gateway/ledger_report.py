@@ -20,8 +20,8 @@ import msgspec
 from gateway.ledger.report import Dimension, Period, report
 from gateway.ledger.row import COLUMNS
 from gateway.ledger.schema import INSERT_COLUMNS
-from gateway.ledger.sqlite import SqliteDatabase
-from gateway.ledger.store import LedgerStore
+from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.sql.sqlite import SqliteDatabase
 from tests.support.ledger import sample_row
 
 _DAYS = 30
@@ -39,7 +39,7 @@ _ALWAYS = Period(None, None, "UTC")
 
 def make(path: Path, num_rows: int) -> None:
     """Fill the file, by statements: rows like the sample's, each with values of its own."""
-    store = LedgerStore(SqliteDatabase(path), "UTC")
+    store = LedgerStore(SqliteDatabase(path, LEDGER), "UTC")
     store.open()
     varied = {
         "worker": "1",
@@ -81,7 +81,7 @@ def equals_rows(path: Path, by: tuple[Dimension, ...]) -> bool:
     ).fetchall()
     connection.close()
     expected = [(calls, tokens, micro * 10**6 + pico, unknown) for calls, tokens, micro, pico, unknown in rows]
-    lines = list(report(SqliteDatabase(path), by, _ALWAYS))
+    lines = list(report(SqliteDatabase(path, LEDGER), by, _ALWAYS))
     told = [
         (line.sums["calls"], line.sums["input_tokens"], line.amount("cost"), line.sums["unknown"]) for line in lines
     ]
@@ -102,7 +102,7 @@ def main() -> None:
             num_lines = 0
             for _ in range(options.repeat):
                 begin = time.perf_counter()
-                database = SqliteDatabase(path)
+                database = SqliteDatabase(path, LEDGER)
                 num_lines = len(list(report(database, by, _ALWAYS)))
                 database.close()
                 times_s.append(time.perf_counter() - begin)

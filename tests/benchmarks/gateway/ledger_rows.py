@@ -18,15 +18,15 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.ledger.database import Database
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
-from gateway.ledger.postgres import PostgresDatabase
 from gateway.ledger.reading import Reading
 from gateway.ledger.row import AT
 from gateway.ledger.segment import RecordKind
-from gateway.ledger.sqlite import SqliteDatabase
-from gateway.ledger.store import LedgerStore
+from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.sql.database import Database
+from gateway.sql.postgres import PostgresDatabase
+from gateway.sql.sqlite import SqliteDatabase
 from tests.support.ledger import sample_beginning, sample_row
 
 _AT_ONCE = 300
@@ -83,9 +83,9 @@ def main() -> None:
     parser.add_argument("--postgres", metavar="URL", help="An empty database, to be measured too.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        databases: dict[str, Database] = {"SQLite": SqliteDatabase(Path(made) / "ledger.sqlite3")}
+        databases: dict[str, Database] = {"SQLite": SqliteDatabase(Path(made) / "ledger.sqlite3", LEDGER)}
         if options.postgres is not None:
-            databases["PostgreSQL"] = PostgresDatabase(options.postgres)
+            databases["PostgreSQL"] = PostgresDatabase(options.postgres, LEDGER)
         for name, database in databases.items():
             spent = measure(Path(made) / "journal", database, options.rows)
             for what, seconds in spent.seconds.items():

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ledger.database import Database
-from gateway.ledger.postgres import PostgresDatabase
-from gateway.ledger.sqlite import SqliteDatabase
+from gateway.ledger.store import LEDGER
+from gateway.sql.database import Database
+from gateway.sql.postgres import PostgresDatabase
+from gateway.sql.sqlite import SqliteDatabase
 from tests.support.ledger import Postgres, running_postgres
 
 Connect = Callable[[], Database]
@@ -32,13 +33,13 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]
         return database
 
     if request.param == "sqlite":
-        yield lambda: kept(SqliteDatabase(tmp_path / "ledger.sqlite3"))
+        yield lambda: kept(SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER))
     else:
         server: Postgres = request.getfixturevalue("postgres")
-        database = kept(PostgresDatabase(server.url))
+        database = kept(PostgresDatabase(server.url, LEDGER))
         with database.writing() as transaction:
             transaction.execute("DROP SCHEMA public CASCADE")
             transaction.execute("CREATE SCHEMA public")
-        yield lambda: kept(PostgresDatabase(server.url))
+        yield lambda: kept(PostgresDatabase(server.url, LEDGER))
     for each in made:
         each.close()

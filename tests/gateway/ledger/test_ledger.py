@@ -14,16 +14,16 @@ import pytest
 
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
-from gateway.ledger.database import Database
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
 from gateway.ledger.ledger import Ledger
-from gateway.ledger.postgres import PostgresDatabase
 from gateway.ledger.report import Period, report
 from gateway.ledger.row import WORKER_KILLED
 from gateway.ledger.segment import RecordKind
-from gateway.ledger.sqlite import SqliteDatabase
-from gateway.ledger.store import LedgerStore
+from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.sql.database import Database
+from gateway.sql.postgres import PostgresDatabase
+from gateway.sql.sqlite import SqliteDatabase
 from tests.gateway.ledger.conftest import Connect
 from tests.support.ledger import running_postgres, sample_beginning, sample_row
 from tests.support.small_disk import fill, small_disk
@@ -100,7 +100,7 @@ async def test_rows_wait_for_a_store_that_is_away() -> None:
     with running_postgres() as server, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         server.stop()
-        async with running(PostgresDatabase(server.url), folder) as ledger:
+        async with running(PostgresDatabase(server.url, LEDGER), folder) as ledger:
             for n in range(100):
                 ledger.note(sample_row(n))
             await until(lambda: ledger.statistics().lag_s > 0)
@@ -118,9 +118,9 @@ async def test_rows_wait_for_a_store_that_is_away() -> None:
             server.stop()
             ledger.note(sample_row(200))
         server.start()
-        database = PostgresDatabase(server.url)
+        database = PostgresDatabase(server.url, LEDGER)
         assert numbers(database) == list(range(200))
-        async with running(PostgresDatabase(server.url), folder) as ledger:
+        async with running(PostgresDatabase(server.url, LEDGER), folder) as ledger:
             await until(lambda: ledger.statistics().rows == 1)
         assert numbers(database) == list(range(201))
         database.close()
@@ -128,8 +128,8 @@ async def test_rows_wait_for_a_store_that_is_away() -> None:
 
 async def test_what_finds_no_room_is_dropped_and_counted(tmp_path: Path) -> None:
     """The journal has an end; noting a row raises nothing, and each that is not dropped is stored."""
-    database = SqliteDatabase(tmp_path / "ledger.sqlite3")
-    locker = SqliteDatabase(tmp_path / "ledger.sqlite3")
+    database = SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER)
+    locker = SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER)
     async with running(database, tmp_path / "journal", segments=4) as ledger:
         with locker.writing():
             n = 0
@@ -148,7 +148,7 @@ async def test_what_finds_no_room_is_dropped_and_counted(tmp_path: Path) -> None
 
 async def test_row_that_cannot_be_written_down_is_counted(tmp_path: Path) -> None:
     """A text that is no Unicode, a number without end, a time out of every calendar: none of them keeps others back."""
-    async with running(SqliteDatabase(tmp_path / "ledger.sqlite3"), tmp_path / "journal") as ledger:
+    async with running(SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER), tmp_path / "journal") as ledger:
         odd, huge, never = sample_row(1), sample_row(2), sample_row(3, at_us=2**62)
         odd.user = "\ud800"
         huge.input_tokens = 2**70
@@ -164,7 +164,7 @@ async def test_full_disk_holds_nobody_up(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     with small_disk(disk):
-        async with running(SqliteDatabase(disk / "ledger.sqlite3"), disk / "journal", segments=4) as ledger:
+        async with running(SqliteDatabase(disk / "ledger.sqlite3", LEDGER), disk / "journal", segments=4) as ledger:
             await until(lambda: len(list((disk / "journal").glob("*.segment"))) == 2)
             fill(disk / "filler")
             for n in range(2000):
@@ -181,9 +181,9 @@ async def test_journal_that_cannot_be_made_is_said_at_the_start(tmp_path: Path) 
     (tmp_path / "other.sqlite3").write_bytes(b"something else" * 100)
 
     with pytest.raises(ConfigurationError, match=r"journal .*/file/journal cannot be used"):
-        await made(SqliteDatabase(tmp_path / "ledger.sqlite3"), tmp_path / "file" / "journal").open()
+        await made(SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER), tmp_path / "file" / "journal").open()
     with pytest.raises(ConfigurationError, match="cannot be used: file is not a database"):
-        await made(SqliteDatabase(tmp_path / "other.sqlite3"), tmp_path / "journal").open()
+        await made(SqliteDatabase(tmp_path / "other.sqlite3", LEDGER), tmp_path / "journal").open()
     assert list((tmp_path / "journal").iterdir()) == []
 
 
@@ -195,7 +195,7 @@ async def test_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     connection.close()
 
     with pytest.raises(ConfigurationError, match="is a SQLite file of something else"):
-        await made(SqliteDatabase(tmp_path / "batches.sqlite3"), tmp_path / "journal").open()
+        await made(SqliteDatabase(tmp_path / "batches.sqlite3", LEDGER), tmp_path / "journal").open()
 
 
 async def test_what_is_left_is_taken_over_while_calls_come(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ async def test_what_is_left_is_taken_over_while_calls_come(tmp_path: Path) -> No
     for n in range(5):
         dead.append(msgspec.msgpack.encode(sample_beginning(n)), RecordKind.BEGINNING, n)
     dead.close(is_stored=False)
-    async with running(SqliteDatabase(tmp_path / "ledger.sqlite3"), folder) as ledger:
+    async with running(SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER), folder) as ledger:
         n = 0
         async with asyncio.timeout(20):
             while not ledger.statistics().killed:

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from backends.errors import ConfigurationError, StoreUnavailable
-from gateway.ledger.database import Database
 from gateway.ledger.days import Days
 from gateway.ledger.report import Dimension, Period, report
 from gateway.ledger.row import FIELDS, SAVINGS, Row, Stored
 from gateway.ledger.schema import ROLLUPS
-from gateway.ledger.sqlite import SqliteDatabase
-from gateway.ledger.store import LedgerStore
+from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.sql.database import Database
+from gateway.sql.sqlite import SqliteDatabase
 from tests.gateway.ledger.conftest import Connect
 from tests.support.ledger import START_US, Postgres, running_postgres, sample_row
 
@@ -208,7 +208,7 @@ def test_row_that_is_not_taken_takes_no_other_with_it(connect: Connect) -> None:
 def test_no_two_dimensions_without_sums() -> None:
     """What cannot be told is said, with what can."""
     with pytest.raises(ConfigurationError, match="no sums are kept by user and model together: choose among day"):
-        list(report(SqliteDatabase(__file__), ("user", "model"), ALWAYS))  # type: ignore[arg-type]  # it is not opened
+        list(report(SqliteDatabase(__file__, LEDGER), ("user", "model"), ALWAYS))  # type: ignore[arg-type]  # it is not opened
 
 
 def test_days_of_another_zone_are_refused(connect: Connect) -> None:
@@ -248,10 +248,10 @@ def test_tables_have_every_field(connect: Connect) -> None:
 
 def test_postgres_that_ends_is_found_again() -> None:
     """In the middle, at once, and with nothing said: the next transaction makes a new connection."""
-    from gateway.ledger.postgres import PostgresDatabase
+    from gateway.sql.postgres import PostgresDatabase
 
     with running_postgres() as server:
-        store = opened(PostgresDatabase(server.url))
+        store = opened(PostgresDatabase(server.url, LEDGER))
         rows = [of(sample_row(n)) for n in range(10)]
         store.insert(rows[:5])
         server.stop()
@@ -266,9 +266,9 @@ def test_postgres_that_ends_is_found_again() -> None:
 
 def test_url_of_postgres_is_looked_at(postgres: Postgres) -> None:
     """What is no URL is said at once; a database that is not there is away."""
-    from gateway.ledger.postgres import PostgresDatabase
+    from gateway.sql.postgres import PostgresDatabase
 
     with pytest.raises(ConfigurationError, match=r"ledger\.url is no URL of PostgreSQL"):
-        PostgresDatabase("postgresql://h/x?nonsense=1")
+        PostgresDatabase("postgresql://h/x?nonsense=1", LEDGER)
     with pytest.raises(StoreUnavailable, match="does not exist"):
-        opened(PostgresDatabase(postgres.url + "_missing"))
+        opened(PostgresDatabase(postgres.url + "_missing", LEDGER))

@@ -1,4 +1,4 @@
-"""The ledger in PostgreSQL, an extra."""
+"""PostgreSQL, an extra."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from backends.errors import ConfigurationError, StoreUnavailable
-from gateway.ledger.database import RowRefused
-from gateway.ledger.row import Stored
-from gateway.ledger.schema import INSERT_COLUMNS
+from gateway.sql.database import Purpose, RowRefused
 
 if TYPE_CHECKING:
     import psycopg
 
-_LOCK = 0x534C4C47
-"""Of transactions that write: sequences are not in the order of commits, and the mark of the sums goes by one."""
 _CONNECT_S = 5
 _SETTINGS = "-c statement_timeout=60s -c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
-_NEW = (
-    "CREATE TEMPORARY TABLE IF NOT EXISTS new_calls ON COMMIT DELETE ROWS "
-    f"AS SELECT {INSERT_COLUMNS} FROM calls WITH NO DATA"
-)
 
 
 class PostgresDatabase:
@@ -29,26 +21,27 @@ class PostgresDatabase:
 
     seq = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, purpose: Purpose) -> None:
         try:
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
         except ImportError as error:
             raise ConfigurationError(
-                "a ledger in PostgreSQL needs: pip install 'slipstream-gateway[postgres]'"
+                f"a {purpose.name} in PostgreSQL needs: pip install 'slipstream-gateway[postgres]'"
             ) from error
         try:
             conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
-            raise ConfigurationError(f"ledger.url is no URL of PostgreSQL: {_first_line(error)}") from error
+            raise ConfigurationError(f"{purpose.setting} is no URL of PostgreSQL: {_first_line(error)}") from error
         self._psycopg = psycopg
         self._url = url
+        self._purpose = purpose
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     @contextmanager
     def writing(self) -> Iterator[PostgresTransaction]:
         """As `Database.writing`."""
-        with self._transaction("BEGIN", f"SELECT pg_advisory_xact_lock({_LOCK})") as transaction:
+        with self._transaction("BEGIN", f"SELECT pg_advisory_xact_lock({self._purpose.mark})") as transaction:
             yield transaction
 
     @contextmanager
@@ -82,7 +75,9 @@ class PostgresDatabase:
             connection.execute(b"COMMIT")
         except psycopg.Error as error:
             self.close()
-            raise StoreUnavailable(f"the ledger's PostgreSQL does not answer: {_first_line(error)}") from error
+            raise StoreUnavailable(
+                f"the {self._purpose.name}'s PostgreSQL does not answer: {_first_line(error)}"
+            ) from error
 
 
 class PostgresTransaction:
@@ -100,16 +95,19 @@ class PostgresTransaction:
         """As `Transaction.fetch`."""
         return iter(self._ask(sql, values))
 
-    def insert(self, rows: Sequence[Stored]) -> int:
+    def insert(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """As `Transaction.insert`: a copy into a table of this connection's own is five times as fast as values."""
+        new = (
+            f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table} ON COMMIT DELETE ROWS "
+            f"AS SELECT {columns} FROM {table} WITH NO DATA"
+        )
         try:
-            cursor = self._connection.execute(_NEW.encode())
-            with cursor.copy(f"COPY new_calls ({INSERT_COLUMNS}) FROM STDIN".encode()) as copy:
+            cursor = self._connection.execute(new.encode())
+            with cursor.copy(f"COPY new_{table} ({columns}) FROM STDIN".encode()) as copy:
                 for row in rows:
                     copy.write_row(row)
             return cursor.execute(
-                f"INSERT INTO calls ({INSERT_COLUMNS}) SELECT {INSERT_COLUMNS} FROM new_calls "
-                "ORDER BY at_us ON CONFLICT DO NOTHING".encode()
+                f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new_{table} ON CONFLICT DO NOTHING".encode()
             ).rowcount
         except (self._psycopg.DataError, self._psycopg.IntegrityError, UnicodeEncodeError) as error:
             raise RowRefused(_first_line(error)) from error

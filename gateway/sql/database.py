@@ -1,16 +1,27 @@
-"""What the ledger asks of a database, and how it tells that one is away, or does not take a row."""
+"""What is asked of a database, and how it tells that it is away, or does not take a row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
-
-from gateway.ledger.row import Stored
 
 
 class RowRefused(Exception):
     """The database is there, and does not take one of these rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a database is for."""
+
+    name: str
+    """As messages call it."""
+    setting: str
+    """Where a policy names it."""
+    mark: int
+    """In the head of a SQLite file it says whose the file is; in PostgreSQL it is the lock that orders who writes."""
 
 
 class Transaction(Protocol):
@@ -22,7 +33,7 @@ class Transaction(Protocol):
     def fetch(self, sql: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """The rows of a question."""
 
-    def insert(self, rows: Sequence[Stored]) -> int:
+    def insert(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """Add those rows that are not there yet: how many. Raises: RowRefused."""
 
 

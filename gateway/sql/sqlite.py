@@ -1,4 +1,4 @@
-"""The ledger in a SQLite file."""
+"""A SQLite file of ours."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from backends.errors import ConfigurationError, StoreUnavailable
-from gateway.ledger.database import RowRefused
-from gateway.ledger.row import COLUMNS, Stored
-from gateway.ledger.schema import INSERT_COLUMNS
+from gateway.sql.database import Purpose, RowRefused
 
-_APPLICATION = 0x534C4C47
-"""Says in the file's head that it is a ledger of ours."""
 _BUSY_S = 5.0
-_INSERT = f"INSERT INTO calls ({INSERT_COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS))}) ON CONFLICT DO NOTHING"
 
 
 class SqliteDatabase:
@@ -25,8 +20,11 @@ class SqliteDatabase:
 
     seq = "INTEGER PRIMARY KEY AUTOINCREMENT"
 
-    def __init__(self, path: Path, *, outlives_power: bool = False, is_read_only: bool = False) -> None:
+    def __init__(
+        self, path: Path, purpose: Purpose, *, outlives_power: bool = False, is_read_only: bool = False
+    ) -> None:
         self._path = path
+        self._purpose = purpose
         self._synchronous = "FULL" if outlives_power else "NORMAL"
         self._is_read_only = is_read_only
         self._connection: sqlite3.Connection | None = None
@@ -66,12 +64,12 @@ class SqliteDatabase:
         except (sqlite3.Error, OSError) as error:
             # A file that was taken away or replaced is found again by a new connection.
             self.close()
-            raise StoreUnavailable(f"the ledger {self._path} does not answer: {error}") from error
+            raise StoreUnavailable(f"the {self._purpose.name} {self._path} does not answer: {error}") from error
 
     def _connect(self) -> sqlite3.Connection:
         if self._is_read_only:
             if not self._path.exists():
-                raise ConfigurationError(f"there is no ledger {self._path}: no gateway has written one yet")
+                raise ConfigurationError(f"there is no {self._purpose.name} {self._path} yet")
         else:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # SQLite's further files have the mode of this one.
@@ -82,7 +80,7 @@ class SqliteDatabase:
             if not self._is_read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                connection.execute(f"PRAGMA application_id = {self._purpose.mark}")
         except BaseException:
             connection.close()
             raise
@@ -94,10 +92,12 @@ class SqliteDatabase:
             (num_tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-                raise ConfigurationError(f"the ledger {self._path} cannot be used: {error}") from error
+                raise ConfigurationError(f"the {self._purpose.name} {self._path} cannot be used: {error}") from error
             raise
-        if application != _APPLICATION and num_tables:
-            raise ConfigurationError(f"{self._path} is a SQLite file of something else: name another one in ledger.url")
+        if application != self._purpose.mark and num_tables:
+            raise ConfigurationError(
+                f"{self._path} is a SQLite file of something else: name another one in {self._purpose.setting}"
+            )
 
 
 class SqliteTransaction:
@@ -114,9 +114,11 @@ class SqliteTransaction:
         """As `Transaction.fetch`."""
         return self._connection.execute(sql, values)
 
-    def insert(self, rows: Sequence[Stored]) -> int:
+    def insert(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """As `Transaction.insert`."""
+        places = ", ".join("?" * len(rows[0]))
         try:
-            return self._connection.executemany(_INSERT, rows).rowcount
+            sql = f"INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING"
+            return self._connection.executemany(sql, rows).rowcount
         except (OverflowError, UnicodeEncodeError, sqlite3.IntegrityError, sqlite3.DataError) as error:
             raise RowRefused(str(error)) from error

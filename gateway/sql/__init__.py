@@ -1,0 +1,1 @@
+"""Transactions in SQLite or PostgreSQL, asked alike."""
