@@ -161,6 +161,8 @@ class Facts(msgspec.Struct, eq=False):
     stream_end: StreamEnd | None = None
     upstream_request_id: str | None = None
     usage: Usage | None = None
+    is_usage_partial: bool = False
+    """The answer broke off before its upstream had told all: what came of it since was counted here."""
     waited_s: float | None = None
     """In front of backends that had no room; None where nobody lets calls wait."""
 
@@ -184,6 +186,7 @@ class Facts(msgspec.Struct, eq=False):
         self.backend = other.backend
         self.upstream_model = other.upstream_model
         self.usage = other.usage
+        self.is_usage_partial = other.is_usage_partial
         self.conceal = other.conceal
 
     def adopt_attempt(self, other: Facts) -> None:

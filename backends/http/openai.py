@@ -21,6 +21,7 @@ from backends.http.foreign import HttpxWire, made_by
 from backends.http.keyed_wire import KeyedWire
 from backends.http.meter import MeteredAnswer, StreamMeter, error_of, said
 from backends.http.openai_settings import OpenAIConfig
+from backends.http.passed_meter import passed_taps
 from backends.http.probe import ask_health
 from backends.http.redact import Redactor
 from backends.http.splice import ask_for_usage, set_field, with_model
@@ -201,10 +202,11 @@ class OpenAIBackend:
             body = await exchange.body(_MAX_ERROR_BYTES, held)
             return self._errors.of_answer(status, headers, body)
         if content_type.startswith(b"text/event-stream"):
-            return await self._stream_reply(call, exchange, headers)
+            return await self._stream_reply(call, exchange, headers, is_coded=is_coded)
         if not call.operation.traits.is_understood:
             exchange.idle_s = call.timeouts.stream_idle_s
-            return Reply(status, headers, stream=Stream(exchange))
+            taps = passed_taps(call.facts, call.method, content_type, is_coded=is_coded)
+            return Reply(status, headers, stream=Stream(exchange, taps))
         if b"json" not in content_type:
             headers = called_json(headers)
         return await self._whole_reply(call, exchange, headers, held, is_coded=is_coded)
@@ -231,7 +233,7 @@ class OpenAIBackend:
             call.facts.usage = answer.usage.counted()
         return Reply(exchange.status, headers, body=body)
 
-    async def _stream_reply(self, call: Call, exchange: WireExchange, headers: Headers) -> Reply:
+    async def _stream_reply(self, call: Call, exchange: WireExchange, headers: Headers, *, is_coded: bool) -> Reply:
         first, event = await self._first_event(exchange, call)
         if b'"error"' in event:
             error = error_of(event)
@@ -242,7 +244,8 @@ class OpenAIBackend:
         exchange.idle_s = call.timeouts.stream_idle_s
         if not call.operation.traits.is_understood:
             call.facts.may_quote = True
-            return Reply(exchange.status, headers, stream=Stream(exchange, first=first, push=exchange.forward))
+            taps = passed_taps(call.facts, call.method, b"text/event-stream", is_coded=is_coded)
+            return Reply(exchange.status, headers, stream=Stream(exchange, taps, first=first, push=exchange.forward))
         responses = call.operation is Operation.RESPONSES
         meter = StreamMeter(call.facts, responses=responses, num_choices=_num_choices(call))
         return Reply(

@@ -41,6 +41,9 @@ from policies.objects.names import is_of_collection, may_name_objects
 from policies.passthrough.paths import check_is_no_operation, plain_path
 from policies.passthrough.rules import METHODS
 
+_FETCHES = frozenset({"GET", "HEAD", "DELETE"})
+_OF_A_PART = frozenset({b"range", b"if-range"})
+
 
 class RequestedFields(NamedTuple):
     """What the body says that the gateway acts on."""
@@ -87,7 +90,8 @@ class Endpoint:
         method: str = scope["method"]
         path, plain = (self._path, self._path) if self._path is not None else _paths_below_root(scope)
         if self._passes:
-            asked = await _read_leniently(raw, incoming, plain)
+            _ask_for_plain_answer(incoming, method, plain)
+            asked = await _read_leniently(raw, incoming)
         else:
             asked = self._read(raw, incoming)
         exchange.model = asked.model
@@ -253,16 +257,22 @@ class Endpoint:
         return RequestedFields(body, fields.model, fields.stream is True, include_usage, fields.user or "")
 
 
-async def _read_leniently(raw: bytes, incoming: Incoming, path: str) -> RequestedFields:
+def _ask_for_plain_answer(incoming: Incoming, method: str, path: str) -> None:
+    """What has a model work, or tells of objects, comes whole and uncompressed, to be read; all else as clients ask."""
+    tells = is_of_collection(path) and not path.endswith("/content")
+    if method in _FETCHES and not tells:
+        if incoming.accept_encoding:
+            incoming.forwarded.append((b"accept-encoding", incoming.accept_encoding))
+        return
+    incoming.forwarded = [field for field in incoming.forwarded if field[0] not in _OF_A_PART]
+    incoming.forwarded.append((b"accept-encoding", b"identity"))
+
+
+async def _read_leniently(raw: bytes, incoming: Incoming) -> RequestedFields:
     """Model and stream of a body that may be anything; what cannot be read is simply not known.
 
     Raises: InvalidRequest for a model that is no name, and for a form that is in doubt.
     """
-    if is_of_collection(path) and not path.endswith("/content"):
-        # What it tells of is noted.
-        incoming.forwarded.append((b"accept-encoding", b"identity"))
-    elif incoming.accept_encoding:
-        incoming.forwarded.append((b"accept-encoding", incoming.accept_encoding))
     unread = RequestedFields(None, "", is_read=False)
     if not raw or incoming.content_encoding not in (b"", b"identity"):
         return unread

@@ -140,6 +140,7 @@ class EventTranslator:
         )
         self._facts.upstream_model = message.model[:MAX_TEXT_CHARS]
         self._count(message.usage)
+        self._facts.is_usage_partial = True
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def _content(self, block_index: int, delta: _Delta) -> bytes:
@@ -171,6 +172,7 @@ class EventTranslator:
 
     def _message_delta(self, delta: _Delta, usage: msgspec.Raw) -> bytes:
         self._count(usage)
+        self._facts.is_usage_partial = False
         if delta.stop_reason is None:
             return b""
         self._has_finished = True

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
+
 from backends.errors import UpstreamError
 from backends.protocol import Call, Charge, Reply, Usage
 from backends.stream import Stream, StreamEnd
@@ -39,7 +41,7 @@ def settle_failure(charge: Charge, call: Call, error: BaseException, *, was_sent
     """There is no reply: the upstream failed, or nobody waits for it any longer."""
     is_free = isinstance(error, UpstreamError) and failure_of(error).reason in _FREE
     if call.facts.usage is not None:
-        charge.settle(call.facts.usage)
+        charge.settle(call.facts.usage, is_estimated=call.facts.is_usage_partial)
     elif is_free or not was_sent:
         charge.settle(None)
     else:
@@ -49,10 +51,15 @@ def settle_failure(charge: Charge, call: Call, error: BaseException, *, was_sent
 def _settle_stream(charge: Charge, call: Call, stream: Stream, _how: StreamEnd) -> None:
     """Taps have read what the upstream told, if it did before the end."""
     told = call.facts.usage
-    if told is not None:
+    if told is not None and not call.facts.is_usage_partial:
         charge.settle(told)
+        return
+    seen = seen_tokens(stream.beginning, stream.num_bytes) if call.operation.traits.writes_text else 0
+    if told is None:
+        charge.settle(_estimate(call, seen), is_estimated=True)
     else:
-        charge.settle(_estimate(call, seen_tokens(stream.beginning, stream.num_bytes)), is_estimated=True)
+        most = max(told.completion_tokens, seen)
+        charge.settle(msgspec.structs.replace(told, completion_tokens=most), is_estimated=True)
 
 
 def seen_tokens(beginning: bytes, num_bytes: int) -> int:

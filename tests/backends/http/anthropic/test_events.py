@@ -327,6 +327,17 @@ async def test_stream_facts_hold_the_usage_and_the_model() -> None:
     assert facts.upstream_model == "claude-test-1"
 
 
+async def test_stream_facts_say_whether_all_of_the_usage_is_told() -> None:
+    """Before its end it is what was known at the beginning."""
+    told = []
+    for pieces in (_EVENTS[:3], _EVENTS):
+        facts = Facts()
+        await read_to_end(Pieces(pieces), facts)
+        told.append(facts.is_usage_partial)
+
+    assert told == [True, False]
+
+
 async def test_stream_that_is_cut_still_tells_what_it_counted() -> None:
     """The prompt was paid for, so its tokens are known."""
     facts = Facts()

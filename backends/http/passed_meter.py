@@ -1,0 +1,180 @@
+"""Taps that read what an answer has used which only passes through: whole JSON and events, of whichever API.
+
+They know OpenAI's words, those of Anthropic's Messages API, and a bare `total_tokens`. Nothing of an answer is held but
+an event that is not whole yet, to 64 KiB; of a longer one only the fields that are wanted.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from backends.http.anthropic.reply import TokenCounts
+from backends.http.json_fields import FieldScanner, Wanted
+from backends.http.meter import UpstreamUsage
+from backends.protocol import Facts, Usage
+from backends.sse import event_data, find_events, whole_events_end
+from backends.stream import StreamEnd, Tap
+from backends.untrusted import Count, FieldReader
+
+_MAX_HELD_BYTES = 64 * 1024
+_DATA = b"data:"
+_LINE_END = re.compile(rb"[\r\n]")
+_USAGE = b'"usage"'
+_DELTA = b'"content_block_delta"'
+_NEVER_METERED = frozenset({"GET", "HEAD", "DELETE"})
+"""They tell of what was metered when it was made."""
+_OF_ANSWERS: Wanted = {b"usage": None}
+_OF_EVENTS: Wanted = {b"usage": None, b"response": {b"usage": None}, b"message": {b"usage": None}}
+
+
+class _Total(msgspec.Struct):
+    total_tokens: Count | None = None
+
+
+class _Inner(msgspec.Struct):
+    usage: msgspec.Raw = msgspec.Raw()
+
+
+class _PassedEvent(msgspec.Struct):
+    usage: msgspec.Raw = msgspec.Raw()
+    response: _Inner | None = None
+    message: _Inner | None = None
+
+
+_read_counts = FieldReader(TokenCounts)
+_read_usage = FieldReader(UpstreamUsage)
+_read_total = FieldReader(_Total)
+_read_event = FieldReader(_PassedEvent)
+
+
+def passed_taps(facts: Facts, method: str, content_type: bytes, *, is_coded: bool) -> list[Tap]:
+    """What reads the usage of an answer of that type, if anything does. `is_coded`: its bytes are compressed."""
+    if method in _NEVER_METERED or is_coded:
+        return []
+    if content_type.startswith(b"text/event-stream"):
+        return [PassedStreamMeter(facts)]
+    return [PassedAnswerMeter(facts)] if b"json" in content_type else []
+
+
+class PassedAnswerMeter:
+    """Of a whole answer."""
+
+    __slots__ = ("_facts", "_scanner")
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._scanner = FieldScanner(_OF_ANSWERS)
+
+    def feed(self, piece: bytes) -> None:
+        """One piece, cut anywhere."""
+        self._scanner.feed(piece)
+
+    def end(self, how: StreamEnd) -> None:
+        """The answer is over; what it has told by now is told."""
+        counts = _Counts()
+        counts.add(self._scanner.found.get(b"usage", b""))
+        self._facts.usage = counts.usage()
+
+
+class PassedStreamMeter:
+    """Of a stream of events."""
+
+    __slots__ = ("_counts", "_facts", "_held", "_long_event", "_num_deltas")
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._counts = _Counts()
+        self._held = b""
+        self._long_event: FieldScanner | None = None
+        self._num_deltas = 0
+
+    def feed(self, piece: bytes) -> None:
+        """One piece, cut anywhere."""
+        if self._long_event is not None:
+            piece = self._pass_long_event(self._long_event, piece)
+        data = self._held + piece if self._held else piece
+        end = whole_events_end(data)
+        self._held = data[end:]
+        if end:
+            self._read(data[:end])
+        if len(self._held) > _MAX_HELD_BYTES:
+            self._long_event = FieldScanner(_OF_EVENTS)
+            self._long_event.feed(self._held[self._held.find(_DATA) + len(_DATA) :])
+            self._held = b""
+
+    def end(self, how: StreamEnd) -> None:
+        """The stream has ended."""
+        facts, counts = self._facts, self._counts
+        facts.stream_end = how
+        self._read(self._held)
+        usage = counts.usage()
+        if usage is not None and counts.is_of_beginning:
+            # Each piece of an answer is a token, or somewhat more.
+            num_tokens = max(usage.completion_tokens, self._num_deltas)
+            usage = msgspec.structs.replace(usage, completion_tokens=num_tokens)
+            facts.is_usage_partial = True
+        facts.usage = usage
+
+    def _read(self, events: bytes) -> None:
+        self._num_deltas += events.count(_DELTA)
+        for begin, end in find_events(events, _USAGE, events.find(_USAGE)):
+            data = event_data(events[begin:end])
+            if data is None:
+                continue
+            try:
+                event = _read_event(data)
+            except msgspec.DecodeError:
+                continue
+            inner = event.response or event.message
+            usage = bytes(event.usage) or (bytes(inner.usage) if inner is not None else b"")
+            self._counts.add(usage, is_of_beginning=event.message is not None)
+
+    def _pass_long_event(self, scanner: FieldScanner, piece: bytes) -> bytes:
+        """What comes behind the event that is passing."""
+        line_end = _LINE_END.search(piece)
+        if line_end is None:
+            scanner.feed(piece)
+            return b""
+        scanner.feed(piece[: line_end.start()])
+        self._counts.add(scanner.found.get(b"usage", b""))
+        self._long_event = None
+        return piece[line_end.end() :]
+
+
+class _Counts:
+    """What an answer has told by now, in whose words ever."""
+
+    __slots__ = ("_anthropic", "_is_anthropic", "_told", "is_of_beginning")
+
+    def __init__(self) -> None:
+        self._told: Usage | None = None
+        self._anthropic = TokenCounts()
+        self._is_anthropic = False
+        self.is_of_beginning = False
+        """Whether an answer that is told in parts has only told what was known at its beginning."""
+
+    def add(self, usage: bytes, *, is_of_beginning: bool = False) -> None:
+        """A usage object, or nothing. A later one adds to those before of the Messages API, and replaces others."""
+        try:
+            counts, told = _read_counts(usage), _read_usage(usage).counted()
+            total = _read_total(usage).total_tokens
+        except msgspec.DecodeError:
+            return
+        self._anthropic.update(counts)
+        if (
+            is_of_beginning
+            or counts.cache_read_input_tokens is not None
+            or counts.cache_creation_input_tokens is not None
+        ):
+            self._is_anthropic = True
+        if total and not (told.prompt_tokens or told.completion_tokens):
+            told = Usage(total)
+        self._told = told
+        self.is_of_beginning = is_of_beginning
+
+    def usage(self) -> Usage | None:
+        """None where it has told nothing that counts."""
+        usage = self._anthropic.counted() if self._is_anthropic else self._told
+        return usage if usage is not None and (usage.prompt_tokens or usage.completion_tokens) else None
