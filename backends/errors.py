@@ -12,6 +12,9 @@
     │   ├── UnknownEntry             404, nothing of that id is cached
     │   ├── UnknownObject            404, the tenant has no file, batch or object of that id
     │   ├── QuotaExceeded            400, the tenant has as much stored as it may
+    │   ├── LimitReached             429, so many calls or tokens are all that a limit allows
+    │   ├── BudgetSpent              429, so many dollars are all that a budget has
+    │   ├── CostUnknown              403, a budget has to bear a call that has no price
     │   ├── MethodNotAllowed         405
     │   ├── BodyTooLarge             413
     │   ├── BodyTooSlow              408, it comes with less than a client sends that means it
@@ -24,7 +27,7 @@
     │   ├── Draining                 503
     │   ├── TooMuchHeld              503, the bodies of all requests in flight are too many bytes
     │   ├── TooManyAnswersHeld       503, the answers that are read whole are too many bytes
-    │   ├── StoreUnavailable         503, a shared store does not answer an operator
+    │   ├── StoreUnavailable         503, a shared store does not answer
     │   └── InternalError            500
     └── UpstreamError                no answer to pass on
         ├── ConnectFailed            502, nothing was sent
@@ -157,6 +160,28 @@ class QuotaExceeded(RequestError):
     """The tenant has as many files, bytes or batches as it may."""
 
     code = "quota_exceeded"
+
+
+class LimitReached(RequestError):
+    """More calls or tokens in a time, or calls at once, than a limit allows; nothing was sent."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class BudgetSpent(RequestError):
+    """What a budget has for this time is spent; nothing was sent. OpenAI's words, which clients know."""
+
+    status = 429
+    type = code = "insufficient_quota"
+
+
+class CostUnknown(RequestError):
+    """A budget is to bear a call that is metered nowhere, or has no price."""
+
+    status = 403
+    code = "cost_unknown"
 
 
 class MethodNotAllowed(RequestError):
@@ -315,16 +340,9 @@ class Overloaded(UpstreamError):
     code = "slo_shed"
     log_level = logging.INFO
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        param: str | None = None,
-        retry_after_s: float | None = None,
-        first_token_s: float | None = None,
-    ) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, first_token_s: float | None = None) -> None:
         """`first_token_s`: how long after its arrival the call's first token would have come, as far as known."""
-        super().__init__(message, param=param, retry_after_s=retry_after_s)
+        super().__init__(message, retry_after_s=retry_after_s)
         self.first_token_s = first_token_s
 
 

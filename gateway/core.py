@@ -10,6 +10,7 @@ from backends.clock import Clock
 from gateway.api.owners import Owners
 from gateway.http.body_budget import BodyBudget
 from gateway.http.incoming import Incoming, Pace
+from gateway.limits.reserving import Reserving
 from gateway.metrics.metrics import Metrics
 from gateway.overdue import Overdue
 from gateway.record.booking import Booking
@@ -33,6 +34,7 @@ class Core:
         tracer: Tracer | None,
         owners: Owners,
         booking: Booking | None,
+        reserving: Reserving,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -44,6 +46,7 @@ class Core:
         self.answers = AnswerBudget(settings.max_answers, clock)
         self.owners = owners
         self.booking = booking
+        self.reserving = reserving
         self.is_draining = False
         self.in_flight = 0
         self.overdue = Overdue(clock)

@@ -59,6 +59,8 @@ class Visit:
         core.in_flight -= 1
         if exchange.held_body is not None:
             exchange.held_body.release()
+        if exchange.grant is not None:
+            core.reserving.settle(exchange)
         core.observer.finished(exchange)
         if core.booking is not None:
             core.booking.ends(exchange)
@@ -110,6 +112,7 @@ def own_headers(core: Core, exchange: Exchange, incoming: Incoming) -> Headers:
         upstream_s = (facts.first_token_at or now) - facts.sent_at
         own_s = now - exchange.started_at - upstream_s
         headers.append((b"server-timing", b"gw;dur=%.2f, upstream;dur=%.2f" % (own_s * 1e3, upstream_s * 1e3)))
+    headers += exchange.rate_headers
     origins = core.settings.cors_origins
     if origins and incoming.origin:
         headers += cors_headers(incoming.origin, origins)

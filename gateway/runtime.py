@@ -12,6 +12,7 @@ from backends.operations import Operation
 from backends.protocol import Backend, Slo, Timeouts
 from backends.registry import broken_backend
 from gateway.http.auth import Keyring
+from policies.limits.rules import UsageRules
 from policies.matching.route_matcher import RouteMatcher
 from policies.passthrough.rules import PassRules
 from policies.policy_file.load import LoadedPolicy
@@ -100,6 +101,8 @@ class Runtime:
     leaves: Mapping[str, Backend]
     model_labels: frozenset[str]
     """Models that the policy names: the only ones that become a metric label."""
+    rules: UsageRules
+    """Its limits and budgets."""
     resources: tuple[Resource, ...] = ()
     semantic: Administration | None = None
     """What operators do with the semantic cache, where a route has one."""

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from backends.config import Config, Name
-from policies.admission.settings import AdmissionPolicy, SloPolicy
+from backends.config import Config, Name, Secret
+from policies.admission.settings import AdmissionPolicy, PriorityName, SloPolicy
 from policies.batches.settings import BatchesStore, BatchPolicy
 from policies.batching.settings import BatchingPolicy
 from policies.cache.semantic.settings import SemanticStore
 from policies.cache.settings import CachePolicy, MemoryStore, RedisStore
-from policies.keys.settings import KeyPolicy
 from policies.ledger.settings import LedgerPolicy
+from policies.limits.settings import BudgetPolicy, LimitPolicy
 from policies.matching.settings import MatchPolicy
 from policies.passthrough.settings import PassthroughPolicy
 from policies.pool.attempts.settings import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
@@ -115,6 +115,21 @@ class DefaultsPolicy(Config):
     passthrough: PassthroughPolicy | None = Field(None, description="As in a route.")
 
 
+class KeyPolicy(Config):
+    """A key that clients may present. Kept only as a hash."""
+
+    name: Name = Field(description="Unique; appears in logs.")
+    key: Secret = Field(description="The key itself, as env:NAME or file:PATH.")
+    tenant: Name = Field(
+        "default", description="Who the key belongs to: caches are never shared between tenants unless a route says so."
+    )
+    models: tuple[str, ...] = Field(("*",), min_length=1, description="Globs over the models this key may ask for.")
+    priority: PriorityName = Field(
+        "normal", description="Who goes first where `admission` makes calls wait; `x-priority` can only lower it."
+    )
+    admin: bool = Field(False, description="May look into the semantic cache and delete from it, of every tenant.")
+
+
 class StoresPolicy(Config):
     """Where cached answers live. With `redis` every replica shares them; else each process has its own."""
 
@@ -177,6 +192,12 @@ class Policy(Config):
     ledger: LedgerPolicy | None = Field(
         None, description="A row for every call, to be added up and exported; without this section none is kept."
     )
+    limits: tuple[LimitPolicy, ...] = Field(
+        (), description="How many calls and tokens in a minute, and how many calls at once, of whom; all of them hold."
+    )
+    budgets: tuple[BudgetPolicy, ...] = Field(
+        (), description="How many dollars in a day, a week, a month or in all, of whom; all of them hold."
+    )
     defaults: DefaultsPolicy = Field(default_factory=DefaultsPolicy, description="Sections for every route.")
     routes: tuple[RoutePolicy, ...] = Field(min_length=1, description="Tried from top to bottom; the first match wins.")
 
@@ -184,6 +205,11 @@ class Policy(Config):
     def _is_whole(self) -> Self:
         self.check_whole()
         return self
+
+    @property
+    def time_zone(self) -> str:
+        """Whose days are counted where nothing else is said."""
+        return "UTC" if self.ledger is None else self.ledger.time_zone
 
     def check_whole(self) -> None:
         """What its sections demand of each other. Raises: ValueError."""

@@ -33,6 +33,8 @@ from gateway.http.decode import decode_body, decode_json, is_model_name
 from gateway.http.incoming import Incoming, ascii_text, read_body
 from gateway.http.multipart import MultipartForm, is_form, read_form
 from gateway.http.relay import send_error_event, send_stream
+from gateway.limits.headers import without_rates
+from gateway.limits.reserving import asked_of
 from gateway.record.exchange import Exchange
 from gateway.routing import check_operation, not_for_this_key, stack_for
 from gateway.runtime import Runtime, Stack
@@ -113,6 +115,13 @@ class Endpoint:
         )
         exchange.route = stack.policy.name
         check_operation(stack, self._operation, path)
+        exchange.user = asked.user
+        exchange.session = incoming.session()
+        if runtime.rules:
+            request = asked_of(self._operation, asked.body, len(raw))
+            stack = await self._core.reserving.let_in(request, stack, exchange, runtime)
+            exchange.route = stack.policy.name
+            check_operation(stack, self._operation, path)
         names, keeps = self._concerns_objects(asked, stack)
         if names:
             pinned = await self._check(method, plain, raw, asked, stack, principal, pinned)
@@ -152,7 +161,6 @@ class Endpoint:
             answers=self._core.answers,
         )
         if self._core.booking is not None:
-            exchange.user = asked.user
             self._core.booking.begins(exchange)
         await self._ask_and_relay(call, stack, connection, send, incoming=incoming, exchange=exchange, keeps=keeps)
 
@@ -214,7 +222,8 @@ class Endpoint:
             late = await self._custody.note(call, reply, stack) if keeps else None
             exchange.status = reply.status
             headers = own_headers(self._core, exchange, incoming)
-            headers += reply.headers
+            upstream = reply.headers
+            headers += upstream if not exchange.rate_headers else without_rates(upstream)
             if reply.body is not None:
                 await connection.answer(reply.status, headers, reply.body)
             else:

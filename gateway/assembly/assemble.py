@@ -22,6 +22,7 @@ from gateway.runtime import Resource, Runtime
 from policies.admission.admission import Admission
 from policies.autoscale import Autoscale
 from policies.cache.store import Store
+from policies.limits.rules import UsageRules
 from policies.matching.globs import is_glob
 from policies.matching.route_matcher import RouteMatcher
 from policies.policy_file.load import LoadedPolicy
@@ -42,21 +43,23 @@ class Prepared:
     keyring: Keyring
     matcher: RouteMatcher
     model_labels: frozenset[str]
+    rules: UsageRules
     is_watched: bool
     """Whether something depends on what backends have in hand."""
     has_semantic: bool
     """Whether a route asks the semantic cache."""
 
 
-def prepare(loaded: LoadedPolicy, clock: Clock) -> Prepared:
+def prepare(loaded: LoadedPolicy) -> Prepared:
     """The part of assembling that touches nothing that lives, and may be done in any thread."""
     routes = loaded.policy.routes
     labels = frozenset(name for route in routes for name in route.match.models if not is_glob(name))
     return Prepared(
         loaded,
-        Keyring(loaded.policy.keys, clock),
+        Keyring(loaded.policy.keys),
         RouteMatcher(routes),
         labels,
+        UsageRules(loaded.policy.limits, loaded.policy.budgets, loaded.policy.time_zone),
         is_watched=any(map(is_watched, routes)),
         has_semantic=any(semantic_settings(route) is not None for route in routes),
     )
@@ -77,7 +80,7 @@ def assemble(
 
     Raises: ConfigurationError where a route has a semantic cache without the extra.
     """
-    steps = assemble_in_steps(prepare(loaded, clock), clock, store, registry, previous, seed=seed)
+    steps = assemble_in_steps(prepare(loaded), clock, store, registry, previous, seed=seed)
     while True:
         try:
             next(steps)
@@ -152,6 +155,7 @@ def assemble_in_steps(
             stacks=stacks,
             leaves=leaves,
             model_labels=prepared.model_labels,
+            rules=prepared.rules,
             resources=tuple(part for part in shared if part is not None),
             semantic=semantics.administration if semantics is not None else None,
             semantics=semantics,

@@ -34,6 +34,7 @@ from gateway.disk.disk_space import DiskSpace
 from gateway.door import Visit
 from gateway.http.decode import decode_body
 from gateway.http.relay import JSON_HEADER
+from gateway.limits.reserving import asked_of
 from gateway.overdue import GRACE_S
 from gateway.record.exchange import Exchange
 from gateway.runtime import Stack
@@ -153,7 +154,13 @@ class LineCalls:
         exchange.route = stack.policy.name
         if line.model in runtime.model_labels:
             exchange.model_label = line.model
-        call = self._call(batch, read_request(raw).raw, stack, visit, exchange)
+        body = read_request(raw).raw
+        if visit.runtime.rules:
+            operation: Operation = exchange.operation
+            request = asked_of(operation, decode_body(body, operation)[0], len(body))
+            stack = await self._core.reserving.let_in(request, stack, exchange, visit.runtime)
+            exchange.route = stack.policy.name
+        call = self._call(batch, body, stack, visit, exchange)
         if call.body is not None and Operation.PASSTHROUGH in stack.operations:
             pinned = await self._custody.check_body(call.raw, call.body, stack, caller.tenant, "")
             call = msgspec.structs.replace(call, pinned=pinned)

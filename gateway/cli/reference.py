@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -29,7 +28,7 @@ _SETTINGS = re.compile(
     r"(<!-- settings of (?P<kind>[\w.]+), made by `slipstream config docs` -->\n).*?(<!-- end of settings -->)",
     re.DOTALL,
 )
-_TYPES = {datetime: "date or time", bool: "true or false", int: "whole number", float: "number", str: "text"}
+_TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
 @click.command(hidden=True)
@@ -117,7 +116,7 @@ def _row(name: str, field: FieldInfo, path: str) -> str:
         f"`{name}`",
         _type(field.annotation, unit, f"{path}.{name}".removeprefix(".")),
         _default(field, unit),
-        _bounds(field.metadata, unit, is_text=without_wrapping(field.annotation)[0] is str),
+        _bounds(field.metadata, unit),
         field.description or "",
     ]
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
@@ -157,7 +156,7 @@ def _default(field: FieldInfo, unit: Unit | None) -> str:
     return f"`{shown}`"
 
 
-def _bounds(metadata: Sequence[object], unit: Unit | None, *, is_text: bool) -> str:
+def _bounds(metadata: Sequence[object], unit: Unit | None) -> str:
     parts = []
     for bound in metadata:
         match bound:
@@ -172,7 +171,7 @@ def _bounds(metadata: Sequence[object], unit: Unit | None, *, is_text: bool) -> 
             case MinLen(min_length=length):
                 parts.append("not empty" if length == 1 else f"{length} or more")
             case MaxLen(max_length=length):
-                parts.append(f"{length} characters or fewer" if is_text else f"{length} or fewer")
+                parts.append(f"{length} characters or fewer")
             case _:
                 pass
     return ", ".join(parts)

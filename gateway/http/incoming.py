@@ -19,8 +19,13 @@ from policies.admission.urgency import URGENCY_HEADERS
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
+_SESSIONS = frozenset({b"x-session-id", b"session_id", b"session-id", b"x-claude-code-session-id"})
+"""Where clients name their session or agent run, Codex and Claude Code by themselves."""
+_MAX_SESSION_BYTES = 256
+
 _TAKEN = frozenset(
     {
+        *_SESSIONS,
         *(b"authorization", b"x-api-key", b"api-key", b"content-length", b"cache-control", b"connection"),
         *(b"accept-encoding", b"origin", b"x-request-id", b"content-type", b"content-encoding"),
     }
@@ -44,6 +49,7 @@ class Incoming(msgspec.Struct, eq=False):
     cache_control: str = ""
     origin: bytes = b""
     connection: bytes = b""
+    _session: bytes = b""
     urgency: Headers = []
     """The headers by which a caller sets its own limits and priority (`x-slo-*`, `x-priority`). They are in `forwarded`
     too, because a route without limits passes them on."""
@@ -90,6 +96,14 @@ class Incoming(msgspec.Struct, eq=False):
             self.origin = value
         elif name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             self.request_id = value
+        elif name in _SESSIONS and not self._session:
+            self._session = value
+
+    def session(self) -> str:
+        """The session that the client has named first, empty without one. Raises: InvalidRequest."""
+        if len(self._session) > _MAX_SESSION_BYTES:
+            raise InvalidRequest(f"the name of a session has at most {_MAX_SESSION_BYTES} bytes")
+        return self._session.decode("latin-1") if self._session else ""
 
 
 class Pace:

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.batches.metrics import BatchesMetrics
 from gateway.ledger.metrics import LedgerMetrics
+from gateway.limits.metrics import LimitMetrics
 from gateway.metrics.admission import AdmissionMetrics
 from gateway.metrics.autoscaling import AutoscalingMetrics
 from gateway.metrics.backend import BackendMetrics
@@ -40,6 +41,7 @@ GROUPS = (
     BatchingMetrics,
     BatchesMetrics,
     LedgerMetrics,
+    LimitMetrics,
     AdmissionMetrics,
 )
 """In the order in which /metrics shows them."""

@@ -246,7 +246,8 @@ def configure_logging(settings: Settings) -> None:
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    for name in ("uvicorn", "faiss.loader"):
+    # httpx would log URLs, and that of a webhook is a secret.
+    for name in ("uvicorn", "faiss.loader", "httpx"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_UnfinishedOnPurpose())
     for name, cost in (("uvloop", "twice"), ("httptools", "twice")):

@@ -15,7 +15,7 @@ from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import Beginning, Row
 from gateway.record.exchange import Exchange, bounded, outcome_of
 
-_OF_THE_CALL = ("request_id", "key", "tenant", "team", "tags", "user", "route", "operation", "model", "stream")
+_OF_THE_CALL = ("request_id", "key", "tenant", "user", "route", "operation", "model", "stream")
 """What further parts say as their call does, so that sums by any of it have them too."""
 
 
@@ -39,8 +39,6 @@ class Booking:
                 request_id=exchange.request_id,
                 key=principal.key,
                 tenant=principal.tenant,
-                team=principal.team,
-                tags=principal.tags,
                 user=bounded(exchange.user) or "",
                 route=exchange.route,
                 operation=exchange.operation,
@@ -68,8 +66,6 @@ class Booking:
         row.request_id = exchange.request_id
         row.key = principal.key
         row.tenant = principal.tenant
-        row.team = principal.team
-        row.tags = principal.tags
         row.user = bounded(exchange.user) or ""
         row.route = exchange.route
         row.operation = exchange.operation

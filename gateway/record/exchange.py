@@ -11,7 +11,7 @@ import msgspec
 
 from backends.clock import Clock
 from backends.operations import Operation
-from backends.protocol import Facts, Slo
+from backends.protocol import Facts, Headers, Slo
 from gateway.http.auth import ANONYMOUS, Principal
 from gateway.http.body_budget import HeldBody
 from gateway.metrics.admission import AdmissionMetrics
@@ -22,6 +22,7 @@ from gateway.record.access_log import AccessLog, LogLine
 from gateway.record.charge_tally import ChargeTally
 from gateway.record.slo_outcome import SloOutcome, slo_outcome
 from policies.failures import Failures
+from policies.limits.limiter import Grant
 
 _BATCH = 64
 _RECORD_EVERY_S = 0.1
@@ -49,6 +50,12 @@ class Exchange(msgspec.Struct, eq=False):
     held_body: HeldBody | None = None
     stream: bool = False
     user: str = ""
+    session: str = ""
+    """The session or agent run that the client has named."""
+    grant: Grant | None = None
+    """What the call holds of limits and budgets."""
+    rate_headers: Headers = []
+    """What its answer says of them."""
     ledger_number: int | None = None
     """Its number in the ledger; None where there is none, and where no route took it."""
     wall_us: int = 0

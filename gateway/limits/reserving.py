@@ -1,0 +1,147 @@
+"""Lets calls in under limits and budgets: reserves before the stack is asked, settles once every attempt has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from backends.operations import Operation
+from backends.protocol import Charge, Facts, Usage
+from gateway.limits.headers import rate_headers
+from gateway.record.exchange import Exchange
+from gateway.runtime import Runtime, Stack
+from policies.limits.limiter import Grant, Instead, Limiter, Refused
+from policies.limits.rules import Asker, Budget
+from policies.limits.worst import most_output, unmetered_part
+from policies.price import Price
+
+_BYTES_PER_TOKEN = 4
+_LEAST_BYTES_PER_TOKEN = 2
+"""Of texts that tokenizers know badly; a budget is asked for what a call costs at most."""
+_USUAL_MOST_TOKENS = 4096
+"""Of an answer whose length the client does not bound."""
+
+
+class Asked(NamedTuple):
+    """What a request asks for, as far as its price depends on it."""
+
+    num_bytes: int
+    most_output_tokens: int
+    """Of all answers together."""
+    is_metered: bool
+    """Whether its answer tells all that it costs."""
+
+
+class Reserving:
+    """Of one process."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self.limiter = limiter
+
+    async def let_in(self, asked: Asked, stack: Stack, exchange: Exchange, runtime: Runtime) -> Stack:
+        """The stack that takes the call: that of its route, or of a cheaper one where a budget is spent.
+
+        What the call holds is kept with the exchange, until `settle`. Raises: LimitReached, BudgetSpent, CostUnknown,
+        StoreUnavailable.
+        """
+        principal = exchange.principal
+        waived: list[Budget] = []
+        while True:
+            answer = await self.limiter.reserve(
+                runtime.rules,
+                Asker(
+                    principal.tenant,
+                    principal.key,
+                    exchange.user,
+                    exchange.session,
+                    exchange.model,
+                    stack.policy.name,
+                ),
+                prompt_tokens=asked.num_bytes // _BYTES_PER_TOKEN,
+                most_output_tokens=asked.most_output_tokens,
+                worst=partial(worst_cost, asked, stack),
+                waived=waived,
+            )
+            if answer is None:
+                return stack
+            if type(answer) is Grant:
+                exchange.grant = answer
+                exchange.rate_headers = rate_headers(answer.hold.wants, answer.parts, answer.hold.left)
+                return stack
+            if isinstance(answer, Refused):
+                exchange.rate_headers = rate_headers(answer.wants, answer.parts, answer.left)
+                raise answer.error
+            assert isinstance(answer, Instead), "there is no other answer"
+            waived.append(answer.budget)
+            stack = runtime.stacks[answer.route]
+
+    def settle(self, exchange: Exchange) -> None:
+        """The exchange is over. Attempts that still run, for others or to their end, are waited for."""
+        grant = exchange.grant
+        if grant is None:
+            return
+        exchange.grant = None
+        facts = exchange.facts
+        running = [charge for charge in facts.charges or () if not charge.is_settled]
+        if running:
+            _Late(self, grant, facts, len(running)).wait_for(running)
+        else:
+            self.settle_now(grant, facts)
+
+    def settle_now(self, grant: Grant, facts: Facts) -> None:
+        """Every attempt has ended."""
+        tokens = cost = 0
+        for charge in facts.charges or ():
+            cost += charge.cost or 0
+            if charge.usage is not None:
+                tokens += charge.usage.prompt_tokens + charge.usage.completion_tokens
+        answered = facts.usage
+        self.limiter.settle(grant, tokens, None if answered is None else answered.completion_tokens, cost)
+
+
+class _Late:
+    """Settles what a call holds when the last of its attempts has ended."""
+
+    def __init__(self, reserving: Reserving, grant: Grant, facts: Facts, num_running: int) -> None:
+        self._reserving = reserving
+        self._grant = grant
+        self._facts = facts
+        self._num_running = num_running
+
+    def wait_for(self, running: list[Charge]) -> None:
+        for charge in running:
+            charge.when_settled(self._one_less)
+
+    def _one_less(self, _: Charge) -> None:
+        self._num_running -= 1
+        if not self._num_running:
+            self._reserving.settle_now(self._grant, self._facts)
+
+
+def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: int) -> Asked:
+    """What a request asks for; its body is None where it cannot be read."""
+    most = most_output(body, operation)
+    tokens = _USUAL_MOST_TOKENS if most.tokens is None else most.tokens
+    is_metered = operation.traits.prompt and unmetered_part(body, operation) is None
+    return Asked(num_bytes, tokens * most.choices * most.prompts, is_metered=bool(is_metered))
+
+
+def worst_cost(asked: Asked, stack: Stack) -> int | None:
+    """Pico-dollars that a call costs at most, at the dearest backend that may answer it; None where nobody knows."""
+    if not asked.is_metered:
+        return None
+    usage = Usage(asked.num_bytes // _LEAST_BYTES_PER_TOKEN, asked.most_output_tokens)
+    worst = 0
+    for price in _prices(stack):
+        if price is None:
+            return None
+        worst = max(worst, price.amount(usage))
+    return worst
+
+
+def _prices(stack: Stack) -> Iterator[Price | None]:
+    for part in stack.policy.backends:
+        yield None if part.price is None else part.price.exact()
+    for below in stack.below:
+        yield from _prices(below)

@@ -1,0 +1,99 @@
+"""What a call asks of the counters of limits and budgets, and the port behind which they are kept.
+
+A call asks several counters at once and gets what it asks of all of them or of none. What it gets is held until the
+call is settled with what it has used. A counter is named by a key; who asks says with each call how it is bounded, so a
+store knows no rules and a reload changes none of its state. A key is of one kind for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+
+class Rate(msgspec.Struct, frozen=True, gc=False):
+    """Of a bucket that fills with `per_minute` and holds at most `capacity`, both at least 1: `amount` now.
+
+    An amount above the capacity is cut to it. Settled, the level falls by what was used beyond that, also below zero,
+    or rises by what was not, at most to the capacity. A key that nobody has asked for has a full bucket.
+    """
+
+    key: str
+    per_minute: int
+    capacity: int
+    amount: int
+
+
+class Slots(msgspec.Struct, frozen=True, gc=False):
+    """One of `most` calls that may be under way at once."""
+
+    key: str
+    most: int
+
+
+class Spend(msgspec.Struct, frozen=True, gc=False):
+    """Of a budget of `most` pico-dollars: `worst`, the most that the call can cost.
+
+    Admitted where spent + held + worst <= most, or where nothing is held and spent < most: a call that is alone may be
+    larger than what is left, so a budget is used to its end and overspent by at most that one call. The key names the
+    window too; `ends_at` is when that is over, in Unix seconds, None where it never is.
+    """
+
+    key: str
+    most: int
+    worst: int
+    ends_at: float | None = None
+
+
+Want: TypeAlias = Rate | Slots | Spend
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """What a call holds until it is settled. `left` says for each want what others can still get: tokens of a bucket
+    and slots, never below 0; pico-dollars, below 0 where a call was let in alone that is larger than the rest.
+    """
+
+    id: bytes
+    wants: tuple[Want, ...]
+    left: tuple[int, ...]
+    is_counted: bool = True
+    """False where the store is away and the call goes on all the same: settling it does nothing."""
+
+
+class Full(msgspec.Struct, frozen=True, gc=False):
+    """Why a call gets nothing: the first want that does not fit, and in how many seconds it can (None: never; 1 where
+    others only hold what is missing, for nobody knows how long). `left` as in `Hold`, before the call.
+    """
+
+    index: int
+    retry_after_s: float | None
+    left: tuple[int, ...]
+
+
+class Away(msgspec.Struct, frozen=True, gc=False):
+    """The store does not answer, and the policy says that nobody goes on without it."""
+
+
+class UsageCounters(Protocol):
+    """Where the counters are: in this process, or shared by several."""
+
+    async def open(self) -> None:
+        """Acquire what counting needs. A store that is away is none the less opened."""
+
+    async def aclose(self) -> None:
+        """Give everything back. Safe to call twice."""
+
+    async def reserve(self, wants: tuple[Want, ...]) -> Hold | Full | Away:
+        """All of these or none. Cancelled, it holds nothing in the end."""
+
+    def settle(self, hold: Hold, used: Sequence[int]) -> None:
+        """The call is over; neither waits nor raises, called once for each hold.
+
+        `used` is for each want the amount that the call has used: of a bucket its tokens (or 1 for a request), of a
+        budget pico-dollars; for slots it is not read. What a window has held is settled in that window, also after it.
+        """
+
+    async def spent(self, keys: Sequence[str]) -> Sequence[tuple[int, int]]:
+        """Pico-dollars spent and held under these keys of budgets, for whoever wants to see them."""

@@ -1,0 +1,20 @@
+"""Time zones as a policy file names them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, Field
+
+
+def _is_known(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError('no time zone that this machine knows: names are like "Europe/Berlin"') from None
+    return value
+
+
+TimeZoneName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_is_known)]
+"""A name of the IANA database."""
