@@ -73,12 +73,64 @@ class Slo(msgspec.Struct, frozen=True):
         )
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one answer as the upstream counted them."""
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens of one answer as the upstream counted them.
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
+    What is `cached` or `written` (to be kept by the provider, for five minutes or an hour) and the `*_input_tokens` are
+    parts of the prompt; `reasoning` and the `*_output_tokens` are parts of the completion. No token is in two parts.
+    `service_tier` is the upstream's word for how the answer was made.
+    """
+
+    # These three are in the log even where they are 0, which a plain default would not be.
+    prompt_tokens: int = msgspec.field(default_factory=int)
+    completion_tokens: int = msgspec.field(default_factory=int)
+    cached_tokens: int = msgspec.field(default_factory=int)
+    written_5m_tokens: int = 0
+    written_1h_tokens: int = 0
+    audio_input_tokens: int = 0
+    image_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    audio_output_tokens: int = 0
+    image_output_tokens: int = 0
+    service_tier: str = ""
+
+    def bounded(self) -> Usage:
+        """The same with parts that are no more than the whole: each as far as those before it have left something."""
+        of_prompt = self.cached_tokens + self.written_5m_tokens + self.written_1h_tokens
+        of_prompt += self.audio_input_tokens + self.image_input_tokens
+        of_completion = self.reasoning_tokens + self.audio_output_tokens + self.image_output_tokens
+        if of_prompt <= self.prompt_tokens and of_completion <= self.completion_tokens:
+            return self
+        parts = {}
+        for names, left in ((_OF_PROMPT, self.prompt_tokens), (_OF_COMPLETION, self.completion_tokens)):
+            for name in names:
+                parts[name] = min(getattr(self, name), left)
+                left -= parts[name]
+        return msgspec.structs.replace(self, **parts)
+
+    def mapped(self, change: Callable[[int], int]) -> Usage:
+        """The same with every count changed."""
+        return msgspec.structs.replace(self, **{name: change(getattr(self, name)) for name in _COUNTS})
+
+    def __add__(self, other: Usage) -> Usage:
+        """Of both, in the tier of the second."""
+        return msgspec.structs.replace(other, **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})
+
+
+_COUNTS = Usage.__struct_fields__[:-1]
+_OF_PROMPT = ("cached_tokens", "written_5m_tokens", "written_1h_tokens", "audio_input_tokens", "image_input_tokens")
+_OF_COMPLETION = ("reasoning_tokens", "audio_output_tokens", "image_output_tokens")
+
+
+class Pricing(Protocol):
+    """What a backend takes for a model. `name` says whose price it is, and which."""
+
+    @property
+    def name(self) -> str:
+        """Two that differ have two names."""
+
+    def amount(self, usage: Usage) -> int:
+        """Whole pico-dollars (1e-12) for an attempt that used so much."""
 
 
 class Charge(msgspec.Struct, eq=False):
@@ -86,13 +138,12 @@ class Charge(msgspec.Struct, eq=False):
 
     Opened when the attempt goes out, settled once when the upstream's answer ends, which may be after the call.
     `usage` stays None where nothing is owed: nobody was reached, or the upstream refused. `is_estimated` where it did
-    not tell.
+    not tell. Without a `price` nobody knows what it costs.
     """
 
     backend: str
     model: str
-    price: Callable[[Usage], int] | None = None
-    """Pico-dollars for what was used; None where nobody knows."""
+    price: Pricing | None = None
     usage: Usage | None = None
     cost: int | None = None
     """Pico-dollars; None where nobody knows, or it is not settled yet."""
@@ -103,13 +154,17 @@ class Charge(msgspec.Struct, eq=False):
 
     def settle(self, usage: Usage | None, *, is_estimated: bool = False) -> None:
         """The upstream's answer is over, in whichever way."""
+        cost = None if usage is not None or is_estimated else 0
+        if usage is not None and self.price is not None and not self.is_settled:
+            cost = self.price.amount(usage)
+        self.settle_at(cost, usage, is_estimated=is_estimated)
+
+    def settle_at(self, cost: int | None, usage: Usage | None, *, is_estimated: bool = False) -> None:
+        """The same where somebody else has worked out what it comes to."""
         if not self.is_settled:
             self.is_settled = True
             self.usage = usage
-            if usage is not None:
-                self.cost = None if self.price is None else self.price(usage)
-            elif not is_estimated:
-                self.cost = 0
+            self.cost = cost
             self.is_estimated = is_estimated
             for tell in self.listeners:
                 tell(self)
@@ -172,7 +227,7 @@ class Facts(msgspec.Struct, eq=False):
             self.charges = []
         return Facts(charges=self.charges, asked_routes=self.asked_routes)
 
-    def charge(self, backend: str, model: str, price: Callable[[Usage], int] | None = None) -> Charge:
+    def charge(self, backend: str, model: str, price: Pricing | None = None) -> Charge:
         """An attempt goes out."""
         charge = Charge(backend, model, price)
         if self.charges is None:
@@ -298,56 +353,6 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     connections_reused: int = 0
 
 
-class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model in this process is doing, and its totals since the start, in tokens where nothing else is said.
-
-    `kv_usage` is the used share of the room for keys and values, 0..1. `places` is how many answers one step can hold.
-    `queue_s` is the summed wait of `started` requests for their first step, `queue_times` the waits of the latest ones,
-    in order. `operations` and bytes are counted over the models' steps; peaks are the device's, 0 where not measured.
-    """
-
-    model: str
-    running: int = 0
-    waiting: int = 0
-    places: int = 0
-    kv_usage: float = 0.0
-    preemptions: int = 0
-    evicted_pages: int = 0
-    prefix_queried: int = 0
-    prefix_hits: int = 0
-    prompt: int = 0
-    generated: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    accepted_predicted: int = 0
-    started: int = 0
-    queue_s: float = 0.0
-    queue_times: Sequence[float] = ()
-    steps: int = 0
-    step_answers: int = 0
-    step_tokens: int = 0
-    busy_s: float = 0.0
-    operations: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
-    peak_operations_per_s: float = 0.0
-    peak_bytes_per_s: float = 0.0
-    finished: Mapping[str, int] = {}
-    """Answers by the way they ended."""
-    kernel_fallbacks: Mapping[str, int] = {}
-    """Kernels that the machine cannot run, by operation."""
-    failure: str | None = None
-    """Why it will not answer any more, where nothing short of a new process makes it."""
-
-
-class AnswerTimes(msgspec.Struct, frozen=True):
-    """One call that a model answered: seconds to its first token and to its last, and its tokens."""
-
-    first_token_s: float
-    total_s: float
-    num_tokens: int
-
-
 class Backend(Protocol):
     """Takes a call, gives a reply. HTTP upstreams, the engine, and every policy around them."""
 
@@ -374,17 +379,6 @@ class Backend(Protocol):
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters."""
-
-
-@runtime_checkable
-class ModelServer(Protocol):
-    """A backend that runs a model in this process, and can tell how that goes."""
-
-    def model_statistics(self) -> ModelStatistics | None:
-        """A snapshot; None while no model is loaded."""
-
-    def take_answer_times(self) -> list[AnswerTimes]:
-        """Those of the calls answered since the last time, as far as they were kept."""
 
 
 @runtime_checkable

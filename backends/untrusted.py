@@ -10,7 +10,6 @@ from typing import Annotated, Any, Generic, TypeVar, get_args
 import msgspec
 
 from backends.json_errors import NOT_JSON
-from backends.protocol import Usage
 
 MAX_COUNT = 10**9
 """No answer has more tokens than that. Also small enough that sums of billions of answers stay exact as floats."""
@@ -25,9 +24,8 @@ _T = TypeVar("_T")
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def believed_usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Usage:
-    """Counts that are believed each by itself, as a whole: what was cached is a part of the prompt."""
-    return Usage(prompt_tokens, completion_tokens, min(cached_tokens, prompt_tokens))
+ServiceTier = Annotated[str, msgspec.Meta(max_length=32)]
+"""An upstream's name for a service tier; none is longer."""
 
 
 class FieldReader(Generic[_T]):

@@ -23,7 +23,8 @@ from policies.pool.load.fleet import STATE_FILE, read_state, replica_name
 from policies.pool.load.replica import Replica
 from policies.pool.onward import onward_of
 from policies.pool.prompts.prefix_index import PrefixIndex
-from policies.schema import RouteBackend, RoutePolicy
+from policies.prices.price import PICO_PER_DOLLAR, Price
+from policies.schema import Policy, RouteBackend, RoutePolicy
 
 _RULES = {
     "predicted_cost": "the least of predicted seconds to the first token + {eta:g} x seconds to compute what is not "
@@ -77,17 +78,20 @@ def as_call(path: str, body: Mapping[str, Any], tenant: str) -> Call:
     )
 
 
-def reasons(route: RoutePolicy, call: Call, state_folder: str | None) -> list[Reason]:
+def reasons(route: RoutePolicy, call: Call, policy: Policy) -> list[Reason]:
     """What is known of each backend in rotation, by priority. Empty where they only take turns."""
     if route.balance in ("weighted", "round_robin"):
         return []
     parts = sorted((part for part in route.backends if part.weight), key=lambda part: part.priority)
-    replicas = _replicas(route, parts, state_folder)
+    replicas = _replicas(route, parts, policy.stores.state)
     demand = read_demand(call)
     if route.balance == "consistent_hash":
         places = _places(parts, replicas, route, demand)
         return [Reason(part, f"number {places[order]} for this prompt") for order, part in enumerate(parts)]
-    return [Reason(part, _why(route, part, replica, demand)) for part, replica in zip(parts, replicas, strict=True)]
+    return [
+        Reason(part, _why(route, policy.price_of(part), replica, demand))
+        for part, replica in zip(parts, replicas, strict=True)
+    ]
 
 
 def _replicas(route: RoutePolicy, parts: list[RouteBackend], state_folder: str | None) -> list[Replica]:
@@ -116,11 +120,12 @@ def _places(parts: list[RouteBackend], replicas: list[Replica], route: RoutePoli
     return places
 
 
-def _why(route: RoutePolicy, part: RouteBackend, replica: Replica, demand: Demand) -> str:
+def _why(route: RoutePolicy, price: Price | None, replica: Replica, demand: Demand) -> str:
     model = replica.model
-    if route.balance == "cost" and part.price is not None:
-        amount = demand.tokens * part.price.input_per_1m + model.output_tokens * part.price.output_per_1m
-        return f"{amount / 1e6:.3g} for {demand.tokens} prompt tokens and an answer of {model.output_tokens:.0f}"
+    if route.balance == "cost" and price is not None:
+        amount = price.expected(demand.tokens, demand.tokens, model.output_tokens)
+        dollars = amount / PICO_PER_DOLLAR
+        return f"{dollars:.3g} for {demand.tokens} prompt tokens and an answer of {model.output_tokens:.0f}"
     if route.balance not in ("predicted_cost", "latency"):
         return f"{demand.tokens} prompt tokens more"
     if model.doubt is not None:

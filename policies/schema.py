@@ -21,8 +21,10 @@ from policies.limits.settings import BudgetPolicy, LimitPolicy
 from policies.matching.settings import MatchPolicy
 from policies.passthrough.settings import PassthroughPolicy
 from policies.pool.attempts.settings import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
-from policies.pool.balance.settings import Balance, PricePolicy, RoutingPolicy
+from policies.pool.balance.settings import Balance, RoutingPolicy
 from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
+from policies.prices.price import Price
+from policies.prices.settings import PricePolicy
 
 
 class RouteBackend(Config):
@@ -45,7 +47,8 @@ class RouteBackend(Config):
         0, ge=0, le=100, description="Lower is asked first; the next is used when nothing of this priority can answer."
     )
     price: PricePolicy | None = Field(
-        None, description="What it takes: for `routing.policy: cost`, and for the ledger."
+        None,
+        description="What it takes, in place of the backend's own `price`: for `routing.policy: cost`, and the ledger.",
     )
 
 
@@ -80,12 +83,6 @@ class RoutePolicy(Config):
     batch: BatchPolicy = Field(
         default_factory=BatchPolicy, description="How lines of /v1/batches are answered: a section, or `provider`."
     )
-
-    @model_validator(mode="after")
-    def _has_prices(self) -> Self:
-        if self.routing.policy == "cost" and any(part.price is None for part in self.backends):
-            raise ValueError("with routing.policy: cost every backend needs a `price`")
-        return self
 
     @model_validator(mode="after")
     def _has_whom_to_hedge_with(self) -> Self:
@@ -171,6 +168,9 @@ class BackendPolicy(Config):
         min_length=1,
         description="The type of backend: openai, anthropic, engine, scripted, simulated, or one that a package adds.",
     )
+    price: PricePolicy | None = Field(
+        None, description="What it takes, whatever route asks it; a route's own `price` for it counts more."
+    )
 
 
 class Policy(Config):
@@ -216,3 +216,22 @@ class Policy(Config):
         waiting = [route.name for route in self.routes if route.batch.mode == "provider"]
         if waiting and self.stores.batches is None:
             raise ValueError(f'route "{waiting[0]}" has batch: provider, which needs `stores.batches`')
+        for route in self.routes:
+            for part in route.backends:
+                if route.routing.policy == "cost" and self.price_of(part) is None:
+                    raise ValueError(
+                        f'route "{route.name}" has routing.policy: cost, and nobody says what "{part.ref}" takes: '
+                        "give that backend a `price`"
+                    )
+
+    def price_of(self, part: RouteBackend) -> Price | None:
+        """What a route's backend takes: as the route says, or else as the backend does."""
+        settings = self.price_settings(part)
+        if settings is None:
+            return None
+        return settings.exact("route" if part.price is not None else "backend")
+
+    def price_settings(self, part: RouteBackend) -> PricePolicy | None:
+        """The same as it is written."""
+        backend = self.backends.get(part.ref)
+        return part.price or (backend.price if backend is not None else None)

@@ -12,46 +12,85 @@ import msgspec
 from backends.protocol import Facts, Usage
 from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done, last_event_with
 from backends.stream import StreamEnd
-from backends.untrusted import Count, FieldReader, believed_usage
+from backends.untrusted import Count, FieldReader, ServiceTier
 
 
-class _CachedDetails(msgspec.Struct):
+class _PromptDetails(msgspec.Struct):
     cached_tokens: Count | None = None
+    cache_write_tokens: Count | None = None
+    audio_tokens: Count | None = None
+    image_tokens: Count | None = None
+
+
+class _CompletionDetails(msgspec.Struct):
+    reasoning_tokens: Count | None = None
+    audio_tokens: Count | None = None
+    image_tokens: Count | None = None
+
+
+_NO_PROMPT_DETAILS = _PromptDetails()
+_NO_COMPLETION_DETAILS = _CompletionDetails()
 
 
 class UpstreamUsage(msgspec.Struct):
-    """OpenAI's usage object, in the words of chat (`prompt_tokens`) and of responses (`input_tokens`)."""
+    """OpenAI's usage object, in the words of chat (`prompt_tokens`) and of responses (`input_tokens`).
+
+    `prompt_cache_hit_tokens` is DeepSeek's word and `cached_tokens` Moonshot's, for what others say in the details.
+    """
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     input_tokens: Count | None = None
     output_tokens: Count | None = None
-    prompt_tokens_details: _CachedDetails | None = None
-    input_tokens_details: _CachedDetails | None = None
+    total_tokens: Count | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    input_tokens_details: _PromptDetails | None = None
+    output_tokens_details: _CompletionDetails | None = None
+    prompt_cache_hit_tokens: Count | None = None
+    cached_tokens: Count | None = None
 
-    def counted(self) -> Usage:
+    def counted(self, service_tier: str | None = None) -> Usage:
         """The same in the gateway's own words."""
-        details = self.prompt_tokens_details or self.input_tokens_details
-        return believed_usage(
-            self.prompt_tokens or self.input_tokens or 0,
-            self.completion_tokens or self.output_tokens or 0,
-            (details.cached_tokens or 0) if details is not None else 0,
-        )
+        read = self.prompt_tokens_details or self.input_tokens_details or _NO_PROMPT_DETAILS
+        written = self.completion_tokens_details or self.output_tokens_details or _NO_COMPLETION_DETAILS
+        prompt = self.prompt_tokens or self.input_tokens or 0
+        completion = self.completion_tokens or self.output_tokens or 0
+        reasoning = written.reasoning_tokens or 0
+        # xAI and some in front of Gemini count what nobody sees beside the answer; it is paid as a part of it.
+        if reasoning and self.total_tokens == prompt + completion + reasoning:
+            completion += reasoning
+        return Usage(
+            prompt,
+            completion,
+            read.cached_tokens or self.prompt_cache_hit_tokens or self.cached_tokens or 0,
+            read.cache_write_tokens or 0,
+            0,
+            read.audio_tokens or 0,
+            read.image_tokens or 0,
+            reasoning,
+            written.audio_tokens or 0,
+            written.image_tokens or 0,
+            service_tier or "",
+        ).bounded()
 
 
 class MeteredAnswer(msgspec.Struct):
     """The part of a whole answer that is read: everything else passes unread but is checked to be JSON."""
 
     usage: UpstreamUsage | None = None
+    service_tier: ServiceTier | None = None
     error: msgspec.Raw = msgspec.Raw()
 
 
 class _ResponseAnswer(msgspec.Struct):
     usage: UpstreamUsage | None = None
+    service_tier: ServiceTier | None = None
 
 
 class _Event(msgspec.Struct):
     usage: UpstreamUsage | None = None
+    service_tier: ServiceTier | None = None
     response: _ResponseAnswer | None = None
     error: msgspec.Raw = msgspec.Raw()
 
@@ -162,9 +201,9 @@ class StreamMeter:
         decoded = _decoded(event) if event is not None else None
         if decoded is None:
             return
-        usage = decoded.usage or (decoded.response.usage if decoded.response is not None else None)
-        if usage is not None:
-            self._facts.usage = usage.counted()
+        told = decoded if decoded.usage is not None or decoded.response is None else decoded.response
+        if told.usage is not None:
+            self._facts.usage = told.usage.counted(told.service_tier)
 
     def _read_errors(self, block: bytes) -> None:
         for begin, end in find_events(block, _ERROR, block.find(_ERROR)):

@@ -230,7 +230,7 @@ class OpenAIBackend:
             if failed is not None:
                 return failed
         if answer.usage is not None:
-            call.facts.usage = answer.usage.counted()
+            call.facts.usage = answer.usage.counted(answer.service_tier)
         return Reply(exchange.status, headers, body=body)
 
     async def _stream_reply(self, call: Call, exchange: WireExchange, headers: Headers, *, is_coded: bool) -> Reply:

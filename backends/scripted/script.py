@@ -25,11 +25,11 @@ from backends.errors import (
     UpstreamTimeout,
     error_body,
 )
-from backends.facts_tap import FactsTap
 from backends.header_names import NO_HEADERS
 from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
 from backends.registry import Kind
 from backends.scripted.answers import OPERATIONS, answer
+from backends.scripted.facts_tap import FactsTap
 from backends.stream import Stream
 
 _OUTCOMES = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from backends.protocol import AnswerTimes, Facts, ModelStatistics, Usage
+from backends.model_server import AnswerTimes, ModelStatistics
+from backends.protocol import Facts, Usage
 
 if TYPE_CHECKING:
     from backends.engine.statistics import EngineStatistics

@@ -27,8 +27,9 @@ from backends.errors import (
     error_body,
 )
 from backends.header_names import NO_HEADERS
+from backends.model_server import AnswerTimes, ModelStatistics
 from backends.operations import Operation
-from backends.protocol import AnswerTimes, Call, Capabilities, Facts, ModelStatistics, Reply, Statistics
+from backends.protocol import Call, Capabilities, Facts, Reply, Statistics
 from backends.resume import Continues
 from backends.serving.engine_exchange import EngineExchange, EngineFactsTap, translated
 from backends.serving.meter import Meter

@@ -13,10 +13,10 @@ from pydantic import Field, model_validator
 from backends.clock import Clock
 from backends.config import Config
 from backends.errors import ConnectFailed, ContextLengthExceeded, UpstreamCut, UpstreamError
-from backends.facts_tap import FactsTap
 from backends.header_names import NO_HEADERS
 from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.registry import Kind
+from backends.scripted.facts_tap import FactsTap
 from backends.simulation.answers import OPERATIONS, SimulatedAnswer, read_sizes
 from backends.simulation.latency import ReplicaStepTime
 from backends.simulation.replica_driver import ReplicaDriver, SimulatedCall

@@ -27,7 +27,7 @@ from gateway.batches.records import (
     column_list,
 )
 from gateway.disk.sqlite_file import SqliteFile
-from policies.price import PICO_PER_DOLLAR
+from policies.prices.price import PICO_PER_DOLLAR
 
 _COLUMNS = column_list(BatchRow)
 LINE_COLUMNS = column_list(LineRow)

@@ -16,7 +16,7 @@ from gateway.batches.statistics import Tally
 from gateway.core import Core
 from gateway.ledger.row import Row
 from gateway.record.booking import Booking
-from policies.price import PICO_PER_DOLLAR
+from policies.prices.price import PICO_PER_DOLLAR
 from policies.schema import RoutePolicy
 
 
@@ -53,12 +53,20 @@ class Outcomes:
         return taken
 
     def _priced(self, result: LineResult, route: RoutePolicy, backend: str | None, *, is_batch: bool) -> LineResult:
-        price = next((part.price for part in route.backends if part.ref == backend), None)
+        policy = self._core.runtime.loaded.policy
+        price = next((policy.price_of(part) for part in route.backends if part.ref == backend), None)
         if price is None or not (result.input_tokens or result.output_tokens):
             return result
-        usage = Usage(result.input_tokens, result.output_tokens, result.cached_tokens)
-        share = 1 - Decimal(repr(route.batch.discount)) if is_batch else 1
-        return msgspec.structs.replace(result, cost=round(price.exact().amount(usage) * share))
+        usage = Usage(
+            result.input_tokens, result.output_tokens, result.cached_tokens, reasoning_tokens=result.reasoning_tokens
+        )
+        if not is_batch:
+            cost = price.amount(usage)
+        elif price.batch is not None:
+            cost = price.batch_amount(usage)
+        else:
+            cost = round(price.amount(usage) * (1 - Decimal(repr(route.batch.discount))))
+        return msgspec.structs.replace(result, cost=cost)
 
 
 def _row(result: LineResult, owner: LineOwner, route: str, backend: str, booking: Booking) -> Row:

@@ -105,7 +105,7 @@ def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, explained: Explaine
         described.append(("admission", f"{route.slo.describe()}; {late}"))
     described.append(("pool", _pool_detail(route)))
     stages = [ExplainedStage(name, detail, depth) for depth, (name, detail) in enumerate(described)]
-    whys = {id(reason.part): reason.why for reason in reasons(route, call, loaded.policy.stores.state)}
+    whys = {id(reason.part): reason.why for reason in reasons(route, call, loaded.policy)}
     by_priority = sorted(route.backends, key=lambda part: part.priority)
     depth = len(stages)
     return [

@@ -89,6 +89,11 @@ def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
         waiting = [*found, *waiting]
 
 
+def _first_paths() -> dict[type[BaseModel], str]:
+    """Where each settings model of a policy file has its section."""
+    return {model: path for path, model in _sections()}
+
+
 def _inner_models(annotation: Any) -> list[tuple[str, type[BaseModel]]]:
     annotation = without_wrapping(annotation)[0]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -136,8 +141,7 @@ def _type(annotation: Any, unit: Unit | None, path: str) -> str:
             f"`{json.dumps(choice) if str(choice).isdigit() else choice}`" for choice in get_args(annotation)
         )
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        shown = path.removeprefix("defaults.")
-        shown = f"routes[].{shown}" if shown != path else path
+        shown = _first_paths().get(annotation, path)
         return f"[{shown}](#{re.sub(r'[^a-z0-9_-]', '', shown.lower())})"
     return _TYPES[annotation]
 

@@ -40,12 +40,12 @@ def policy_schema(registry: Registry) -> dict[str, Any]:
     """The JSON Schema of a policy file, with the settings of every type of backend in the registry."""
     schema = Policy.model_json_schema(schema_generator=_AsWritten)
     definitions = schema["$defs"]
-    del definitions["BackendPolicy"]
+    of_every_backend = definitions.pop("BackendPolicy")["properties"]
     for kind in registry.names():
         template = f"#/$defs/{kind}.{{model}}"
         section = registry.kind(kind).config.model_json_schema(schema_generator=_AsWritten, ref_template=template)
         definitions.update({f"{kind}.{name}": part for name, part in section.pop("$defs", {}).items()})
-        section["properties"] = {"type": {"const": kind}, **section["properties"]}
+        section["properties"] = of_every_backend | {"type": {"const": kind}} | section["properties"]
         # Only the type is required: a preset may supply everything else, which a schema cannot know.
         section["required"] = ["type"]
         definitions[f"backend.{kind}"] = section

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.price import PICO_PER_DOLLAR
+from policies.prices.price import PICO_PER_DOLLAR
 
 
 def usd_text(pico: int | None) -> str | None:

@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from backends.operations import Operation
-from backends.protocol import Charge, Facts, Usage
+from backends.protocol import Charge, Facts
 from gateway.limits.headers import rate_headers
 from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime, Stack
 from policies.limits.limiter import Grant, Instead, Limiter, Refused
 from policies.limits.rules import Asker, Budget
 from policies.limits.worst import most_output, unmetered_part
-from policies.price import Price
+from policies.prices.price import Price
 
 _BYTES_PER_TOKEN = 4
 _LEAST_BYTES_PER_TOKEN = 2
@@ -131,17 +131,16 @@ def worst_cost(asked: Asked, stack: Stack) -> int | None:
     """Pico-dollars that a call costs at most, at the dearest backend that may answer it; None where nobody knows."""
     if not asked.is_metered:
         return None
-    usage = Usage(asked.num_bytes // _LEAST_BYTES_PER_TOKEN, asked.most_output_tokens)
+    prompt_tokens = asked.num_bytes // _LEAST_BYTES_PER_TOKEN
     worst = 0
     for price in _prices(stack):
         if price is None:
             return None
-        worst = max(worst, price.amount(usage))
+        worst = max(worst, price.most(prompt_tokens, asked.most_output_tokens))
     return worst
 
 
 def _prices(stack: Stack) -> Iterator[Price | None]:
-    for part in stack.policy.backends:
-        yield None if part.price is None else part.price.exact()
+    yield from stack.pool.prices
     for below in stack.below:
         yield from _prices(below)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from backends.protocol import AnswerTimes, ModelServer, ModelStatistics
+from backends.model_server import AnswerTimes, ModelServer, ModelStatistics
 from gateway.metrics.group import MetricGroup, Step, drop_series
 
 if TYPE_CHECKING:

@@ -87,6 +87,7 @@ class Booking:
         elif answered.is_settled:
             row.estimated = answered.is_estimated
             row.cost = answered.cost
+            row.price = _name_of_price(answered)
             _count(row, answered.usage)
         else:
             # What it comes to is a part of its own, at its end.
@@ -115,6 +116,7 @@ class Booking:
         further.served = bounded(charge.model) or ""
         further.estimated = charge.is_estimated
         further.cost = charge.cost
+        further.price = _name_of_price(charge)
         _count(further, charge.usage)
         self._ledger.note(further)
 
@@ -127,8 +129,17 @@ def _answered(charges: Sequence[Charge], backend: str | None) -> Charge | None:
     return charges[-1] if charges else None
 
 
+def _name_of_price(charge: Charge) -> str:
+    return charge.price.name if charge.price is not None and charge.usage is not None else ""
+
+
 def _count(row: Row, usage: Usage | None) -> None:
     if usage is not None:
         row.input_tokens = usage.prompt_tokens
         row.cached_tokens = usage.cached_tokens
+        row.written_5m_tokens = usage.written_5m_tokens
+        row.written_1h_tokens = usage.written_1h_tokens
         row.output_tokens = usage.completion_tokens
+        row.reasoning_tokens = usage.reasoning_tokens
+        row.audio_tokens = usage.audio_input_tokens + usage.audio_output_tokens
+        row.image_tokens = usage.image_input_tokens + usage.image_output_tokens

@@ -15,7 +15,7 @@ from gateway.simulate.fit import MIN_REQUESTS
 from policies.admission.settings import AdmissionPolicy, SloPolicy
 from policies.policy_file.load import LoadedPolicy
 from policies.pool.balance.settings import Balance
-from policies.schema import RouteBackend, RoutePolicy
+from policies.schema import Policy, RouteBackend, RoutePolicy
 
 PROFILES: Mapping[str, SimulatedConfig] = {
     "h200-8b": SimulatedConfig(),
@@ -85,7 +85,9 @@ def refit(
     cheap = {
         name: ("simulated", settings.model_copy(update={"tokens_per_event": 0})) for name, settings in members.items()
     }
-    routes = tuple(_refit_route(_with_slo(route, slo, admission), fleet, balance) for route in loaded.policy.routes)
+    routes = tuple(
+        _refit_route(_with_slo(route, slo, admission), loaded.policy, fleet, balance) for route in loaded.policy.routes
+    )
     stores = loaded.policy.stores.model_copy(update={"redis": None, "state": None})
     policy = loaded.policy.model_copy(update={"routes": routes, "stores": stores})
     return dataclasses.replace(loaded, policy=policy, backends=cheap)
@@ -154,10 +156,12 @@ def _with_slo(route: RoutePolicy, slo: SloPolicy | None, admission: AdmissionCho
     return route.model_copy(update={"slo": slo or route.slo or SloPolicy(), "admission": gate})
 
 
-def _refit_route(route: RoutePolicy, fleet: SimulatedFleet | None, balance: Balance | None) -> RoutePolicy:
+def _refit_route(
+    route: RoutePolicy, policy: Policy, fleet: SimulatedFleet | None, balance: Balance | None
+) -> RoutePolicy:
     update: dict[str, Any] = {}
     if fleet is not None:
-        price = next((part.price for part in route.backends if part.price is not None), None)
+        price = next(filter(None, map(policy.price_settings, route.backends)), None)
         update["backends"] = tuple(RouteBackend(ref=name, price=price) for name in fleet.members)
         room = min(settings.kv_tokens + settings.host_kv_tokens for settings in fleet.members.values())
         update["routing"] = route.routing.model_copy(update={"cache_tokens": room})

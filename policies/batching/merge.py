@@ -5,8 +5,9 @@ Pure. Vectors are passed on as the bytes that the upstream wrote, whether as num
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from functools import partial
+from functools import reduce
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -138,7 +139,7 @@ def split_answer(body: bytes, counts: Sequence[int], portions: Sequence[Portion]
 
 def usage_of(usage: Usage | None, portion: Portion) -> Usage | None:
     """A call's share of the batch's usage."""
-    return Usage(*map(portion.of, msgspec.structs.astuple(usage))) if usage is not None else None
+    return usage.mapped(portion.of) if usage is not None else None
 
 
 def share_charges(batch: Facts, charges: Sequence[Charge], portions: Sequence[Portion]) -> None:
@@ -146,19 +147,16 @@ def share_charges(batch: Facts, charges: Sequence[Charge], portions: Sequence[Po
     made = batch.charges or []
     used = [charge.usage for charge in made if charge.usage is not None]
     is_estimated = any(charge.is_estimated for charge in made)
-    whole = Usage(*map(sum, zip(*map(msgspec.structs.astuple, used), strict=True))) if used else None
+    whole = reduce(operator.add, used) if used else None
     costs = [charge.cost for charge in made]
     # Priced as a whole and then divided, so that the shares add up.
     cost = None if None in costs else sum(filter(None, costs))
     for charge, portion in zip(charges, portions, strict=True):
         charge.backend = batch.backend or ""
         charge.model = batch.upstream_model or charge.model
-        charge.price = None if cost is None else partial(_share_of_cost, cost, portion)
-        charge.settle(usage_of(whole, portion), is_estimated=is_estimated)
-
-
-def _share_of_cost(cost: int, portion: Portion, _usage: Usage) -> int:
-    return portion.of(cost)
+        charge.price = made[-1].price if made else None
+        share = None if cost is None else portion.of(cost)
+        charge.settle_at(share, usage_of(whole, portion), is_estimated=is_estimated)
 
 
 def _share_of(value: object, portion: Portion) -> object:

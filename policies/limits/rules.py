@@ -13,7 +13,7 @@ import msgspec
 from policies.limits.counters import Rate, Slots, Spend, Want
 from policies.limits.settings import MOST_DOLLARS, BudgetPolicy, ConcernedPolicy, LimitPolicy, Per, pico_of
 from policies.limits.windows import Windows
-from policies.price import PICO_PER_DOLLAR
+from policies.prices.price import PICO_PER_DOLLAR
 
 Kind: TypeAlias = Literal["requests", "tokens", "concurrent", "usd"]
 UNBOUNDED = MOST_DOLLARS * PICO_PER_DOLLAR

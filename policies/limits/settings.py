@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from backends.config import Config, Duration, Name, Secret
-from policies.price import PICO_PER_DOLLAR
+from policies.prices.price import PICO_PER_DOLLAR
 from policies.time_zone import TimeZoneName
 
 Per = Literal["all", "tenant", "key", "user", "session", "model", "route"]

@@ -21,7 +21,7 @@ from policies.policy_file.locate import Document, Problem
 from policies.policy_file.problems import short_value, translate
 from policies.policy_file.references import check_references
 from policies.policy_file.sources import PolicyFiles, PolicySource
-from policies.schema import KeyPolicy, Policy, RoutePolicy
+from policies.schema import BackendPolicy, KeyPolicy, Policy, RoutePolicy
 
 Item = TypeVar("Item", RoutePolicy, KeyPolicy)
 
@@ -34,6 +34,7 @@ _STAND_INS: Mapping[str, list[object]] = {
     "keys": [],
 }
 """For lists whose items are checked one by one, while the rest is."""
+_OF_EVERY_BACKEND = frozenset(BackendPolicy.model_fields)
 _DEFAULTED = ("timeouts", "retry", "circuit_breaker", "cache", "passthrough")
 
 
@@ -150,7 +151,7 @@ def _parse_backends(
         kind = section.get("type") if isinstance(section, dict) else None
         if not isinstance(kind, str) or not kind:
             continue  # the schema has complained of it
-        settings: dict[str, Any] = {key: value for key, value in section.items() if key != "type"}
+        settings: dict[str, Any] = {key: value for key, value in section.items() if key not in _OF_EVERY_BACKEND}
         try:
             model = backend_configs(kind)
         except ConfigurationError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backends.protocol import Backend
-from policies.price import Price
+from policies.prices.price import Price
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from backends.protocol import Usage
 from policies.pool.attempts.patience import Patience
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.replica import Replica
@@ -24,12 +22,6 @@ class Place:
     breaker: CircuitBreaker
     patience: Patience
     replica: Replica | None
-
-    @property
-    def price_of(self) -> Callable[[Usage], int] | None:
-        """What an attempt there costs, in pico-dollars; None where nobody knows."""
-        price = self.member.price
-        return None if price is None else price.amount
 
     @property
     def counted(self) -> Replica:

@@ -37,6 +37,7 @@ from policies.pool.onward import RemainingAttempts, onward_of
 from policies.pool.place import Place
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
+from policies.prices.price import Price
 
 
 class Pool:
@@ -117,6 +118,11 @@ class Pool:
     def has_routing(self) -> bool:
         """Whether its members are balanced by load, or counted for those that are."""
         return self._routing is not None
+
+    @property
+    def prices(self) -> tuple[Price | None, ...]:
+        """What its members take, in their order; None for those of whom nobody knows."""
+        return tuple(place.member.price for place in self._places)
 
     @property
     def capabilities(self) -> Capabilities:

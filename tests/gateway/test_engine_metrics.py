@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from backends.protocol import AnswerTimes, ModelStatistics
+from backends.model_server import AnswerTimes, ModelStatistics
 from gateway.metrics.engine import EngineMetrics
 
 LABELS = {"model_name": "m", "engine": "local"}

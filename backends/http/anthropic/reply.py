@@ -14,7 +14,7 @@ import msgspec
 
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey, error_body
 from backends.protocol import Headers, Reply, Usage
-from backends.untrusted import Count, FieldReader, believed_usage
+from backends.untrusted import Count, FieldReader, ServiceTier
 from backends.waits import MAX_WAIT_S, with_believed_waits
 
 OVERLOADED = 529
@@ -54,6 +54,11 @@ class _OutputDetails(msgspec.Struct):
     thinking_tokens: Count = 0
 
 
+class _CacheCreation(msgspec.Struct):
+    ephemeral_5m_input_tokens: Count = 0
+    ephemeral_1h_input_tokens: Count = 0
+
+
 class TokenCounts(msgspec.Struct):
     """The usage object of the Messages API; of a stream's later ones only what is not null counts."""
 
@@ -61,6 +66,8 @@ class TokenCounts(msgspec.Struct):
     output_tokens: Count | None = None
     cache_read_input_tokens: Count | None = None
     cache_creation_input_tokens: Count | None = None
+    cache_creation: _CacheCreation | None = None
+    service_tier: ServiceTier | None = None
     output_tokens_details: _OutputDetails | None = None
 
     def update(self, later: TokenCounts) -> None:
@@ -72,10 +79,20 @@ class TokenCounts(msgspec.Struct):
 
     def counted(self) -> Usage:
         """The same in the gateway's own words; tokens read from and written to the cache are prompt tokens too."""
+        kinds = self.cache_creation or _CacheCreation()
+        in_kinds = kinds.ephemeral_5m_input_tokens + kinds.ephemeral_1h_input_tokens
+        written = self.cache_creation_input_tokens or in_kinds
+        written_1h = min(written, kinds.ephemeral_1h_input_tokens)
         cached = self.cache_read_input_tokens or 0
-        return believed_usage(
-            (self.input_tokens or 0) + cached + (self.cache_creation_input_tokens or 0), self.output_tokens or 0, cached
-        )
+        return Usage(
+            prompt_tokens=(self.input_tokens or 0) + cached + written,
+            completion_tokens=self.output_tokens or 0,
+            cached_tokens=cached,
+            written_5m_tokens=written - written_1h,
+            written_1h_tokens=written_1h,
+            reasoning_tokens=self.output_tokens_details.thinking_tokens if self.output_tokens_details else 0,
+            service_tier=self.service_tier or "",
+        ).bounded()
 
     def as_openai(self) -> dict[str, Any]:
         """The same as OpenAI's usage object."""
@@ -86,7 +103,7 @@ class TokenCounts(msgspec.Struct):
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
             "prompt_tokens_details": {
                 "cached_tokens": usage.cached_tokens,
-                "cache_write_tokens": self.cache_creation_input_tokens or 0,
+                "cache_write_tokens": usage.written_5m_tokens + usage.written_1h_tokens,
             },
         }
         if self.output_tokens_details is not None:

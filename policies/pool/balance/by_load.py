@@ -10,9 +10,9 @@ from policies.pool.balance.pick import Picker, SamplingPicker
 from policies.pool.balance.share import Share
 from policies.pool.load.match import Match
 from policies.pool.place import Place
-from policies.price import Price
+from policies.prices.price import Tariff, named_price, per_token
 
-_FREE = Price(0, 0, 0)
+_FREE = named_price("", Tariff(per_token(0, 0)))
 """Where prices are not asked for."""
 
 

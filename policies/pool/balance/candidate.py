@@ -9,7 +9,7 @@ import msgspec
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.replica import Replica
 from policies.pool.place import Place
-from policies.price import Price
+from policies.prices.price import Price
 
 
 class Candidate(msgspec.Struct, frozen=True, eq=False):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from backends.config import Config
-from policies.price import Price, pico_per_token
 
 Balance = Literal[
     "predicted_cost",
@@ -24,31 +23,6 @@ Balance = Literal[
 """A way of spreading calls, as it is carried out."""
 BalanceOrAuto = Literal["auto", Balance]
 """The same as it is written, in one list, so that a wrong word gets one answer."""
-
-
-class PricePolicy(Config):
-    """What a backend takes, in any one currency; the ledger takes it for dollars."""
-
-    input_per_1m: float = Field(ge=0, le=1e6, description="For a million tokens of prompts.")
-    output_per_1m: float = Field(ge=0, le=1e6, description="For a million tokens of answers.")
-    cached_input_per_1m: float | None = Field(
-        None,
-        ge=0,
-        le=1e6,
-        description="For a million tokens of prompts that it has kept; without it the same as `input_per_1m`.",
-    )
-
-    @field_validator("input_per_1m", "output_per_1m", "cached_input_per_1m")
-    @classmethod
-    def _is_exact(cls, value: float | None) -> float | None:
-        if value is not None:
-            pico_per_token(value)
-        return value
-
-    def exact(self) -> Price:
-        """The same for each token."""
-        cached = self.input_per_1m if self.cached_input_per_1m is None else self.cached_input_per_1m
-        return Price(*map(pico_per_token, (self.input_per_1m, self.output_per_1m, cached)))
 
 
 class RoutingPolicy(Config):

@@ -112,6 +112,64 @@ def test_meter_of_responses_goes_by_the_last_event(last: dict[str, Any], is_comp
         assert facts.usage == Usage(4, 2, 0)
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            {
+                "prompt_tokens": 90,
+                "completion_tokens": 40,
+                "total_tokens": 130,
+                "prompt_tokens_details": {"cached_tokens": 10, "cache_write_tokens": 11, "audio_tokens": 12},
+                "completion_tokens_details": {"reasoning_tokens": 13, "audio_tokens": 14},
+            },
+            Usage(90, 40, 10, 11, 0, 12, 0, 13, 14),
+        ),
+        (
+            {
+                "input_tokens": 90,
+                "output_tokens": 40,
+                "input_tokens_details": {"image_tokens": 9, "cached_tokens": "7"},
+                "output_tokens_details": {"reasoning_tokens": 99},
+            },
+            Usage(90, 40, image_input_tokens=9, reasoning_tokens=40),
+        ),
+        # xAI's own: what it has thought is not among the completion, but among the total.
+        (
+            {
+                "prompt_tokens": 10120,
+                "completion_tokens": 1499,
+                "total_tokens": 14428,
+                "prompt_tokens_details": {"cached_tokens": 128},
+                "completion_tokens_details": {"reasoning_tokens": 2809},
+            },
+            Usage(10120, 4308, 128, reasoning_tokens=2809),
+        ),
+        # DeepSeek's and Moonshot's words.
+        ({"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 5}, Usage(9, 1, 5)),
+        ({"prompt_tokens": 9, "completion_tokens": 1, "cached_tokens": 5}, Usage(9, 1, 5)),
+    ],
+    ids=["chat", "responses", "xai", "deepseek", "moonshot"],
+)
+def test_meter_reads_every_kind_of_token_that_is_billed_apart(told: dict[str, Any], expected: Usage) -> None:
+    """In either operation's words, and as far as they can be true."""
+    for responses in (False, True):
+        event: dict[str, Any] = {"usage": told, "service_tier": "flex", "choices": []}
+        if responses:
+            event = {"type": "response.completed", "response": event}
+        _, facts = meter_of(encode_event(msgspec.json.encode(event)), [7], responses=responses)
+
+        assert facts.usage == msgspec.structs.replace(expected, service_tier="flex")
+
+
+def test_meter_of_a_tier_that_is_none_reads_the_rest() -> None:
+    """A name of a megabyte is not kept."""
+    event = {"usage": {"prompt_tokens": 3, "completion_tokens": 2}, "service_tier": "x" * 10**6}
+    _, facts = meter_of(encode_event(msgspec.json.encode(event)), [2**20], responses=False)
+
+    assert facts.usage == Usage(3, 2)
+
+
 def test_meter_of_a_long_line_stays_bounded() -> None:
     """A line without an end does not pile up."""
     meter, _ = meter_of(b"data: " + b"x" * 1_000_000, [4096])

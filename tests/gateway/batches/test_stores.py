@@ -14,7 +14,7 @@ from gateway.batches.job_store import JobStore
 from gateway.batches.records import TABLES, BatchRow, LineResult, NewLine, Tenant
 from gateway.disk.sqlite_file import SqliteFile
 from policies.batches.settings import BatchesStore
-from policies.price import PICO_PER_DOLLAR
+from policies.prices.price import PICO_PER_DOLLAR
 from tests.support.clock import FakeClock
 
 RED, BLUE = Tenant("red"), Tenant("blue")

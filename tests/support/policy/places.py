@@ -12,7 +12,7 @@ from policies.pool.load.replica import Replica
 from policies.pool.member import Member
 from policies.pool.place import Place
 from policies.pool.prompts.prefix_index import PrefixIndex
-from policies.price import Price
+from policies.prices.price import Price
 from tests.support.policy.pool import Played
 
 

@@ -96,7 +96,31 @@ def test_usage_cached_tokens_are_prompt_tokens_too() -> None:
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (42, 5, 47)
     assert usage.prompt_tokens_details is not None
     assert usage.prompt_tokens_details.cached_tokens == 30
-    assert read_counts(msgspec.Raw(msgspec.json.encode(message["usage"]))).counted() == Usage(42, 5, 30)
+    assert read_counts(msgspec.Raw(msgspec.json.encode(message["usage"]))).counted() == Usage(42, 5, 30, 2)
+
+
+@pytest.mark.parametrize(
+    ("told", "written"),
+    [
+        ({"cache_creation_input_tokens": 7}, (7, 0)),
+        ({"cache_creation_input_tokens": 7, "cache_creation": {"ephemeral_1h_input_tokens": 5}}, (2, 5)),
+        ({"cache_creation": {"ephemeral_5m_input_tokens": 3, "ephemeral_1h_input_tokens": 5}}, (3, 5)),
+        ({"cache_creation_input_tokens": 7, "cache_creation": {"ephemeral_1h_input_tokens": 90}}, (0, 7)),
+        ({"cache_creation_input_tokens": 7, "cache_creation": None}, (7, 0)),
+        ({"cache_creation_input_tokens": 7, "cache_creation": {"ephemeral_1h_input_tokens": "x"}}, (7, 0)),
+    ],
+)
+def test_usage_what_is_kept_is_counted_by_how_long(told: dict[str, Any], written: tuple[int, int]) -> None:
+    """An hour costs more than five minutes; what is not said to be for an hour is for five minutes."""
+    message = make_message(text_block("x"), **told)
+    usage = read_counts(msgspec.Raw(msgspec.json.encode({**message["usage"], "service_tier": "priority"}))).counted()
+
+    assert (usage.written_5m_tokens, usage.written_1h_tokens) == written
+    assert usage.prompt_tokens == 10 + sum(written)
+    assert usage.service_tier == "priority"
+    shown = translate(message).usage
+    assert shown is not None
+    assert shown.prompt_tokens == 10 + sum(written)
 
 
 def test_usage_thinking_tokens_are_reasoning_tokens() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from backends.clock import Clock
 from backends.errors import UpstreamCut, UpstreamError
-from backends.facts_tap import FactsTap
 from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Reply, Statistics, Usage
+from backends.scripted.facts_tap import FactsTap
 from backends.sse import encode_event
 from backends.stream import Stream, StreamEnd
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop

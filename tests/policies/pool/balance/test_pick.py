@@ -30,11 +30,15 @@ from policies.pool.load.match import Match, look_up
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.pool.settings import CircuitBreakerPolicy
-from policies.price import Price
+from policies.prices.price import Price, Tariff, named_price, per_token
 from tests.support.policy.places import Numbered, make_place
 from tests.support.policy.pool import StoppedClock
 
 WAYS = ["least_request", "p2c", "least_tokens", "consistent_hash", "latency", "cost", "predicted_cost"]
+
+
+def _price(input: int, output: int, cached_input: int) -> Price:
+    return named_price("", Tariff(per_token(input, output, cached_input)))
 
 
 class Bench:
@@ -68,7 +72,7 @@ class Bench:
         places = [
             make_place(number, breaker, replica=replica, price=price)
             for number, (breaker, replica, price) in enumerate(
-                zip(self.breakers, self.replicas, prices or [Price(0, 0, 0)] * len(weights), strict=True)
+                zip(self.breakers, self.replicas, prices or [_price(0, 0, 0)] * len(weights), strict=True)
             )
         ]
         shares = [
@@ -210,7 +214,7 @@ def test_pick_consistent_hash_spreads_beginnings_and_moves_few_when_one_goes() -
 
 def test_pick_cost_takes_the_cheapest_for_this_call() -> None:
     """Long prompts go where reading is cheap, short ones where writing is; equals share by load."""
-    prices = [Price(1, 10, 1), Price(10, 1, 10), Price(10, 1, 10)]
+    prices = [_price(1, 10, 1), _price(10, 1, 10), _price(10, 1, 10)]
     bench = Bench("cost", [1, 1, 1], prices=prices)
 
     assert {bench.send(10_000) for _ in range(5)} == {0}
@@ -219,7 +223,7 @@ def test_pick_cost_takes_the_cheapest_for_this_call() -> None:
 
 def test_pick_cost_takes_off_what_a_member_has_kept() -> None:
     """The dearer one is cheaper for who comes back to it, as long as enough of the prompt lies there."""
-    bench = Bench("cost", [1, 1], prices=[Price(10, 10, 10), Price(20, 10, 1)])
+    bench = Bench("cost", [1, 1], prices=[_price(10, 10, 10), _price(20, 10, 1)])
     blocks = list(range(100, 110))
     demand = Demand(640, is_stream=True, blocks=blocks, ends=[64 * (place + 1) for place in range(10)])
     before = bench.send(640, blocks)

@@ -218,7 +218,7 @@ def _pool(clock: FakeClock | StoppedClock, leaves: dict[str, Played], fleet: Fle
                 part.model,
                 part.weight,
                 part.priority,
-                price=part.price.exact() if part.price is not None else None,
+                price=part.price.exact("route") if part.price is not None else None,
             )
             for part in route.backends
         ],

@@ -1,0 +1,1 @@
+"""What tokens cost: exact prices by kind, and where they come from."""
