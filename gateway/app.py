@@ -34,7 +34,6 @@ from policies.passthrough.rules import API_ROOTS
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
     from gateway.ledger.ledger import Ledger
-    from gateway.limits.warnings import BudgetWarnings
     from policies.cache.store import Store
 
 _logger = logging.getLogger(__name__)
@@ -52,14 +51,12 @@ class Application:
         reloader: Reloader,
         batches: Batches | None,
         ledger: Ledger | None,
-        warnings: BudgetWarnings,
     ) -> None:
         self._core = core
         self._store = store
         self._reloader = reloader
         self._batches = batches
         self._ledger = ledger
-        self._warnings = warnings
         self._open_door = KeylessAccess(core.settings.cors_origins, core.settings.allowed_hosts)
         self._hot: dict[bytes, ASGIApp] = {}
         for path, operation in BY_PATH.items():
@@ -151,7 +148,7 @@ class Application:
             await core.owners.open()
             if self._ledger is not None:
                 await self._ledger.open()
-            await core.reserving.limiter.counters.open()
+            await core.reserving.open()
             if self._batches is not None:
                 await self._batches.open()
             await core.runtime.open()
@@ -188,8 +185,7 @@ class Application:
         await self._reloader.aclose()
         if self._batches is not None:
             await self._batches.aclose()
-        await self._warnings.aclose()
-        await self._core.reserving.limiter.counters.aclose()
+        await self._core.reserving.aclose()
         self._core.observer.close()
         if self._ledger is not None:
             await self._ledger.aclose()

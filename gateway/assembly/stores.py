@@ -18,8 +18,6 @@ from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
 from policies.database_url import is_postgres, sqlite_path
 from policies.ledger.settings import SEGMENT_BYTES, LedgerPolicy
-from policies.limits.counters import UsageCounters
-from policies.limits.memory import MemoryCounters
 from policies.schema import StoresPolicy
 
 if TYPE_CHECKING:
@@ -37,11 +35,6 @@ def build_store(policy: StoresPolicy, clock: Clock) -> Store:
 
         return build_redis_store(policy.redis, clock)
     return MemoryEntryStore(policy.memory.max_size, clock)
-
-
-def build_counters(policy: StoresPolicy, clock: Clock) -> UsageCounters:
-    """Where limits and budgets are counted."""
-    return MemoryCounters(clock)
 
 
 def build_owners(policy: StoresPolicy, clock: Clock, shared_directory: Path | None) -> Owners:

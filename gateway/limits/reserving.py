@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from backends.operations import Operation
 from backends.protocol import Charge, Facts
 from gateway.limits.headers import rate_headers
+from gateway.limits.refill import Refill
+from gateway.limits.warnings import BudgetWarnings
 from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime, Stack
 from policies.limits.limiter import Grant, Instead, Limiter, Refused
@@ -36,8 +38,24 @@ class Asked(NamedTuple):
 class Reserving:
     """Of one process."""
 
-    def __init__(self, limiter: Limiter) -> None:
+    def __init__(self, limiter: Limiter, warnings: BudgetWarnings, refill: Refill | None) -> None:
+        """`refill`: where what was spent before is not known to the counters themselves."""
         self.limiter = limiter
+        self._warnings = warnings
+        self._refill = refill
+
+    async def open(self) -> None:
+        """Acquire what counting needs, and learn what was spent before."""
+        await self.limiter.counters.open()
+        if self._refill is not None:
+            await self._refill.open()
+
+    async def aclose(self) -> None:
+        """Give everything back. Safe to call twice."""
+        if self._refill is not None:
+            await self._refill.aclose()
+        await self._warnings.aclose()
+        await self.limiter.counters.aclose()
 
     async def let_in(self, asked: Asked, stack: Stack, exchange: Exchange, runtime: Runtime) -> Stack:
         """The stack that takes the call: that of its route, or of a cheaper one where a budget is spent.

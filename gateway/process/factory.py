@@ -18,13 +18,12 @@ from backends.registry import Registry
 from gateway.app import Application
 from gateway.assembly.assemble import Prepared, assemble, assemble_in_steps, prepare
 from gateway.assembly.checks import check_batches, check_resume
-from gateway.assembly.stores import build_batches, build_counters, build_ledger, build_owners, build_store
+from gateway.assembly.limits import build_reserving
+from gateway.assembly.stores import build_batches, build_ledger, build_owners, build_store
 from gateway.batches.metrics import BatchesMetrics
 from gateway.core import Core
 from gateway.ledger.metrics import LedgerMetrics
 from gateway.limits.metrics import LimitMetrics
-from gateway.limits.reserving import Reserving
-from gateway.limits.warnings import BudgetWarnings
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.process import ProcessMetrics
 from gateway.metrics.requests import RequestMetrics
@@ -38,7 +37,6 @@ from gateway.record.tracing import otlp_tracer
 from gateway.reload import Reloader
 from gateway.runtime import Runtime
 from gateway.settings import Settings, environment, shared_directory
-from policies.limits.limiter import Limiter
 from policies.policy_file.load import LoadedPolicy, check_source
 from policies.policy_file.locate import Document, dissolve
 from policies.policy_file.sources import PolicyFiles
@@ -115,8 +113,6 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     if settings.access_log == "json":
         output = FileIO(sys.stdout.fileno(), "wb", closefd=False)
         access_log = AccessLog(output, metrics.of(ProcessMetrics).log_lines_dropped)
-    warnings = BudgetWarnings()
-    limiter = Limiter(build_counters(loaded.policy.stores, clock), clock, warnings.tell)
     core = Core(
         settings,
         clock,
@@ -126,7 +122,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
         tracer=otlp_tracer(clock) if settings.tracing else None,
         owners=build_owners(loaded.policy.stores, clock, shared_directory()),
         booking=None if ledger is None else Booking(ledger, clock),
-        reserving=Reserving(limiter),
+        reserving=build_reserving(loaded.policy, clock),
     )
 
     def check(changed: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
@@ -159,9 +155,9 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     batches = build_batches(loaded.policy.stores, core)
     metrics.of(RequestMetrics).watch(core)
     metrics.of(StoreMetrics).watch(store)
-    metrics.of(LimitMetrics).watch(limiter)
+    metrics.of(LimitMetrics).watch(core.reserving.limiter)
     if batches is not None:
         metrics.of(BatchesMetrics).watch(batches)
     if ledger is not None:
         metrics.of(LedgerMetrics).watch(ledger)
-    return Application(core, store, Reloader(core, files, build), batches, ledger, warnings)
+    return Application(core, store, Reloader(core, files, build), batches, ledger)

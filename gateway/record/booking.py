@@ -15,7 +15,7 @@ from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import Beginning, Row
 from gateway.record.exchange import Exchange, bounded, outcome_of
 
-_OF_THE_CALL = ("request_id", "key", "tenant", "user", "route", "operation", "model", "stream")
+_OF_THE_CALL = ("request_id", "key", "tenant", "user", "session", "route", "operation", "model", "stream")
 """What further parts say as their call does, so that sums by any of it have them too."""
 
 
@@ -40,6 +40,7 @@ class Booking:
                 key=principal.key,
                 tenant=principal.tenant,
                 user=bounded(exchange.user) or "",
+                session=exchange.session,
                 route=exchange.route,
                 operation=exchange.operation,
                 model=exchange.model,
@@ -67,6 +68,7 @@ class Booking:
         row.key = principal.key
         row.tenant = principal.tenant
         row.user = bounded(exchange.user) or ""
+        row.session = exchange.session
         row.route = exchange.route
         row.operation = exchange.operation
         row.backend = facts.backend or ""

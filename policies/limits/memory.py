@@ -169,8 +169,10 @@ class MemoryCounters:
         return [(each.spent, each.held) if isinstance(each, _Budget) else (0, 0) for each in known]
 
     def put_spent(self, key: str, spent: int, ends_at: float | None) -> None:
-        """What had been spent before this process began, beside what it has counted itself."""
-        self._counter(Spend(key, 0, 0, ends_at), 0.0).settle(Spend(key, 0, 0), spent)
+        """What was spent of a budget as somebody else knows it, who may know of more than this process has counted."""
+        budget = self._counter(Spend(key, 0, 0, ends_at), self._clock.now())
+        assert isinstance(budget, _Budget), "a key is of one kind"
+        budget.spent = max(budget.spent, spent)
 
     def _counter(self, want: Want, now: float) -> _Counter:
         """That of a want, as it is now. One that was forgotten says the same as a new one."""

@@ -12,7 +12,7 @@ import msgspec
 
 from policies.limits.counters import Rate, Slots, Spend, Want
 from policies.limits.settings import MOST_DOLLARS, BudgetPolicy, ConcernedPolicy, LimitPolicy, Per, pico_of
-from policies.limits.windows import Windows
+from policies.limits.windows import Window, Windows
 from policies.prices.price import PICO_PER_DOLLAR
 
 Kind: TypeAlias = Literal["requests", "tokens", "concurrent", "usd"]
@@ -106,7 +106,15 @@ class Budget(UsageRule):
         """What a call wants that costs so much at most. Waived, it is counted and not refused."""
         window = self.windows.at(wall_s)
         most = self.most if self._refuses and not is_waived else UNBOUNDED
-        return Spend(f"{self.key_prefix}{who}:{window.name}", most, worst, window.ends_at)
+        return Spend(self.counter(who, window), most, worst, window.ends_at)
+
+    def counter(self, who: str, window: Window) -> str:
+        """The key under which that is counted."""
+        return f"{self.key_prefix}{who}:{window.name}"
+
+    def who_named(self, tenant: str, name: str) -> str | None:
+        """With whom calls of a user or session are counted, whatever else they were; None where none of them is."""
+        return _digest(tenant, name) if self._tenants(tenant) else None
 
 
 class UsageRules:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -288,3 +289,22 @@ async def test_a_reload_gives_nothing_back(limited: Limited) -> None:
             policy_of(limited.upstream, f"budgets: [{{name: cents, usd: {usd}, warn_at: 0.9}}]")
         )
         assert (await limited.ask(headers={"cache-control": "no-store"})).status_code == status
+
+
+@pytest.mark.parametrize("per", ["key", "tenant", "session", "user"])
+async def test_what_was_spent_is_known_after_a_restart(upstream: OpenAIServer, tmp_path: Path, per: str) -> None:
+    """From the ledger, also where the gateway was killed."""
+    rules = f'ledger: {{url: "sqlite:///{tmp_path}/ledger.sqlite3", time_zone: Asia/Kathmandu}}\n'
+    rules += f"budgets: [{{name: cents, per: {per}, usd: 0.004, every: day, time_zone: America/New_York}}]"
+    fields = {"headers": {"cache-control": "no-store", "x-session-id": "one"}, "user": "u1"}
+    for turn in range(2):
+        with running_gateway(policy_of(upstream, rules), environ=KEYS) as gateway:
+            async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+                limited = Limited(gateway, upstream, client)
+                answered, refused = await limited.ask_until_refused(**fields)
+                assert (answered, code_of(refused)) == (0 if turn else 2, "insufficient_quota")
+                async with asyncio.timeout(10):
+                    while not turn and (await gateway.metrics()).value("slipstream_ledger_rows_total") < 2:
+                        await asyncio.sleep(0.05)
+            gateway.process.kill()
+            await gateway.wait_exit()
