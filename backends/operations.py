@@ -1,7 +1,7 @@
 """What a call may ask for, a row each: where it is asked, where its prompt stands, what may be done with its answer.
 
 Whoever treats operations differently asks the row. A new operation is its row here, and the reader of its body in
-`gateway/http/decode.py`.
+`gateway/http/decode.py`. What only passes through has no row; its terms say how it is charged.
 """
 
 from __future__ import annotations
@@ -94,3 +94,26 @@ BY_PATH: Mapping[str, Operation] = MappingProxyType(
     {operation.traits.path: operation for operation in Operation if operation.traits.path}
 )
 """The operations that have a path of their own, by it."""
+
+
+class Metering(StrEnum):
+    """How it is known what a call costs that only passes through."""
+
+    METERED = "metered"
+    FLAT = "flat"
+    FREE = "free"
+    UNMETERED = "unmetered"
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What is known of such a call's cost before it goes out.
+
+    `flat_cost`: pico-dollars for each attempt that is answered, where its metering is flat. Where an answer that is
+    metered does not tell what it used, that is estimated, with the answer as a part of it where the call `writes_text`;
+    or it is nothing (`is_free_untold`).
+    """
+
+    metering: Metering
+    flat_cost: int = 0
+    writes_text: bool = False
+    is_free_untold: bool = False

@@ -15,7 +15,7 @@ import msgspec
 
 from backends.answer_budget import AnswerBudget
 from backends.header_names import EVERY_HEADER, HeaderNames
-from backends.operations import Operation
+from backends.operations import Operation, Terms
 from backends.recorded_pace import Stopwatch
 from backends.resume import BrokenAnswer, Continues, Resumed
 from backends.stream import Stream, StreamEnd
@@ -267,8 +267,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     `prompt_cache_key` is what calls that begin alike have in common, for a provider that keeps prompts; empty where
     nobody asks it to. `pinned` names the only backend that may answer: the one that keeps what the call is about.
     `model_at` is where `raw` names the model, if it is a form. `resume` is there where a stream that breaks off is to
-    go on: then it is marked, if the backend knows how, and what has come of it is in there. `answers` bounds what is
-    held of answers that are read whole; None where nobody counts.
+    go on: then it is marked, if the backend knows how, and what has come of it is in there. `terms` is how a call is
+    charged that only passes through. `answers` bounds what is held of answers that are read whole; None where nobody
+    counts.
     """
 
     operation: Operation
@@ -297,6 +298,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     slo: Slo | None = None
     priority: Priority = Priority.NORMAL
     resume: BrokenAnswer | None = None
+    terms: Terms | None = None
     answers: AnswerBudget | None = None
 
 

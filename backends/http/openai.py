@@ -205,7 +205,7 @@ class OpenAIBackend:
             return await self._stream_reply(call, exchange, headers, is_coded=is_coded)
         if not call.operation.traits.is_understood:
             exchange.idle_s = call.timeouts.stream_idle_s
-            taps = passed_taps(call.facts, call.method, content_type, is_coded=is_coded)
+            taps = passed_taps(call, content_type, is_coded=is_coded)
             return Reply(status, headers, stream=Stream(exchange, taps))
         if b"json" not in content_type:
             headers = called_json(headers)
@@ -244,7 +244,7 @@ class OpenAIBackend:
         exchange.idle_s = call.timeouts.stream_idle_s
         if not call.operation.traits.is_understood:
             call.facts.may_quote = True
-            taps = passed_taps(call.facts, call.method, b"text/event-stream", is_coded=is_coded)
+            taps = passed_taps(call, b"text/event-stream", is_coded=is_coded)
             return Reply(exchange.status, headers, stream=Stream(exchange, taps, first=first, push=exchange.forward))
         responses = call.operation is Operation.RESPONSES
         meter = StreamMeter(call.facts, responses=responses, num_choices=_num_choices(call))

@@ -13,20 +13,21 @@ import msgspec
 from backends.http.anthropic.reply import TokenCounts
 from backends.http.json_fields import FieldScanner, Wanted
 from backends.http.meter import UpstreamUsage
-from backends.protocol import Facts, Usage
+from backends.operations import Metering
+from backends.protocol import Call, Facts, Usage
 from backends.sse import event_data, find_events, whole_events_end
 from backends.stream import StreamEnd, Tap
-from backends.untrusted import Count, FieldReader
+from backends.untrusted import Count, FieldReader, ServiceTier
 
 _MAX_HELD_BYTES = 64 * 1024
 _DATA = b"data:"
 _LINE_END = re.compile(rb"[\r\n]")
 _USAGE = b'"usage"'
 _DELTA = b'"content_block_delta"'
-_NEVER_METERED = frozenset({"GET", "HEAD", "DELETE"})
+_FETCHES = frozenset({"GET", "HEAD", "DELETE"})
 """They tell of what was metered when it was made."""
-_OF_ANSWERS: Wanted = {b"usage": None}
-_OF_EVENTS: Wanted = {b"usage": None, b"response": {b"usage": None}, b"message": {b"usage": None}}
+_OF_ANSWERS: Wanted = {b"usage": None, b"service_tier": None}
+_OF_EVENTS: Wanted = {**_OF_ANSWERS, b"response": _OF_ANSWERS, b"message": _OF_ANSWERS}
 
 
 class _Total(msgspec.Struct):
@@ -35,10 +36,10 @@ class _Total(msgspec.Struct):
 
 class _Inner(msgspec.Struct):
     usage: msgspec.Raw = msgspec.Raw()
+    service_tier: ServiceTier | None = None
 
 
-class _PassedEvent(msgspec.Struct):
-    usage: msgspec.Raw = msgspec.Raw()
+class _PassedEvent(_Inner):
     response: _Inner | None = None
     message: _Inner | None = None
 
@@ -47,15 +48,17 @@ _read_counts = FieldReader(TokenCounts)
 _read_usage = FieldReader(UpstreamUsage)
 _read_total = FieldReader(_Total)
 _read_event = FieldReader(_PassedEvent)
+_decode_tier = msgspec.json.Decoder(ServiceTier | None).decode
 
 
-def passed_taps(facts: Facts, method: str, content_type: bytes, *, is_coded: bool) -> list[Tap]:
+def passed_taps(call: Call, content_type: bytes, *, is_coded: bool) -> list[Tap]:
     """What reads the usage of an answer of that type, if anything does. `is_coded`: its bytes are compressed."""
-    if method in _NEVER_METERED or is_coded:
+    is_free = call.terms is not None and call.terms.metering is Metering.FREE
+    if is_free or call.method in _FETCHES or is_coded:
         return []
     if content_type.startswith(b"text/event-stream"):
-        return [PassedStreamMeter(facts)]
-    return [PassedAnswerMeter(facts)] if b"json" in content_type else []
+        return [PassedStreamMeter(call.facts)]
+    return [PassedAnswerMeter(call.facts)] if b"json" in content_type else []
 
 
 class PassedAnswerMeter:
@@ -74,7 +77,7 @@ class PassedAnswerMeter:
     def end(self, how: StreamEnd) -> None:
         """The answer is over; what it has told by now is told."""
         counts = _Counts()
-        counts.add(self._scanner.found.get(b"usage", b""))
+        counts.add_found(self._scanner)
         self._facts.usage = counts.usage()
 
 
@@ -127,9 +130,8 @@ class PassedStreamMeter:
                 event = _read_event(data)
             except msgspec.DecodeError:
                 continue
-            inner = event.response or event.message
-            usage = bytes(event.usage) or (bytes(inner.usage) if inner is not None else b"")
-            self._counts.add(usage, is_of_beginning=event.message is not None)
+            told = event if bytes(event.usage) else event.response or event.message or event
+            self._counts.add(bytes(told.usage), told.service_tier, is_of_beginning=event.message is not None)
 
     def _pass_long_event(self, scanner: FieldScanner, piece: bytes) -> bytes:
         """What comes behind the event that is passing."""
@@ -138,7 +140,7 @@ class PassedStreamMeter:
             scanner.feed(piece)
             return b""
         scanner.feed(piece[: line_end.start()])
-        self._counts.add(scanner.found.get(b"usage", b""))
+        self._counts.add_found(scanner)
         self._long_event = None
         return piece[line_end.end() :]
 
@@ -155,10 +157,18 @@ class _Counts:
         self.is_of_beginning = False
         """Whether an answer that is told in parts has only told what was known at its beginning."""
 
-    def add(self, usage: bytes, *, is_of_beginning: bool = False) -> None:
+    def add_found(self, scanner: FieldScanner) -> None:
+        """What was found in an answer, or in a long event."""
+        try:
+            tier = _decode_tier(scanner.found.get(b"service_tier", b"null"))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            tier = None
+        self.add(scanner.found.get(b"usage", b""), tier)
+
+    def add(self, usage: bytes, service_tier: str | None = None, *, is_of_beginning: bool = False) -> None:
         """A usage object, or nothing. A later one adds to those before of the Messages API, and replaces others."""
         try:
-            counts, told = _read_counts(usage), _read_usage(usage).counted()
+            counts, told = _read_counts(usage), _read_usage(usage).counted(service_tier)
             total = _read_total(usage).total_tokens
         except msgspec.DecodeError:
             return

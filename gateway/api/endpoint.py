@@ -118,7 +118,8 @@ class Endpoint:
         exchange.user = asked.user
         exchange.session = incoming.session()
         if runtime.rules:
-            request = asked_of(self._operation, asked.body, len(raw))
+            terms = stack.passes.terms(method, plain) if self._passes else None
+            request = asked_of(self._operation, asked.body, len(raw), terms)
             stack = await self._core.reserving.let_in(request, stack, exchange, runtime)
             exchange.route = stack.policy.name
             check_operation(stack, self._operation, path)
@@ -157,6 +158,7 @@ class Endpoint:
             timeouts=stack.timeouts,
             slo=slo,
             priority=priority,
+            terms=stack.passes.terms(method, plain) if self._passes else None,
             facts=exchange.facts,
             answers=self._core.answers,
         )
@@ -303,7 +305,8 @@ async def _read_leniently(raw: bytes, incoming: Incoming) -> RequestedFields:
         model = ""
     elif not isinstance(model, str) or not is_model_name(model):
         raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
-    return RequestedFields(body, model, body.get("stream") is True)
+    user = body.get("user")
+    return RequestedFields(body, model, body.get("stream") is True, user=user if isinstance(user, str) else "")
 
 
 def _model_at(form: MultipartForm | None) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from backends.operations import Operation
+from backends.operations import Metering, Operation, Terms
 from backends.protocol import Charge, Facts
 from gateway.limits.headers import rate_headers
 from gateway.limits.refill import Refill
@@ -33,6 +33,8 @@ class Asked(NamedTuple):
     """Of all answers together."""
     is_metered: bool
     """Whether its answer tells all that it costs."""
+    cost: int | None = None
+    """Pico-dollars, where it costs that whatever its answer tells."""
 
 
 class Reserving:
@@ -137,18 +139,27 @@ class _Late:
             self._reserving.settle_now(self._grant, self._facts)
 
 
-def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: int) -> Asked:
-    """What a request asks for; its body is None where it cannot be read."""
+def asked_of(
+    operation: Operation, body: Mapping[str, Any] | None, num_bytes: int, terms: Terms | None = None
+) -> Asked:
+    """What a request asks for; its body is None where it cannot be read. `terms`: of one that only passes through."""
     most = most_output(body, operation)
     tokens = _USUAL_MOST_TOKENS if most.tokens is None else most.tokens
-    is_metered = operation.traits.prompt and unmetered_part(body, operation) is None
-    return Asked(num_bytes, tokens * most.choices * most.prompts, is_metered=bool(is_metered))
+    is_metered, cost = bool(operation.traits.prompt), None
+    if terms is not None:
+        # Of what cannot be read nobody knows how much it asks for.
+        is_metered = terms.metering is Metering.METERED and body is not None
+        tokens = tokens if terms.writes_text else 0
+        if terms.metering in (Metering.FLAT, Metering.FREE):
+            cost = terms.flat_cost
+    is_metered = is_metered and unmetered_part(body, operation) is None
+    return Asked(num_bytes, tokens * most.choices * most.prompts, is_metered=is_metered, cost=cost)
 
 
 def worst_cost(asked: Asked, stack: Stack) -> int | None:
     """Pico-dollars that a call costs at most, at the dearest backend that may answer it; None where nobody knows."""
-    if not asked.is_metered:
-        return None
+    if asked.cost is not None or not asked.is_metered:
+        return asked.cost
     prompt_tokens = asked.num_bytes // _LEAST_BYTES_PER_TOKEN
     worst = 0
     for price in _prices(stack):

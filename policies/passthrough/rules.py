@@ -1,4 +1,4 @@
-"""Which calls pass to a backend without being understood here: deny by default, but for a list."""
+"""Which calls pass to a backend without being understood here, and what they cost: deny by default, but for a list."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import re
 from collections.abc import Callable
 from fnmatch import translate
 
+from backends.operations import Metering, Terms
 from policies.matching.conditions import below_root
 from policies.objects.names import COLLECTIONS
-from policies.passthrough.settings import PassthroughPolicy
+from policies.passthrough.metering import terms_of
+from policies.passthrough.paths import plainest
+from policies.passthrough.settings import PassthroughPolicy, pico_of_call
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 """The only methods that ever pass."""
@@ -54,6 +57,10 @@ class PassRules:
             patterns += [*WITHOUT_STATE, *_OF_OBJECTS, *(() if is_shared else _LISTS)]
         self._patterns = patterns
         self._match: Callable[[str], object] | None = None
+        self._flat = [
+            (re.compile(translate(_plain_pattern(pattern))).match, Terms(Metering.FLAT, pico_of_call(dollars)))
+            for pattern, dollars in policy.flat_usd.items()
+        ]
 
     def allows(self, method: str, path: str) -> bool:
         """Whether such a call passes; `path` is below the API root and decoded. HEAD is as good as GET."""
@@ -62,10 +69,25 @@ class PassRules:
             self._match = re.compile("|".join(map(_regex, self._patterns)) or r"(?!)").match
         return self._match(f"{'GET' if method == 'HEAD' else method} {path}") is not None
 
+    def terms(self, method: str, path: str) -> Terms:
+        """How such a call is charged, in whatever spelling; `path` as for `allows`."""
+        path = plainest(path)
+        if self._flat:
+            call = f"{'GET' if method == 'HEAD' else method} {path}"
+            for fits, terms in self._flat:
+                if fits(call):
+                    return terms
+        return terms_of(method, path, is_known=is_api_path(path))
+
 
 def is_api_path(path: str) -> bool:
     """Whether a path below the API root is known to be the API's, whoever may use it."""
     return path.lstrip("/").partition("/")[0].lower() in API_ROOTS
+
+
+def _plain_pattern(pattern: str) -> str:
+    method, _, path = pattern.partition(" ")
+    return f"{method} {plainest(path)}"
 
 
 def _regex(pattern: str) -> str:

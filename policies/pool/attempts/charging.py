@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 
 from backends.errors import UpstreamError
+from backends.operations import Metering, Operation
 from backends.protocol import Call, Charge, Reply, Usage
 from backends.stream import Stream, StreamEnd
 from policies.pool.attempts.classify import failure_of
@@ -31,35 +32,54 @@ def settle_reply(charge: Charge, call: Call, reply: Reply) -> None:
             reply.stream.on_end.append(partial(_settle_stream, charge, call, reply.stream))
         else:
             _settle_stream(charge, call, reply.stream, reply.stream.end)
-    elif call.facts.usage is not None:
-        charge.settle(call.facts.usage)
     else:
-        charge.settle(_estimate(call, len(reply.body or b"") // _BYTES_PER_TOKEN), is_estimated=True)
+        _settle(charge, call, len(reply.body or b"") // _BYTES_PER_TOKEN)
 
 
 def settle_failure(charge: Charge, call: Call, error: BaseException, *, was_sent: bool) -> None:
     """There is no reply: the upstream failed, or nobody waits for it any longer."""
     is_free = isinstance(error, UpstreamError) and failure_of(error).reason in _FREE
-    if call.facts.usage is not None:
-        charge.settle(call.facts.usage, is_estimated=call.facts.is_usage_partial)
-    elif is_free or not was_sent:
+    if call.facts.usage is None and (is_free or not was_sent):
         charge.settle(None)
     else:
-        charge.settle(_estimate(call, 0), is_estimated=True)
+        _settle(charge, call, 0, is_flat_estimated=True)
 
 
 def _settle_stream(charge: Charge, call: Call, stream: Stream, _how: StreamEnd) -> None:
-    """Taps have read what the upstream told, if it did before the end."""
-    told = call.facts.usage
-    if told is not None and not call.facts.is_usage_partial:
-        charge.settle(told)
-        return
-    seen = seen_tokens(stream.beginning, stream.num_bytes) if call.operation.traits.writes_text else 0
-    if told is None:
-        charge.settle(_estimate(call, seen), is_estimated=True)
+    if call.operation.traits.is_understood or call.stream:
+        _settle(charge, call, seen_tokens(stream.beginning, stream.num_bytes))
     else:
-        most = max(told.completion_tokens, seen)
+        _settle(charge, call, stream.num_bytes // _BYTES_PER_TOKEN)
+
+
+def _settle(charge: Charge, call: Call, seen: int, *, is_flat_estimated: bool = False) -> None:
+    """What its upstream told of the answer counts; where it did not, or not all, about `seen` tokens came of it."""
+    facts, terms = call.facts, call.terms
+    told = facts.usage
+    writes_text = call.operation.traits.writes_text if terms is None else terms.writes_text
+    if terms is not None and terms.metering is Metering.FLAT:
+        charge.settle_at(terms.flat_cost, told or Usage(), is_estimated=is_flat_estimated)
+    elif told is not None and facts.is_usage_partial:
+        # Of what passes the pieces are counted where they pass.
+        most = max(told.completion_tokens, seen if writes_text and terms is None else 0)
         charge.settle(msgspec.structs.replace(told, completion_tokens=most), is_estimated=True)
+    elif told is not None:
+        charge.settle(told)
+    elif terms is not None and (terms.metering is Metering.FREE or terms.is_free_untold):
+        charge.settle(None)
+    elif _goes_on(call):
+        charge.settle(None, is_estimated=True)
+    elif call.operation.traits.prompt or (terms is not None and terms.metering is Metering.METERED):
+        prompt = len(call.raw) // _BYTES_PER_TOKEN
+        charge.settle(Usage(prompt, seen if writes_text else 0), is_estimated=True)
+    else:
+        # It may be anything.
+        charge.settle(None, is_estimated=True)
+
+
+def _goes_on(call: Call) -> bool:
+    """Whether the upstream has answered before it has begun to work."""
+    return call.operation is Operation.RESPONSES and call.body is not None and bool(call.body.get("background"))
 
 
 def seen_tokens(beginning: bytes, num_bytes: int) -> int:
@@ -71,11 +91,3 @@ def seen_tokens(beginning: bytes, num_bytes: int) -> int:
     if first_bytes < len(_EVENT_END):
         return 0
     return round((num_bytes - first_bytes) / (first_bytes + _BYTES_PER_TOKEN))
-
-
-def _estimate(call: Call, answer_tokens: int) -> Usage | None:
-    """From the bytes of the request; None for what is passed through unread: it may be anything."""
-    traits = call.operation.traits
-    if not traits.prompt:
-        return None
-    return Usage(len(call.raw) // _BYTES_PER_TOKEN, answer_tokens if traits.writes_text else 0)

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.http.passed_meter import passed_taps
+from backends.operations import Metering, Operation, Terms
 from backends.protocol import Facts, Usage
 from backends.stream import StreamEnd
+from tests.support.calls import make_call
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
@@ -22,6 +24,7 @@ CACHED = {
     "cache_creation_input_tokens": 40,
     "output_tokens": 1,
 }
+FLEX = {"service_tier": "flex"}
 PICTURE = {"type": "image_generation.completed", "b64_json": "B" * 150_000}
 PICTURED = {"usage": {"input_tokens": 5, "output_tokens": 600}}
 SPOOF = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -29,8 +32,9 @@ SPOOF = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 def metered(raw: bytes, kind: bytes, cuts: list[int], *, how: StreamEnd = StreamEnd.CLEAN) -> Facts:
     """Facts of a POST whose answer passed in pieces that were cut there."""
-    facts = Facts()
-    (tap,) = passed_taps(facts, "POST", kind, is_coded=False)
+    call = make_call(operation=Operation.PASSTHROUGH)
+    facts = call.facts
+    (tap,) = passed_taps(call, kind, is_coded=False)
     places = sorted({0, len(raw), *(cut % (len(raw) + 1) for cut in cuts)})
     for begin, end in pairwise(places):
         tap.feed(raw[begin:end])
@@ -58,6 +62,8 @@ WHOLE: list[tuple[dict[str, Any], Usage | None]] = [
     ({"usage": {"total_tokens": 56, "prompt_tokens": 56}, "data": [0.1, 2]}, Usage(56)),
     ({"data": [{"b64_json": "A" * 200_000}], "usage": {"input_tokens": 50, "output_tokens": 4160}}, Usage(50, 4160)),
     ({"text": "hi", "usage": {"type": "tokens", "input_tokens": 14, "output_tokens": 45}}, Usage(14, 45)),
+    ({"usage": {"input_tokens": 4}, "service_tier": "priority"}, Usage(4, service_tier="priority")),
+    ({"usage": {"input_tokens": 4}, "service_tier": ["x"]}, Usage(4)),
     ({"text": "hi", "usage": {"type": "duration", "seconds": 9}}, None),
     ({"usage": None}, None),
     ({"usage": {}}, None),
@@ -75,9 +81,9 @@ STREAMS: list[tuple[bytes, Usage | None]] = [
     (
         events(
             {"type": "response.created", "response": {"usage": None}},
-            {"type": "response.completed", "response": {"id": "r", "usage": {"input_tokens": 8, "output_tokens": 6}}},
+            {"type": "response.completed", "response": {**FLEX, "usage": {"input_tokens": 8, "output_tokens": 6}}},
         ),
-        Usage(8, 6),
+        Usage(8, 6, service_tier="flex"),
     ),
     (events({"type": "transcript.text.done", "usage": {"input_tokens": 3, "output_tokens": 4}}), Usage(3, 4)),
     (
@@ -150,10 +156,14 @@ def test_whole_message_with_its_cache() -> None:
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
 def test_what_is_read_again_is_not_metered_again(method: str) -> None:
     """A stored response tells its usage each time."""
-    assert passed_taps(Facts(), method, JSON, is_coded=False) == []
+    assert passed_taps(make_call(operation=Operation.PASSTHROUGH, method=method), JSON, is_coded=False) == []
 
 
-def test_what_cannot_be_read_is_not_looked_at() -> None:
-    """Compressed, or neither JSON nor events."""
-    assert passed_taps(Facts(), "POST", JSON, is_coded=True) == []
-    assert passed_taps(Facts(), "POST", b"audio/mpeg", is_coded=False) == []
+def test_what_cannot_be_read_or_is_free_is_not_looked_at() -> None:
+    """Compressed, or neither JSON nor events; what is changed of a stored answer tells what making it has used."""
+    call = make_call(operation=Operation.PASSTHROUGH)
+    free = make_call(operation=Operation.PASSTHROUGH, terms=Terms(Metering.FREE))
+
+    assert passed_taps(call, JSON, is_coded=True) == []
+    assert passed_taps(call, b"audio/mpeg", is_coded=False) == []
+    assert passed_taps(free, JSON, is_coded=False) == []

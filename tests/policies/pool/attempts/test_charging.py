@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import ConnectFailed, FirstTokenTimeout, UpstreamCut
+from backends.operations import Metering, Operation, Terms
 from backends.protocol import Call, Reply, Usage
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.pool.attempts.charging import seen_tokens
@@ -131,6 +133,55 @@ async def test_charge_of_an_answer_that_broke_off_counts_what_came_since_its_ups
     await read_all(await make_pool([Played("a", begins)], clock).send(call))
 
     assert _charged(call) == [("a", Usage(700, 5, 600), True)]
+
+
+@pytest.mark.parametrize(
+    ("terms", "told", "charged", "cost"),
+    [
+        (Terms(Metering.FLAT, 15), None, (Usage(), False), 15),
+        (Terms(Metering.FLAT, 15), Usage(7, 7), (Usage(7, 7), False), 15),
+        (Terms(Metering.FREE), None, (None, False), 0),
+        (Terms(Metering.METERED), Usage(7, 7), (Usage(7, 7), False), None),
+        (Terms(Metering.METERED), None, (Usage(100, 0), True), None),
+        (Terms(Metering.METERED, writes_text=True), None, (Usage(100, 10), True), None),
+        (Terms(Metering.METERED, is_free_untold=True), None, (None, False), 0),
+        (Terms(Metering.UNMETERED), Usage(7, 7), (Usage(7, 7), False), None),
+        (Terms(Metering.UNMETERED), None, (None, True), None),
+    ],
+)
+async def test_charge_of_a_call_that_passes_is_by_its_terms(
+    clock: FakeClock, terms: Terms, told: Usage | None, charged: tuple[Usage | None, bool], cost: int | None
+) -> None:
+    """A flat price whatever it used; what is told counts; what is not told is estimated, free, or unknown.
+
+    Nobody has said what a token costs.
+    """
+    call = make_call(raw=b"x" * 400, operation=Operation.PASSTHROUGH, terms=terms, deadline=clock.now() + 1000.0)
+    await read_all(await make_pool([Sending("a", clock, stream_reply(b"y" * 40), usage=told)], clock).send(call))
+
+    (charge,) = call.facts.charges or ()
+    assert (charge.usage, charge.is_estimated) == charged
+    assert charge.cost == cost
+
+
+@pytest.mark.parametrize("failure", [error_reply(429), error_reply(500), ConnectFailed("no")])
+async def test_charge_of_a_flat_price_is_for_answers(clock: FakeClock, failure: Reply | Exception) -> None:
+    """Who is refused pays nothing."""
+    terms = Terms(Metering.FLAT, 15)
+    call = make_call(operation=Operation.PASSTHROUGH, terms=terms, deadline=clock.now() + 1000.0)
+    pool = make_pool([Sending("a", clock, failure)], clock, retry={"attempts": 0})
+    with suppress(ConnectFailed):
+        await pool.send(call)
+
+    assert [charge.cost for charge in call.facts.charges or ()] == [0]
+
+
+async def test_charge_of_what_goes_on_in_the_background_is_unknown(clock: FakeClock) -> None:
+    """The answer comes before the work: its length says nothing."""
+    call = make_call(operation=Operation.RESPONSES, extra={"background": True}, deadline=clock.now() + 1000.0)
+    await make_pool([Sending("a", clock, Reply(200, [], body=b"y" * 40))], clock).send(call)
+
+    assert _charged(call) == [("a", None, True)]
 
 
 def test_charge_of_a_hedge_is_the_calls_too() -> None:
