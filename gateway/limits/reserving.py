@@ -139,9 +139,7 @@ class _Late:
             self._reserving.settle_now(self._grant, self._facts)
 
 
-def asked_of(
-    operation: Operation, body: Mapping[str, Any] | None, num_bytes: int, terms: Terms | None = None
-) -> Asked:
+def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: int, terms: Terms | None = None) -> Asked:
     """What a request asks for; its body is None where it cannot be read. `terms`: of one that only passes through."""
     most = most_output(body, operation)
     tokens = _USUAL_MOST_TOKENS if most.tokens is None else most.tokens

@@ -23,6 +23,7 @@ routes:
   - name: all
     match: {{models: ["*"]}}
     backends: [{{ref: up, price: {{input_per_1m: 2, output_per_1m: 10, cached_input_per_1m: 0.5}}}}]
+    passthrough: {{flat_usd: {{"POST /v1/audio/sp*": 0.015}}}}
 """
 EVENTS = "text/event-stream"
 MESSAGE = (
@@ -105,7 +106,23 @@ async def test_what_is_read_again_costs_nothing_again(
         await client.get("/v1/responses/resp_1")
     rows = await wait_exported(gateway, 4)
 
-    assert [row["input_tokens"] for row in rows] == [1000, 0, 0, 0]
+    assert [(row["input_tokens"], row["cost_usd"]) for row in rows] == [(1000, "0.012"), *[(0, "0")] * 3]
+
+
+async def test_flat_price_is_what_an_answer_costs(
+    gateway: Gateway, upstream: OpenAIServer, client: httpx.AsyncClient
+) -> None:
+    """Whatever it used; an error costs nothing."""
+    upstream.next(
+        Behaviour(body=b"\x00\x01", content_type="audio/mpeg"),
+        told(input_tokens=10**6),
+        Behaviour(status=500, body=b"{}"),
+    )
+    for _ in range(3):
+        await client.post("/audio/speech", json=ASK)
+    rows = await wait_exported(gateway, 3)
+
+    assert [row["cost_usd"] for row in rows] == ["0.015", "0.015", "0"]
 
 
 async def test_leaving_early_is_no_way_to_have_an_answer_for_nothing(
@@ -131,7 +148,7 @@ async def test_what_no_answer_tells_is_counted_as_unmetered(
 ) -> None:
     """What it costs is unknown, and not 0."""
     upstream.next(Behaviour(body=b"\x00\x01", content_type="audio/mpeg"), told(type="duration", seconds=9))
-    for path in ("audio/speech", "audio/transcriptions"):
+    for path in ("audio/translations", "audio/transcriptions"):
         await client.post(f"/v1/{path}", json=ASK)
     rows = await wait_exported(gateway, 2)
     async with asyncio.timeout(10):
