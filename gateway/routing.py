@@ -16,7 +16,7 @@ def stack_for(
     if not principal.may_use(model):
         raise not_for_this_key(model, path)
     route = runtime.matcher.match(model=model, path=path, headers=headers, key=principal.key, tenant=principal.tenant)
-    if route is None:
+    if route is None or not principal.may_take(route.name):
         raise _unknown_model(model) if model else UnknownPath(f"no route takes {method} {path}")
     return runtime.stacks[route.name]
 

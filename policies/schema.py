@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from backends.config import Config, Name, Secret
-from policies.admission.settings import AdmissionPolicy, PriorityName, SloPolicy
+from backends.config import Config, Name
+from policies.admission.settings import AdmissionPolicy, SloPolicy
 from policies.batches.settings import BatchesStore, BatchPolicy
 from policies.batching.settings import BatchingPolicy
 from policies.cache.semantic.settings import SemanticStore
 from policies.cache.settings import CachePolicy, MemoryStore, RedisStore
+from policies.keys.settings import KeyPolicy
 from policies.ledger.settings import LedgerPolicy
 from policies.limits.settings import BudgetPolicy, LimitPolicy
 from policies.matching.settings import MatchPolicy
@@ -110,21 +111,6 @@ class DefaultsPolicy(Config):
     circuit_breaker: CircuitBreakerPolicy | None = Field(None, description="As in a route.")
     cache: CachePolicy | None = Field(None, description="As in a route.")
     passthrough: PassthroughPolicy | None = Field(None, description="As in a route.")
-
-
-class KeyPolicy(Config):
-    """A key that clients may present. Kept only as a hash."""
-
-    name: Name = Field(description="Unique; appears in logs.")
-    key: Secret = Field(description="The key itself, as env:NAME or file:PATH.")
-    tenant: Name = Field(
-        "default", description="Who the key belongs to: caches are never shared between tenants unless a route says so."
-    )
-    models: tuple[str, ...] = Field(("*",), min_length=1, description="Globs over the models this key may ask for.")
-    priority: PriorityName = Field(
-        "normal", description="Who goes first where `admission` makes calls wait; `x-priority` can only lower it."
-    )
-    admin: bool = Field(False, description="May look into the semantic cache and delete from it, of every tenant.")
 
 
 class StoresPolicy(Config):

@@ -49,7 +49,8 @@ class Custody:
         owner = await self._owners.find(named) if named is not None else None
         if owner is None or owner.tenant != principal.tenant:
             return None
-        routes = [route.name for route in runtime.loaded.policy.routes if _has(route, owner.backend)]
+        found = (route.name for route in runtime.loaded.policy.routes if _has(route, owner.backend))
+        routes = [route for route in found if principal.may_take(route)]
         if not routes:
             return None
         return runtime.stacks[owner.route if owner.route in routes else routes[0]], owner.backend

@@ -39,19 +39,19 @@ class Models:
         """Answer GET /models and GET /models/{id}."""
 
         async def make(runtime: Runtime, principal: Principal, incoming: Incoming) -> object:
-            models = [model for model in await self._models(runtime) if principal.may_use(model["id"])]
+            models = [model for model in await self._models(runtime, principal) if principal.may_use(model["id"])]
             wanted = scope["path"].removeprefix("/v1").removeprefix("/models").strip("/")
             return _one(models, wanted) if wanted else {"object": "list", "data": models}
 
         await respond(self._core, scope, make)
 
-    async def _models(self, runtime: Runtime) -> list[dict[str, Any]]:
+    async def _models(self, runtime: Runtime, principal: Principal) -> list[dict[str, Any]]:
         """Each model once, in the policy's order."""
         models: dict[str, dict[str, Any]] = {}
         asked = await self._listings_for(runtime)
         for route in runtime.loaded.policy.routes:
             match = route.match
-            if match.internal:
+            if match.internal or not principal.may_take(route.name):
                 continue
             for name in match.models:
                 if _GLOB_SIGNS.isdisjoint(name):

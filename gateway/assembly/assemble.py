@@ -50,13 +50,13 @@ class Prepared:
     """Whether a route asks the semantic cache."""
 
 
-def prepare(loaded: LoadedPolicy) -> Prepared:
+def prepare(loaded: LoadedPolicy, clock: Clock) -> Prepared:
     """The part of assembling that touches nothing that lives, and may be done in any thread."""
     routes = loaded.policy.routes
     labels = frozenset(name for route in routes for name in route.match.models if not is_glob(name))
     return Prepared(
         loaded,
-        Keyring(loaded.policy.keys),
+        Keyring(loaded.policy.keys, clock),
         RouteMatcher(routes),
         labels,
         UsageRules(loaded.policy.limits, loaded.policy.budgets, loaded.policy.time_zone),
@@ -80,7 +80,7 @@ def assemble(
 
     Raises: ConfigurationError where a route has a semantic cache without the extra.
     """
-    steps = assemble_in_steps(prepare(loaded), clock, store, registry, previous, seed=seed)
+    steps = assemble_in_steps(prepare(loaded, clock), clock, store, registry, previous, seed=seed)
     while True:
         try:
             next(steps)

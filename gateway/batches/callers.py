@@ -11,8 +11,10 @@ from gateway.runtime import Runtime, Stack
 
 
 def caller_of(batch: BatchRow, runtime: Runtime) -> Principal | None:
-    """The batch's key; None where the policy does not have it any more."""
-    return runtime.keyring.named(batch.key, batch.tenant)
+    """The batch's key; None where it is not there any more, or has expired."""
+    keyring = runtime.keyring
+    caller = keyring.named(batch.key, batch.tenant)
+    return None if caller is None or keyring.has_expired(caller) else caller
 
 
 def stack_for_line(batch: BatchRow, model: str, runtime: Runtime) -> Stack | None:

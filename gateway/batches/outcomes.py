@@ -40,7 +40,12 @@ class Outcomes:
         owners = {} if booking is None else await self._store.owners(result.line for result in results)
         for result in await self._store.answer(results, job):
             if booking is not None:
-                booking.note(_row(result, owners[result.line], route, backend or "", booking))
+                owner = owners[result.line]
+                row = _row(result, owner, route, backend or "", booking)
+                caller = self._core.runtime.keyring.named(owner.key, owner.tenant)
+                if caller is not None:
+                    row.team, row.tags = caller.team, caller.tags
+                booking.note(row)
             self.tally.lines[route, "answered" if result.is_answered else "failed"] += 1
             self.tally.tokens[route, "prompt"] += result.input_tokens
             self.tally.tokens[route, "completion"] += result.output_tokens

@@ -172,7 +172,13 @@ def _chosen(policy: Policy, explained: ExplainedRequest, verdicts: Sequence[Rout
     if explained.model and not _may_ask(policy, explained):
         return None
     name = next((verdict.route for verdict in verdicts if verdict.is_chosen), None)
+    if not _may_take(policy, explained, name):
+        return None
     return next((route for route in policy.routes if route.name == name), None)
+
+
+def _may_take(policy: Policy, explained: ExplainedRequest, route: str | None) -> bool:
+    return all(not key.routes or route in key.routes for key in policy.keys if key.name == explained.key)
 
 
 def _may_ask(policy: Policy, explained: ExplainedRequest) -> bool:
@@ -216,6 +222,8 @@ def _as_text(
         lines += _tree(stages)
     elif explained.model and not _may_ask(loaded.policy, explained):
         lines.append(f'No route: key {explained.key} may not ask for "{explained.model}" (its `models`). Answer: 404.')
+    elif (taken_by := next((verdict.route for verdict in verdicts if verdict.is_chosen), None)) is not None:
+        lines.append(f"No route: {taken_by} is not one of the `routes` of key {explained.key}. Answer: 404.")
     else:
         lines.append("No route takes this request. Answer: 404.")
     others = [verdict for verdict in verdicts if route is None or not verdict.is_chosen]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -28,7 +29,7 @@ _SETTINGS = re.compile(
     r"(<!-- settings of (?P<kind>[\w.]+), made by `slipstream config docs` -->\n).*?(<!-- end of settings -->)",
     re.DOTALL,
 )
-_TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+_TYPES = {datetime: "date or time", bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
 @click.command(hidden=True)
@@ -121,7 +122,7 @@ def _row(name: str, field: FieldInfo, path: str) -> str:
         f"`{name}`",
         _type(field.annotation, unit, f"{path}.{name}".removeprefix(".")),
         _default(field, unit),
-        _bounds(field.metadata, unit),
+        _bounds(field.metadata, unit, is_text=without_wrapping(field.annotation)[0] is str),
         field.description or "",
     ]
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
@@ -160,7 +161,7 @@ def _default(field: FieldInfo, unit: Unit | None) -> str:
     return f"`{shown}`"
 
 
-def _bounds(metadata: Sequence[object], unit: Unit | None) -> str:
+def _bounds(metadata: Sequence[object], unit: Unit | None, *, is_text: bool) -> str:
     parts = []
     for bound in metadata:
         match bound:
@@ -175,7 +176,7 @@ def _bounds(metadata: Sequence[object], unit: Unit | None) -> str:
             case MinLen(min_length=length):
                 parts.append("not empty" if length == 1 else f"{length} or more")
             case MaxLen(max_length=length):
-                parts.append(f"{length} characters or fewer")
+                parts.append(f"{length} characters or fewer" if is_text else f"{length} or fewer")
             case _:
                 pass
     return ", ".join(parts)

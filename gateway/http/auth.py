@@ -7,28 +7,66 @@ from collections.abc import Iterable
 
 import msgspec
 
+from backends.clock import Clock
 from backends.errors import Unauthorized
 from backends.protocol import Priority
+from policies.keys.settings import KeyPolicy, KeyTerms
 from policies.matching.globs import ModelSet
-from policies.schema import KeyPolicy
 
 
 class Principal(msgspec.Struct, frozen=True, gc=False):
-    """A caller: the name of its key, its tenant, the models it may use, and whether it is an operator."""
+    """A caller: the name of its key, its tenant, what it may use, and whether it is an operator."""
 
     key: str
     tenant: str
     models: ModelSet
     admin: bool = False
     priority: Priority = Priority.NORMAL
+    routes: frozenset[str] | None = None
+    """None: all of them."""
+    team: str = ""
+    tags: str = ""
+    """As the ledger has them, with commas between."""
+    expires_at: float | None = None
+    """Seconds since the Unix epoch."""
 
     def may_use(self, model: str) -> bool:
         """Whether the key's `models` cover this one."""
         return self.models.covers(model)
 
+    def may_take(self, route: str) -> bool:
+        """Whether the key's calls may be taken by the route of that name."""
+        return self.routes is None or route in self.routes
+
 
 ANONYMOUS = Principal("", "default", ModelSet(("*",)), admin=True)
 """Whoever calls a gateway without keys, which only this machine can reach."""
+
+
+class Callers:
+    """Makes callers of what their keys may do. Those with the same models or routes share them."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[str, ...], ModelSet] = {}
+        self._routes: dict[tuple[str, ...], frozenset[str]] = {}
+
+    def of(self, name: str, terms: KeyTerms, *, admin: bool = False) -> Principal:
+        """The caller with the key of that name."""
+        models = self._models.get(terms.models)
+        if models is None:
+            models = self._models[terms.models] = ModelSet(terms.models)
+        routes = self._routes.setdefault(terms.routes, frozenset(terms.routes)) if terms.routes else None
+        return Principal(
+            name,
+            terms.tenant,
+            models,
+            admin,
+            Priority[terms.priority.upper()],
+            routes,
+            terms.team or "",
+            ",".join(terms.tags),
+            terms.expires_at,
+        )
 
 
 class Keyring:
@@ -39,16 +77,14 @@ class Keyring:
     one brings nobody nearer to a key. A key that can be guessed stays as guessable as it is: keys should be random.
     """
 
-    def __init__(self, keys: Iterable[KeyPolicy]) -> None:
+    def __init__(self, keys: Iterable[KeyPolicy], clock: Clock) -> None:
+        self._clock = clock
         self._principals: dict[bytes, Principal] = {}
         self._by_name: dict[tuple[str, str], Principal] = {}
-        models: dict[tuple[str, ...], ModelSet] = {}
+        callers = Callers()
         for key in keys:
-            covered = models.get(key.models)
-            if covered is None:
-                covered = models[key.models] = ModelSet(key.models)
-            principal = Principal(key.name, key.tenant, covered, key.admin, Priority[key.priority.upper()])
-            self._principals[_digest(key.key.get_secret_value().encode("utf-8"))] = principal
+            principal = callers.of(key.name, key, admin=key.admin)
+            self._principals[digest_of(key.key.get_secret_value().encode("utf-8"))] = principal
             self._by_name.setdefault((key.name, key.tenant), principal)
         self.is_open = not self._principals
         """Whether anybody may call."""
@@ -63,17 +99,26 @@ class Keyring:
         if not credentials:
             raise Unauthorized("no API key, or several that differ: send one as `Authorization: Bearer KEY`")
         key = credentials[7:].strip() if credentials[:7].lower() == b"bearer " else credentials.strip()
-        principal = self._principals.get(_digest(key))
+        principal = self._principals.get(digest_of(key))
         if principal is None:
             raise Unauthorized("the API key is not known here")
+        if principal.expires_at is not None and self.has_expired(principal):
+            raise Unauthorized("the API key has expired")
         return principal
 
     def named(self, key: str, tenant: str) -> Principal | None:
-        """The caller with a key of that name and tenant, for what outlives the request that it came with."""
+        """The caller with a key of that name and tenant, for what outlives the request that it came with; its key may
+        have expired meanwhile.
+        """
         if not self._by_name:
             return ANONYMOUS if (key, tenant) == (ANONYMOUS.key, ANONYMOUS.tenant) else None
         return self._by_name.get((key, tenant))
 
+    def has_expired(self, principal: Principal) -> bool:
+        """Whether its key's time is over, by the wall clock as it stands."""
+        return principal.expires_at is not None and principal.expires_at <= self._clock.wall()
 
-def _digest(key: bytes) -> bytes:
+
+def digest_of(key: bytes) -> bytes:
+    """What a key is known by."""
     return hashlib.sha256(key).digest()

@@ -92,6 +92,8 @@ class Beginning(msgspec.Struct, array_like=True, kw_only=True, gc=False):
     operation: str = ""
     model: str = ""
     stream: bool = False
+    team: str = ""
+    tags: str = ""
 
 
 def row_of(beginning: Beginning) -> Row:

@@ -130,7 +130,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
         check_resume(changed, leaves)
 
     def prepare_changed() -> Prepared:
-        return prepare(_without_text(load(settings, registry, files)))
+        return prepare(_without_text(load(settings, registry, files)), clock)
 
     async def build(previous: Runtime) -> Runtime:
         prepared = await run_aside(prepare_changed)

@@ -15,7 +15,10 @@ from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import Beginning, Row
 from gateway.record.exchange import Exchange, bounded, outcome_of
 
-_OF_THE_CALL = ("request_id", "key", "tenant", "user", "session", "route", "operation", "model", "stream")
+_OF_THE_CALL = (
+    *("request_id", "key", "tenant", "team", "tags", "user", "session"),
+    *("route", "operation", "model", "stream"),
+)
 """What further parts say as their call does, so that sums by any of it have them too."""
 
 
@@ -39,6 +42,8 @@ class Booking:
                 request_id=exchange.request_id,
                 key=principal.key,
                 tenant=principal.tenant,
+                team=principal.team,
+                tags=principal.tags,
                 user=bounded(exchange.user) or "",
                 session=exchange.session,
                 route=exchange.route,
@@ -67,6 +72,8 @@ class Booking:
         row.request_id = exchange.request_id
         row.key = principal.key
         row.tenant = principal.tenant
+        row.team = principal.team
+        row.tags = principal.tags
         row.user = bounded(exchange.user) or ""
         row.session = exchange.session
         row.route = exchange.route

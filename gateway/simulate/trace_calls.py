@@ -13,7 +13,7 @@ from backends.operations import Operation
 from backends.protocol import Call, Facts, Priority, Slo, Timeouts
 from backends.simulation.answers import CHARACTERS_PER_TOKEN
 from gateway.simulate.traces import BLOCK_TOKENS, TraceRequest
-from policies.schema import KeyPolicy
+from policies.keys.settings import KeyPolicy
 
 PATH = "/chat/completions"
 _BLOCK_CHARACTERS = BLOCK_TOKENS * CHARACTERS_PER_TOKEN

@@ -16,12 +16,13 @@ from pydantic import ValidationError
 
 from backends.config import Config
 from backends.errors import ConfigurationError
+from policies.keys.settings import KeyPolicy
 from policies.policy_file.advice import find_warnings
 from policies.policy_file.locate import Document, Problem
 from policies.policy_file.problems import short_value, translate
 from policies.policy_file.references import check_references
 from policies.policy_file.sources import PolicyFiles, PolicySource
-from policies.schema import BackendPolicy, KeyPolicy, Policy, RoutePolicy
+from policies.schema import BackendPolicy, Policy, RoutePolicy
 
 Item = TypeVar("Item", RoutePolicy, KeyPolicy)
 

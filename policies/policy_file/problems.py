@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from backends.config import NAME_PATTERN
+from policies.keys.settings import TAG_PATTERN
 from policies.policy_file.locate import Document, Place, Problem
 from policies.policy_file.units import Unit, unit_of, with_unit, without_wrapping
 
@@ -46,6 +47,7 @@ _BOUNDS = {
 }
 _PATTERNS = {
     NAME_PATTERN: "a name has 1 to 64 letters, digits and . _ / - and begins with a letter or digit",
+    TAG_PATTERN: "a tag has 1 to 64 letters, digits and . _ : / = - and begins with a letter or digit",
     r"^/": "must begin with /",
     r"^https?://[^/\s]+": "must be a URL: http://host... or https://host...",
 }

@@ -50,15 +50,15 @@ def check_references(document: Document, source: str) -> Iterator[Problem]:
     limits = [*_sections(document, ("limits",)), *_sections(document, ("budgets",))]
     rule_names = [named for place in limits for named in _texts(document, (*place, "name"))]
     cheaper = [named for place in limits for named in _texts(document, (*place, "fallback"))]
+    allowed = [named for place in keys for named in _texts(document, (*place, "routes"))]
     matched_keys = [named for place in routes for named in _texts(document, (*place, "match", "keys"))]
     matched_tenants = [named for place in routes for named in _texts(document, (*place, "match", "tenants"))]
     yield from _twice("route", route_names, document, source)
     yield from _twice("key", key_names, document, source)
     yield from _twice("rule", rule_names, document, source)
     yield from _dangling("backend", [*refs, *encoders], known_backends, document)
-    yield from _dangling(
-        "route", [*fallbacks, *degraded, *judges, *cheaper], [named.name for named in route_names], document
-    )
+    named_routes = [*fallbacks, *degraded, *judges, *cheaper, *allowed]
+    yield from _dangling("route", named_routes, [named.name for named in route_names], document)
     yield from _dangling("key", matched_keys, [named.name for named in key_names], document)
     yield from _dangling("tenant", matched_tenants, sorted(tenants), document)
     yield from _cycles(routes, document)

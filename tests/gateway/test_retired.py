@@ -112,9 +112,9 @@ async def test_policy_that_was_given_up_half_made_holds_nothing() -> None:
     clock, registry = SystemClock(), Registry()
     store = build_store(StoresPolicy(), clock)
     old = assemble(_load("load", 1, registry), clock, store, registry)
-    num_steps = len(list(assemble_in_steps(prepare(_load("load", 1, registry)), clock, store, registry)))
+    num_steps = len(list(assemble_in_steps(prepare(_load("load", 1, registry), clock), clock, store, registry)))
     for number in range(num_steps + 1):
-        steps = assemble_in_steps(prepare(_load("load", 2, registry)), clock, store, registry, old)
+        steps = assemble_in_steps(prepare(_load("load", 2, registry), clock), clock, store, registry, old)
         for _ in range(number):
             next(steps)
         steps.close()

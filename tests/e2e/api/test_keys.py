@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import httpx
@@ -189,3 +191,44 @@ async def test_key_beside_another_one_is_refused(
 
     assert answer.status_code == status
     assert len(upstream.requests) == (status == 200)
+
+
+TERMS_POLICY = """
+version: 1
+backends: {{own: {{type: scripted}}}}
+ledger: {{url: "sqlite:///{ledger}"}}
+keys:
+  - {{name: old, key: "env:OLD_KEY", expires: "2020-01-31"}}
+  - {{name: core, key: "env:CORE_KEY", routes: [chat], team: core, tags: ["project:x", night], expires: 2999-01-31}}
+  - {{name: any, key: "env:ANY_KEY"}}
+routes:
+  - {{name: other, match: {{models: [other]}}, backends: [{{ref: own}}]}}
+  - {{name: chat, match: {{models: [plain, "p*"]}}, backends: [{{ref: own}}]}}
+"""
+
+
+async def test_key_is_held_to_its_time_and_routes_and_the_ledger_has_its_team_and_tags(tmp_path: Path) -> None:
+    """An expired one is 401, a route of others does not exist, and rows say for whom and what for."""
+    ledger = tmp_path / "ledger.sqlite3"
+    environ = {"OLD_KEY": "sk-old-0123456789", "CORE_KEY": "sk-core-0123456789", "ANY_KEY": "sk-any-0123456789"}
+    async with start_gateway(TERMS_POLICY.format(ledger=ledger), environ=environ) as gateway:
+
+        async def ask(name: str, model: str) -> httpx.Response:
+            headers = {"authorization": f"Bearer {environ[f'{name}_KEY']}"}
+            return await _ask(gateway, headers, {**CHAT, "model": model})
+
+        expired = openai_error(await ask("OLD", "plain"), 401)
+        unknown = openai_error(await ask("CORE", "other"), 404)
+        answers = [await ask("CORE", "plain"), await ask("ANY", "other")]
+        async with httpx.AsyncClient(
+            base_url=gateway.url, headers={"authorization": f"Bearer {environ['CORE_KEY']}"}
+        ) as client:
+            listed = [model["id"] for model in (await client.get("/v1/models")).json()["data"]]
+        await gateway.terminate()
+
+    assert (expired["code"], unknown["code"]) == ("invalid_api_key", "model_not_found")
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert listed == ["plain"]
+    with contextlib.closing(sqlite3.connect(ledger)) as connection:
+        rows = connection.execute("SELECT key, team, tags FROM calls ORDER BY key").fetchall()
+    assert rows == [("any", "", ""), ("core", "core", "project:x,night")]
