@@ -272,7 +272,7 @@ class TooManyAnswersHeld(GatewayError):
 
 
 class StoreUnavailable(GatewayError):
-    """Where the semantic cache, or what /v1/batches works on, is kept does not answer what is asked of it."""
+    """Where limits, the semantic cache, or what /v1/batches works on, are kept does not answer what is asked of it."""
 
     status = 503
     code = "store_unavailable"

@@ -18,6 +18,7 @@ from policies.cache.semantic.settings import SemanticStore
 from policies.cache.settings import CachePolicy, MemoryStore, RedisStore
 from policies.keys.settings import KeyPolicy
 from policies.ledger.settings import LedgerPolicy
+from policies.limits.redis.settings import LimitsStore
 from policies.limits.settings import BudgetPolicy, LimitPolicy
 from policies.matching.settings import MatchPolicy
 from policies.passthrough.settings import PassthroughPolicy
@@ -118,6 +119,9 @@ class StoresPolicy(Config):
 
     memory: MemoryStore = Field(default_factory=MemoryStore, description="In this process.")
     redis: RedisStore | None = Field(None, description="In Redis.")
+    limits: LimitsStore = Field(
+        default_factory=LimitsStore, description="Of limits and budgets, which are counted in Redis where there is one."
+    )
     semantic: SemanticStore = Field(
         default_factory=SemanticStore, description="Of the semantic cache, in this process."
     )

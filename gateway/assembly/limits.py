@@ -14,12 +14,17 @@ from policies.schema import Policy
 
 
 def build_reserving(policy: Policy, clock: Clock) -> Reserving:
-    """For one process, which counts for itself.
+    """For one process, which counts for itself; with others where there is a Redis.
 
     Raises: ConfigurationError.
     """
-    counters = MemoryCounters(clock)
     warnings = BudgetWarnings()
+    if policy.stores.redis is not None:
+        from policies.limits.redis.store import build_redis_counters
+
+        shared = build_redis_counters(policy.stores.redis, policy.stores.limits, clock)
+        return Reserving(Limiter(shared, clock, warnings.tell), warnings, None)
+    counters = MemoryCounters(clock)
     refill = None
     if policy.ledger is not None and policy.budgets:
         database = build_ledger_database(policy.ledger, is_read_only=True)

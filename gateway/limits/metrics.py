@@ -16,6 +16,7 @@ from gateway.metrics.group import MetricGroup, Step
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
+    from policies.limits.counters import SharedStatistics
     from policies.limits.limiter import Limiter
 
 
@@ -26,6 +27,14 @@ class LimitMetrics(MetricGroup):
         super().__init__(registry, "slipstream_limit_")
         self.refused = self.counter("refused", "Calls that a limit or budget refused.", "rule", "reached")
         self.warned = self.counter("warnings", "Budgets of which a warning went out.", "rule")
+        self.is_away = self.gauge("store_away", "1 while Redis does not count limits and budgets.", workers="livemax")
+        self.outages = self.counter("store_outages", "How often it began not to.")
+        self.without = self.counter("without_store", "Calls that were let in or refused without it.")
+        self.replicas = self.gauge("replicas", "Processes that count together.", workers="livemax")
+        self.held = self.gauge("held", "Calls that hold something there.")
+        self.waiting = self.gauge("settlements_waiting", "Ended calls that it has not been told of.")
+        self.swept = self.counter("swept", "Calls of processes that died, whose most was counted as spent.")
+        self.dropped = self.counter("settlements_dropped", "Amounts that it was never told, for too many waited.")
         self._shown: Tally[tuple[str, ...]] = Tally()
         self._limiter: Limiter | None = None
 
@@ -43,6 +52,20 @@ class LimitMetrics(MetricGroup):
             self.refused.labels(*labels).inc(self._new(labels, total))
         for rule, total in limiter.warned.items():
             self.warned.labels(rule).inc(self._new((rule,), total))
+
+        shared = limiter.counters.statistics()
+        if shared is not None:
+            self._copy_shared(shared)
+
+    def _copy_shared(self, shared: SharedStatistics) -> None:
+        self.is_away.set(shared.is_away)
+        self.replicas.set(shared.replicas)
+        self.held.set(shared.held)
+        self.waiting.set(shared.waiting)
+        self.outages.inc(self._new(("outages",), shared.outages))
+        self.without.inc(self._new(("without",), shared.without))
+        self.swept.inc(self._new(("swept",), shared.swept))
+        self.dropped.inc(self._new(("dropped",), shared.dropped))
 
     def _new(self, labels: tuple[str, ...], total: int) -> int:
         new = total - self._shown[labels]

@@ -76,6 +76,27 @@ class Away(msgspec.Struct, frozen=True, gc=False):
     """The store does not answer, and the policy says that nobody goes on without it."""
 
 
+class SharedStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """An immutable snapshot of counters that several processes share."""
+
+    is_away: bool
+    """Whether the store is taken to be away."""
+    outages: int
+    """How often it was."""
+    replicas: int
+    """Processes that count together, as last seen; 0: none was ever."""
+    held: int
+    """Calls under way here."""
+    waiting: int
+    """Settlements that the store has not been told of."""
+    swept: int
+    """Calls of processes that died, counted as spent by this one."""
+    without: int
+    """Calls that were answered without the store."""
+    dropped: int
+    """Amounts that were never told to it, for too many waited."""
+
+
 class UsageCounters(Protocol):
     """Where the counters are: in this process, or shared by several."""
 
@@ -95,5 +116,8 @@ class UsageCounters(Protocol):
         budget pico-dollars; for slots it is not read. What a window has held is settled in that window, also after it.
         """
 
-    async def spent(self, keys: Sequence[str]) -> Sequence[tuple[int, int]]:
+    async def spent(self, keys: Sequence[str]) -> Sequence[tuple[int, int]] | Away:
         """Pico-dollars spent and held under these keys of budgets, for whoever wants to see them."""
+
+    def statistics(self) -> SharedStatistics | None:
+        """A snapshot; None where they are not shared."""

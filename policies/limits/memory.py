@@ -168,6 +168,9 @@ class MemoryCounters:
         known = [self._counters.get(key) for key in keys]
         return [(each.spent, each.held) if isinstance(each, _Budget) else (0, 0) for each in known]
 
+    def statistics(self) -> None:
+        """There is no store that could be away."""
+
     def put_spent(self, key: str, spent: int, ends_at: float | None) -> None:
         """What was spent of a budget as somebody else knows it, who may know of more than this process has counted."""
         budget = self._counter(Spend(key, 0, 0, ends_at), self._clock.now())

@@ -11,9 +11,10 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import pytest
@@ -30,11 +31,13 @@ _FIRST_WITH_VECTORS = 8
 class RedisServer:
     """One server process, ended by its own id. `async with` starts and ends it; skips where there is no such Redis.
 
-    `vectors`: one that has vector sets (8), or one that has not (7); None for whichever is installed.
+    `vectors`: one that has vector sets (8), or one that has not (7); None for whichever is installed. `options` are
+    further ones of its configuration.
     """
 
-    def __init__(self, *, vectors: bool | None = None) -> None:
+    def __init__(self, *, vectors: bool | None = None, options: Mapping[str, str] = MappingProxyType({})) -> None:
         self._program = _find_program(vectors)
+        self._options = options
         self._folder = tempfile.TemporaryDirectory(prefix="slipstream-redis-")
         self._process: asyncio.subprocess.Process | None = None
         self.port = _free_port()
@@ -68,6 +71,7 @@ class RedisServer:
     async def start(self) -> None:
         """Start it, empty, on its port, and wait until it answers. Raises: OSError where it does not within seconds."""
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._folder.name}
+        options |= self._options
         log = Path(self._folder.name) / "log"
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         with log.open("wb") as output:

@@ -25,12 +25,16 @@ class SlowProxy:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
+    def cut(self) -> None:
+        """End every connection now; replies that wait are lost."""
+        for task in self._tasks:
+            task.cancel()
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
+        self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
 

@@ -1,0 +1,158 @@
+"""What limits and budgets in Redis cost a call: CPU of this process, and how long the call waits.
+
+    python -m tests.benchmarks.policies.limits_redis [--url redis://...] [--calls 20000] [--rate 2000] [--seconds 10]
+
+A call reserves four counters (two buckets, a slot, a budget) and settles them; `CPU` is user and system time of this
+process for both together. `serial`: one call after another. `open loop`: calls come at a rate, however long they take,
+and wait from the moment at which they were to come. `at once`: 32 callers. Beside it redis-py runs the same scripts.
+Without `--url` a redis-server of its own is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import uvloop
+from redis.asyncio import Redis
+
+from backends.clock import SystemClock
+from policies.limits.counters import Hold, Rate, Slots, Spend, Want
+from policies.limits.redis.packing import pack, pack_wants
+from policies.limits.redis.scripts import Scripts
+from tests.support.policy.limits import counting
+from tests.support.servers.redis_server import RedisServer
+
+_NUM_KEYS = 1000
+_MUCH = 10**9
+_CALLERS = 32
+
+
+def _wants(number: int) -> tuple[Want, ...]:
+    key = f"key{number % _NUM_KEYS}"
+    return (
+        Rate(f"rpm:{key}", _MUCH, _MUCH, 1),
+        Rate(f"tpm:{key}", _MUCH, _MUCH, 700),
+        Slots(f"concurrent:{key}", 10_000),
+        Spend(f"day:{key}", 10**18, 5 * 10**9, SystemClock.wall() + 86_400),
+    )
+
+
+_USED = (1, 512, 0, 3 * 10**9)
+Call = Callable[[int], Awaitable[None]]
+
+
+def _report(name: str, waits_s: list[float], cpu_s: float) -> None:
+    waits_s.sort()
+    p50, p99 = (1e6 * waits_s[int(len(waits_s) * share)] for share in (0.5, 0.99))
+    print(f"{name:<42}{1e6 * cpu_s / len(waits_s):8.1f}{p50:10.0f}{p99:10.0f}", flush=True)
+
+
+async def _serial(call: Call, num_calls: int) -> tuple[list[float], float]:
+    waits_s = []
+    begin_cpu = time.process_time()
+    for number in range(num_calls):
+        begin = time.perf_counter()
+        await call(number)
+        waits_s.append(time.perf_counter() - begin)
+    return waits_s, time.process_time() - begin_cpu
+
+
+async def _open_loop(call: Call, rate: float, seconds: float) -> tuple[list[float], float]:
+    waits_s: list[float] = []
+    loop = asyncio.get_running_loop()
+    draw = random.Random(1)
+
+    async def timed(number: int, due: float) -> None:
+        await call(number)
+        waits_s.append(loop.time() - due)
+
+    async def idle() -> None:
+        """What the generator itself costs."""
+
+    begin_cpu = time.process_time()
+    begin = due = loop.time()
+    number = 0
+    async with asyncio.TaskGroup() as group:
+        while due < begin + seconds:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            while due <= loop.time():
+                group.create_task(timed(number, due))
+                due += draw.expovariate(rate)
+                number += 1
+    return waits_s, time.process_time() - begin_cpu
+
+
+async def _at_once(call: Call, num_calls: int) -> tuple[list[float], float]:
+    waits_s: list[float] = []
+
+    async def caller(first: int) -> None:
+        for number in range(first, num_calls, _CALLERS):
+            begin = time.perf_counter()
+            await call(number)
+            waits_s.append(time.perf_counter() - begin)
+
+    begin_cpu = time.process_time()
+    async with asyncio.TaskGroup() as group:
+        for first in range(_CALLERS):
+            group.create_task(caller(first))
+    return waits_s, time.process_time() - begin_cpu
+
+
+async def _measure(url: str, options: argparse.Namespace) -> None:
+    async with counting(url) as counters, Redis.from_url(url) as redis:
+        scripts = Scripts("peer")
+        for command in scripts.texts.values():
+            await redis.execute_command("SCRIPT", "LOAD", command)
+        reserve, settle, renew = (scripts.digests[name] for name in ("reserve", "settle", "renew"))
+        await redis.execute_command("EVALSHA", renew, 1, scripts.key, "peer", "1", "86400000")
+
+        async def ours(number: int) -> None:
+            held = await counters.reserve(_wants(number))
+            assert isinstance(held, Hold), held
+            counters.settle(held, _USED)
+
+        async def redis_py(number: int) -> None:
+            packed = pack_wants(_wants(number), SystemClock.wall())
+            await redis.execute_command("EVALSHA", reserve, 1, scripts.key, "peer", "1", number, packed)
+            used = pack([(str(number), 1, 512, 0, 3_000_000)])
+            await redis.execute_command("EVALSHA", settle, 1, scripts.key, "peer", used)
+
+        async def nothing(number: int) -> None:
+            _wants(number)
+
+        await _serial(ours, 500)
+        await _serial(redis_py, 500)
+        print(f"{'a call of four counters, and its end':<42}{'CPU us':>8}{'p50 us':>10}{'p99 us':>10}")
+        _report("the benchmark itself, serial", *await _serial(nothing, options.calls))
+        _report("this store, serial", *await _serial(ours, options.calls))
+        _report("redis-py, serial (waits for both)", *await _serial(redis_py, options.calls // 4))
+        _report(f"the benchmark itself, open loop {options.rate:g}/s", *await _open_loop(nothing, options.rate, 2.0))
+        _report(f"this store, open loop {options.rate:g}/s", *await _open_loop(ours, options.rate, options.seconds))
+        _report(f"this store, {_CALLERS} at once", *await _at_once(ours, options.calls))
+
+
+async def _run(options: argparse.Namespace) -> None:
+    if options.url is not None:
+        await _measure(options.url, options)
+        return
+    async with RedisServer() as server:
+        await _measure(server.url, options)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="A Redis for the benchmark alone.")
+    parser.add_argument("--calls", type=int, default=20_000)
+    parser.add_argument("--rate", type=float, default=2000.0, help="Calls a second.")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
