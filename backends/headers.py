@@ -44,8 +44,15 @@ ENDS_HERE = HOP_BY_HOP | {
     b"x-forwarded-host",
     b"x-forwarded-port",
     b"x-forwarded-proto",
+    b"x-http-method",
+    b"x-http-method-override",
+    b"x-method-override",
+    b"x-original-url",
+    b"x-rewrite-url",
 }
-"""A client's fields that no backend sees: its credentials, what describes its connection, what the gateway sets."""
+"""A client's fields that no backend sees: its credentials, what describes its connection, what the gateway sets, and
+what would make another call of this one.
+"""
 
 
 def _may_travel(name: str) -> str:

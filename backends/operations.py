@@ -110,10 +110,12 @@ class Terms(msgspec.Struct, frozen=True):
 
     `flat_cost`: pico-dollars for each attempt that is answered, where its metering is flat. Where an answer that is
     metered does not tell what it used, that is estimated, with the answer as a part of it where the call `writes_text`;
-    or it is nothing (`is_free_untold`).
+    or it is nothing (`is_free_untold`). What is free and only reads or ends what there is (`is_reading`) is never too
+    much.
     """
 
     metering: Metering
     flat_cost: int = 0
     writes_text: bool = False
     is_free_untold: bool = False
+    is_reading: bool = False

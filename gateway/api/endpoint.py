@@ -104,7 +104,7 @@ class Endpoint:
         if self._passes:
             if method not in METHODS:
                 raise MethodNotAllowed(f"{path} does not take {method}")
-            check_is_no_operation(method, path, plain)
+            check_is_no_operation(method, path, plain, has_body=bool(raw))
             placed = await self._custody.place(plain, runtime, principal)
             is_for_a_model = asked.model or (raw and not asked.is_read)
             if placed is not None and is_for_a_model and not principal.may_use(asked.model):

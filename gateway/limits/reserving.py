@@ -148,8 +148,11 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: in
         # Of what cannot be read nobody knows how much it asks for.
         is_metered = terms.metering is Metering.METERED and body is not None
         tokens = tokens if terms.writes_text else 0
-        if terms.metering in (Metering.FLAT, Metering.FREE):
+        if terms.metering is Metering.FLAT:
             cost = terms.flat_cost
+        elif terms.metering is Metering.FREE:
+            # The least that there is, so that with a spent budget nothing begins.
+            cost = 0 if terms.is_reading else 1
     is_metered = is_metered and unmetered_part(body, operation) is None
     return Asked(num_bytes, tokens * most.choices * most.prompts, is_metered=is_metered, cost=cost)
 

@@ -144,6 +144,9 @@ class Limiter:
                 continue
             if not is_asked:
                 cost, is_asked = worst(), True
+                if cost == 0:
+                    # What can cost nothing is none of their business.
+                    break
             if cost is None and budget.policy.unmetered == "refuse":
                 self.refused[budget.name, "unmetered"] += 1
                 return Refused(

@@ -20,11 +20,13 @@ _FREE = (
     *("/files", "/uploads", "/uploads/*/parts", "/uploads/*/complete", "/uploads/*/cancel"),
     *("/conversations", "/conversations/*", "/conversations/*/items", "/chat/completions/*"),
     *("/assistants", "/assistants/*", "/threads", "/threads/*", "/threads/*/messages", "/threads/*/messages/*"),
-    # They end what goes on.
+)
+"""POST to these costs nothing. What is kept for money, and what starts jobs or sessions, is not among them."""
+_ENDS = (
     *("/responses/*/cancel", "/batches/*/cancel", "/fine_tuning/jobs/*/cancel", "/fine_tuning/jobs/*/pause"),
     "/threads/*/runs/*/cancel",
 )
-"""POST to these costs nothing. What is kept for money, and what starts jobs or sessions, is not among them."""
+"""Nor does it to these, which end what goes on."""
 
 _STARTS_A_RUN = "/threads/runs"
 """No thread of that name."""
@@ -39,7 +41,7 @@ def terms_of(method: str, path: str, *, is_known: bool) -> Terms:
     A model that writes sound or pictures may tell what it used, and may not: before the call nobody knows.
     """
     if method == "DELETE" or (method in _READS and is_known):
-        return _NOTHING
+        return _READING
     if method == "POST":
         if path in _WRITE_TEXT:
             return _WRITTEN
@@ -47,6 +49,8 @@ def terms_of(method: str, path: str, *, is_known: bool) -> Terms:
             return _READ
         if path == _LOOKS_OVER:
             return _LOOKED_OVER
+        if _ends(path):
+            return _READING
         if path != _STARTS_A_RUN and _is_free(path):
             return _NOTHING
     return _UNKNOWN
@@ -57,8 +61,10 @@ def _any_of(paths: Iterable[str]) -> re.Pattern[str]:
 
 
 _is_free = _any_of(_FREE).fullmatch
+_ends = _any_of(_ENDS).fullmatch
 _WRITTEN = Terms(Metering.METERED, writes_text=True)
 _READ = Terms(Metering.METERED)
 _LOOKED_OVER = Terms(Metering.METERED, is_free_untold=True)
 _NOTHING = Terms(Metering.FREE)
+_READING = Terms(Metering.FREE, is_reading=True)
 _UNKNOWN = Terms(Metering.UNMETERED)

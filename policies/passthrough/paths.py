@@ -35,16 +35,16 @@ def plainest(plain: str) -> str:
     return "/".join(segments).rstrip("/")
 
 
-def check_is_no_operation(method: str, path: str, plain: str) -> None:
+def check_is_no_operation(method: str, path: str, plain: str, *, has_body: bool) -> None:
     """What reads as an operation is answered as one or not at all; what operations have made may be listed.
 
     `path` is as it came, `plain` the same decoded. Raises: UnknownPath for another spelling, MethodNotAllowed for
-    another method.
+    another method, or for one that reads and has a body.
     """
     operation_path = plainest(plain)
     if operation_path not in BY_PATH:
         return
     if path.rstrip("/") != operation_path:
         raise UnknownPath(f"there is no {path}: write /v1{operation_path}")
-    if method not in _READS:
-        raise MethodNotAllowed(f"{path} does not take {method}: it takes POST")
+    if method not in _READS or has_body:
+        raise MethodNotAllowed(f"{path} does not take {method}{' with a body' if has_body else ''}: it takes POST")

@@ -92,6 +92,13 @@ def test_what_starts_something_or_is_not_known_is_unmetered(path: str) -> None:
 def test_what_reads_or_ends_something_is_free(method: str, path: str, expected: Metering) -> None:
     """Of the API; of others a GET may have a model work."""
     assert metering(method, path) is expected
+    assert rules().terms(method, path).is_reading is (expected is FREE)
+
+
+@pytest.mark.parametrize("path", [path for path, each in {**STATELESS, **MADE}.items() if each is FREE])
+def test_what_is_free_and_begins_something_is_no_reading(path: str) -> None:
+    """A spent budget lets it go no more."""
+    assert not rules().terms("POST", path).is_reading
 
 
 @given(st.sampled_from(sorted({**STATELESS, **MADE})), st.lists(st.booleans(), min_size=40, max_size=40))

@@ -47,7 +47,7 @@ def test_another_spelling_of_an_operation_is_none_of_its_own(spelling: tuple[str
     path, written = spelling
 
     with pytest.raises((UnknownPath, MethodNotAllowed)):
-        check_is_no_operation(method, written, plain_path(written))
+        check_is_no_operation(method, written, plain_path(written), has_body=False)
     assert plainest(plain_path(written)) == path
 
 
@@ -56,10 +56,12 @@ def test_another_method_of_an_operation_is_refused_but_for_listing(path: str) ->
     """GET and HEAD list what was made; no other method asks a model."""
     for method in ("PUT", "PATCH", "DELETE"):
         with pytest.raises(MethodNotAllowed):
-            check_is_no_operation(method, path, path)
+            check_is_no_operation(method, path, path, has_body=True)
 
-    check_is_no_operation("GET", path, path)
-    check_is_no_operation("HEAD", f"{path}/", f"{path}/")
+    check_is_no_operation("GET", path, path, has_body=False)
+    check_is_no_operation("HEAD", f"{path}/", f"{path}/", has_body=False)
+    with pytest.raises(MethodNotAllowed):
+        check_is_no_operation("GET", path, path, has_body=True)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_another_method_of_an_operation_is_refused_but_for_listing(path: str) ->
 )
 def test_other_paths_are_no_operation(path: str) -> None:
     """What lies below or beside is a call of its own."""
-    check_is_no_operation("POST", path, plain_path(path))
+    check_is_no_operation("POST", path, plain_path(path), has_body=True)
 
 
 @pytest.mark.parametrize(
