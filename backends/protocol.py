@@ -16,6 +16,7 @@ import msgspec
 from backends.answer_budget import AnswerBudget
 from backends.header_names import EVERY_HEADER, HeaderNames
 from backends.operations import Operation, Terms
+from backends.quotas.reservation import Reservation
 from backends.recorded_pace import Stopwatch
 from backends.resume import BrokenAnswer, Continues, Resumed
 from backends.stream import Stream, StreamEnd
@@ -201,6 +202,10 @@ class Facts(msgspec.Struct, eq=False):
     cache_age_s: float | None = None
     charges: list[Charge] | None = None
     """Of every attempt that was made for the call, those of hedges and of what broke off included."""
+    attempt_charge: Charge | None = None
+    """Of the attempt that has begun last."""
+    reservation: Reservation | None = None
+    """Made where the attempt was let in, for the backend that it goes to."""
     conceal: Callable[[bytes], bytes] | None = None
     """Takes out of an error what its client must not see; who shows words of an upstream's error asks it first."""
     may_quote: bool = False
@@ -229,7 +234,7 @@ class Facts(msgspec.Struct, eq=False):
 
     def charge(self, backend: str, model: str, price: Pricing | None = None) -> Charge:
         """An attempt goes out."""
-        charge = Charge(backend, model, price)
+        charge = self.attempt_charge = Charge(backend, model, price)
         if self.charges is None:
             self.charges = [charge]
         else:

@@ -169,7 +169,7 @@ def test_docs_backend_settings_are_current() -> None:
     """The settings of the built-in types of backends are those of the code."""
     text = page("docs/backends.md")
 
-    assert text.count("<!-- settings of ") == 6
+    assert text.count("<!-- settings of ") == 8
     assert with_settings(text) == text, "docs/backends.md is out of date: run `slipstream config docs`"
 
 

@@ -37,6 +37,7 @@ SHARED_BACKENDS = {
         "plain_file",
         "prompts.rendezvous",
         "prompts.text",
+        "quotas.upstream_keys",
         "resume",
         "sse",
         "recorded_pace",

@@ -12,9 +12,8 @@ from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
 from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.protocol import Call, Headers
-from backends.quotas.key_demand import key_demand
 from backends.quotas.upstream_key import UpstreamKey
-from backends.quotas.upstream_keys import UpstreamKeys
+from backends.quotas.upstream_keys import QuotaReservation, UpstreamKeys
 from backends.stream import Receive
 from backends.waits import asked_wait_s, told_in_body_s
 
@@ -27,11 +26,10 @@ _REFUSALS = frozenset({int(HTTPStatus.UNAUTHORIZED), int(HTTPStatus.PAYMENT_REQU
 class KeyedWire:
     """One backend's connections, with the keys to choose from."""
 
-    def __init__(self, wire: Wire, keys: UpstreamKeys, clock: Clock, *, shares_objects: bool) -> None:
+    def __init__(self, wire: Wire, keys: UpstreamKeys, clock: Clock) -> None:
         self._wire = wire
         self._keys = keys
         self._clock = clock
-        self._shares_objects = shares_objects
 
     async def send(
         self,
@@ -46,35 +44,43 @@ class KeyedWire:
         An answer that refuses a key is given back where there is no other to ask with, and the key is left out.
         Raises: as `Wire.send`, and UpstreamExhausted where no key has anything left.
         """
-        demand = key_demand(call, shares_objects=self._shares_objects)
-        key = self._keys.choose(demand)
+        reserved = self._reservation(call)
+        model = reserved.demand.model
         tried: list[UpstreamKey] = []
         forbidden: list[UpstreamKey] = []
         while True:
+            key = reserved.key
             tried.append(key)
-            taken = key.take(demand.model, demand.tokens)
             exchange = await self._wire.send(call.method, target, [*headers, *key.fields], body, limits)
-            self._keys.note(key, demand.model, exchange.headers, taken)
+            self._keys.note(key, model, exchange.headers, reserved.taken)
             if exchange.status not in _REFUSALS:
                 key.work()
                 for each in forbidden:
                     # It was not for the call itself: with this key it may be asked.
-                    each.forbid(demand.model, self._clock.now())
+                    each.forbid(model, self._clock.now())
                 return exchange
             refusal = await _read(exchange)
             if refusal.status == _FORBIDDEN:
                 forbidden.append(key)
             elif refusal.status == _EXHAUSTED:
                 asked_s = asked_wait_s(refusal.headers, self._clock.wall())
-                key.exhaust(
-                    demand.model, told_in_body_s(refusal.whole) if asked_s is None else asked_s, self._clock.now()
-                )
+                key.exhaust(model, told_in_body_s(refusal.whole) if asked_s is None else asked_s, self._clock.now())
             else:
                 key.reject(self._clock.now())
-            other = self._keys.choose_other(demand, tried)
+            other = self._keys.choose_other(reserved, tried)
             if other is None:
                 return refusal
-            key = other
+            reserved.move_to(other, self._clock.now())
+
+    def _reservation(self, call: Call) -> QuotaReservation:
+        """What admission has reserved for the call, or else now; it is settled with the attempt's charge."""
+        facts = call.facts
+        reserved, facts.reservation = facts.reservation, None
+        if not isinstance(reserved, QuotaReservation) or reserved.keys is not self._keys:
+            reserved = self._keys.reserve(call, call.model)
+        if facts.attempt_charge is not None:
+            facts.attempt_charge.when_settled(reserved.settle)
+        return reserved
 
 
 class _ReadExchange:

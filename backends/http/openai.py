@@ -6,6 +6,7 @@ Called by a route's pool. What differs between servers is data, in `presets.yaml
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -30,8 +31,8 @@ from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.kv_events import SALT_FIELD, KvEventsConfig
 from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
+from backends.quotas.build import build_keys
 from backends.quotas.told import FAMILY
-from backends.quotas.upstream_keys import UpstreamKeys
 from backends.registry import Kind
 from backends.resume import RESUME_FIELD, Continues
 from backends.sse import event_data, split_events
@@ -56,14 +57,19 @@ class OpenAIBackend:
     def __init__(self, name: str, config: OpenAIConfig, clock: Clock, wire: Wire) -> None:
         self.name = name
         own = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in config.headers.items()]
-        presented = _presented(config)
-        self.keys = UpstreamKeys(name, presented, clock)
-        own_or_key = [*own, *presented[0]]
-        if config.api_keys is None:
+        self.keys = build_keys(
+            name,
+            config.keys,
+            config.quota,
+            partial(_presented, config),
+            clock,
+            has_choice=config.api_keys is not None,
+            shares_objects=config.shares_objects,
+        )
+        self._keyed = KeyedWire(wire, self.keys, clock) if self.keys.is_kept else None
+        own_or_key = [*own, *self.keys.all[0].fields]
+        if self._keyed is None:
             own = own_or_key
-            self._keyed = None
-        else:
-            self._keyed = KeyedWire(wire, self.keys, clock, shares_objects=config.shares_objects)
         # Bodies that are read are JSON whatever clients call it; answers are read for their usage.
         replaced = [name for name, _ in with_defaults(own_or_key, _COUNTED_HEADERS)]
         self._taken = HeaderNames(config.forward_headers, replaced=replaced)
@@ -79,7 +85,7 @@ class OpenAIBackend:
         base = config.base_url.split("/", 3)
         self._root_paths = frozenset(config.root_paths)
         self._base_path = f"/{base[3]}".encode("ascii") if len(base) > 3 else b""
-        self._redactor = Redactor(config.base_url, config.keys, config.headers)
+        self._redactor = Redactor(config.base_url, [each.key for each in config.keys], config.headers)
         self._conceal = self._redactor.data
         self._errors = ErrorReplies(name, self._redactor, clock)
 
@@ -289,12 +295,10 @@ def _num_choices(call: Call) -> int:
     return num_prompts * (n if isinstance(n, int) else 1)
 
 
-def _presented(config: OpenAIConfig) -> list[Headers]:
-    """The fields that present each key; where it has none, no fields once."""
-    name = config.auth_header.lower().encode("ascii")
+def _presented(config: OpenAIConfig, key: str) -> Headers:
+    """The field that presents a key."""
     scheme = f"{config.auth_scheme} " if config.auth_scheme else ""
-    texts = [f"{scheme}{key.get_secret_value()}" for key in config.keys]
-    return [[(name, text.encode("latin-1"))] for text in texts] or [[]]
+    return [(config.auth_header.lower().encode("ascii"), f"{scheme}{key}".encode("latin-1"))]
 
 
 def _build(name: str, config: OpenAIConfig, clock: Clock) -> OpenAIBackend:

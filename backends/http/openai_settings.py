@@ -6,7 +6,7 @@ from importlib import resources
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from backends.config import ByteSize, Config, Duration, Secret
 from backends.errors import ConfigurationError
@@ -15,7 +15,7 @@ from backends.health import HealthConfig
 from backends.http.continuing import ContinuesBy
 from backends.http.origin import parse_origin
 from backends.kv_events import KvEventsConfig
-from backends.quotas.settings import ApiKeys, SharesObjects, check_keys, given_keys
+from backends.quotas.settings import ApiKeyConfig, ApiKeys, Quota, SharesObjects, check_keys, given_keys
 
 
 def presets() -> dict[str, dict[str, Any]]:
@@ -35,6 +35,7 @@ class OpenAIConfig(Config):
     api_key: Secret | None = Field(None, description="The key to present to it. Clients' own keys are never sent on.")
     api_keys: ApiKeys = None
     shares_objects: SharesObjects = False
+    quota: Quota = None
     auth_header: str = Field(
         "authorization", pattern=r"^[A-Za-z0-9-]+$", description="The header that carries the key."
     )
@@ -112,10 +113,10 @@ class OpenAIConfig(Config):
                 raise ValueError(f"the header {name!r} cannot be sent")
         if not is_field_value(self.auth_scheme):
             raise ValueError("auth_scheme has a character that no header can carry")
-        check_keys(self.api_key, self.api_keys)
+        check_keys(self.api_key, self.api_keys, self.quota)
         return self
 
     @property
-    def keys(self) -> tuple[SecretStr, ...]:
+    def keys(self) -> tuple[ApiKeyConfig, ...]:
         """All that it presents."""
         return given_keys(self.api_key, self.api_keys)

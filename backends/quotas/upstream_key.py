@@ -10,6 +10,7 @@ import msgspec
 
 from backends.protocol import Headers
 from backends.quotas.allowance import Allowance, QuotaLeft, Taken
+from backends.quotas.ration import Ration
 from backends.quotas.told import QuotaKind
 
 KeyRefusal = Literal["rejected", "exhausted"]
@@ -36,12 +37,19 @@ class KeyStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class UpstreamKey:
     """Known by its place in the list, from 1 on. Its text is nowhere but in `fields`, which present it."""
 
-    __slots__ = ("_allowances", "_exhaustions", "_rejections", "counts", "fields", "name", "rejected_until")
+    __slots__ = (
+        *("_allowances", "_exhaustions", "_rejections", "counts", "fields", "name", "ration", "rejected_until"),
+        "weight",
+    )
 
-    def __init__(self, name: str, fields: Headers) -> None:
-        """No `fields` for a backend that wants no key."""
+    def __init__(self, name: str, fields: Headers, ration: Ration | None = None, weight: float = 1.0) -> None:
+        """No `fields` for a backend that wants no key. `ration`: what it alone may ask; `weight`: how much of the
+        prompts that begin alike it takes, beside the other keys.
+        """
         self.name = name
         self.fields = tuple(fields)
+        self.ration = ration
+        self.weight = weight
         self.rejected_until = 0.0
         self.counts: Counter[KeyRefusal | Literal["sent"]] = Counter()
         """Since they were last taken."""
@@ -49,10 +57,24 @@ class UpstreamKey:
         self._exhaustions = 0
         self._rejections = 0
 
-    def take(self, model: str, tokens: int) -> Taken:
-        """A call for that model goes out with it, with about so many tokens."""
+    def take(self, model: str, prompt: int, tokens: float, now: float) -> Taken:
+        """A call for that model goes out with it: so many tokens of its prompt, so many with the answer."""
         self.counts["sent"] += 1
-        return self.allowance(model).take(tokens)
+        if self.ration is not None:
+            self.ration.take(tokens, now)
+        return self.allowance(model).take(prompt)
+
+    def wait_s(self, model: str, tokens: float, now: float) -> float:
+        """Seconds until it may be asked for that model and so many tokens; 0 if now."""
+        out_s = max(0.0, self._out_until(model) - now)
+        return out_s if self.ration is None else max(out_s, self.ration.wait_s(tokens, now))
+
+    def room(self, model: str, prompt: int, now: float) -> tuple[bool, float]:
+        """Whether a prompt fits into what upstreams told as left, and the least share that is left of any quota."""
+        fits, share = self.allowance(model).room(prompt, now)
+        for quota in self.ration.left(now).values() if self.ration is not None else ():
+            share = min(share, quota.left / quota.limit)
+        return fits, share
 
     def allowance(self, model: str) -> Allowance:
         """What it has left for that model."""
@@ -64,11 +86,6 @@ class UpstreamKey:
         else:
             self._allowances.move_to_end(model)
         return known
-
-    def out_until(self, model: str) -> float:
-        """When it may be asked again for that model, in monotonic seconds."""
-        known = self._allowances.get(model)
-        return self.rejected_until if known is None else max(self.rejected_until, known.out_until)
 
     def work(self) -> None:
         """It was taken."""
@@ -110,3 +127,7 @@ class UpstreamKey:
                     least[kind] = quota
         is_out = now < max((each.out_until for each in self._allowances.values()), default=0.0)
         return KeyStatistics(name=self.name, left=least, is_out=is_out or now < self.rejected_until)
+
+    def _out_until(self, model: str) -> float:
+        known = self._allowances.get(model)
+        return self.rejected_until if known is None else max(self.rejected_until, known.out_until)

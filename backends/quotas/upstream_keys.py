@@ -2,54 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from backends.clock import Clock
 from backends.errors import UpstreamExhausted
 from backends.prompts.rendezvous import rendezvous
-from backends.protocol import Headers
-from backends.quotas.allowance import Taken
-from backends.quotas.key_demand import KeyDemand
-from backends.quotas.told import told_quotas
+from backends.protocol import Call, Charge, Headers
+from backends.quotas.allowance import QuotaLeft, Taken
+from backends.quotas.key_demand import KeyDemand, is_bound, key_demand, prompt_tokens
+from backends.quotas.ration import Ration
+from backends.quotas.told import QuotaKind, told_quotas
 from backends.quotas.upstream_key import KeyStatistics, UpstreamKey
+
+_FIRST_GUESS_TOKENS = 256.0
+_MEAN_OF = 32
+"""The mean answer follows the last so many."""
 
 
 class UpstreamKeys:
-    """Those of one backend, in the order of the policy file. It chooses only; `http/keyed_wire.py` asks with them."""
+    """Those of one backend, in the order of the policy file, and the quota that they share.
 
-    def __init__(self, backend: str, presented: Sequence[Headers], clock: Clock) -> None:
-        """`presented`: the fields that present each of them."""
-        self.all = tuple(UpstreamKey(str(number), fields) for number, fields in enumerate(presented, 1))
+    It chooses and counts only; `http/keyed_wire.py` asks with them.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        keys: Sequence[UpstreamKey],
+        clock: Clock,
+        *,
+        ration: Ration | None = None,
+        shares_objects: bool = False,
+        has_choice: bool = False,
+    ) -> None:
+        """`ration`: what all together may ask. `has_choice`: the operator has given several keys to choose from."""
+        self.all = tuple(keys)
+        self.ration = ration
+        self._num_held_back = 0
+        self.is_kept = has_choice or ration is not None
+        """Whether anything is decided by what is left; else it is only told."""
         self._backend = backend
         self._clock = clock
+        self._shares_objects = shares_objects
+        self._mean_output = _FIRST_GUESS_TOKENS
 
-    def choose(self, demand: KeyDemand) -> UpstreamKey:
-        """The key to ask with first.
+    def share_among(self, number: int) -> None:
+        """So many processes keep to what was declared, each to its share."""
+        for ration in (self.ration, *(key.ration for key in self.all)):
+            if ration is not None:
+                ration.share_among(number)
 
-        Raises: UpstreamExhausted where none has anything left. Where the upstream rejects them all, the one that is
-        longest in that state is asked: it may have been mended.
-        """
+    def room_in_s(self, call: Call, model: str) -> float:
+        """Seconds until the upstream may be asked that; 0 if now."""
         now = self._clock.now()
-        keys = self.all[:1] if demand.is_bound else self.all
-        chosen = self._best([key for key in keys if key.out_until(demand.model) <= now], demand, now)
-        if chosen is not None:
-            return chosen
+        tokens = self._wanted(prompt_tokens(call), writes=call.operation.traits.writes_text)
+        keys = self.all[:1] if is_bound(call, shares_objects=self._shares_objects) else self.all
         accepted = [key for key in keys if key.rejected_until <= now]
-        if accepted:
-            wait_s = min(key.out_until(demand.model) for key in accepted) - now
-            raise UpstreamExhausted(
-                f'the quota of the upstream "{self._backend}" is used up; retry in {wait_s:.0f} s', retry_after_s=wait_s
-            )
-        return min(keys, key=lambda key: key.rejected_until)
+        keys_s = min((key.wait_s(model, tokens, now) for key in accepted), default=0.0)
+        return keys_s if self.ration is None else max(keys_s, self.ration.wait_s(tokens, now))
 
-    def choose_other(self, demand: KeyDemand, tried: Collection[UpstreamKey]) -> UpstreamKey | None:
-        """Another one that may be asked now; None if there is none."""
-        if demand.is_bound:
-            return None
+    def reserve(self, call: Call, model: str) -> QuotaReservation:
+        """A key to ask with first, whose quota is taken from now on.
+
+        Raises: UpstreamExhausted where nothing is left. Where the upstream rejects all keys, the one that is longest in
+        that state is taken: it may have been mended.
+        """
+        wait_s = self.room_in_s(call, model)
+        if wait_s > 0:
+            self.hold_back()
+            raise UpstreamExhausted(
+                f'the quota of the upstream "{self._backend}" is used up; retry in {wait_s:.1f} s', retry_after_s=wait_s
+            )
         now = self._clock.now()
-        left = [key for key in self.all if key not in tried and key.out_until(demand.model) <= now]
-        return self._best(left, demand, now)
+        demand = key_demand(call, model, shares_objects=self._shares_objects)
+        tokens = self._wanted(demand.tokens, writes=demand.writes)
+        keys = self.all[:1] if demand.is_bound else self.all
+        key = self._best(keys, demand, tokens, now) or min(keys, key=lambda each: each.rejected_until)
+        if self.ration is not None:
+            self.ration.take(tokens, now)
+        return QuotaReservation(self, demand, key, tokens, now)
+
+    def hold_back(self) -> None:
+        """A call is not sent, for want of quota."""
+        self._num_held_back += 1
+
+    def choose_other(self, reservation: QuotaReservation, tried: Collection[UpstreamKey]) -> UpstreamKey | None:
+        """Another key that may be asked now; None if there is none."""
+        if reservation.demand.is_bound:
+            return None
+        left = [key for key in self.all if key not in tried]
+        return self._best(left, reservation.demand, reservation.tokens, self._clock.now())
 
     def note(self, key: UpstreamKey, model: str, headers: Headers, taken: Taken | None = None) -> None:
         """What the answer to an attempt has told; without `taken`, where nobody counts what is sent."""
@@ -57,6 +100,10 @@ class UpstreamKeys:
         if told:
             allowance = key.allowance(model)
             allowance.note(told, taken or allowance.take(0), self._clock.now())
+
+    def learn(self, output_tokens: int) -> None:
+        """An answer had so many tokens."""
+        self._mean_output += (output_tokens - self._mean_output) / _MEAN_OF
 
     def first(self) -> UpstreamKey:
         """One to ask with after something that is no call."""
@@ -68,17 +115,70 @@ class UpstreamKeys:
         now = self._clock.now()
         return [key.statistics(now) for key in self.all]
 
-    def _best(self, keys: Sequence[UpstreamKey], demand: KeyDemand, now: float) -> UpstreamKey | None:
-        if len(keys) < 2:
-            return keys[0] if keys else None
-        rooms = {key: key.allowance(demand.model).room(demand.tokens, now) for key in keys}
+    def declared_left(self) -> dict[str, Mapping[QuotaKind, QuotaLeft]]:
+        """What may go at once of what was declared, by the name of the key; `all` for all together."""
+        now = self._clock.now()
+        rations = {"all": self.ration, **{key.name: key.ration for key in self.all}}
+        return {name: ration.left(now) for name, ration in rations.items() if ration is not None}
+
+    def take_held_back(self) -> int:
+        """Calls that were not sent for want of quota since the last time, for metrics."""
+        number, self._num_held_back = self._num_held_back, 0
+        return number
+
+    def _wanted(self, prompt: int, *, writes: bool) -> float:
+        return prompt + self._mean_output if writes else prompt
+
+    def _best(self, keys: Sequence[UpstreamKey], demand: KeyDemand, tokens: float, now: float) -> UpstreamKey | None:
+        """Of those that may be asked now."""
+        usable = [key for key in keys if key.wait_s(demand.model, tokens, now) <= 0]
+        if len(usable) < 2:
+            return usable[0] if usable else None
+        rooms = {key: key.room(demand.model, demand.tokens, now) for key in usable}
         if demand.beginning:
             score = rendezvous(demand.beginning)
-            with_room = [key for key in keys if rooms[key][0]]
+            with_room = [key for key in usable if rooms[key][0]]
             if with_room:
-                return max(with_room, key=lambda key: score(key.name, 1.0))
+                return max(with_room, key=lambda key: score(key.name, key.weight))
         # Among equals the one that was asked least lately.
-        return max(keys, key=lambda key: (*rooms[key], -key.counts["sent"]))
+        return max(usable, key=lambda key: (*rooms[key], -key.counts["sent"]))
+
+
+class QuotaReservation:
+    """The part of a backend's quota that one attempt holds, and the key that it goes out with."""
+
+    __slots__ = ("_taken_of", "demand", "key", "keys", "taken", "tokens")
+
+    def __init__(self, keys: UpstreamKeys, demand: KeyDemand, key: UpstreamKey, tokens: float, now: float) -> None:
+        self.keys = keys
+        self.demand = demand
+        self.tokens = tokens
+        self.key = key
+        self.taken = key.take(demand.model, demand.tokens, tokens, now)
+
+    def move_to(self, key: UpstreamKey, now: float) -> None:
+        """The upstream has refused the key; another one goes out."""
+        if self.key.ration is not None:
+            self.key.ration.give_back(0, self.tokens)
+        self.key = key
+        self.taken = key.take(self.demand.model, self.demand.tokens, self.tokens, now)
+
+    def give_back(self) -> None:
+        """Nothing is sent after all."""
+        if self.keys.ration is not None:
+            self.keys.ration.give_back(1, self.tokens)
+        if self.key.ration is not None:
+            self.key.ration.give_back(1, self.tokens)
+
+    def settle(self, charge: Charge) -> None:
+        """The attempt is over: what it used takes the place of what was reserved."""
+        usage = charge.usage
+        used = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
+        for ration in (self.keys.ration, self.key.ration):
+            if ration is not None:
+                ration.give_back(0, self.tokens - used)
+        if usage is not None and self.demand.writes and not charge.is_estimated:
+            self.keys.learn(usage.completion_tokens)
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ from backends.config import Config
 from backends.errors import ConfigurationError
 from backends.health import Probed
 from backends.protocol import Backend
+from backends.quotas.upstream_keys import Keyed
 from backends.registry import Registry, broken_backend
 from gateway.assembly.kv_feeds import engine_texts, kv_feeds
 from gateway.assembly.parts import Parts
@@ -73,14 +74,15 @@ def assemble(
     previous: Runtime | None = None,
     *,
     seed: int | None = None,
+    workers: int = 1,
 ) -> Runtime:
     """A runtime for that policy. A leaf whose settings are those of `previous` is taken over, connections and all.
 
-    With a `seed` its random choices are the same each time.
+    With a `seed` its random choices are the same each time. So many `workers` share what backends may be asked.
 
     Raises: ConfigurationError where a route has a semantic cache without the extra.
     """
-    steps = assemble_in_steps(prepare(loaded, clock), clock, store, registry, previous, seed=seed)
+    steps = assemble_in_steps(prepare(loaded, clock), clock, store, registry, previous, seed=seed, workers=workers)
     while True:
         try:
             next(steps)
@@ -97,6 +99,7 @@ def assemble_in_steps(
     previous: Runtime | None = None,
     *,
     seed: int | None = None,
+    workers: int = 1,
     check: Callable[[LoadedPolicy, Mapping[str, Backend]], None] | None = None,
 ) -> Generator[None, None, Runtime]:
     """The same in short steps, between which calls may go on; the runtime is what it returns.
@@ -108,7 +111,7 @@ def assemble_in_steps(
     loaded = prepared.loaded
     leaves: dict[str, Backend] = {}
     for name, (kind, settings) in loaded.backends.items():
-        leaves[name] = _leaf(name, kind, settings, clock, registry, previous)
+        leaves[name] = _leaf(name, kind, settings, clock, registry, previous, workers)
         yield
     if check is not None:
         check(loaded, leaves)
@@ -220,13 +223,22 @@ def _semantics(loaded: LoadedPolicy, clock: Clock, previous: Runtime | None) -> 
 
 
 def _leaf(
-    name: str, kind: str, settings: Config, clock: Clock, registry: Registry, previous: Runtime | None
+    name: str,
+    kind: str,
+    settings: Config,
+    clock: Clock,
+    registry: Registry,
+    previous: Runtime | None,
+    workers: int,
 ) -> Backend:
     if previous is not None and previous.loaded.backends.get(name) == (kind, settings):
         return previous.leaves[name]
     try:
-        return registry.kind(kind).build(name, settings, clock)
+        leaf = registry.kind(kind).build(name, settings, clock)
     except ConfigurationError:
         raise
     except Exception as error:  # a named border: the code may be anybody's
         raise broken_backend(name, kind, "made", error) from error
+    if isinstance(leaf, Keyed):
+        leaf.keys.share_among(workers)
+    return leaf

@@ -130,6 +130,8 @@ def _leaf(part: RouteBackend, route: RoutePolicy, loaded: LoadedPolicy, why: str
     probe = f", probed at {health.path} every {format_duration(health.interval)}" if health is not None else ""
     keys = getattr(settings, "api_keys", None) or ()
     choice = f", {len(keys)} keys, each call by what is left" if len(keys) > 1 else ""
+    quota = getattr(settings, "quota", None)
+    choice += f", {quota.describe()}" if quota is not None else ""
     return f"{kind}, {place}" + (f', asked for model "{part.model}"' if part.model else "") + choice + probe
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from backends.quotas.upstream_keys import Keyed, UpstreamKeys
 from gateway.metrics.group import MetricGroup, Step, drop_series
@@ -31,6 +31,16 @@ class UpstreamQuotaMetrics(MetricGroup):
         self.out = self.gauge("key_out", "1 while a key of several is left out.", workers="livemax")
         self.calls = self.counter("key_calls", "Requests that were sent with a key of several.")
         self.refusals = self.counter("key_refusals", "Answers that refused such a key.", "reason")
+        self.declared = self.gauge(
+            "quota_declared_left", "What may be sent at once of what the policy declares.", "kind", workers="livesum"
+        )
+        self.held_back = Counter(
+            "slipstream_upstream_held_back",
+            "Calls that were answered without asking, for want of quota.",
+            ["backend"],
+            registry=registry,
+        )
+        self.add(self.held_back)
         self._shown: set[tuple[str, str, str]] = set()
 
     def refresh(self, runtime: Runtime) -> Iterator[Step]:
@@ -54,6 +64,9 @@ class UpstreamQuotaMetrics(MetricGroup):
                 self._shown.add((backend, key.name, kind))
             if len(keys.all) > 1:
                 self.out.labels(backend, key.name).set(key.is_out)
+        for name, left in keys.declared_left().items():
+            for kind, quota in left.items():
+                self.declared.labels(backend, name, kind).set(quota.left)
 
     def _copy_counts(self, backend: str, keys: UpstreamKeys) -> None:
         for key in keys.all:
@@ -62,6 +75,8 @@ class UpstreamQuotaMetrics(MetricGroup):
                     self.calls.labels(backend, key.name).inc(number)
                 else:
                     self.refusals.labels(backend, key.name, what).inc(number)
+        if number := keys.take_held_back():
+            self.held_back.labels(backend).inc(number)
 
     def _retire(self, backend: str, keys: UpstreamKeys) -> None:
         self._copy_counts(backend, keys)
@@ -69,6 +84,10 @@ class UpstreamQuotaMetrics(MetricGroup):
             self._shown.remove(labels)
             drop_series(self.left, *labels)
             drop_series(self.limit, *labels)
+        for name, left in keys.declared_left().items():
+            for kind in left:
+                self.declared.labels(backend, name, kind)
+                drop_series(self.declared, backend, name, kind)
         if len(keys.all) > 1:
             for key in keys.all:
                 self.out.labels(backend, key.name)

@@ -116,7 +116,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     core = Core(
         settings,
         clock,
-        assemble(loaded, clock, store, registry),
+        assemble(loaded, clock, store, registry, workers=settings.workers),
         metrics=metrics,
         observer=Observer(clock, metrics, access_log),
         tracer=otlp_tracer(clock) if settings.tracing else None,
@@ -141,7 +141,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
             raise ConfigurationError("`ledger` cannot change while the gateway runs; restart it for that")
         if settings.is_public and not changed.policy.keys:
             raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
-        steps = assemble_in_steps(prepared, clock, store, registry, previous, check=check)
+        steps = assemble_in_steps(prepared, clock, store, registry, previous, workers=settings.workers, check=check)
         slices = Slices(clock)
         while True:
             try:

@@ -108,11 +108,12 @@ class Gate:
         full: tuple[Place, ...] = ()
         while (place := chooser.choose(full, match)) is not None:
             replica = place.counted
-            if self._judge.can_hold(replica, demand.tokens, slo, now):
+            has_quota = place.quota is None or place.quota_wait_s(call) <= 0
+            if has_quota and self._judge.can_hold(replica, demand.tokens, slo, now):
                 if not self._judge.is_well_in_time(replica, match, limit_s - waited_s):
                     return None
                 call.facts.waited_s = waited_s
-                return self._begin(place, replica, match, self._client_of(call), limit_s, now)
+                return self._begin(place, call, match, self._client_of(call), limit_s, now)
             full = (*full, place)
         return None
 
@@ -127,7 +128,7 @@ class Gate:
         arrived_at = now - (facts.waited_s or 0.0)
         slo = call.slo or self._slo
         client = self._client_of(call)
-        waiting = QueuedCall(demand, slo, chooser, client=client, priority=call.priority, arrived_at=arrived_at)
+        waiting = QueuedCall(call, demand, slo, chooser, client=client, arrived_at=arrived_at)
         facts.waited_s = now - arrived_at
         if not self.queue:
             match = look_up(demand, self._index)
@@ -143,8 +144,8 @@ class Gate:
         head = self.queue.head()
         if head.has_disconnected:
             return True
-        is_its = any(place.replica is replica for place in head.chooser.places)
-        return is_its and self._has_room(replica, head, look_up(head.demand, self._index), now)
+        its = [place for place in head.chooser.places if place.replica is replica]
+        return bool(its) and any(self._has_room(place, head, look_up(head.demand, self._index), now) for place in its)
 
     def send_next(self, now: float) -> bool:
         """Send or refuse the next call of the queue; False if no place has room for it."""
@@ -195,7 +196,7 @@ class Gate:
                 if self._judge.is_in_time(replica, waiting, match, now):
                     if not self._judge.delays_streams(replica, waiting, match):
                         limit_s = waiting.deadline - waiting.arrived_at
-                        return self._begin(place, replica, match, waiting.client, limit_s, now)
+                        return self._begin(place, waiting.call, match, waiting.client, limit_s, now)
                     why = "long"
                 unsuitable.append(place)
             if len(unsuitable) > len(full):
@@ -240,10 +241,14 @@ class Gate:
     def _full(self, waiting: QueuedCall, match: Match, now: float) -> list[Place]:
         """The places without room for a call."""
         places = waiting.chooser.places
-        return [place for place in places if not self._has_room(place.counted, waiting, match, now)]
+        return [place for place in places if not self._has_room(place, waiting, match, now)]
 
-    def _has_room(self, replica: Replica, waiting: QueuedCall, match: Match, now: float) -> bool:
-        return self._judge.has_room(replica, waiting, match, now, yields=now < self._yields_until[waiting.priority])
+    def _has_room(self, place: Place, waiting: QueuedCall, match: Match, now: float) -> bool:
+        if place.quota is not None and place.quota_wait_s(waiting.call) > 0:
+            return False
+        return self._judge.has_room(
+            place.counted, waiting, match, now, yields=now < self._yields_until[waiting.priority]
+        )
 
     def _gain(self, full: Collection[Place], now: float, waiting: QueuedCall) -> float:
         """How many cached tokens a call would lose if it did not go now; minus infinity if it cannot go.
@@ -255,7 +260,7 @@ class Gate:
         for place in waiting.chooser.places:
             replica = place.counted
             cached = waiting.demand.tokens - match.uncached(replica.slot)
-            if place not in full and self._has_room(replica, waiting, match, now):
+            if place not in full and self._has_room(place, waiting, match, now):
                 here = max(here, cached)
             else:
                 elsewhere = max(elsewhere, cached)
@@ -267,6 +272,11 @@ class Gate:
         )
         if waiting.send_by <= now:
             raise self.refusal(waiting, self.deadline_reason, now)
+        quota_s = min((place.quota_wait_s(call) for place in waiting.chooser.places), default=0.0)
+        if quota_s > waiting.send_by - now:
+            refused = self.refusal(waiting, self.deadline_reason, now)
+            refused.retry_after_s = max(refused.retry_after_s or 0.0, quota_s)
+            raise refused
         self._make_room(waiting, now)
         outcome: Future[Admitted] = get_running_loop().create_future()
         waiting.outcome = outcome
@@ -282,7 +292,7 @@ class Gate:
                 self.queue.remove(waiting)
             elif not outcome.cancelled() and outcome.exception() is None:
                 # The client disconnected after the attempt had begun and before this task was resumed.
-                outcome.result().attempt.end()
+                outcome.result().give_up(call)
             raise
 
     def _make_room(self, waiting: QueuedCall, now: float) -> None:
@@ -304,8 +314,9 @@ class Gate:
                 raise self.refusal(waiting, "full", now)
             self.dequeue(worst, self.refusal(worst, "full", now), now)
 
-    def _begin(self, place: Place, replica: Replica, match: Match, client: str, limit_s: float, now: float) -> Admitted:
-        attempt = replica.begin(match, now)
+    def _begin(self, place: Place, call: Call, match: Match, client: str, limit_s: float, now: float) -> Admitted:
+        place.reserve(call)
+        attempt = place.counted.begin(match, now)
         self._counters.charge(client, match.demand.tokens, now)
         attempt.limit_s = limit_s
         attempt.on_output = partial(self._counters.charge, client, weight=self._output_weight)

@@ -6,7 +6,7 @@ from asyncio import Future
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 
-from backends.protocol import Call, Priority, Slo
+from backends.protocol import Call, Slo
 from policies.admission.queue import Waiting
 from policies.pool.admission_port import Admitted, Chooser
 from policies.pool.load.demand import Demand
@@ -24,12 +24,13 @@ CLIENT_OF: Mapping[str, Callable[[Call], str]] = {
 class QueuedCall(Waiting):
     """A queued call, with the balancer that chooses a place for it and the future on which its task waits."""
 
-    __slots__ = ("chooser", "outcome")
+    __slots__ = ("call", "chooser", "outcome")
 
     def __init__(
-        self, demand: Demand, slo: Slo, chooser: Chooser, *, client: str, priority: Priority, arrived_at: float
+        self, call: Call, demand: Demand, slo: Slo, chooser: Chooser, *, client: str, arrived_at: float
     ) -> None:
-        super().__init__(demand, slo, client=client, priority=priority, arrived_at=arrived_at)
+        super().__init__(demand, slo, client=client, priority=call.priority, arrived_at=arrived_at)
+        self.call = call
         self.chooser = chooser
         self.outcome: Future[Admitted] | None = None
         """None until it is queued."""

@@ -34,6 +34,13 @@ class Admitted(NamedTuple):
     match: Match
     attempt: InFlightAttempt
 
+    def give_up(self, call: Call) -> None:
+        """The attempt does not go out after all."""
+        self.attempt.end()
+        reservation, call.facts.reservation = call.facts.reservation, None
+        if reservation is not None:
+            reservation.give_back()
+
 
 class AdmissionPort(Protocol):
     """In front of a pool's first choice: asks the balancer until a place has room, and begins the attempt there.

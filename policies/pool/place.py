@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backends.protocol import Call
+from backends.quotas.upstream_keys import UpstreamKeys
 from policies.pool.attempts.patience import Patience
 from policies.pool.health.breaker import CircuitBreaker
 from policies.pool.load.replica import Replica
@@ -22,6 +24,17 @@ class Place:
     breaker: CircuitBreaker
     patience: Patience
     replica: Replica | None
+    quota: UpstreamKeys | None = None
+    """What its backend may be asked; None where nobody keeps to that."""
+
+    def quota_wait_s(self, call: Call) -> float:
+        """Seconds until the backend's quota has room for the call; 0 if now."""
+        return 0.0 if self.quota is None else self.quota.room_in_s(call, self.member.model or call.model)
+
+    def reserve(self, call: Call) -> None:
+        """Take what the call needs of that, before it is sent. Raises: UpstreamExhausted where there is no room."""
+        if self.quota is not None:
+            call.facts.reservation = self.quota.reserve(call, self.member.model or call.model)
 
     @property
     def counted(self) -> Replica:

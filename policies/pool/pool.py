@@ -14,7 +14,7 @@ from random import Random
 import msgspec
 
 from backends.clock import Clock
-from backends.errors import NoBackendAvailable, UpstreamError
+from backends.errors import UpstreamError
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Capabilities, Reply, Statistics
 from policies.pool.admission_port import AdmissionPort, Admitted
@@ -35,6 +35,7 @@ from policies.pool.load.routing import Routing
 from policies.pool.member import Member
 from policies.pool.onward import RemainingAttempts, onward_of
 from policies.pool.place import Place
+from policies.pool.quota_room import QuotaRoom, quota_of
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
 from policies.prices.price import Price
@@ -98,9 +99,11 @@ class Pool:
                 CircuitBreaker(breaker, clock, may_eject, is_new=member.is_new),
                 Patience(),
                 routing.replicas[number] if routing is not None else None,
+                quota_of(member.backend),
             )
             for number, (member, label) in enumerate(zip(members, _labels(members), strict=True))
         )
+        self._quotas = QuotaRoom(name, self._places)
         self._balancers = Balancers(self._places, routing)
         self._sent = 0
         self._failed = 0
@@ -188,7 +191,8 @@ class Pool:
         """Answer through one of the members.
 
         After the last attempt its outcome is final: an error reply is returned as it came, an error is raised.
-        Raises: UpstreamError of the last attempt; NoBackendAvailable if every member is out of rotation.
+        Raises: UpstreamError of the last attempt; NoBackendAvailable if every member is out of rotation,
+        UpstreamExhausted if all others have nothing left of their quotas.
         """
         self._sent += 1
         self._budget.add_call()
@@ -203,11 +207,10 @@ class Pool:
             place, match, counted = admitted
         else:
             match = self._look_up(demand)
-            if (first := balancer.choose((), match)) is None:
+            used_up = self._quotas.used_up(call)
+            if (first := balancer.choose(used_up, match)) is None:
                 self._failed += 1
-                raise NoBackendAvailable(
-                    f'every backend of the route "{self._name}" is out of rotation', retry_after_s=balancer.retry_in_s()
-                )
+                raise self._quotas.refusal(call, used_up, balancer)
             place = first
         tried = [place]
         if self._hedging is None or match is None:
@@ -241,7 +244,7 @@ class Pool:
                 if admitted.place.breaker.is_available():
                     return admitted
                 # Called up a moment ago, and since then it has failed, or is being tried by another call.
-                admitted.attempt.end()
+                admitted.give_up(call)
         except UpstreamError:
             self._failed += 1
             raise
@@ -276,7 +279,7 @@ class Pool:
 
         def second(hedge: Call) -> StartAttempt | None:
             match = self._look_up(demand)
-            other = self._balancers.of(call).choose(tried, match)
+            other = self._balancers.of(call).choose([*tried, *self._quotas.used_up(call)], match)
             if other is None:
                 return None
             tried.append(other)
@@ -316,7 +319,7 @@ class Pool:
 
         Only the member that failed needs the pause: it, and not the others, is down or full.
         """
-        untried = self._balancers.of(call).choose(ready_at, match)
+        untried = self._balancers.of(call).choose([*ready_at, *self._quotas.used_up(call)], match)
         if untried is not None:
             return untried
         available = [place for place in ready_at if place.breaker.is_available()]

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Annotated, Literal, Self
 
 import msgspec
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
@@ -45,8 +45,8 @@ from backends.http.transport import Transport
 from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Facts, Headers, Reply, Statistics
-from backends.quotas.settings import ApiKeys, SharesObjects, check_keys, given_keys
-from backends.quotas.upstream_keys import UpstreamKeys
+from backends.quotas.build import build_keys
+from backends.quotas.settings import ApiKeyConfig, ApiKeys, Quota, SharesObjects, check_keys, given_keys
 from backends.registry import Kind
 from backends.resume import Continues
 from backends.stream import Stream, StreamEnd
@@ -72,6 +72,7 @@ class AnthropicConfig(Config):
     api_key: Secret | None = Field(None, description="The key to present to it. Clients' own keys are never sent on.")
     api_keys: ApiKeys = None
     shares_objects: SharesObjects = False
+    quota: Quota = None
     version: str = Field(
         "2023-06-01",
         pattern=_TOKEN,
@@ -125,11 +126,11 @@ class AnthropicConfig(Config):
 
     @model_validator(mode="after")
     def _keys_are_sendable(self) -> Self:
-        check_keys(self.api_key, self.api_keys)
+        check_keys(self.api_key, self.api_keys, self.quota)
         return self
 
     @property
-    def keys(self) -> tuple[SecretStr, ...]:
+    def keys(self) -> tuple[ApiKeyConfig, ...]:
         """All that it presents."""
         return given_keys(self.api_key, self.api_keys)
 
@@ -139,14 +140,20 @@ class AnthropicBackend:
 
     def __init__(self, name: str, config: AnthropicConfig, clock: Clock, wire: Wire) -> None:
         self.name = name
-        presented = [[(_KEY_FIELD, key.get_secret_value().encode("latin-1"))] for key in config.keys] or [[]]
-        self.keys = UpstreamKeys(name, presented, clock)
+        self.keys = build_keys(
+            name,
+            config.keys,
+            config.quota,
+            lambda key: [(_KEY_FIELD, key.encode("latin-1"))],
+            clock,
+            has_choice=config.api_keys is not None,
+            shares_objects=config.shares_objects,
+        )
+        self._keyed = KeyedWire(wire, self.keys, clock) if self.keys.is_kept else None
         fixed = _fixed_headers(config)
-        self._keyed: KeyedWire | None = None
-        if config.api_keys is not None:
-            self._keyed = KeyedWire(wire, self.keys, clock, shares_objects=config.shares_objects)
-        self._fixed_headers = fixed if self._keyed is not None else [*fixed, *presented[0]]
-        replaced = [name for name, _ in (*fixed, *presented[0])]
+        with_key = [*fixed, *self.keys.all[0].fields]
+        self._fixed_headers = with_key if self._keyed is None else fixed
+        replaced = [name for name, _ in with_key]
         self._taken = HeaderNames(config.forward_headers, replaced=replaced)
         able = frozenset[Continues]({"text"} if config.continues else ())
         self.capabilities = Capabilities(operations=frozenset({Operation.CHAT}), headers=self._taken, continues=able)
@@ -155,7 +162,7 @@ class AnthropicBackend:
         self._wire = wire
         base = config.base_url.split("/", 3)
         self._target = (f"/{base[3]}/messages" if len(base) > 3 else "/messages").encode("ascii")
-        self._redactor = Redactor(config.base_url, config.keys, {})
+        self._redactor = Redactor(config.base_url, [each.key for each in config.keys], {})
 
     async def open(self) -> None:
         """Nothing is connected before the first call."""

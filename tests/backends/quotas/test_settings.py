@@ -22,6 +22,13 @@ ENVIRON = {"A": "sk-secret-a", "B": "sk-secret-b", "A_TOO": "sk-secret-a", "BROK
         ({"api_keys": ["env:A", "env:BROKEN"]}, "key 2 of api_keys has a character that no header can carry"),
         ({"api_key": "env:BROKEN"}, "the key of api_key has a character that no header can carry"),
         ({"api_keys": []}, "at least 1 item"),
+        ({"api_keys": ["env:A"], "quota": {"burst": "1s"}}, "quota has neither rpm nor tpm, and no key has"),
+        ({"quota": {"rpm": 0}}, "greater than or equal to 1"),
+        ({"quota": {"tpm": -5}}, "greater than or equal to 1"),
+        ({"quota": {"rpm": 1.5}}, "valid integer"),
+        ({"quota": {"rpm": 1, "burst": "2m"}}, "less than or equal to 30"),
+        ({"api_keys": [{"key": "env:A", "rpm": 0}]}, "greater than or equal to 1"),
+        ({"api_keys": [{"rpm": 5}]}, "Field required"),
         ({"api_keys": ["sk-secret-pasted"]}, "written as env:NAME or file:PATH"),
         ({"api_keys": ["env:MISSING"]}, "the environment variable MISSING is not set"),
         ({"api_keys": [f"env:K{number}" for number in range(65)]}, "api_keys has 65 keys; at most 64 are chosen from"),
@@ -45,8 +52,8 @@ def test_keys_are_all_that_is_given(config: Any) -> None:
 
     def keys(**given: Any) -> list[str]:
         settings = config.model_validate({"base_url": "http://h/v1", **given}, context={"environ": ENVIRON})
-        return [key.get_secret_value() for key in settings.keys]
+        return [each.key.get_secret_value() for each in settings.keys]
 
     assert keys() == []
     assert keys(api_key="env:A") == ["sk-secret-a"]
-    assert keys(api_keys=["env:B", "env:A"]) == ["sk-secret-b", "sk-secret-a"]
+    assert keys(api_keys=["env:B", {"key": "env:A", "rpm": 5}]) == ["sk-secret-b", "sk-secret-a"]

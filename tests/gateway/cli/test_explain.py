@@ -214,7 +214,7 @@ def test_explain_shows_batching_where_embeddings_are_asked_for(run: Run, tmp_pat
 
 
 def test_explain_shows_hedges_and_probes_where_there_are_some(run: Run, tmp_path: Path) -> None:
-    """When a second backend is asked, which backends are asked how they are, and which have several keys."""
+    """When a second backend is asked, which backends are asked how they are, and what quotas and keys they have."""
     path = _balanced(tmp_path, "weighted")
     keys = tmp_path / "a.key", tmp_path / "b.key"
     for key in keys:
@@ -222,7 +222,7 @@ def test_explain_shows_hedges_and_probes_where_there_are_some(run: Run, tmp_path
     given = f"['file:{keys[0]}', 'file:{keys[1]}']"
     probed = (
         "a: {type: openai, base_url: 'http://127.0.0.1:9/v1', health: {path: /live, interval: 3s}, "
-        f"api_keys: {given}}}"
+        f"api_keys: {given}, quota: {{rpm: 60, tpm: 90000}}}}"
     )
     text = re.sub(r"\ba: \{type: scripted[^\n]*\}", probed, path.read_text(encoding="utf-8"), count=1)
     path.write_text(text + "    hedge: {budget: 0.1, quantile: 0.9}\n", encoding="utf-8")
@@ -230,7 +230,9 @@ def test_explain_shows_hedges_and_probes_where_there_are_some(run: Run, tmp_path
 
     assert "a second backend for a call that is later than 90 % of its kind, for up to 10 % of the calls" in pool
     assert "rests 10s after 5 failures in a row or over 20 % of 20 calls" in pool
-    assert a.endswith("2 keys, each call by what is left, probed at /live every 3s")
+    assert a.endswith(
+        "2 keys, each call by what is left, at most 60 requests and 90,000 tokens a minute, probed at /live every 3s"
+    )
     assert "probed" not in b
 
 

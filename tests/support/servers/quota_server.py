@@ -81,7 +81,7 @@ class QuotaServer:
         self._output_tokens = output_tokens
         self._kept: set[tuple[str, str]] = set()
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     @property
     def base_url(self) -> str:
@@ -104,14 +104,12 @@ class QuotaServer:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in list(self._writers):
+            writer.close()
+        await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        self._writers.add(writer)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -126,7 +124,7 @@ class QuotaServer:
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
-            self._tasks.discard(task)
+            self._writers.discard(writer)
             writer.close()
 
     def _answer(self, headers: dict[str, str], body: bytes) -> tuple[int, Fields, bytes]:
