@@ -14,7 +14,7 @@
     │   ├── QuotaExceeded            400, the tenant has as much stored as it may
     │   ├── LimitReached             429, so many calls or tokens are all that a limit allows
     │   ├── BudgetSpent              429, so many dollars are all that a budget has
-    │   ├── CostUnknown              403, a budget has to bear a call that has no price
+    │   ├── CostUnknown              403, a budget or a route asks for a price, and nobody knows one
     │   ├── MethodNotAllowed         405
     │   ├── BodyTooLarge             413
     │   ├── BodyTooSlow              408, it comes with less than a client sends that means it
@@ -178,7 +178,7 @@ class BudgetSpent(RequestError):
 
 
 class CostUnknown(RequestError):
-    """A budget is to bear a call that is metered nowhere, or has no price."""
+    """A call is metered nowhere, or has no price, and a budget is to bear it, or its route wants one."""
 
     status = 403
     code = "cost_unknown"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from policies.pool.load.fleet import Fleet
     from policies.pool.pool import Pool
     from policies.pool.prompts.kv_feed import KvFeed
+    from policies.prices.listed import PriceList
 
 _logger = logging.getLogger(__name__)
 _Stage = TypeVar("_Stage")
@@ -103,6 +104,8 @@ class Runtime:
     """Models that the policy names: the only ones that become a metric label."""
     rules: UsageRules
     """Its limits and budgets."""
+    listed_prices: PriceList | None = None
+    """Prices of providers' lists, where the policy wants them."""
     resources: tuple[Resource, ...] = ()
     semantic: Administration | None = None
     """What operators do with the semantic cache, where a route has one."""

@@ -6,6 +6,7 @@ Reading a file, with its errors and hints, is `policies/policy_file/load.py`.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -26,7 +27,7 @@ from policies.pool.attempts.settings import FallbacksPolicy, RetryPolicy, Timeou
 from policies.pool.balance.settings import Balance, RoutingPolicy
 from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
 from policies.prices.price import Price
-from policies.prices.settings import PricePolicy
+from policies.prices.settings import PricePolicy, PricesPolicy
 
 
 class RouteBackend(Config):
@@ -64,6 +65,9 @@ class RoutePolicy(Config):
     slo: SloPolicy | None = Field(None, description="When an answer is in time; without it nobody asks.")
     admission: AdmissionPolicy | None = Field(
         None, description="A queue that turns away what cannot be in time; without it every call goes on at once."
+    )
+    require_price: bool = Field(
+        False, description="Turn away calls for a model that one of its backends has no price for."
     )
     timeouts: TimeoutsPolicy = Field(default_factory=TimeoutsPolicy, description="Time limits.")
     retry: RetryPolicy = Field(default_factory=RetryPolicy, description="Further attempts.")
@@ -161,6 +165,13 @@ class BackendPolicy(Config):
     price: PricePolicy | None = Field(
         None, description="What it takes, whatever route asks it; a route's own `price` for it counts more."
     )
+    priced_as: str | None = Field(
+        None,
+        min_length=1,
+        max_length=64,
+        description="Whose list prices it takes, by the name of a provider in the package genai-prices; without it the "
+        "provider at `base_url`.",
+    )
 
 
 class Policy(Config):
@@ -188,6 +199,9 @@ class Policy(Config):
     budgets: tuple[BudgetPolicy, ...] = Field(
         (), description="How many dollars in a day, a week, a month or in all, of whom; all of them hold."
     )
+    prices: PricesPolicy | None = Field(
+        None, description="List prices, and the currency; without this section only prices in the file are known."
+    )
     defaults: DefaultsPolicy = Field(default_factory=DefaultsPolicy, description="Sections for every route.")
     routes: tuple[RoutePolicy, ...] = Field(min_length=1, description="Tried from top to bottom; the first match wins.")
 
@@ -206,12 +220,16 @@ class Policy(Config):
         waiting = [route.name for route in self.routes if route.batch.mode == "provider"]
         if waiting and self.stores.batches is None:
             raise ValueError(f'route "{waiting[0]}" has batch: provider, which needs `stores.batches`')
+
+        has_lists = self.prices is not None and self.prices.source != "none"
         for route in self.routes:
+            wants = "require_price" if route.require_price else "routing.policy: cost"
             for part in route.backends:
-                if route.routing.policy == "cost" and self.price_of(part) is None:
+                is_wanted = route.require_price or route.routing.policy == "cost"
+                if is_wanted and not has_lists and self.price_settings(part) is None:
                     raise ValueError(
-                        f'route "{route.name}" has routing.policy: cost, and nobody says what "{part.ref}" takes: '
-                        "give that backend a `price`"
+                        f'route "{route.name}" has {wants}, and nobody says what "{part.ref}" takes: give that backend '
+                        "a `price`"
                     )
 
     def price_of(self, part: RouteBackend) -> Price | None:
@@ -219,7 +237,8 @@ class Policy(Config):
         settings = self.price_settings(part)
         if settings is None:
             return None
-        return settings.exact("route" if part.price is not None else "backend")
+        usd = self.prices.usd if self.prices is not None else Decimal(1)
+        return settings.exact("route" if part.price is not None else "backend", usd)
 
     def price_settings(self, part: RouteBackend) -> PricePolicy | None:
         """The same as it is written."""

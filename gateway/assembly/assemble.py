@@ -16,6 +16,7 @@ from backends.quotas.upstream_keys import Keyed
 from backends.registry import Registry, broken_backend
 from gateway.assembly.kv_feeds import engine_texts, kv_feeds
 from gateway.assembly.parts import Parts
+from gateway.assembly.price_book import PriceBook, check_prices, read_list
 from gateway.assembly.stacks import Stacks
 from gateway.assembly.stages import semantic_settings
 from gateway.http.auth import Keyring
@@ -31,6 +32,7 @@ from policies.pool.health.prober import ProbedBackend, Prober
 from policies.pool.load.fleet import Fleet, is_watched
 from policies.pool.pool import Pool
 from policies.pool.prompts.engine_text import EngineText
+from policies.prices.listed import PriceList
 
 if TYPE_CHECKING:
     from policies.cache.semantic.build import Semantics
@@ -49,10 +51,15 @@ class Prepared:
     """Whether something depends on what backends have in hand."""
     has_semantic: bool
     """Whether a route asks the semantic cache."""
+    listed: PriceList | None
+    """The list prices that the policy wants."""
 
 
 def prepare(loaded: LoadedPolicy, clock: Clock) -> Prepared:
-    """The part of assembling that touches nothing that lives, and may be done in any thread."""
+    """The part of assembling that touches nothing that lives, and may be done in any thread.
+
+    Raises: ConfigurationError where the policy wants list prices that cannot be read.
+    """
     routes = loaded.policy.routes
     labels = frozenset(name for route in routes for name in route.match.models if not is_glob(name))
     return Prepared(
@@ -63,6 +70,7 @@ def prepare(loaded: LoadedPolicy, clock: Clock) -> Prepared:
         UsageRules(loaded.policy.limits, loaded.policy.budgets, loaded.policy.time_zone),
         is_watched=any(map(is_watched, routes)),
         has_semantic=any(semantic_settings(route) is not None for route in routes),
+        listed=read_list(loaded, clock),
     )
 
 
@@ -115,6 +123,8 @@ def assemble_in_steps(
         yield
     if check is not None:
         check(loaded, leaves)
+    prices = PriceBook(loaded.policy, prepared.listed, clock)
+    check_prices(loaded.policy, prices)
     yield
     semantics = _semantics(loaded, clock, previous) if prepared.has_semantic else None
     texts = engine_texts(leaves, previous)
@@ -134,6 +144,7 @@ def assemble_in_steps(
             admission=admission,
             semantics=semantics,
             store=store,
+            prices=prices,
             clock=clock,
             seed=seed,
         )
@@ -157,6 +168,7 @@ def assemble_in_steps(
             matcher=prepared.matcher,
             stacks=stacks,
             leaves=leaves,
+            listed_prices=prepared.listed,
             model_labels=prepared.model_labels,
             rules=prepared.rules,
             resources=tuple(part for part in shared if part is not None),

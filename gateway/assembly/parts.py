@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from backends.clock import Clock
 from backends.protocol import Backend
+from gateway.assembly.price_book import PriceBook
 from policies.admission.admission import Admission
 from policies.cache.store import Store
 from policies.policy_file.load import LoadedPolicy
@@ -31,6 +32,7 @@ class Parts:
     semantics: Semantics | None
     """None where no route has a semantic cache."""
     store: Store
+    prices: PriceBook
     clock: Clock
     seed: int | None
     """Random choices are the same each time where there is one."""

@@ -28,7 +28,7 @@ def build_pool(route: RoutePolicy, parts: Parts) -> Pool:
                 part.weight if has_weights else min(part.weight, 1),
                 part.priority,
                 is_new=part.ref in parts.newcomers,
-                price=parts.loaded.policy.price_of(part),
+                prices=parts.prices.source(part),
             )
             for part in route.backends
         ],

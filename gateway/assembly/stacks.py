@@ -66,7 +66,7 @@ class Stacks(Mapping[str, Stack]):
             and not (fleet is not None and fleet.routing(route.name) is not None)
             and not stack.pool.has_routing
             and all(leaves.get(each.name) is each for each in stack.leaves)
-            and stack.pool.prices == tuple(map(self._parts.loaded.policy.price_of, route.backends))
+            and stack.pool.price_sources == tuple(map(self._parts.prices.source, route.backends))
             and stack.passes.is_shared is self._is_shared
             and all(self._built.get(below.policy.name) is below for below in stack.below)
         )

@@ -27,6 +27,8 @@ from policies.pool.attempts.retry import RetryBudget
 from policies.pool.attempts.settings import FallbackOn, FallbacksPolicy
 from policies.pool.fallback import Fallback, FallbackTarget
 from policies.pool.settings import ResumePolicy
+from policies.prices.price import Price
+from policies.prices.required import PriceRequired
 from policies.resume.stage import Resuming
 from policies.schema import RoutePolicy, StoresPolicy
 
@@ -158,6 +160,15 @@ def _resume(inner: Backend, settings: ResumePolicy, site: Site) -> Backend:
     return Resuming(inner, settings, continues, clock, RetryBudget(site.route.retry.budget_percent, clock))
 
 
+def _require_price(inner: Backend, _: bool, site: Site) -> Backend:
+    sources = [(part.model, site.parts.prices.source(part)) for part in site.route.backends]
+
+    def prices_of(model: str) -> list[Price | None]:
+        return [source.of(own or model) if source is not None else None for own, source in sources]
+
+    return PriceRequired(inner, prices_of)
+
+
 STAGES: Sequence[StageRow[Any]] = (
     StageRow(
         name="fallback",
@@ -212,6 +223,13 @@ STAGES: Sequence[StageRow[Any]] = (
         build=_resume,
         describe=_in_its_words,
         takes=lambda call: call.body is not None and bool(call.body.get("stream")),
+    ),
+    StageRow(
+        name="price",
+        purpose="only models whose price is known",
+        settings=lambda route: route.require_price or None,
+        build=_require_price,
+        describe=lambda *_: "only models whose price is known",
     ),
 )
 """The pool and its backends stand behind the last."""

@@ -99,6 +99,11 @@ class LazyGroup(click.Group):
             "Add up what calls used and cost, by tenant, key, model or day; print a line for each of them.",
             "slipstream ledger report --config policy.yaml --by day --by tenant",
         ),
+        "prices": Deferred(
+            "gateway.cli.prices:prices",
+            "Show what each backend takes for a model, and who says so.",
+            "slipstream prices --config policy.yaml gpt-5",
+        ),
         "simulate": Deferred(
             "gateway.cli.simulate:simulate",
             "Replay a trace of requests through a policy, in virtual time, on a fleet that need not exist.",

@@ -80,7 +80,7 @@ class Reserving:
                 ),
                 prompt_tokens=asked.num_bytes // _BYTES_PER_TOKEN,
                 most_output_tokens=asked.most_output_tokens,
-                worst=partial(worst_cost, asked, stack),
+                worst=partial(worst_cost, asked, stack, exchange.model),
                 waived=waived,
             )
             if answer is None:
@@ -157,20 +157,20 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: in
     return Asked(num_bytes, tokens * most.choices * most.prompts, is_metered=is_metered, cost=cost)
 
 
-def worst_cost(asked: Asked, stack: Stack) -> int | None:
-    """Pico-dollars that a call costs at most, at the dearest backend that may answer it; None where nobody knows."""
+def worst_cost(asked: Asked, stack: Stack, model: str) -> int | None:
+    """Pico-dollars that a call for a model costs at most, whoever answers it; None where nobody knows."""
     if asked.cost is not None or not asked.is_metered:
         return asked.cost
     prompt_tokens = asked.num_bytes // _LEAST_BYTES_PER_TOKEN
     worst = 0
-    for price in _prices(stack):
+    for price in _prices(stack, model):
         if price is None:
             return None
         worst = max(worst, price.most(prompt_tokens, asked.most_output_tokens))
     return worst
 
 
-def _prices(stack: Stack) -> Iterator[Price | None]:
-    yield from stack.pool.prices
+def _prices(stack: Stack, model: str) -> Iterator[Price | None]:
+    yield from stack.pool.prices_of(model)
     for below in stack.below:
-        yield from _prices(below)
+        yield from _prices(below, model)

@@ -20,6 +20,9 @@ class ChargeMetrics(MetricGroup):
             "Tokens that upstreams worked on, for whomever; `cached` is part of `prompt`.",
             *("route", "backend", "kind", "source"),
         )
+        self.unpriced = self.counter(
+            "unpriced", "Attempts that used something of which nobody knows what it costs.", *("route", "backend")
+        )
         self.unmetered = self.counter(
             "unmetered", "Attempts of which nobody knows what they used.", *("route", "backend")
         )

@@ -1,4 +1,4 @@
-"""Metrics of the process beside its requests: the policy in force, the log, work in the background.
+"""Metrics of the process beside its requests: the policy in force, its list prices, the log, work in the background.
 
 `docs/metrics.md` describes each of them; a test compares the two. Who sees such a thing counts it here.
 """
@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -28,7 +30,24 @@ class ProcessMetrics(MetricGroup):
         )
         self.background_failures = self.counter("background_failures", "Failures of work that begins again.", "loop")
 
+        self.prices_list_timestamp = self.gauge(
+            "prices_list_timestamp_seconds",
+            "The day from which the newest of the list prices is, in seconds since the Unix epoch.",
+            "version",
+            workers="max",
+        )
+
+    def refresh(self, runtime: Runtime) -> Iterator[Step]:
+        """One step, where the policy has list prices."""
+        listed = runtime.listed_prices
+        if listed is not None and listed.newest_day is not None:
+            moment = datetime.combine(listed.newest_day, time(0), UTC)
+            yield partial(self.prices_list_timestamp.labels(listed.version).set, moment.timestamp())
+
     def retire(self, previous: Runtime, runtime: Runtime) -> Iterator[Step]:
-        """The revision before is not in force any more."""
+        """The revision before is not in force any more, and perhaps no list."""
+        before, now = previous.listed_prices, runtime.listed_prices
+        if before is not None and before.newest_day is not None and now is None:
+            yield from self.drops("version", (before.version,))
         if previous.revision != runtime.revision:
             yield from self.drops("revision", (previous.revision,))

@@ -20,6 +20,7 @@ class ChargeTally:
         self._metrics = metrics
         self._tokens: dict[tuple[str, str, bool], list[int]] = {}
         self._unmetered: Counter[tuple[str, str]] = Counter()
+        self._unpriced: Counter[tuple[str, str]] = Counter()
 
     def add(self, route: str, facts: Facts) -> None:
         """The attempts of a request that is over. One that still runs, for whoever joined it, is added at its end."""
@@ -30,6 +31,8 @@ class ChargeTally:
         """A step for each route and backend."""
         for labels in list(self._tokens):
             yield partial(self._flush, labels)
+        for where in list(self._unpriced):
+            yield partial(self._flush_unpriced, where)
         for where in list(self._unmetered):
             yield partial(self._flush_unmetered, where)
 
@@ -41,6 +44,8 @@ class ChargeTally:
             sums[0] += usage.prompt_tokens
             sums[1] += usage.completion_tokens
             sums[2] += usage.cached_tokens
+            if charge.cost is None:
+                self._unpriced[route, backend] += 1
         elif charge.is_estimated:
             self._unmetered[route, backend] += 1
 
@@ -50,6 +55,9 @@ class ChargeTally:
         for kind, number in zip(_KINDS, self._tokens.pop(labels), strict=True):
             if number:
                 self._metrics.tokens.labels(route, backend, kind, source).inc(number)
+
+    def _flush_unpriced(self, where: tuple[str, str]) -> None:
+        self._metrics.unpriced.labels(*where).inc(self._unpriced.pop(where))
 
     def _flush_unmetered(self, where: tuple[str, str]) -> None:
         self._metrics.unmetered.labels(*where).inc(self._unmetered.pop(where))

@@ -39,6 +39,7 @@ from policies.pool.quota_room import QuotaRoom, quota_of
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
 from policies.prices.price import Price
+from policies.prices.source import PriceSource
 
 
 class Pool:
@@ -123,9 +124,13 @@ class Pool:
         return self._routing is not None
 
     @property
-    def prices(self) -> tuple[Price | None, ...]:
-        """What its members take, in their order; None for those of whom nobody knows."""
-        return tuple(place.member.price for place in self._places)
+    def price_sources(self) -> tuple[PriceSource | None, ...]:
+        """Who says what its members take, in their order."""
+        return tuple(place.member.prices for place in self._places)
+
+    def prices_of(self, model: str) -> tuple[Price | None, ...]:
+        """What its members take for a call that asks for that model; None for those of whom nobody knows."""
+        return tuple(place.member.price_of(model) for place in self._places)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import Annotated, Self
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -33,6 +33,11 @@ def _exact_request(dollars: float) -> float:
     if Decimal(repr(dollars)) * _PICO_PER_DOLLAR % 1:
         raise ValueError("a price for a request has at most twelve decimals")
     return dollars
+
+
+def _rounded(pico: Decimal) -> int:
+    """Whole already in dollars; in other currencies the price of a token is rounded once, and then exact."""
+    return int(pico.to_integral_value(ROUND_HALF_EVEN))
 
 
 Per1M = Annotated[float, Field(ge=0, le=1e6), AfterValidator(_exact)]
@@ -72,13 +77,13 @@ class RatesPolicy(Config):
         0.0, description="For each request, whatever it holds."
     )
 
-    def rates(self) -> TokenRates:
-        """The same in pico-dollars, each kind with its price."""
+    def rates(self, usd: Decimal) -> TokenRates:
+        """The same in pico-dollars, each kind with its price. `usd`: what one of the currency is in dollars."""
 
         def pico(per_1m: float | None, parent: int) -> int:
-            return parent if per_1m is None else pico_per_token(per_1m)
+            return parent if per_1m is None else _rounded(pico_per_token(per_1m) * usd)
 
-        read, written = pico_per_token(self.input_per_1m), pico_per_token(self.output_per_1m)
+        read, written = pico(self.input_per_1m, 0), pico(self.output_per_1m, 0)
         write_5m = pico(self.cache_write_5m_per_1m, read)
         return TokenRates(
             input=read,
@@ -91,7 +96,7 @@ class RatesPolicy(Config):
             reasoning=pico(self.reasoning_per_1m, written),
             audio_output=pico(self.audio_output_per_1m, written),
             image_output=pico(self.image_output_per_1m, written),
-            request=int(Decimal(repr(self.per_request)) * _PICO_PER_DOLLAR),
+            request=_rounded(Decimal(repr(self.per_request)) * _PICO_PER_DOLLAR * usd),
         )
 
 
@@ -116,13 +121,14 @@ class TariffPolicy(RatesPolicy):
             raise ValueError("each `above_tokens` must be more than the one before")
         return value
 
-    def tariff(self) -> Tariff:
+    def tariff(self, usd: Decimal) -> Tariff:
         """The same, exactly."""
-        return Tariff(self.rates(), tuple(LongContext(each.above_tokens, each.rates()) for each in self.long_context))
+        long = tuple(LongContext(each.above_tokens, each.rates(usd)) for each in self.long_context)
+        return Tariff(self.rates(usd), long)
 
 
 class PricePolicy(TariffPolicy):
-    """What a backend takes, in dollars."""
+    """What a backend takes, in the currency of `prices`: dollars, unless that names another."""
 
     service_tiers: dict[Annotated[str, Field(min_length=1, max_length=32)], TariffPolicy] = Field(
         {},
@@ -140,11 +146,44 @@ class PricePolicy(TariffPolicy):
             raise ValueError(f"service tier `{name}` is what the prices beside `service_tiers` are for")
         return self
 
-    def exact(self, source: str) -> Price:
-        """The same for each token. `source`: whose price it is."""
+    def exact(self, source: str, usd: Decimal = Decimal(1)) -> Price:
+        """The same for each token. `source`: whose price it is; `usd`: what one of the currency is in dollars."""
         return named_price(
             source,
-            self.tariff(),
-            {name: each.tariff() for name, each in self.service_tiers.items()},
-            self.batch.tariff() if self.batch is not None else None,
+            self.tariff(usd),
+            {name: each.tariff(usd) for name, each in self.service_tiers.items()},
+            self.batch.tariff(usd) if self.batch is not None else None,
         )
+
+
+# fmt: off
+Currency = Literal[
+    "USD", "AUD", "BRL", "CAD", "CHF", "CNY", "CZK", "DKK", "EUR", "GBP",
+    "HKD", "INR", "JPY", "KRW", "NOK", "NZD", "PLN", "SEK", "SGD", "TWD",
+]
+# fmt: on
+
+
+class PricesPolicy(Config):
+    """Where prices come from that neither a route nor a backend names."""
+
+    source: Literal["genai-prices", "none"] = Field(
+        "genai-prices",
+        description="`genai-prices`: list prices of the package of that name, for backends whose provider it knows by "
+        "their `base_url`. `none`: only what the policy names.",
+    )
+    currency: Currency = Field("USD", description="Of every `price` in this file. The ledger is in dollars.")
+    usd_per_unit: float | None = Field(
+        None, gt=0, le=1000, description="What one of `currency` is in dollars; needed where that is another one."
+    )
+
+    @model_validator(mode="after")
+    def _can_be_changed(self) -> Self:
+        if (self.currency == "USD") != (self.usd_per_unit is None):
+            raise ValueError("`usd_per_unit` goes with a `currency` other than USD, and such a one needs it")
+        return self
+
+    @property
+    def usd(self) -> Decimal:
+        """What one of the currency is in dollars."""
+        return Decimal(1) if self.usd_per_unit is None else Decimal(repr(self.usd_per_unit))

@@ -55,7 +55,7 @@ class Attempts:
         facts.upstream_model = call.model
         facts.usage = None
         facts.is_usage_partial = False
-        charge = facts.charge(member.backend.name, call.model, member.price)
+        charge = facts.charge(member.backend.name, call.model, member.price_of(call.model))
         sent_before = facts.sent_at
         began_at = self._clock.now() if self._holds_back or may_go_on else 0.0
         ticket = breaker.begin()

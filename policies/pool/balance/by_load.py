@@ -65,7 +65,7 @@ class LoadBalancer:
 
 def _candidate(share: Share) -> Candidate:
     place = share.place
-    return Candidate(place, share.weight, place.counted, place.breaker, place.member.price or _FREE)
+    return Candidate(place, share.weight, place.counted, place.breaker, place.member.price_of("") or _FREE)
 
 
 def _left(group: Sequence[Candidate], tried: Collection[Place]) -> Sequence[Candidate]:

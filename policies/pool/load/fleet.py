@@ -249,7 +249,8 @@ def replica_name(part: RouteBackend) -> str:
 
 def _asks_what_is_kept(route: RoutePolicy) -> bool:
     """Whether a route's choice depends on which backend holds a prompt's beginning."""
-    has_prices = any(part.price is not None and part.price.cached_input_per_1m is not None for part in route.backends)
+    # Where the route names no price, the backend or a list may have one for what was kept.
+    has_prices = any(part.price is None or part.price.cached_input_per_1m is not None for part in route.backends)
     return route.balance == "predicted_cost" or (route.balance == "cost" and has_prices)
 
 

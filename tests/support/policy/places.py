@@ -13,6 +13,7 @@ from policies.pool.member import Member
 from policies.pool.place import Place
 from policies.pool.prompts.prefix_index import PrefixIndex
 from policies.prices.price import Price
+from policies.prices.source import SetPrice
 from tests.support.policy.pool import Played
 
 
@@ -21,7 +22,9 @@ def make_place(
 ) -> Place:
     """The place of a backend that is named by its number."""
     name = f"r{number}"
-    return Place(Member(Played(name), price=price), name, breaker, Patience(), replica)
+    return Place(
+        Member(Played(name), prices=None if price is None else SetPrice(price)), name, breaker, Patience(), replica
+    )
 
 
 class Numbered:

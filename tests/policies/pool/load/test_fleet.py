@@ -23,6 +23,7 @@ from policies.pool.load.replica import Replica
 from policies.pool.member import Member
 from policies.pool.pool import Pool
 from policies.pool.prompts.engine_text import EngineText, Writing
+from policies.prices.source import SetPrice
 from policies.schema import RoutePolicy
 from tests.support.calls import make_call
 from tests.support.clock import FakeClock
@@ -218,7 +219,7 @@ def _pool(clock: FakeClock | StoppedClock, leaves: dict[str, Played], fleet: Fle
                 part.model,
                 part.weight,
                 part.priority,
-                price=part.price.exact("route") if part.price is not None else None,
+                prices=SetPrice(part.price.exact("route")) if part.price is not None else None,
             )
             for part in route.backends
         ],

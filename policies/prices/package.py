@@ -1,0 +1,187 @@
+"""Reads list prices out of the package genai-prices: a program of its own, for the package takes 10 MiB and 60 ms.
+
+`reading.py` runs it, once for a policy. It is told on its standard input which providers are asked for, and answers
+with all their models: who matches which name, and what they cost from which moment on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import ROUND_HALF_EVEN, Decimal
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from policies.prices.listed import Day, ListedModel, ListQuestion, Pattern, PriceList
+from policies.prices.price import LongContext, Price, Tariff, TokenRates, named_price
+
+_PICO_PER_MTOK = 10**6
+_PICO_PER_THOUSAND_REQUESTS = 10**9
+_TIERS = ("flex", "priority", "fast", "default")
+_COUNTED = {"input_mtok", "output_mtok"}
+"""A model without a price for either is paid by something that no answer tells: hours, pages, characters."""
+
+
+def main() -> None:
+    """Answer one question."""
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=ListQuestion)
+    sys.stdout.buffer.write(msgspec.json.encode(read(question)))
+
+
+def read(question: ListQuestion) -> PriceList:
+    """The lists of the providers asked for, by the names under which they are."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    snapshot = get_snapshot()
+    now = datetime.fromtimestamp(question.now_s, UTC)
+    by_id = {provider.id: provider for provider in snapshot.providers}
+    models: dict[str, list[ListedModel]] = {}
+    providers: dict[str, str] = {}
+    for name, address in question.addresses.items():
+        try:
+            provider = (
+                snapshot.find_provider(None, None, address) if "://" in address else by_id[address.lower().strip()]
+            )
+        except LookupError:
+            continue
+        providers[name] = provider.id
+        if provider.id not in models:
+            others = [by_id[other] for other in provider.fallback_model_providers or () if other in by_id]
+            models[provider.id] = [_model(model, now) for each in (provider, *others) for model in each.models]
+    return PriceList(
+        version=version("genai-prices"),
+        newest_day=max((day for day in _start_days(snapshot.providers) if day <= now.date()), default=None),
+        providers=providers,
+        models=models,
+        known=sorted(by_id),
+    )
+
+
+def _model(model: Any, now: datetime) -> ListedModel:
+    days = [Day(day, _parts_of(model, day)) for day in (now.date(), *_later_days(model, now.date()))]
+    return ListedModel(model.id, _pattern(model.match), days)
+
+
+def _parts_of(model: Any, day: date) -> list[tuple[int, Price | None]]:
+    """What it costs from which second of the day on, of UTC."""
+    found: list[tuple[int, Price | None]] = []
+    for begin in sorted({time(0), *_times(model)}):
+        price = _price(model, datetime.combine(day, begin, UTC))
+        seconds = begin.hour * 3600 + begin.minute * 60 + begin.second
+        if not found or found[-1][1] != price:
+            found.append((seconds, price))
+    return found
+
+
+def _price(model: Any, at: datetime) -> Price | None:
+    if model.prices == []:
+        return None
+    standard = _tariff(_values(model, at, None))
+    # Nothing but noughts is how the package says that it does not know.
+    if standard is None or not any(msgspec.structs.astuple(standard.rates)):
+        return None
+    tiers = {}
+    for tier in _TIERS:
+        tariff = _tariff(_values(model, at, {"service_tier": tier}))
+        if tariff is not None and tariff != standard:
+            tiers[tier] = tariff
+    batch = _tariff(_values(model, at, {"processing": "batch"}))
+    return named_price("list", standard, tiers, None if batch == standard else batch)
+
+
+def _values(model: Any, at: datetime, context: Mapping[str, str] | None) -> dict[str, Any]:
+    prices = model.get_prices(at, context)
+    return {name: value for name, value in vars(prices).items() if value is not None}
+
+
+def _tariff(values: Mapping[str, Any]) -> Tariff | None:
+    """None where it is paid by what is not counted here."""
+    if not _COUNTED & values.keys():
+        return None
+    starts = sorted({tier.start for value in values.values() for tier in getattr(value, "tiers", ())})
+    rates = _rates(values, None)
+    return Tariff(rates, tuple(LongContext(start, _rates(values, start)) for start in starts))
+
+
+def _rates(values: Mapping[str, Any], above: int | None) -> TokenRates:
+    """Those of a prompt that is just longer than `above`."""
+
+    def pico(name: str, parent: int) -> int:
+        value = values.get(f"{name}_mtok")
+        return parent if value is None else _rounded(_at(value, above) * _PICO_PER_MTOK)
+
+    read, written = pico("input", 0), pico("output", 0)
+    write = pico("cache_write", read)
+    return TokenRates(
+        input=read,
+        cached_input=pico("cache_read", read),
+        cache_write_5m=pico("cache_write_5m", write),
+        cache_write_1h=pico("cache_write_1h", write),
+        audio_input=pico("input_audio", read),
+        image_input=pico("input_image", read),
+        output=written,
+        reasoning=pico("output_reasoning", written),
+        audio_output=pico("output_audio", written),
+        image_output=pico("output_image", written),
+        request=_rounded(_at(values.get("requests_kcount", Decimal(0)), above) * _PICO_PER_THOUSAND_REQUESTS),
+    )
+
+
+def _at(value: Any, above: int | None) -> Decimal:
+    """A price, or the one of prompts above a length: the highest threshold that they have passed."""
+    if isinstance(value, Decimal):
+        return value
+    found: Decimal = value.base
+    for tier in value.tiers:
+        if above is not None and above >= tier.start:
+            found = tier.price
+    return found
+
+
+def _rounded(pico: Decimal) -> int:
+    return int(pico.to_integral_value(ROUND_HALF_EVEN))
+
+
+def _constraints(model: Any) -> Iterator[Any]:
+    for each in (*(model.prices if isinstance(model.prices, list) else ()), *(model.price_variants or ())):
+        if each.constraint is not None:
+            yield each.constraint
+
+
+def _later_days(model: Any, today: date) -> list[date]:
+    days = {constraint.start_date for constraint in _constraints(model) if hasattr(constraint, "start_date")}
+    return sorted(day for day in days if day > today)
+
+
+def _times(model: Any) -> Iterator[time]:
+    for constraint in _constraints(model):
+        for name in ("start_time", "end_time"):
+            if hasattr(constraint, name):
+                yield _utc(getattr(constraint, name))
+
+
+def _utc(moment: time) -> time:
+    offset = moment.utcoffset() or timedelta(0)
+    return (datetime.combine(date(2000, 1, 2), moment.replace(tzinfo=None)) - offset).time()
+
+
+def _start_days(providers: Any) -> Iterator[date]:
+    for provider in providers:
+        for model in provider.models:
+            for constraint in _constraints(model):
+                if hasattr(constraint, "start_date"):
+                    yield constraint.start_date
+
+
+def _pattern(clause: Any) -> Pattern:
+    ((kind, value),) = vars(clause).items()
+    if isinstance(value, list):
+        return Pattern(kind.rstrip("_"), parts=[_pattern(part) for part in value])
+    return Pattern(kind, text=value if kind == "regex" else value.lower())
+
+
+if __name__ == "__main__":
+    main()

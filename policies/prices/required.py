@@ -1,0 +1,24 @@
+"""Calls for a model without a price are turned away, where a route wants to know what it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from backends.errors import CostUnknown
+from backends.protocol import Backend, Call, Reply
+from policies.prices.price import Price
+from policies.stage import Stage
+
+
+class PriceRequired(Stage):
+    """`prices_of` tells what each backend that may answer takes for a model."""
+
+    def __init__(self, inner: Backend, prices_of: Callable[[str], Sequence[Price | None]]) -> None:
+        super().__init__(inner)
+        self._prices_of = prices_of
+
+    async def send(self, call: Call) -> Reply:
+        """As the backend within. Raises: CostUnknown for a model that one of the backends has no price for."""
+        if None in self._prices_of(call.model):
+            raise CostUnknown(f'nobody knows what "{call.model}" costs, and this route takes only models with a price')
+        return await self._inner.send(call)
