@@ -21,6 +21,7 @@ _MAX_ERROR_BYTES = 1024**2
 _FORBIDDEN, _EXHAUSTED = int(HTTPStatus.FORBIDDEN), int(HTTPStatus.TOO_MANY_REQUESTS)
 _REFUSALS = frozenset({int(HTTPStatus.UNAUTHORIZED), int(HTTPStatus.PAYMENT_REQUIRED), _FORBIDDEN, _EXHAUSTED})
 """Who presents another key may be told something else."""
+_TOO_LARGE = b"equest too large"
 
 
 class KeyedWire:
@@ -62,15 +63,20 @@ class KeyedWire:
             refusal = await _read(exchange)
             if refusal.status == _FORBIDDEN:
                 forbidden.append(key)
-            elif refusal.status == _EXHAUSTED:
-                asked_s = asked_wait_s(refusal.headers, self._clock.wall())
-                key.exhaust(model, told_in_body_s(refusal.whole) if asked_s is None else asked_s, self._clock.now())
-            else:
-                key.reject(self._clock.now())
+            elif not _is_the_calls_own(call, refusal):
+                self._leave_out(key, model, refusal)
             other = self._keys.choose_other(reserved, tried)
             if other is None:
                 return refusal
             reserved.move_to(other, self._clock.now())
+
+    def _leave_out(self, key: UpstreamKey, model: str, refusal: _ReadExchange) -> None:
+        now = self._clock.now()
+        if refusal.status == _EXHAUSTED:
+            asked_s = asked_wait_s(refusal.headers, self._clock.wall())
+            key.exhaust(model, told_in_body_s(refusal.whole) if asked_s is None else asked_s, now)
+        else:
+            key.reject(now)
 
     def _reservation(self, call: Call) -> QuotaReservation:
         """What admission has reserved for the call, or else now; it is settled with the attempt's charge."""
@@ -108,6 +114,17 @@ class _ReadExchange:
 
     async def aclose(self) -> None:
         """Nothing: its connection has been given back."""
+
+
+def _is_the_calls_own(call: Call, refusal: _ReadExchange) -> bool:
+    """Whether the key is fine for other calls: no caller may take it from them.
+
+    A call larger than a minute's tokens is refused with 429 by OpenAI, with all of the quota left. And what passes
+    through unread may want rights that a key need not have.
+    """
+    if refusal.status == _EXHAUSTED:
+        return _TOO_LARGE in refusal.whole
+    return not call.operation.traits.is_understood
 
 
 async def _read(exchange: WireExchange) -> _ReadExchange:

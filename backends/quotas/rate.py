@@ -16,7 +16,7 @@ class MinuteRate:
     What is taken may turn out to be more than was asked for: the level goes below zero then, and later calls wait.
     """
 
-    __slots__ = ("_at", "_burst_s", "_declared", "_level", "_per_s", "_step", "capacity")
+    __slots__ = ("_at", "_burst_s", "_declared", "_level", "_per_s", "_step", "capacity", "per_minute")
 
     def __init__(self, per_minute: float, burst_s: float, now: float, *, step: int = 0) -> None:
         self._declared = per_minute
@@ -50,6 +50,7 @@ class MinuteRate:
         return min(self.capacity, self._level + (now - self._at) * self._per_s)
 
     def _set(self, per_minute: float) -> None:
+        self.per_minute = per_minute
         self.capacity = max(float(self._step), per_minute * self._burst_s / 60)
         # Whole things exceed a bound by one at least, so that it is kept with less than one more.
         self._per_s = (per_minute - self.capacity + self._step) / _WINDOW_S

@@ -30,12 +30,18 @@ class Ration:
         tokens_s = 0.0 if self._tokens is None else self._tokens.wait_s(tokens, now)
         return max(requests_s, tokens_s)
 
-    def take(self, tokens: float, now: float) -> None:
-        """Such a call goes."""
+    def take(self, tokens: float, now: float) -> float:
+        """Such a call goes; returns the tokens that were taken for it, a minute's at most.
+
+        What a call has is its caller's word: until it is settled it keeps others waiting for no longer than that.
+        """
         if self._requests is not None:
             self._requests.take(1, now)
-        if self._tokens is not None:
-            self._tokens.take(tokens, now)
+        if self._tokens is None:
+            return 0.0
+        tokens = min(tokens, self._tokens.per_minute)
+        self._tokens.take(tokens, now)
+        return tokens
 
     def give_back(self, requests: int, tokens: float) -> None:
         """What was taken and not used; below zero for what was used beyond."""

@@ -57,11 +57,9 @@ class UpstreamKey:
         self._exhaustions = 0
         self._rejections = 0
 
-    def take(self, model: str, prompt: int, tokens: float, now: float) -> Taken:
-        """A call for that model goes out with it: so many tokens of its prompt, so many with the answer."""
+    def take(self, model: str, prompt: int) -> Taken:
+        """A call for that model goes out with it, whose prompt has so many tokens."""
         self.counts["sent"] += 1
-        if self.ration is not None:
-            self.ration.take(tokens, now)
         return self.allowance(model).take(prompt)
 
     def wait_s(self, model: str, tokens: float, now: float) -> float:

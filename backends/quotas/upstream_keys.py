@@ -79,8 +79,6 @@ class UpstreamKeys:
         tokens = self._wanted(demand.tokens, writes=demand.writes)
         keys = self.all[:1] if demand.is_bound else self.all
         key = self._best(keys, demand, tokens, now) or min(keys, key=lambda each: each.rejected_until)
-        if self.ration is not None:
-            self.ration.take(tokens, now)
         return QuotaReservation(self, demand, key, tokens, now)
 
     def hold_back(self) -> None:
@@ -147,38 +145,43 @@ class UpstreamKeys:
 class QuotaReservation:
     """The part of a backend's quota that one attempt holds, and the key that it goes out with."""
 
-    __slots__ = ("_taken_of", "demand", "key", "keys", "taken", "tokens")
+    __slots__ = ("_of_all", "_of_key", "demand", "key", "keys", "taken", "tokens")
 
     def __init__(self, keys: UpstreamKeys, demand: KeyDemand, key: UpstreamKey, tokens: float, now: float) -> None:
+        """It is taken from now on."""
         self.keys = keys
         self.demand = demand
         self.tokens = tokens
-        self.key = key
-        self.taken = key.take(demand.model, demand.tokens, tokens, now)
+        self._of_all = 0.0 if keys.ration is None else keys.ration.take(tokens, now)
+        self._take(key, now)
 
     def move_to(self, key: UpstreamKey, now: float) -> None:
         """The upstream has refused the key; another one goes out."""
         if self.key.ration is not None:
-            self.key.ration.give_back(0, self.tokens)
-        self.key = key
-        self.taken = key.take(self.demand.model, self.demand.tokens, self.tokens, now)
+            self.key.ration.give_back(0, self._of_key)
+        self._take(key, now)
 
     def give_back(self) -> None:
         """Nothing is sent after all."""
-        if self.keys.ration is not None:
-            self.keys.ration.give_back(1, self.tokens)
-        if self.key.ration is not None:
-            self.key.ration.give_back(1, self.tokens)
+        self._correct(1, 0)
 
     def settle(self, charge: Charge) -> None:
         """The attempt is over: what it used takes the place of what was reserved."""
         usage = charge.usage
-        used = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
-        for ration in (self.keys.ration, self.key.ration):
-            if ration is not None:
-                ration.give_back(0, self.tokens - used)
+        self._correct(0, 0 if usage is None else usage.prompt_tokens + usage.completion_tokens)
         if usage is not None and self.demand.writes and not charge.is_estimated:
             self.keys.learn(usage.completion_tokens)
+
+    def _take(self, key: UpstreamKey, now: float) -> None:
+        self.key = key
+        self.taken = key.take(self.demand.model, self.demand.tokens)
+        self._of_key = 0.0 if key.ration is None else key.ration.take(self.tokens, now)
+
+    def _correct(self, requests: int, used: int) -> None:
+        if self.keys.ration is not None:
+            self.keys.ration.give_back(requests, self._of_all - used)
+        if self.key.ration is not None:
+            self.key.ration.give_back(requests, self._of_key - used)
 
 
 @runtime_checkable

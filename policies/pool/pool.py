@@ -212,7 +212,7 @@ class Pool:
             place, match, counted = admitted
         else:
             match = self._look_up(demand)
-            used_up = self._quotas.used_up(call)
+            used_up = self._quotas.used_up(call) if self._quotas.limited else ()
             if (first := balancer.choose(used_up, match)) is None:
                 self._failed += 1
                 raise self._quotas.refusal(call, used_up, balancer)

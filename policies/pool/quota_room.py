@@ -17,15 +17,16 @@ def quota_of(backend: Backend) -> UpstreamKeys | None:
 
 
 class QuotaRoom:
-    """Those of one pool. Without quotas it is not asked, and costs nothing."""
+    """Those of one pool."""
 
     def __init__(self, route: str, places: Sequence[Place]) -> None:
         self._route = route
-        self._limited = [place for place in places if place.quota is not None]
+        self.limited = tuple(place for place in places if place.quota is not None)
+        """Those of which anybody keeps to a quota."""
 
     def used_up(self, call: Call) -> Collection[Place]:
         """Places that may not be asked that now."""
-        return [place for place in self._limited if place.quota_wait_s(call) > 0] if self._limited else ()
+        return [place for place in self.limited if place.quota_wait_s(call) > 0]
 
     def refusal(self, call: Call, used_up: Collection[Place], chooser: Chooser) -> UpstreamError:
         """The error where the chooser has nobody but those that are used up, if any."""

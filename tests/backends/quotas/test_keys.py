@@ -174,6 +174,43 @@ async def test_a_call_that_every_key_is_forbidden_leaves_none_out() -> None:
     assert set(server.answered()) == {A, B}
 
 
+async def test_what_passes_through_takes_no_key_away() -> None:
+    """An administrator's path wants rights that the keys need not have, and any caller may ask it."""
+    server = QuotaServer({A: Quota(is_revoked=True), B: Quota(is_revoked=True)})
+    async with server, backend_at(server, A, B, shares_objects=True) as backend:
+        with pytest.raises(UpstreamRejectedKey):
+            await ask(backend, make_call(operation=Operation.PASSTHROUGH))
+        is_out = [key.is_out for key in backend.keys.statistics()]
+
+    assert server.statuses() == {401: 2}
+    assert is_out == [False, False]
+
+
+async def test_a_call_that_is_too_large_for_any_minute_takes_no_key_away() -> None:
+    """OpenAI answers 429, and says in its words that it is the request."""
+    server = QuotaServer({A: Quota(tokens=1000), B: Quota(tokens=1000)}, tells=lambda *_: [])
+    server.refusal_body = (
+        b'{"error": {"message": "Request too large for m on tokens per min (TPM): Limit 1000, Requested 2000. The '
+        b'input or output tokens must be reduced in order to run successfully.", "type": "tokens", "code": '
+        b'"rate_limit_exceeded"}}'
+    )
+    async with server, backend_at(server, A, B) as backend:
+        replies = await ask(
+            backend, make_call("x" * 8000), make_call("small"), make_call("x" * 8000), make_call("small")
+        )
+
+    assert [reply.status for reply in replies] == [429, 200, 429, 200]
+
+
+async def test_models_that_callers_make_up_are_forgotten() -> None:
+    """The oldest of more than 64, for each key."""
+    server = QuotaServer({A: Quota(requests=10**6)})
+    async with server, backend_at(server, A) as backend:
+        await ask(backend, *(make_call(model=f"model-{number}") for number in range(200)))
+
+    assert len(backend.keys.all[0]._allowances) == 64
+
+
 async def test_a_key_that_is_forbidden_what_another_may_is_left_out() -> None:
     """For that model."""
     server = QuotaServer({A: Quota(is_forbidden=True), B: Quota()})

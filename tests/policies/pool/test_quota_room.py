@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -14,6 +15,7 @@ from backends.clock import SystemClock
 from backends.errors import NoBackendAvailable, UpstreamExhausted
 from backends.http.openai import KIND
 from backends.operations import Operation
+from backends.quotas.key_demand import prompt_tokens
 from policies.pool.attempts.settings import RetryPolicy
 from policies.pool.member import Member
 from policies.pool.pool import Pool
@@ -165,6 +167,48 @@ async def test_a_prompt_that_is_larger_than_all_that_goes_at_once_goes_when_all_
 
     assert statuses == [200]
     assert caught.value.retry_after_s == pytest.approx(10_000 / (5_400 / 61), rel=0.1)
+
+
+async def test_what_a_caller_says_of_itself_keeps_others_waiting_for_a_minute_at_most() -> None:
+    """A body of megabytes, which the upstream refuses in the end, is not a quota of hours."""
+    async with OpenAIServer(Behaviour(stall_before_head=True)) as server:
+        async with leaf_at(server.base_url, quota={"tpm": 6_000}) as leaf:
+            pool = pool_of(Member(leaf))
+            asking = asyncio.create_task(ask(pool, 1, "x" * 4_000_000))
+            await server.wait_request()
+            with pytest.raises(UpstreamExhausted) as caught:
+                await ask(pool)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    assert caught.value.retry_after_s is not None
+    assert 55 < caught.value.retry_after_s < 75
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 900_000}},
+        {"type": "input_audio", "input_audio": {"data": "A" * 900_000, "format": "wav"}},
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64," + "A" * 900_000}},
+    ],
+    ids=["picture", "sound", "file"],
+)
+def test_pictures_are_not_counted_as_text(part: dict[str, Any]) -> None:
+    """900 KB of base64 are no 225,000 tokens; what is beside them is counted."""
+    plain = make_call(extra={"messages": [{"role": "user", "content": [{"type": "text", "text": "word " * 8000}]}]})
+    both = [{"type": "text", "text": "word " * 8000}, part, part]
+    rich = make_call(extra={"messages": [{"role": "user", "content": both}]})
+
+    assert prompt_tokens(plain) == pytest.approx(10_000, rel=0.01)
+    assert prompt_tokens(rich) - prompt_tokens(plain) == pytest.approx(2_000, abs=100)
+
+
+def test_what_passes_unread_has_no_tokens() -> None:
+    """A file of 100 MB that is uploaded is no prompt."""
+    call = make_call(operation=Operation.PASSTHROUGH, raw=b"x" * 10_000_000, body=None)
+
+    assert prompt_tokens(call) == 0
 
 
 async def test_a_key_with_a_quota_of_its_own_is_kept_to() -> None:
