@@ -2,7 +2,8 @@
 
 A call asks several counters at once and gets what it asks of all of them or of none. What it gets is held until the
 call is settled with what it has used. A counter is named by a key; who asks says with each call how it is bounded, so a
-store knows no rules and a reload changes none of its state. A key is of one kind for ever.
+store knows no rules and a reload changes none of its state. A key is of one kind for ever. Wants that are packed are
+arrays with their kind before their fields, as scripts in a shared store read them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 
-class Rate(msgspec.Struct, frozen=True, gc=False):
+class Rate(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=0):
     """Of a bucket that fills with `per_minute` and holds at most `capacity`, both at least 1: `amount` now.
 
     An amount above the capacity is cut to it. Settled, the level falls by what was used beyond that, also below zero,
@@ -26,14 +27,14 @@ class Rate(msgspec.Struct, frozen=True, gc=False):
     amount: int
 
 
-class Slots(msgspec.Struct, frozen=True, gc=False):
+class Slots(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
     """One of `most` calls that may be under way at once."""
 
     key: str
     most: int
 
 
-class Spend(msgspec.Struct, frozen=True, gc=False):
+class Spend(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """Of a budget of `most` pico-dollars: `worst`, the most that the call can cost.
 
     Admitted where spent + held + worst <= most, or where nothing is held and spent < most: a call that is alone may be

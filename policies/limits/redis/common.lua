@@ -9,9 +9,13 @@
 local RATE, SLOTS, SPENDING = 0, 1, 2
 local MOST = 9007199254740991
 local SWEPT_KEPT_S = 86400
+-- After its window, for calls that are settled late.
+local BUDGET_KEPT_S = 2 * 86400
 local MOST_SWEPT_AT_ONCE = 500
 local TIME = redis.call('TIME')
 local NOW_US = TIME[1] * 1000000 + TIME[2]
+-- By how many seconds this clock is ahead of that of who calls, where he knows.
+local ahead_s = 0
 
 local function key_of(kind, name)
   return KEYS[1] .. ':' .. kind .. ':' .. name
@@ -24,7 +28,11 @@ local function is_current(replica, connection)
   return redis.call('HGET', CONNECTIONS, replica) == connection
 end
 
--- A rate is {RATE, key, per_minute, capacity, amount}.
+-- A rate is {RATE, key, per_minute, capacity, amount}; an amount above the capacity is cut to it.
+local function amount_of(want)
+  return math.min(want[5], want[4])
+end
+
 local function level_of(want)
   local kept = redis.call('GET', key_of('bucket', want[2]))
   if not kept then return want[4] end
@@ -54,19 +62,30 @@ local function free_slot(want)
   if redis.call('DECR', key) <= 0 then redis.call('DEL', key) end
 end
 
--- A spending is {SPENDING, key, most, worst, ttl_s}.
+-- A spending is {SPENDING, key, most, worst, ends_at}, in pico-dollars; what is counted are nano-dollars, rounded up, for
+-- numbers are exact up to 2^53 only.
+local function nano(pico)
+  return math.min(MOST, math.ceil(pico / 1000))
+end
+
 local function budget_of(key)
   local kept = redis.call('HMGET', key_of('budget', key), 'held', 'spent')
   return tonumber(kept[1]) or 0, tonumber(kept[2]) or 0, not kept[1]
 end
 
-local function add_to_budget(key, ttl_s, held, spent)
-  local held_before, spent_before, is_new = budget_of(key)
-  held = math.min(MOST, math.max(0, held_before + held))
-  spent = math.min(MOST, math.max(0, spent_before + spent))
+local function keep_budget(key, ends_at, held, spent, is_new)
+  held, spent = math.min(MOST, math.max(0, held)), math.min(MOST, math.max(0, spent))
   local name = key_of('budget', key)
   redis.call('HSET', name, 'held', string.format('%.0f', held), 'spent', string.format('%.0f', spent))
-  if is_new and ttl_s > 0 then redis.call('EXPIRE', name, string.format('%.0f', ttl_s)) end
+  if is_new and ends_at then
+    local ttl_s = math.max(0, ends_at + ahead_s - TIME[1]) + BUDGET_KEPT_S
+    redis.call('EXPIRE', name, string.format('%.0f', ttl_s))
+  end
+end
+
+local function add_to_budget(key, ends_at, held, spent)
+  local held_before, spent_before, is_new = budget_of(key)
+  keep_budget(key, ends_at, held_before + held, spent_before + spent, is_new)
 end
 
 -- What a process held whose lease is over counts as spent. Some of one process at a time; how many.
@@ -79,7 +98,7 @@ local function sweep()
   for i = 1, #found, 2 do
     for _, want in ipairs(cmsgpack.unpack(found[i + 1])) do
       if want[1] == SLOTS then free_slot(want) end
-      if want[1] == SPENDING then add_to_budget(want[2], want[5], -want[4], want[4]) end
+      if want[1] == SPENDING then add_to_budget(want[2], want[5], -nano(want[4]), nano(want[4])) end
     end
     redis.call('HDEL', holds, found[i])
     redis.call('HSET', swept, found[i], found[i + 1])

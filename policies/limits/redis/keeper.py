@@ -48,7 +48,7 @@ class LeaseTimes(msgspec.Struct, frozen=True):
 class Keeper:
     """`wire` is the connection, None as long as there is none that is worth asking.
 
-    `on_away` and `on_ready` are called when Redis is taken to be away, and when it is back.
+    `on_away` is called with the last connection when Redis is taken to be away, `on_ready` when it is back.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Keeper:
         replica: bytes,
         deadline_s: float,
         times: LeaseTimes,
-        on_away: Callable[[], None],
+        on_away: Callable[[RedisWire | None], None],
         on_ready: Callable[[], None],
     ) -> None:
         self.wire: RedisWire | None = None
@@ -190,9 +190,10 @@ class Keeper:
         if self._clock.now() - sent_at > self._deadline_s:
             self._be_away(_SLOW)
             return _PROBE_S
-        was_known, num_holds, self.num_replicas, num_swept = cast(tuple[int, int, int, int], reply)
+        was_known, num_holds, self.num_replicas, num_swept, time_s = cast(tuple[int, int, int, int, int], reply)
         self.num_swept += num_swept
         settling = self._settling
+        settling.ahead_s = b"%d" % (time_s - self._clock.wall())
         if not was_known or num_holds < len(settling.held) or settling.has_unknown:
             settling.adopt(wire, self.connection, self.refused)
         settling.send(wire, self.refused)
@@ -227,7 +228,7 @@ class Keeper:
             self.is_away = True
             self.num_outages += 1
             _LOGGER.warning("redis does not count limits and budgets (%s): `when_away` says what is done", reason)
-            self._on_away()
+            self._on_away(self._current)
         self._is_decided.set()
 
 

@@ -1,7 +1,7 @@
-"""Wants and what was used of them in the units of Redis, and its figures in ours.
+"""Wants as scripts read them, and a script's figures in our units.
 
-Redis counts whole nano-dollars, for the numbers of its scripts are exact up to 2^53 only. What is spent is rounded up
-and what may be spent is rounded down, so a budget ends early by at most a nano-dollar a call, and never late.
+Scripts count whole nano-dollars, for their numbers are exact up to 2^53 only. What is spent is rounded up and what may
+be spent is rounded down, so a budget ends early by at most a nano-dollar a call, and never late.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from collections.abc import Sequence
 
 import msgspec
 
-from policies.limits.counters import Full, Hold, Rate, Slots, Spend, Want
+from policies.limits.counters import Full, Rate, Spend, Want
 
-_RATE, _SLOTS, _SPENDING = 0, 1, 2
-"""As in `common.lua`."""
 _PICO_PER_NANO = 1000
-_MOST = 2**53 - 1
-_KEPT_AFTER_WINDOW_S = 2 * 86400.0
-"""So long after its window a budget is kept, for calls that are settled late and clocks that differ."""
+_MOST = 2**63 - 1
 
-pack = msgspec.msgpack.Encoder().encode
-"""Values, as scripts read them: not of bytes, a kind that they do not know."""
+_encode = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder(list[int]).decode
 """What a reservation is answered."""
 
 
-def pack_wants(wants: tuple[Want, ...], wall_s: float) -> bytes:
+def pack_wants(wants: tuple[Want, ...]) -> bytes:
     """What a script is asked for, and what a hold is kept as."""
-    return pack(wants_of(wants, wall_s))
+    try:
+        return _encode(wants)
+    except (UnicodeEncodeError, OverflowError):
+        return _encode(tuple(map(_packable, wants)))
 
 
-def wants_of(wants: tuple[Want, ...], wall_s: float) -> list[tuple[int | str, ...]]:
-    """The same before it is packed."""
-    rows: list[tuple[int | str, ...]] = []
-    for want in wants:
-        key = key_of(want.key)
-        if type(want) is Rate:
-            rows.append((_RATE, key, want.per_minute, want.capacity, min(want.amount, want.capacity)))
-        elif type(want) is Spend:
-            most, worst = min(want.most // _PICO_PER_NANO, _MOST), nano_of(want.worst)
-            rows.append((_SPENDING, key, most, worst, ttl_of(want, wall_s)))
-        else:
-            assert type(want) is Slots, "there is no other want"
-            rows.append((_SLOTS, key, want.most))
-    return rows
+def pack_holds(holds: Sequence[tuple[bytes, tuple[Want, ...]]]) -> bytes:
+    """What calls hold, by the id of the hold."""
+    return _encode([(hold_id.decode(), tuple(map(_packable, wants))) for hold_id, wants in holds])
+
+
+def pack_used(settled: Sequence[tuple[str, Sequence[int]]]) -> bytes:
+    """What calls have used, by the id of the hold."""
+    try:
+        return _encode(settled)
+    except OverflowError:
+        return _encode([(hold_id, [min(amount, _MOST) for amount in used]) for hold_id, used in settled])
+
+
+def pack_spent(amounts: Sequence[tuple[str, int, float | None]]) -> bytes:
+    """Pico-dollars by the key of a budget, and when its window ends."""
+    return _encode([(key_of(key), min(pico, _MOST), ends_at) for key, pico, ends_at in amounts])
 
 
 def key_of(key: str) -> str:
@@ -51,32 +51,12 @@ def key_of(key: str) -> str:
     return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
 
 
-def nano_of(pico: int) -> int:
-    """Whole nano-dollars, rounded up."""
-    return min(-(-pico // _PICO_PER_NANO), _MOST)
-
-
-def ttl_of(want: Spend, wall_s: float) -> int:
-    """How many seconds what is counted for its window is kept: a time to go, so Redis's own clock does not matter."""
-    return 0 if want.ends_at is None else int(max(0.0, want.ends_at - wall_s) + _KEPT_AFTER_WINDOW_S)
-
-
-def used_of(hold: Hold, used: Sequence[int]) -> list[str | int]:
-    """What a script settles: the hold and what was used of each want."""
-    settled: list[str | int] = [hold.id.decode()]
-    for want, amount in zip(hold.wants, used, strict=True):
-        settled.append(nano_of(amount) if type(want) is Spend else min(amount, _MOST))
-    return settled
-
-
-def left_of(wants: tuple[Want, ...], figures: Sequence[int]) -> tuple[int, ...]:
-    """What others can still get, of a script's figures."""
-    return tuple(
-        [
-            want.most - figure * _PICO_PER_NANO if type(want) is Spend else figure
-            for want, figure in zip(wants, figures, strict=True)
-        ]
-    )
+def left_of(wants: tuple[Want, ...], figures: list[int]) -> tuple[int, ...]:
+    """What others can still get, of a script's figures, which it changes."""
+    for index, want in enumerate(wants):
+        if type(want) is Spend:
+            figures[index] = want.most - figures[index] * _PICO_PER_NANO
+    return tuple(figures)
 
 
 def most_of(wants: tuple[Want, ...]) -> tuple[int, ...]:
@@ -84,15 +64,15 @@ def most_of(wants: tuple[Want, ...]) -> tuple[int, ...]:
     return tuple([want.capacity if isinstance(want, Rate) else want.most for want in wants])
 
 
-def full_of(wants: tuple[Want, ...], reply: Sequence[int], wall_s: float) -> Full:
+def full_of(wants: tuple[Want, ...], answer: list[int], wall_s: float) -> Full:
     """Why a script gave nothing."""
-    index, retry_after_ms = reply[1], reply[2]
+    _, index, retry_after_ms, *figures = answer
     retry_after_s: float | None = retry_after_ms / 1000
     if retry_after_ms < 0:
         want = wants[index]
         ends_at = want.ends_at if isinstance(want, Spend) else None
         retry_after_s = None if ends_at is None else max(0.0, ends_at - wall_s)
-    return Full(index, retry_after_s, left_of(wants, reply[3:]))
+    return Full(index, retry_after_s, left_of(wants, figures))
 
 
 def spent_of(figure: object) -> int:
@@ -100,6 +80,10 @@ def spent_of(figure: object) -> int:
     return int(figure) * _PICO_PER_NANO if isinstance(figure, bytes) else 0
 
 
-def slots_of(wants: tuple[Want, ...]) -> bool:
-    """Whether a slot is among them, which others may be waiting for."""
-    return any(type(want) is Slots for want in wants)
+def _packable(want: Want) -> Want:
+    changed: dict[str, int | str] = {"key": key_of(want.key)}
+    if isinstance(want, Spend):
+        changed |= {"most": min(want.most, _MOST), "worst": min(want.worst, _MOST)}
+    elif isinstance(want, Rate):
+        changed["amount"] = min(want.amount, want.capacity)
+    return msgspec.structs.replace(want, **changed)

@@ -15,7 +15,7 @@ from typing import cast
 import msgspec
 
 from policies.limits.counters import Hold, Spend
-from policies.limits.redis.packing import key_of, nano_of, pack, ttl_of, used_of, wants_of
+from policies.limits.redis.packing import pack_holds, pack_spent, pack_used
 from policies.limits.redis.replies import Reply, ReplyError
 from policies.limits.redis.scripts import Scripts, pack_word
 from policies.limits.redis.wire import LOST, RedisWire
@@ -26,7 +26,7 @@ _MAX_BUDGETS = 100_000
 """Budgets of which something is waiting to be booked."""
 
 
-class _Settlement(msgspec.Struct):
+class _Settlement(msgspec.Struct, gc=False):
     hold: Hold
     used: Sequence[int]
     is_repeated: bool = False
@@ -36,20 +36,21 @@ class _Settlement(msgspec.Struct):
 class Settling:
     """`send` and `adopt` are told on which connection; `on_refused` is called with an error reply."""
 
-    def __init__(self, scripts: Scripts, replica: bytes, wall_s: Callable[[], float]) -> None:
+    def __init__(self, scripts: Scripts, replica: bytes) -> None:
         self.held: dict[bytes, Hold] = {}
         """Calls under way, by the id of their hold."""
         self.is_waiting = False
         """Whether there is something to send."""
         self.num_unbooked = 0
         """Amounts that were dropped, for too many budgets were waiting."""
+        self.ahead_s = b"0"
+        """By how many seconds the clock of Redis is ahead of ours."""
         self._scripts = scripts
         self._replica = replica
-        self._wall_s = wall_s
         self._head = scripts.head("settle", replica, more=1)
         self._unknown: set[bytes] = set()
         self._settled: deque[_Settlement] = deque()
-        self._unbooked: dict[str, tuple[int, int]] = {}
+        self._unbooked: dict[str, tuple[int, float | None]] = {}
         self._booked: deque[tuple[bytes, bytes]] = deque()
         self._num_booked = 0
 
@@ -82,10 +83,9 @@ class Settling:
     def adopt(self, wire: RedisWire, connection: bytes, on_refused: Callable[[ReplyError], None]) -> None:
         """Tell Redis of every call under way: it holds those that it does not hold."""
         holds = list(self.held.values())
-        wall_s = self._wall_s()
         for first in range(0, len(holds), _MAX_AT_ONCE):
-            some = [(hold.id.decode(), wants_of(hold.wants, wall_s)) for hold in holds[first : first + _MAX_AT_ONCE]]
-            command = self._scripts.command("adopt", self._replica, connection, pack(some))
+            packed = pack_holds([(hold.id, hold.wants) for hold in holds[first : first + _MAX_AT_ONCE]])
+            command = self._scripts.command("adopt", self._replica, connection, self.ahead_s, packed)
             wire.send(command, partial(_look_whether_refused, on_refused))
         self._unknown.clear()
 
@@ -95,19 +95,24 @@ class Settling:
         settled = self._settled
         while settled:
             batch = [settled.popleft() for _ in range(min(len(settled), _MAX_AT_ONCE))]
-            packed = pack([used_of(each.hold, each.used) for each in batch])
+            packed = pack_used([(each.hold.id.decode(), each.used) for each in batch])
             wire.send(self._head + pack_word(packed), partial(self._hear_settled, batch, on_refused))
         while self._unbooked:
-            amounts = [(key_of(key), *amount) for key, amount in islice(self._unbooked.items(), _MAX_AT_ONCE)]
-            for key in list(islice(self._unbooked, len(amounts))):
+            amounts = [(key, *amount) for key, amount in islice(self._unbooked.items(), _MAX_AT_ONCE)]
+            for key, _, _ in amounts:
                 del self._unbooked[key]
             self._num_booked += 1
-            self._booked.append((self._replica + b"%d" % self._num_booked, pack(amounts)))
+            self._booked.append((self._replica + b"%d" % self._num_booked, pack_spent(amounts)))
         while self._booked:
             booked = self._booked.popleft()
-            wire.send(self._scripts.command("book", *booked), partial(self._hear_booked, booked, on_refused))
+            wire.send(
+                self._scripts.command("book", booked[0], self.ahead_s, booked[1]),
+                partial(self._hear_booked, booked, on_refused),
+            )
 
     def _hear_settled(self, batch: list[_Settlement], on_refused: Callable[[ReplyError], None], reply: Reply) -> None:
+        if reply == 0:
+            return
         if isinstance(reply, list):
             for index in cast(list[int], reply):
                 if not batch[index].is_repeated:
@@ -131,9 +136,9 @@ class Settling:
         for want, amount in zip(hold.wants, used, strict=True):
             if type(want) is not Spend or not amount:
                 continue
-            nano, _ = self._unbooked.get(want.key, (0, 0))
-            if nano or len(self._unbooked) < _MAX_BUDGETS:
-                self._unbooked[want.key] = (nano + nano_of(amount), ttl_of(want, self._wall_s()))
+            pico, _ = self._unbooked.get(want.key, (0, None))
+            if pico or len(self._unbooked) < _MAX_BUDGETS:
+                self._unbooked[want.key] = (pico + amount, want.ends_at)
                 self.is_waiting = True
             else:
                 self.num_unbooked += 1

@@ -13,13 +13,13 @@ from typing import cast
 
 from backends.clock import Clock
 from policies.cache.settings import RedisStore
-from policies.limits.counters import Away, Full, Hold, SharedStatistics, Want
+from policies.limits.counters import Away, Full, Hold, SharedStatistics, Slots, Want
 from policies.limits.redis.address import RedisAddress
 from policies.limits.redis.away import OwnShare
 from policies.limits.redis.keeper import Keeper, LeaseTimes
-from policies.limits.redis.packing import full_of, key_of, left_of, most_of, pack_wants, slots_of, spent_of, unpack
+from policies.limits.redis.packing import full_of, key_of, left_of, most_of, pack_wants, spent_of, unpack
 from policies.limits.redis.replies import Reply, ReplyError
-from policies.limits.redis.scripts import Scripts, pack_command, pack_word
+from policies.limits.redis.scripts import Scripts, pack_command
 from policies.limits.redis.settings import LimitsStore
 from policies.limits.redis.settling import Settling
 from policies.limits.redis.wire import LOST, RedisWire
@@ -48,7 +48,7 @@ class RedisCounters:
         self._deadline_s = settings.timeout
         self._replica = secrets.token_hex(8).encode()
         self._scripts = Scripts(prefix)
-        self._settling = Settling(self._scripts, self._replica, clock.wall)
+        self._settling = Settling(self._scripts, self._replica)
         self._keeper = Keeper(
             address,
             self._scripts,
@@ -61,7 +61,7 @@ class RedisCounters:
             on_ready=self._go_on_together,
         )
         self._share = OwnShare(clock)
-        self._asked: set[_Asked] = set()
+        self._is_settling = False
         self._settling_soon: asyncio.TimerHandle | None = None
         self._head = b""
         self._head_connection = b""
@@ -71,6 +71,7 @@ class RedisCounters:
     async def open(self) -> None:
         """As `UsageCounters`."""
         # Nothing is sent before something is counted.
+        self._loop = asyncio.get_running_loop()
 
     async def aclose(self) -> None:
         """As `UsageCounters`."""
@@ -96,15 +97,18 @@ class RedisCounters:
         """As `UsageCounters`."""
         keeper = self._keeper
         hold_id = self._next_id()
-        packed = pack_word(hold_id) + pack_word(pack_wants(wants, self._clock.wall()))
-        is_lost = False
+        reply: Reply = None
         try:
             for _ in range(_MOST_TRIES):
                 wire = keeper.wire or await keeper.find_wire()
                 if wire is None or not wire.has_room or len(self._settling.held) >= _MOST_HELD:
                     break
-                reply = await self._ask(wire, hold_id, wants, packed)
-                is_lost = reply is LOST
+                if self._settling.is_waiting:
+                    # First, so a slot that a call of this process has freed is there for the next one.
+                    self._settling.send(wire, keeper.refused)
+                asked = _Asked(self, hold_id, wants)
+                wire.send(self._reservation(hold_id, wants), asked.hear)
+                reply = await asked.wait()
                 if type(reply) is bytes:
                     answer = unpack(reply)
                     if answer[0] == 1:
@@ -117,10 +121,10 @@ class RedisCounters:
                 elif reply is _TOO_LATE:
                     break
         except asyncio.CancelledError:
-            if is_lost:
+            if reply is LOST:
                 self._release(hold_id, wants)
             raise
-        if is_lost:
+        if reply is LOST:
             self._release(hold_id, wants)
         return await self._reserve_without(wants)
 
@@ -128,15 +132,18 @@ class RedisCounters:
         """As `UsageCounters`: sent with whatever is sent next, at once where it frees a slot, and soon in any case."""
         if not hold.is_counted:
             return
-        settling = self._settling
-        settling.settle(hold, used)
-        wire = self._keeper.wire
-        if wire is None:
+        self._settling.settle(hold, used)
+        if self._keeper.wire is None:
             self._share.settle(hold, used)
-        elif slots_of(hold.wants):
-            settling.send(wire, self._keeper.refused)
-        elif self._settling_soon is None:
-            self._settling_soon = asyncio.get_running_loop().call_later(_SETTLE_WITHIN_S, self._settle_waiting)
+            return
+        for want in hold.wants:
+            if type(want) is Slots:
+                if not self._is_settling:
+                    self._is_settling = True
+                    self._loop.call_soon(self._settle_waiting)
+                return
+        if self._settling_soon is None:
+            self._settling_soon = self._loop.call_later(_SETTLE_WITHIN_S, self._settle_waiting)
 
     async def spent(self, keys: Sequence[str]) -> Sequence[tuple[int, int]] | Away:
         """As `UsageCounters`."""
@@ -159,26 +166,13 @@ class RedisCounters:
         self._number += 1
         return self._replica + b"%d" % self._number
 
-    async def _ask(self, wire: RedisWire, id: bytes, wants: tuple[Want, ...], packed: bytes) -> Reply:
-        """The reply to a reservation, or that it comes too late. Cancelled, what it may have got is given back."""
-        settling, keeper = self._settling, self._keeper
-        if settling.is_waiting:
-            # First, so a slot that a call of this process has freed is there for the next one.
-            settling.send(wire, keeper.refused)
-        if keeper.connection is not self._head_connection:
-            self._head_connection = keeper.connection
-            self._head = self._scripts.head("reserve", self._replica, keeper.connection, more=2)
-        asked = _Asked(self, id, wants)
-        self._asked.add(asked)
-        wire.send(self._head + packed, asked.hear)
-        try:
-            return await asked.replied
-        except asyncio.CancelledError:
-            if not asked.replied.cancelled():
-                self.hear_unwanted(id, wants, asked.replied.result())
-            raise
-        finally:
-            self._asked.discard(asked)
+    def _reservation(self, hold_id: bytes, wants: tuple[Want, ...]) -> bytes:
+        connection = self._keeper.connection
+        if connection is not self._head_connection:
+            arguments = (self._replica, connection, self._settling.ahead_s)
+            self._head, self._head_connection = self._scripts.head("reserve", *arguments, more=2), connection
+        packed = pack_wants(wants)
+        return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self._head, len(hold_id), hold_id, len(packed), packed)
 
     def hear_unwanted(self, id: bytes, wants: tuple[Want, ...], reply: Reply) -> None:
         """A reservation has its reply, and nobody waits for it any more."""
@@ -189,14 +183,14 @@ class RedisCounters:
         """Give back what a reservation has got, or may have got."""
         self.settle(Hold(id, wants, ()), (0,) * len(wants))
 
-    def _hold(self, id: bytes, wants: tuple[Want, ...], reply: Sequence[int]) -> Hold:
-        hold = Hold(id, wants, left_of(wants, reply[1:]))
+    def _hold(self, id: bytes, wants: tuple[Want, ...], answer: list[int]) -> Hold:
+        hold = Hold(id, wants, left_of(wants, answer[1:]))
         self._settling.hold(hold)
         self._share.see_left(wants, hold.left)
         return hold
 
-    def _full(self, wants: tuple[Want, ...], reply: Sequence[int]) -> Full:
-        full = full_of(wants, reply, self._clock.wall())
+    def _full(self, wants: tuple[Want, ...], answer: list[int]) -> Full:
+        full = full_of(wants, answer, self._clock.wall())
         self._share.see_left(wants, full.left)
         return full
 
@@ -214,15 +208,19 @@ class RedisCounters:
         return answer
 
     def _settle_waiting(self) -> None:
-        self._settling_soon = None
+        if self._settling_soon is not None:
+            self._settling_soon.cancel()
+            self._settling_soon = None
+        self._is_settling = False
         wire = self._keeper.wire
         if wire is not None and self._settling.is_waiting:
             self._settling.send(wire, self._keeper.refused)
 
-    def _go_on_alone(self) -> None:
-        for asked in self._asked:
-            if not asked.replied.done():
-                asked.replied.set_result(_TOO_LATE)
+    def _go_on_alone(self, wire: RedisWire | None) -> None:
+        for hear in () if wire is None else wire.due():
+            asked = getattr(hear, "__self__", None)
+            if isinstance(asked, _Asked):
+                asked.give_up()
 
     def _go_on_together(self) -> None:
         self._share.forget()
@@ -231,19 +229,34 @@ class RedisCounters:
 class _Asked:
     """A reservation that is on its way."""
 
-    __slots__ = ("_counters", "_id", "_wants", "replied")
+    __slots__ = ("_counters", "_id", "_replied", "_wants")
 
     def __init__(self, counters: RedisCounters, id: bytes, wants: tuple[Want, ...]) -> None:
-        self.replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._counters = counters
         self._id = id
         self._wants = wants
 
+    async def wait(self) -> Reply:
+        """The reply, or that it comes too late. Cancelled, what it may have got is given back."""
+        try:
+            return await self._replied
+        except asyncio.CancelledError:
+            if not self._replied.cancelled():
+                self._counters.hear_unwanted(self._id, self._wants, self._replied.result())
+            raise
+
     def hear(self, reply: Reply) -> None:
-        if self.replied.done():
+        """It is replied."""
+        if self._replied.done():
             self._counters.hear_unwanted(self._id, self._wants, reply)
         else:
-            self.replied.set_result(reply)
+            self._replied.set_result(reply)
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more."""
+        if not self._replied.done():
+            self._replied.set_result(_TOO_LATE)
 
 
 def build_redis_counters(redis: RedisStore, settings: LimitsStore, clock: Clock) -> RedisCounters:

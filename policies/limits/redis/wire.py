@@ -63,6 +63,10 @@ class RedisWire(asyncio.Protocol):
         self.send(command, resolve)
         return cast(Reply, await replied)
 
+    def due(self) -> list[Callable[[Reply], None]]:
+        """Who is still to be called with a reply, in order."""
+        return [on_reply for _, on_reply in self._waiting]
+
     def abort(self) -> None:
         """End it now; what was not replied is lost."""
         if self._transport is not None:

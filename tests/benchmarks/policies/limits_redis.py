@@ -21,8 +21,10 @@ from redis.asyncio import Redis
 
 from backends.clock import SystemClock
 from policies.limits.counters import Hold, Rate, Slots, Spend, Want
-from policies.limits.redis.packing import pack, pack_wants
-from policies.limits.redis.scripts import Scripts
+from policies.limits.redis.address import RedisAddress
+from policies.limits.redis.packing import pack_used, pack_wants
+from policies.limits.redis.scripts import Scripts, pack_command
+from policies.limits.redis.wire import RedisWire
 from tests.support.policy.limits import counting
 from tests.support.servers.redis_server import RedisServer
 
@@ -70,9 +72,6 @@ async def _open_loop(call: Call, rate: float, seconds: float) -> tuple[list[floa
         await call(number)
         waits_s.append(loop.time() - due)
 
-    async def idle() -> None:
-        """What the generator itself costs."""
-
     begin_cpu = time.process_time()
     begin = due = loop.time()
     number = 0
@@ -116,10 +115,16 @@ async def _measure(url: str, options: argparse.Namespace) -> None:
             counters.settle(held, _USED)
 
         async def redis_py(number: int) -> None:
-            packed = pack_wants(_wants(number), SystemClock.wall())
-            await redis.execute_command("EVALSHA", reserve, 1, scripts.key, "peer", "1", number, packed)
-            used = pack([(str(number), 1, 512, 0, 3_000_000)])
+            packed = pack_wants(_wants(number))
+            await redis.execute_command("EVALSHA", reserve, 1, scripts.key, "peer", "1", "0", number, packed)
+            used = pack_used([(str(number), _USED)])
             await redis.execute_command("EVALSHA", settle, 1, scripts.key, "peer", used)
+
+        wire = await RedisAddress.from_url(url).connect(lambda: RedisWire(10.0, lambda: None, lambda: None))
+        ping = pack_command(b"PING")
+
+        async def bare(number: int) -> None:
+            await wire.ask(ping)
 
         async def nothing(number: int) -> None:
             _wants(number)
@@ -128,8 +133,10 @@ async def _measure(url: str, options: argparse.Namespace) -> None:
         await _serial(redis_py, 500)
         print(f"{'a call of four counters, and its end':<42}{'CPU us':>8}{'p50 us':>10}{'p99 us':>10}")
         _report("the benchmark itself, serial", *await _serial(nothing, options.calls))
+        _report("a PING on the same connection, serial", *await _serial(bare, options.calls))
         _report("this store, serial", *await _serial(ours, options.calls))
         _report("redis-py, serial (waits for both)", *await _serial(redis_py, options.calls // 4))
+        _report(f"a PING, open loop {options.rate:g}/s", *await _open_loop(bare, options.rate, options.seconds))
         _report(f"the benchmark itself, open loop {options.rate:g}/s", *await _open_loop(nothing, options.rate, 2.0))
         _report(f"this store, open loop {options.rate:g}/s", *await _open_loop(ours, options.rate, options.seconds))
         _report(f"this store, {_CALLERS} at once", *await _at_once(ours, options.calls))

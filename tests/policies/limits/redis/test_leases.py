@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from policies.limits.counters import Full, Hold
-from policies.limits.redis.packing import pack, pack_wants
+from policies.limits.redis.packing import pack_holds, pack_spent, pack_used, pack_wants
 from tests.support.policy.limits import counting, dollars, hold, pico, scripted, slot, tokens, until
 from tests.support.servers.redis_server import RedisServer
 
@@ -109,8 +109,8 @@ async def test_process_that_died_held_very_much_is_swept_in_pieces(server: Redis
         async with scripted(server.url) as run:
             await run("renew", b"dead", b"1", b"60000")
             for number in range(1200):
-                packed = pack_wants((slot(5000), dollars(0.0001, most=100.0)), 0.0)
-                await run("reserve", b"dead", b"1", b"%d" % number, packed)
+                packed = pack_wants((slot(5000), dollars(0.0001, most=100.0)))
+                await run("reserve", b"dead", b"1", b"0", b"%d" % number, packed)
             await run("renew", b"dead", b"1", b"1")
         await until(lambda: counters.statistics().swept == 1200)
 
@@ -120,17 +120,18 @@ async def test_process_that_died_held_very_much_is_swept_in_pieces(server: Redis
 
 async def test_scripts_a_command_is_sent_twice_counts_once(server: RedisServer) -> None:
     """A reservation, a settlement, a booking, an adoption."""
-    packed = pack_wants((tokens(4), slot(5), dollars(0.5)), 0.0)
+    packed = pack_wants((tokens(4), slot(5), dollars(0.5)))
     async with counting(server.url) as counters, scripted(server.url) as run:
         await run("renew", b"me", b"1", b"60000")
         for _ in range(2):
-            assert await run("reserve", b"me", b"1", b"id", packed) == [1, 6, 4, 500_000_000]
-            assert await run("adopt", b"me", b"1", pack([("id", [])])) == 0
+            assert await run("reserve", b"me", b"1", b"0", b"id", packed) == [1, 6, 4, 500_000_000]
+            assert await run("adopt", b"me", b"1", b"0", pack_holds([(b"id", ())])) == 0
             assert await counters.spent(["budget"]) == [(0, pico(0.5))]
-        assert await run("settle", b"me", pack([("id", 4, 0, 250_000_000)])) == []
-        assert await run("settle", b"me", pack([("id", 4, 0, 250_000_000)])) == [0]
+        used = pack_used([("id", (4, 0, pico(0.25)))])
+        assert await run("settle", b"me", used) == 0
+        assert await run("settle", b"me", used) == [0]
         for _ in range(2):
-            await run("book", b"me1", pack([("budget", 250_000_000, 0)]))
+            await run("book", b"me1", b"0", pack_spent([("budget", pico(0.25), None)]))
 
         assert await counters.spent(["budget"]) == [(pico(0.5), 0)]
         assert (await hold(counters, tokens(6), slot(5))).left == (0, 4)
@@ -138,13 +139,13 @@ async def test_scripts_a_command_is_sent_twice_counts_once(server: RedisServer) 
 
 async def test_scripts_an_older_connection_speaks_nothing_is_carried_out(server: RedisServer) -> None:
     """What was on its way when a connection broke off may arrive after what the next one says."""
-    packed = pack_wants((slot(1),), 0.0)
+    packed = pack_wants((slot(1),))
     async with counting(server.url) as counters, scripted(server.url) as run:
         await run("renew", b"me", b"9", b"60000")
         await run("renew", b"me", b"10", b"60000")
         assert await run("renew", b"me", b"9", b"60000") == [-1]
-        assert await run("reserve", b"me", b"9", b"id", packed) == [-1]
-        assert await run("adopt", b"me", b"9", pack([("id", [(1, "slots", 1)])])) == -1
-        assert await run("reserve", b"unknown", b"1", b"id", packed) == [-1]
+        assert await run("reserve", b"me", b"9", b"0", b"id", packed) == [-1]
+        assert await run("adopt", b"me", b"9", b"0", pack_holds([(b"id", (slot(1),))])) == -1
+        assert await run("reserve", b"unknown", b"1", b"0", b"id", packed) == [-1]
 
         assert (await hold(counters, slot(1))).left == (0,)
