@@ -17,7 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from backends.errors import ClientGone, SlipstreamError, TotalTimeout, Unauthorized, UnknownModel, UpstreamGarbage
+from backends.errors import (
+    BudgetSpent,
+    ClientGone,
+    LimitReached,
+    SlipstreamError,
+    TotalTimeout,
+    Unauthorized,
+    UnknownModel,
+    UpstreamGarbage,
+)
 from backends.operations import Operation
 from backends.protocol import Call, Priority, Reply
 from backends.waits import retry_after_s
@@ -72,6 +81,8 @@ class LineCalls:
         self._numbers = count()
         self._paused_until: dict[str, float] = {}
         self._pauses: dict[str, int] = {}
+        self._batch_paused_until: dict[int, float] = {}
+        """Of those whose caller has reached a limit, or spent a budget."""
         self.in_flight: dict[int, tuple[int, asyncio.Task[None]]] = {}
         """For each line in flight: its batch, and the task that answers it."""
         self.candidates: Mapping[str, Sequence[BatchRow]] = {}
@@ -110,9 +121,11 @@ class LineCalls:
 
     async def _claim_next(self, route: str) -> tuple[BatchRow, LineRow] | None:
         """The next line: from the oldest batch of the tenant whose last turn was longest ago."""
-        for batch in sorted(
-            self.candidates.get(route, ()), key=lambda batch: (self._turns.get(batch.tenant, -1), batch.seq)
-        ):
+        now = self._core.clock.now()
+        may_go = [
+            batch for batch in self.candidates.get(route, ()) if self._batch_paused_until.get(batch.seq, now) <= now
+        ]
+        for batch in sorted(may_go, key=lambda batch: (self._turns.get(batch.tenant, -1), batch.seq)):
             line = await self._store.next_line(batch, route, list(self.in_flight))
             if line is not None:
                 self._turns[batch.tenant] = next(self._numbers)
@@ -210,14 +223,26 @@ class LineCalls:
         status = outcome.status
         was_not_served = status in _NOT_SERVED or (isinstance(outcome, SlipstreamError) and outcome.retryable)
         if was_not_served or (status >= 500 and line.attempts + 1 < MAX_ATTEMPTS):
-            due = self._core.clock.wall() + self._wait_after(
-                exchange.route, line, outcome, was_not_served=was_not_served
-            )
+            if isinstance(outcome, LimitReached | BudgetSpent):
+                wait_s = self._pause(batch, outcome)
+            else:
+                wait_s = self._wait_after(exchange.route, line, outcome, was_not_served=was_not_served)
+            due = self._core.clock.wall() + wait_s
             await self._room.keep(lambda: self._store.postpone(line, due, counts=not was_not_served))
             return
         self._pauses.pop(exchange.route, None)
         result = _result(line, exchange, outcome)
         await self._room.keep(lambda: self._outcomes.settle(exchange.route, exchange.facts.backend, [result]))
+
+    def _pause(self, batch: BatchRow, error: LimitReached | BudgetSpent) -> float:
+        """For how long a batch has to wait whose caller may not go on; others of the route need not."""
+        now = self._core.clock.now()
+        pause_s = min(max(error.retry_after_s or _MAX_PAUSE_S, 1.0), _MAX_RETRY_AFTER_S)
+        paused = self._batch_paused_until
+        for seq in [seq for seq, until in paused.items() if until <= now]:
+            del paused[seq]
+        paused[batch.seq] = now + pause_s
+        return pause_s
 
     def _wait_after(
         self, route: str, line: LineRow, outcome: Reply | SlipstreamError, *, was_not_served: bool

@@ -11,7 +11,7 @@ import fcntl
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -123,9 +123,11 @@ class BatchDriver:
             self._advance(batch)
         self._is_full = bool(running) and not await self._room.ensure()
         if not self._is_full:
-            self._start_workers(running, runtime)
+            # What a provider's batch costs is known a day later, which is too late for a budget.
+            budgeted = [batch.seq for batch in running if runtime.rules.has_budget(batch.tenant, batch.key)]
+            self._start_workers(running, runtime, budgeted)
             if self._is_due("collect", _COLLECT_EVERY_S):
-                await self._provider.collect()
+                await self._provider.collect(budgeted)
         now = self._core.clock.wall()
         for job in await self._jobs.unsettled():
             if job.next_at <= now and not (self._is_full and job.state == "new"):
@@ -157,18 +159,24 @@ class BatchDriver:
     async def _finish(self, batch: BatchRow) -> None:
         self._outcomes.tally.batches[await finish_batch(batch, self._store, self._files)] += 1
 
-    def _start_workers(self, running: Sequence[BatchRow], runtime: Runtime) -> None:
-        """Start the workers of routes that answer lines as calls. A worker without a line ends at once."""
+    def _start_workers(self, running: Sequence[BatchRow], runtime: Runtime, budgeted: Collection[int]) -> None:
+        """Start the workers of routes that answer lines as calls: those of `budgeted` batches everywhere.
+
+        A worker without a line ends at once.
+        """
         candidates: dict[str, list[BatchRow]] = {}
+        policies: dict[str, BatchPolicy] = {}
         for batch in running:
             for name in self._routes.get(batch.seq, ()):
-                candidates.setdefault(name, []).append(batch)
+                if name not in policies:
+                    stack = runtime.stacks.get(name)
+                    policies[name] = stack.policy.batch if stack is not None else BatchPolicy()
+                if policies[name].mode == "calls" or batch.seq in budgeted:
+                    candidates.setdefault(name, []).append(batch)
         self._calls.candidates = candidates
         for name in candidates:
-            stack = runtime.stacks.get(name)
-            policy = stack.policy.batch if stack is not None else BatchPolicy()
-            if policy.mode == "calls" and not self._calls.is_paused(name):
-                for worker in range(policy.at_once):
+            if not self._calls.is_paused(name):
+                for worker in range(policies[name].at_once):
                     self._work.start(("answering", name, worker), partial(self._calls.run, name))
 
     async def _find_routes(self, running: Sequence[BatchRow], runtime: Runtime) -> None:

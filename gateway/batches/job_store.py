@@ -24,8 +24,8 @@ class JobStore:
         self._database = database
         self._clock = clock
 
-    async def groups(self, routes: Sequence[str]) -> Sequence[Group]:
-        """What waits for these routes and is due, by what can go together."""
+    async def groups(self, routes: Sequence[str], spared: Sequence[int] = ()) -> Sequence[Group]:
+        """What waits for these routes and is due, by what can go together; nothing of the batches that are `spared`."""
 
         marks = ", ".join("?" * len(routes))
 
@@ -34,7 +34,7 @@ class JobStore:
                 "SELECT g.route, b.endpoint, g.model, SUM(g.num_lines), SUM(g.num_bytes), MIN(g.since) FROM "
                 "(SELECT route, model, batch, COUNT(*) num_lines, SUM(num_bytes) num_bytes, MIN(since) since "
                 f"FROM lines WHERE state = {LineState.WAITING:d} AND due <= ? AND route IN ({marks}) "
-                "GROUP BY route, model, batch) g "
+                f"AND batch NOT IN ({_numbers(spared)}) GROUP BY route, model, batch) g "
                 "JOIN batches b ON b.seq = g.batch WHERE b.status = 'in_progress' GROUP BY 1, 2, 3",
                 (self._clock.wall(), *routes),
             )
@@ -44,14 +44,16 @@ class JobStore:
             return ()
         return await self._database.read(ask)
 
-    async def collect(self, group: Group, backend: str, max_lines: int, max_bytes: int) -> int:
+    async def collect(
+        self, group: Group, backend: str, max_lines: int, max_bytes: int, spared: Sequence[int] = ()
+    ) -> int:
         """Make a job of lines of the group, the oldest first, as many as go into one. Returns how many those are."""
 
         def change(connection: Connection) -> int:
             rows = connection.execute(
                 "SELECT l.id, l.num_bytes FROM lines l JOIN batches b ON b.seq = l.batch "
                 f"WHERE l.state = {LineState.WAITING:d} AND l.route = ? AND l.model = ? AND l.due <= ? "
-                "AND b.endpoint = ? AND b.status = 'in_progress' ORDER BY l.id",
+                f"AND b.endpoint = ? AND b.status = 'in_progress' AND b.seq NOT IN ({_numbers(spared)}) ORDER BY l.id",
                 (group.route, group.model, self._clock.wall(), group.endpoint),
             )
             taken: list[int] = []
@@ -138,3 +140,7 @@ def _num_open(connection: Connection, job: JobRow) -> int:
     ).fetchone()
     assert isinstance(count, int), "a count"
     return count
+
+
+def _numbers(seqs: Sequence[int]) -> str:
+    return ", ".join(map(str, seqs))

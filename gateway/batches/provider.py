@@ -57,16 +57,20 @@ class Provider:
         self._jobs = jobs
         self._outcomes = outcomes
 
-    async def collect(self) -> None:
-        """Make jobs of what has waited long enough, or is enough for one. Raises: StoreUnavailable."""
+    async def collect(self, spared: Sequence[int]) -> None:
+        """Make jobs of what has waited long enough, or is enough for one, but of no batch that is `spared`.
+
+        Raises: StoreUnavailable.
+        """
         now = self._core.clock.wall()
         runtime = self._core.runtime
-        for group in await self._jobs.groups(routes_with_provider(runtime)):
+        for group in await self._jobs.groups(routes_with_provider(runtime), spared):
             stack = runtime.stacks[group.route]
             policy = stack.policy.batch
             is_enough = group.num_lines >= policy.max_requests or group.num_bytes >= policy.max_size
             if is_enough or now >= group.since + policy.collect_for:
-                await self._jobs.collect(group, _provider_of(stack), policy.max_requests, policy.max_size)
+                backend = _provider_of(stack)
+                await self._jobs.collect(group, backend, policy.max_requests, policy.max_size, spared)
 
     async def step(self, job: JobRow) -> None:
         """Take a job one step on. Raises: StoreUnavailable."""

@@ -130,6 +130,10 @@ class UsageRules:
     def __bool__(self) -> bool:
         return bool(self.limits or self.budgets)
 
+    def has_budget(self, tenant: str, key: str) -> bool:
+        """Whether a caller has one that bears only what is known to cost so much."""
+        return any(budget.policy.unmetered == "refuse" for budget in self.of(tenant, key)[1])
+
     def of(self, tenant: str, key: str) -> tuple[tuple[Limit, ...], tuple[Budget, ...]]:
         """Those that may concern a caller."""
         caller = (tenant, key)

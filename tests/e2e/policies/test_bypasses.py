@@ -11,9 +11,10 @@ import pytest
 
 from tests.benchmarks.faults.bypasses import COST, KEY, LARGE, SMALL, stage
 from tests.support.bypasses import Attempt, attempts
-from tests.support.gateway import start_gateway
+from tests.support.gateway import Gateway, start_gateway
 from tests.support.servers.lax_server import LaxServer
 
+_ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 FITS = int(float(SMALL) / float(COST))
 """So many calls."""
 
@@ -64,41 +65,80 @@ async def test_a_reload_in_the_middle_gives_nothing_back() -> None:
     assert later == 429
 
 
-async def test_lines_of_the_gateways_own_batches_are_not_sent_once_the_budget_is_spent(tmp_path: Path) -> None:
-    """They wait for as long as the batch lasts."""
+@pytest.mark.parametrize("mode", ["calls", "provider"])
+async def test_lines_of_batches_are_not_sent_once_the_budget_is_spent(tmp_path: Path, mode: str) -> None:
+    """They wait, also where others go to a provider's own Batch API, which tells too late what it takes.
+
+    Others of the route are not held up.
+    """
     async with LaxServer() as upstream:
         policy = f"""
 version: 1
 backends: {{up: {{type: openai, base_url: "{upstream.base_url}"}}}}
 stores: {{batches: {{folder: {tmp_path}}}}}
-keys: [{{name: alice, key: "env:ALICE"}}]
-budgets: [{{name: of-the-key, usd: {SMALL}, every: total}}]
+keys: [{{name: alice, key: "env:ALICE"}}, {{name: bob, key: "env:BOB", tenant: rich}}]
+budgets: [{{name: of-the-key, keys: [alice], usd: {SMALL}, every: total}}]
 routes:
   - name: all
     match: {{models: ["*"]}}
     backends: [{{ref: up, price: {{input_per_1m: 1, output_per_1m: 9}}}}]
+    batch: {{mode: {mode}, collect_for: 10ms}}
 """
-        headers = {"authorization": f"Bearer {KEY}"}
-        async with (
-            start_gateway(policy, environ={"ALICE": KEY}) as gateway,
-            httpx.AsyncClient(base_url=gateway.url, headers=headers, verify=False, timeout=20) as client,
-        ):
-            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-            while (await client.post("/v1/chat/completions", json=body)).status_code == 200:
-                continue
-            num_sent = len(upstream.requests)
-            lines = [
-                json.dumps({"custom_id": f"{number}", "method": "POST", "url": "/v1/chat/completions", "body": body})
-                for number in range(5)
-            ]
-            file = await client.post(
-                "/v1/files", files={"file": ("a.jsonl", "\n".join(lines))}, data={"purpose": "batch"}
-            )
-            asked = {"input_file_id": file.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-            made = await client.post("/v1/batches", json=asked)
-            # The first of these was a call's.
-            await gateway.wait_log(lambda line: line["status"] == 429, count=2)
-            batch = (await client.get(f"/v1/batches/{made.json()['id']}")).json()
+        async with start_gateway(policy, environ={"ALICE": KEY, "BOB": f"{KEY}-bob"}) as gateway:
+            async with _client(gateway, KEY) as alice, _client(gateway, f"{KEY}-bob") as bob:
+                while (await alice.post("/v1/chat/completions", json=_ASK)).status_code == 200:
+                    continue
+                hers = await _batch(alice)
+                # The first of these was a call's.
+                await gateway.wait_log(lambda line: line["status"] == 429, count=2)
+                num_sent = len(upstream.requests)
+                if mode == "calls":
+                    await _batch(bob)
+                    await gateway.wait_log(
+                        lambda line: (line["operation"], line["tenant"]) == ("chat", "rich"), count=5
+                    )
+                batch = (await alice.get(f"/v1/batches/{hers}")).json()
 
     assert (batch["status"], batch["request_counts"]["completed"]) == ("in_progress", 0)
-    assert len(upstream.requests) == num_sent == FITS
+    assert num_sent == FITS
+    assert len(upstream.requests) == FITS + (5 if mode == "calls" else 0)
+
+
+async def test_lines_of_a_caller_with_a_budget_are_calls_on_a_route_of_a_provider(tmp_path: Path) -> None:
+    """As long as there is a budget each is answered, and paid for."""
+    async with LaxServer() as upstream:
+        policy = f"""
+version: 1
+backends: {{up: {{type: openai, base_url: "{upstream.base_url}"}}}}
+stores: {{batches: {{folder: {tmp_path}}}}}
+budgets: [{{name: all, per: all, usd: {LARGE}, every: total}}]
+routes:
+  - name: all
+    match: {{models: ["*"]}}
+    backends: [{{ref: up, price: {{input_per_1m: 1, output_per_1m: 9}}}}]
+    batch: {{mode: provider, collect_for: 10ms}}
+"""
+        async with start_gateway(policy) as gateway, _client(gateway, KEY) as client:
+            made = await _batch(client)
+            async with asyncio.timeout(20):
+                while (batch := (await client.get(f"/v1/batches/{made}")).json())["status"] != "completed":
+                    await asyncio.sleep(0.02)
+
+    assert batch["request_counts"] == {"total": 5, "completed": 5, "failed": 0}
+    assert {received.path for received in upstream.requests} == {"/v1/chat/completions"}
+
+
+def _client(gateway: Gateway, key: str) -> httpx.AsyncClient:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.AsyncClient(base_url=gateway.url, headers=headers, verify=False, timeout=20)
+
+
+async def _batch(client: httpx.AsyncClient) -> str:
+    """The id of a new batch of five lines."""
+    asked = {"method": "POST", "url": "/v1/chat/completions", "body": _ASK}
+    lines = "\n".join(json.dumps({"custom_id": f"{number}", **asked}) for number in range(5))
+    file = await client.post("/v1/files", files={"file": ("a.jsonl", lines)}, data={"purpose": "batch"})
+    wanted = {"input_file_id": file.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    made = (await client.post("/v1/batches", json=wanted)).json()
+    assert isinstance(made["id"], str)
+    return made["id"]
