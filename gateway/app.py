@@ -146,6 +146,8 @@ class Application:
         try:
             await self._store.open()
             await core.owners.open()
+            if core.keys is not None:
+                await core.keys.open()
             if self._ledger is not None:
                 await self._ledger.open()
             await core.reserving.open()
@@ -176,6 +178,8 @@ class Application:
         failures, others = self._gauges_left, self._vitals.failures
         if self._ledger is not None:
             others.append(self._ledger.failures)
+        if self._core.keys is not None:
+            others.append(self._core.keys.failures)
         await refresh_metrics(self._core, failures=failures, others=others)
         for reason in self._core.metrics.of(EngineMetrics).failures():
             self._vitals.fail(reason)
@@ -191,5 +195,7 @@ class Application:
             await self._ledger.aclose()
         await self._store.aclose()
         await self._core.owners.aclose()
+        if self._core.keys is not None:
+            await self._core.keys.aclose()
         if self._core.tracer is not None:
             await asyncio.to_thread(self._core.tracer.close)

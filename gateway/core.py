@@ -10,6 +10,7 @@ from backends.clock import Clock
 from gateway.api.owners import Owners
 from gateway.http.body_budget import BodyBudget
 from gateway.http.incoming import Incoming, Pace
+from gateway.keys.stored_keys import StoredKeys
 from gateway.limits.reserving import Reserving
 from gateway.metrics.metrics import Metrics
 from gateway.overdue import Overdue
@@ -35,6 +36,7 @@ class Core:
         owners: Owners,
         booking: Booking | None,
         reserving: Reserving,
+        keys: StoredKeys | None,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -47,6 +49,7 @@ class Core:
         self.owners = owners
         self.booking = booking
         self.reserving = reserving
+        self.keys = keys
         self.is_draining = False
         self.in_flight = 0
         self.overdue = Overdue(clock)

@@ -74,7 +74,9 @@ async def serve(core: Core, operation: Operation, scope: Scope, answer: Answer) 
     visit = Visit(core, exchange, incoming.forwarded)
     incoming.forwarded = visit.headers
     try:
-        exchange.principal = visit.runtime.keyring.authenticate(incoming.credentials)
+        keyring = visit.runtime.keyring
+        principal = keyring.recognise(incoming.credentials)
+        exchange.principal = principal or await keyring.authenticate(incoming.credentials)
         await answer(incoming, exchange, visit.runtime)
     except Exception as error:  # a named border: one call's failure is nobody else's
         refusal = visit.failed(error)

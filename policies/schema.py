@@ -17,7 +17,7 @@ from policies.batches.settings import BatchesStore, BatchPolicy
 from policies.batching.settings import BatchingPolicy
 from policies.cache.semantic.settings import SemanticStore
 from policies.cache.settings import CachePolicy, MemoryStore, RedisStore
-from policies.keys.settings import KeyPolicy
+from policies.keys.settings import KeyPolicy, KeyStorePolicy
 from policies.ledger.settings import LedgerPolicy
 from policies.limits.redis.settings import LimitsStore
 from policies.limits.settings import BudgetPolicy, LimitPolicy
@@ -135,6 +135,10 @@ class StoresPolicy(Config):
         description="A folder where what was learned of backends' latencies outlives a restart; without it, it is "
         "learned anew.",
     )
+    keys: KeyStorePolicy | None = Field(
+        None,
+        description="Of keys that are made while the gateway runs; without it there are only those of the file.",
+    )
     batches: BatchesStore | None = Field(
         None, description="Of /v1/files and /v1/batches; without this section these paths pass through like others."
     )
@@ -214,6 +218,11 @@ class Policy(Config):
     def time_zone(self) -> str:
         """Whose days are counted where nothing else is said."""
         return "UTC" if self.ledger is None else self.ledger.time_zone
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether nobody may call without a key."""
+        return bool(self.keys) or self.stores.keys is not None
 
     def check_whole(self) -> None:
         """What its sections demand of each other. Raises: ValueError."""

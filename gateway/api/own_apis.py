@@ -40,9 +40,18 @@ def _batches(core: Core, batches: Batches | None) -> ASGIApp | None:
     return BatchesApi(core, batches)
 
 
+def _keys(core: Core, _: Batches | None) -> ASGIApp | None:
+    if core.keys is None:
+        return None
+    from gateway.api.keys import KeysApi
+
+    return KeysApi(core, core.keys)
+
+
 OWN_APIS = (
     OwnApi("models", lambda core, _: Models(core), frozenset({"GET", "HEAD"})),
     OwnApi("cache", lambda core, _: CacheApi(core)),
     OwnApi("files", _files),
     OwnApi("batches", _batches),
+    OwnApi("admin", _keys),
 )

@@ -19,7 +19,7 @@ from gateway.assembly.parts import Parts
 from gateway.assembly.price_book import PriceBook, check_prices, read_list
 from gateway.assembly.stacks import Stacks
 from gateway.assembly.stages import semantic_settings
-from gateway.http.auth import Keyring
+from gateway.http.auth import Keyring, KeySource
 from gateway.runtime import Resource, Runtime
 from policies.admission.admission import Admission
 from policies.autoscale import Autoscale
@@ -55,7 +55,7 @@ class Prepared:
     """The list prices that the policy wants."""
 
 
-def prepare(loaded: LoadedPolicy, clock: Clock) -> Prepared:
+def prepare(loaded: LoadedPolicy, clock: Clock, keys: KeySource | None = None) -> Prepared:
     """The part of assembling that touches nothing that lives, and may be done in any thread.
 
     Raises: ConfigurationError where the policy wants list prices that cannot be read.
@@ -64,7 +64,7 @@ def prepare(loaded: LoadedPolicy, clock: Clock) -> Prepared:
     labels = frozenset(name for route in routes for name in route.match.models if not is_glob(name))
     return Prepared(
         loaded,
-        Keyring(loaded.policy.keys, clock),
+        Keyring(loaded.policy.keys, clock, keys),
         RouteMatcher(routes),
         labels,
         UsageRules(loaded.policy.limits, loaded.policy.budgets, loaded.policy.time_zone),
@@ -83,14 +83,17 @@ def assemble(
     *,
     seed: int | None = None,
     workers: int = 1,
+    keys: KeySource | None = None,
 ) -> Runtime:
     """A runtime for that policy. A leaf whose settings are those of `previous` is taken over, connections and all.
 
     With a `seed` its random choices are the same each time. So many `workers` share what backends may be asked.
+    `keys` are those of the key store.
 
     Raises: ConfigurationError where a route has a semantic cache without the extra.
     """
-    steps = assemble_in_steps(prepare(loaded, clock), clock, store, registry, previous, seed=seed, workers=workers)
+    prepared = prepare(loaded, clock, keys)
+    steps = assemble_in_steps(prepared, clock, store, registry, previous, seed=seed, workers=workers)
     while True:
         try:
             next(steps)

@@ -23,8 +23,9 @@ class Stacks(Mapping[str, Stack]):
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._routes = {route.name: route for route in parts.loaded.policy.routes}
-        # Several tenants use the backends.
-        self._is_shared = len({key.tenant for key in parts.loaded.policy.keys}) > 1
+        # Several tenants use the backends, or may any moment.
+        policy = parts.loaded.policy
+        self._is_shared = policy.stores.keys is not None or len({key.tenant for key in policy.keys}) > 1
         self._built: dict[str, Stack] = {}
 
     def __getitem__(self, name: str) -> Stack:

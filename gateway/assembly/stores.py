@@ -84,15 +84,16 @@ def build_ledger_database(policy: LedgerPolicy, *, is_read_only: bool = False) -
 
     Raises: ConfigurationError.
     """
-    return _database(policy.url, LEDGER, outlives_power=policy.durability == "power", is_read_only=is_read_only)
+    return build_database(policy.url, LEDGER, outlives_power=policy.durability == "power", may_make=not is_read_only)
 
 
-def _database(url: SecretStr, purpose: Purpose, *, outlives_power: bool, is_read_only: bool) -> Database:
+def build_database(url: SecretStr, purpose: Purpose, *, outlives_power: bool, may_make: bool) -> Database:
+    """A database at that URL. Raises: ConfigurationError."""
     path = sqlite_path(url)
     if path is not None:
         from gateway.sql.sqlite import SqliteDatabase
 
-        return SqliteDatabase(path, purpose, outlives_power=outlives_power, is_read_only=is_read_only)
+        return SqliteDatabase(path, purpose, outlives_power=outlives_power, may_make=may_make)
     if is_postgres(url):
         from gateway.sql.postgres import PostgresDatabase
 

@@ -46,6 +46,7 @@ def _summary(loaded: LoadedPolicy) -> dict[str, Any]:
         "routes": {route.name: [part.ref for part in route.backends] for route in policy.routes},
         "backends": {name: kind for name, (kind, _) in loaded.backends.items()},
         "keys": {key.name: key.tenant for key in policy.keys},
+        "has_key_store": policy.stores.keys is not None,
         "warnings": list(loaded.warnings),
     }
 
@@ -54,8 +55,11 @@ def _text(summary: dict[str, Any]) -> str:
     routes = [f"{name} -> {', '.join(refs)}" for name, refs in summary["routes"].items()]
     backends = [f"{name} ({kind})" for name, kind in summary["backends"].items()]
     keys = [f"{name} (tenant {tenant})" for name, tenant in summary["keys"].items()]
+    if summary["has_key_store"]:
+        keys.append("those of stores.keys")
+    keys = keys or ["none: loopback only"]
     lines = [f"{summary['file']}: OK, revision {summary['revision']}"]
-    for title, items in (("routes", routes), ("backends", backends), ("keys", keys or ["none: loopback only"])):
+    for title, items in (("routes", routes), ("backends", backends), ("keys", keys)):
         lines += [f"  {title if index == 0 else '':<10}{item}" for index, item in enumerate(items)]
     lines += [f"warning: {warning}" for warning in summary["warnings"]]
     return "\n".join(lines)

@@ -30,8 +30,10 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     root = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     lines = [f"Slipstream listens on {root}/v1, policy revision {loaded.revision} ({source})."]
-    if not loaded.policy.keys:
+    if not loaded.policy.asks_for_keys:
         lines.append("The policy has no `keys`: anybody on this machine may call, nobody else can (loopback only).")
+    if loaded.policy.asks_for_keys and not loaded.policy.keys:
+        lines.append(f"Callers need a key: slipstream keys create --config {shlex.quote(source)} --name NAME")
     if source == TRIAL:
         lines.append(
             "No upstream is named: a scripted backend answers. For a real one: slipstream serve --upstream URL; "
@@ -100,8 +102,8 @@ def model_copy_warnings(loaded: LoadedPolicy, workers: int) -> Iterable[str]:
 
 
 def first_key_expression(loaded: LoadedPolicy) -> str:
-    """A shell expression for the first key, read from where the policy reads it; empty if the policy has no keys."""
+    """A shell expression for the first key, read from where the policy reads it; empty if nobody needs one."""
     if not loaded.policy.keys:
-        return ""
+        return "$KEY" if loaded.policy.asks_for_keys else ""
     kind, _, place = str(loaded.document.value(("keys", 0, "key"))).partition(":")
     return f"${place}" if kind == "env" else f"$(cat {shlex.quote(place)})"

@@ -94,6 +94,11 @@ class LazyGroup(click.Group):
             "slipstream serve policy.yaml --port 8080",
             holds_sighup=True,
         ),
+        "keys": Deferred(
+            "gateway.cli.keys:keys",
+            "Make, show, rotate and revoke keys while gateways run.",
+            "slipstream keys create --config policy.yaml --name alice --tenant acme --expires 90d",
+        ),
         "ledger": Deferred(
             "gateway.cli.ledger:ledger",
             "Add up what calls used and cost, by tenant, key, model or day; print a line for each of them.",

@@ -98,7 +98,7 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
             if upstream is not None and urlsplit(upstream).netloc in _own_addresses(settings):
                 problem = "the gateway itself would listen there; give it another --port"
                 raise click.BadParameter(problem, param_hint="--upstream")
-            if settings.is_public and not loaded.policy.keys:
+            if settings.is_public and not loaded.policy.asks_for_keys:
                 raise click.ClickException(_no_keys_message(settings, source))
             _run(settings, loaded, partial(application_of, settings, registry, files, loaded), source, upstream)
         except ConfigurationError as error:

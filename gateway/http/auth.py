@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -29,6 +30,7 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
     """As the ledger has them, with commas between."""
     expires_at: float | None = None
     """Seconds since the Unix epoch."""
+    manages_keys: bool = False
 
     def may_use(self, model: str) -> bool:
         """Whether the key's `models` cover this one."""
@@ -50,7 +52,7 @@ class Callers:
         self._models: dict[tuple[str, ...], ModelSet] = {}
         self._routes: dict[tuple[str, ...], frozenset[str]] = {}
 
-    def of(self, name: str, terms: KeyTerms, *, admin: bool = False) -> Principal:
+    def of(self, name: str, terms: KeyTerms, *, admin: bool = False, manages_keys: bool = False) -> Principal:
         """The caller with the key of that name."""
         models = self._models.get(terms.models)
         if models is None:
@@ -66,57 +68,97 @@ class Callers:
             terms.team or "",
             ",".join(terms.tags),
             terms.expires_at,
+            manages_keys,
         )
 
 
+class KeySource(Protocol):
+    """Keys that come and go while a policy is in force."""
+
+    def find(self, digest: bytes, /) -> Principal | None:
+        """The caller behind the digest of a key."""
+
+    def named(self, name: str, tenant: str, /) -> Principal | None:
+        """The caller with a key of that name and tenant."""
+
+    async def look_for(self, secret: bytes, digest: bytes) -> Principal | None:
+        """The caller behind a key that `find` does not know. Raises: StoreUnavailable where that cannot be told."""
+
+
 class Keyring:
-    """The keys of one policy.
+    """The keys of one policy, and those of the key store if there is one. A name in both is the policy's.
 
     A presented key is looked up by its SHA-256, which costs the same for one key and for a hundred thousand, known or
     not. What such a look-up's time could tell is about the digest of what was presented, and a digest near to a known
     one brings nobody nearer to a key. A key that can be guessed stays as guessable as it is: keys should be random.
     """
 
-    def __init__(self, keys: Iterable[KeyPolicy], clock: Clock) -> None:
+    def __init__(self, keys: Iterable[KeyPolicy], clock: Clock, stored: KeySource | None = None) -> None:
         self._clock = clock
+        self._stored = stored
         self._principals: dict[bytes, Principal] = {}
         self._by_name: dict[tuple[str, str], Principal] = {}
         callers = Callers()
         for key in keys:
-            principal = callers.of(key.name, key, admin=key.admin)
+            principal = callers.of(key.name, key, admin=key.admin, manages_keys=key.manages_keys)
             self._principals[digest_of(key.key.get_secret_value().encode("utf-8"))] = principal
             self._by_name.setdefault((key.name, key.tenant), principal)
-        self.is_open = not self._principals
+        self._names = frozenset(name for name, _ in self._by_name)
+        self.is_open = not self._principals and stored is None
         """Whether anybody may call."""
 
-    def authenticate(self, credentials: bytes | None) -> Principal:
-        """The caller behind an `authorization` value or a bare key.
+    def recognise(self, credentials: bytes | None) -> Principal | None:
+        """The caller behind an `authorization` value or a bare key; None where no such key is known here.
 
-        Raises: Unauthorized.
+        Raises: Unauthorized where there is none, or one that has expired.
         """
-        if not self._principals:
+        if self.is_open:
             return ANONYMOUS
         if not credentials:
             raise Unauthorized("no API key, or several that differ: send one as `Authorization: Bearer KEY`")
-        key = credentials[7:].strip() if credentials[:7].lower() == b"bearer " else credentials.strip()
-        principal = self._principals.get(digest_of(key))
+        digest = digest_of(_bare(credentials))
+        principal = self._principals.get(digest)
+        if principal is None and self._stored is not None:
+            principal = self._held(self._stored.find(digest))
+        if principal is not None and principal.expires_at is not None and self.has_expired(principal):
+            raise Unauthorized("the API key has expired")
+        return principal
+
+    async def authenticate(self, credentials: bytes | None) -> Principal:
+        """As `recognise`, for a key that may be newer than what is known here.
+
+        Raises: Unauthorized, StoreUnavailable where the key store is away.
+        """
+        principal = self.recognise(credentials)
+        if principal is None and self._stored is not None and credentials:
+            key = _bare(credentials)
+            if self._held(await self._stored.look_for(key, digest_of(key))) is not None:
+                principal = self.recognise(credentials)
         if principal is None:
             raise Unauthorized("the API key is not known here")
-        if principal.expires_at is not None and self.has_expired(principal):
-            raise Unauthorized("the API key has expired")
         return principal
 
     def named(self, key: str, tenant: str) -> Principal | None:
         """The caller with a key of that name and tenant, for what outlives the request that it came with; its key may
         have expired meanwhile.
         """
-        if not self._by_name:
+        if self.is_open:
             return ANONYMOUS if (key, tenant) == (ANONYMOUS.key, ANONYMOUS.tenant) else None
-        return self._by_name.get((key, tenant))
+        principal = self._by_name.get((key, tenant))
+        if principal is None and self._stored is not None:
+            principal = self._held(self._stored.named(key, tenant))
+        return principal
 
     def has_expired(self, principal: Principal) -> bool:
         """Whether its key's time is over, by the wall clock as it stands."""
         return principal.expires_at is not None and principal.expires_at <= self._clock.wall()
+
+    def _held(self, stored: Principal | None) -> Principal | None:
+        return None if stored is None or stored.key in self._names else stored
+
+
+def _bare(credentials: bytes) -> bytes:
+    return credentials[7:].strip() if credentials[:7].lower() == b"bearer " else credentials.strip()
 
 
 def digest_of(key: bytes) -> bytes:

@@ -7,6 +7,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from gateway.batches.metrics import BatchesMetrics
+from gateway.keys.metrics import KeysMetrics
 from gateway.ledger.metrics import LedgerMetrics
 from gateway.limits.metrics import LimitMetrics
 from gateway.metrics.admission import AdmissionMetrics
@@ -41,6 +42,7 @@ GROUPS = (
     BatchingMetrics,
     BatchesMetrics,
     LedgerMetrics,
+    KeysMetrics,
     LimitMetrics,
     AdmissionMetrics,
 )

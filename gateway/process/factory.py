@@ -18,10 +18,12 @@ from backends.registry import Registry
 from gateway.app import Application
 from gateway.assembly.assemble import Prepared, assemble, assemble_in_steps, prepare
 from gateway.assembly.checks import check_batches, check_resume
+from gateway.assembly.keys import build_stored_keys, check_key_names
 from gateway.assembly.limits import build_reserving
 from gateway.assembly.stores import build_batches, build_ledger, build_owners, build_store
 from gateway.batches.metrics import BatchesMetrics
 from gateway.core import Core
+from gateway.keys.metrics import KeysMetrics
 from gateway.ledger.metrics import LedgerMetrics
 from gateway.limits.metrics import LimitMetrics
 from gateway.metrics.metrics import Metrics
@@ -109,6 +111,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     store = build_store(loaded.policy.stores, clock)
     metrics = Metrics(CollectorRegistry())
     ledger = None if loaded.policy.ledger is None else build_ledger(loaded.policy.ledger, clock)
+    keys = build_stored_keys(loaded.policy.stores.keys, clock)
     access_log = None
     if settings.access_log == "json":
         output = FileIO(sys.stdout.fileno(), "wb", closefd=False)
@@ -116,13 +119,14 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     core = Core(
         settings,
         clock,
-        assemble(loaded, clock, store, registry, workers=settings.workers),
+        assemble(loaded, clock, store, registry, workers=settings.workers, keys=keys),
         metrics=metrics,
         observer=Observer(clock, metrics, access_log),
         tracer=otlp_tracer(clock) if settings.tracing else None,
         owners=build_owners(loaded.policy.stores, clock, shared_directory()),
         booking=None if ledger is None else Booking(ledger, clock),
         reserving=build_reserving(loaded.policy, clock),
+        keys=keys,
     )
 
     def check(changed: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
@@ -130,7 +134,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
         check_resume(changed, leaves)
 
     def prepare_changed() -> Prepared:
-        return prepare(_without_text(load(settings, registry, files)), clock)
+        return prepare(_without_text(load(settings, registry, files)), clock, keys)
 
     async def build(previous: Runtime) -> Runtime:
         prepared = await run_aside(prepare_changed)
@@ -139,7 +143,8 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
             raise ConfigurationError("`stores` cannot change while the gateway runs; restart it for that")
         if changed.policy.ledger != previous.loaded.policy.ledger:
             raise ConfigurationError("`ledger` cannot change while the gateway runs; restart it for that")
-        if settings.is_public and not changed.policy.keys:
+        check_key_names(changed, previous, keys)
+        if settings.is_public and not changed.policy.asks_for_keys:
             raise ConfigurationError(f"`keys` cannot go away while the gateway listens on {settings.host}")
         steps = assemble_in_steps(prepared, clock, store, registry, previous, workers=settings.workers, check=check)
         slices = Slices(clock)
@@ -158,6 +163,8 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     metrics.of(LimitMetrics).watch(core.reserving.limiter)
     if batches is not None:
         metrics.of(BatchesMetrics).watch(batches)
+    if keys is not None:
+        metrics.of(KeysMetrics).watch(keys)
     if ledger is not None:
         metrics.of(LedgerMetrics).watch(ledger)
     return Application(core, store, Reloader(core, files, build), batches, ledger)

@@ -201,6 +201,8 @@ def _replace_stores(data: dict[str, Any], folder: Path, notes: list[str]) -> Non
         return
     if stores.pop("redis", None) is not None:
         notes.append("stores.redis is left out; fault 10 tries a Redis of its own")
+    if stores.pop("keys", None) is not None:
+        notes.append("stores.keys is left out; only keys of the file are tried")
     for name in ("batches", "semantic"):
         if isinstance(stores.get(name), dict) and "folder" in stores[name]:
             stores[name]["folder"] = str(folder / name)

@@ -1,1 +1,1 @@
-"""Transactions in SQLite or PostgreSQL, asked alike."""
+"""Transactions in SQLite or PostgreSQL, asked alike: what the ledger and the keys are kept in."""

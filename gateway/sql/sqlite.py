@@ -16,18 +16,17 @@ _BUSY_S = 5.0
 
 
 class SqliteDatabase:
-    """A `Database`. The file is made where there is none, unless it is only to be read."""
+    """A `Database`. Where there is no file one is made, if it `may_make` one."""
 
     seq = "INTEGER PRIMARY KEY AUTOINCREMENT"
 
-    def __init__(
-        self, path: Path, purpose: Purpose, *, outlives_power: bool = False, is_read_only: bool = False
-    ) -> None:
+    def __init__(self, path: Path, purpose: Purpose, *, outlives_power: bool = False, may_make: bool = True) -> None:
         self._path = path
         self._purpose = purpose
         self._synchronous = "FULL" if outlives_power else "NORMAL"
-        self._is_read_only = is_read_only
+        self._may_make = may_make
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
 
     @contextmanager
     def writing(self) -> Iterator[SqliteTransaction]:
@@ -50,8 +49,12 @@ class SqliteDatabase:
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[SqliteTransaction]:
         try:
+            if self._connection is not None and self._identity() != self._file:
+                # Taken away or replaced: what is written to the old one nobody would ever read.
+                self.close()
             if self._connection is None:
                 self._connection = self._connect()
+                self._file = self._identity()
             connection = self._connection
             connection.execute(begin)
             try:
@@ -62,12 +65,11 @@ class SqliteDatabase:
                 raise
             connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
-            # A file that was taken away or replaced is found again by a new connection.
             self.close()
             raise StoreUnavailable(f"the {self._purpose.name} {self._path} does not answer: {error}") from error
 
     def _connect(self) -> sqlite3.Connection:
-        if self._is_read_only:
+        if not self._may_make:
             if not self._path.exists():
                 raise ConfigurationError(f"there is no {self._purpose.name} {self._path} yet")
         else:
@@ -77,14 +79,21 @@ class SqliteDatabase:
         connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             self._check(connection)
-            if not self._is_read_only:
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            if self._may_make:
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
                 connection.execute(f"PRAGMA application_id = {self._purpose.mark}")
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _check(self, connection: sqlite3.Connection) -> None:
         try:

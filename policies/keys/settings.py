@@ -1,4 +1,4 @@
-"""Section `keys` of a policy file. What a key may do is the same wherever the key itself is kept."""
+"""Sections `keys` and `stores.keys` of a policy file. What a key may do is the same wherever the key itself is kept."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from backends.config import Config, Name, Secret
 from policies.admission.settings import PriorityName
+from policies.database_url import URL_MEANING, DatabaseUrl
 
 MAX_TAGS = 16
 _MAX_PAIRS = 16
@@ -96,3 +97,19 @@ class KeyPolicy(KeyTerms, _Written):
     """A key that clients may present. Kept only as a hash."""
 
     admin: bool = Field(False, description="May look into the semantic cache and delete from it, of every tenant.")
+    manages_keys: bool = Field(
+        False,
+        description="May make, rotate and revoke keys of `stores.keys`, of every tenant; only a key of the file can.",
+    )
+
+
+class KeyStorePolicy(Config):
+    """Keys that are made while the gateway runs. With it nobody calls without a key, even while there are none."""
+
+    url: DatabaseUrl = Field(description=URL_MEANING)
+    local_copy: str | None = Field(
+        None,
+        min_length=1,
+        description="A SQLite file of a local disk where what was read of the store is kept too, hashes only: then a "
+        "gateway that starts while the store is away knows its keys. Else it answers 503 to them until it is back.",
+    )

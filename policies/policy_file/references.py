@@ -59,8 +59,10 @@ def check_references(document: Document, source: str) -> Iterator[Problem]:
     yield from _dangling("backend", [*refs, *encoders], known_backends, document)
     named_routes = [*fallbacks, *degraded, *judges, *cheaper, *allowed]
     yield from _dangling("route", named_routes, [named.name for named in route_names], document)
-    yield from _dangling("key", matched_keys, [named.name for named in key_names], document)
-    yield from _dangling("tenant", matched_tenants, sorted(tenants), document)
+    if document.value(("stores", "keys")) is None:
+        # With a key store there are others than the file's, which come and go.
+        yield from _dangling("key", matched_keys, [named.name for named in key_names], document)
+        yield from _dangling("tenant", matched_tenants, sorted(tenants), document)
     yield from _cycles(routes, document)
 
 

@@ -33,17 +33,17 @@ KEYS = [
 )
 def test_key_is_found_by_its_value(credentials: bytes, name: str) -> None:
     """With and without the scheme, in any case."""
-    assert Keyring(KEYS, CLOCK).authenticate(credentials).key == name
+    assert Keyring(KEYS, CLOCK).recognise(credentials).key == name
 
 
 @pytest.mark.parametrize(
     "credentials",
     [None, b"", b"Bearer", b"Bearer ", b"Bearer sk-on", b"Bearer sk-one2", b"Basic sk-one", b"\xff", b"SK-ONE"],
 )
-def test_anything_else_is_unauthorized(credentials: bytes | None) -> None:
+async def test_anything_else_is_unauthorized(credentials: bytes | None) -> None:
     """Also nearly right keys."""
     with pytest.raises(Unauthorized):
-        Keyring(KEYS, CLOCK).authenticate(credentials)
+        await Keyring(KEYS, CLOCK).authenticate(credentials)
 
 
 def test_keyring_without_keys_lets_everybody_in() -> None:
@@ -51,7 +51,7 @@ def test_keyring_without_keys_lets_everybody_in() -> None:
     keyring = Keyring([], CLOCK)
 
     assert keyring.is_open
-    assert keyring.authenticate(None) == keyring.authenticate(b"Bearer x") == ANONYMOUS
+    assert keyring.recognise(None) == keyring.recognise(b"Bearer x") == ANONYMOUS
 
 
 def test_keyring_keeps_no_key() -> None:
@@ -64,7 +64,7 @@ def test_keyring_keeps_no_key() -> None:
 @pytest.mark.parametrize(("model", "may"), [("gpt-4o", True), ("gpt-", True), ("claude", False), ("", False)])
 def test_models_of_a_key_limit_it(model: str, may: bool) -> None:
     """Globs; a call without a model is only for keys that may use all."""
-    one, two = (Keyring(KEYS, CLOCK).authenticate(value) for value in (b"sk-one", "sk-two ü".encode()))
+    one, two = (Keyring(KEYS, CLOCK).recognise(value) for value in (b"sk-one", "sk-two ü".encode()))
 
     assert two.may_use(model) is may
     assert one.may_use(model)
@@ -72,7 +72,7 @@ def test_models_of_a_key_limit_it(model: str, may: bool) -> None:
 
 def test_key_is_found_by_its_name_and_tenant() -> None:
     """For what outlives the request that it came with; a key of another tenant is another key."""
-    assert Keyring(KEYS, CLOCK).named("one", "red") == Keyring(KEYS, CLOCK).authenticate(b"sk-one")
+    assert Keyring(KEYS, CLOCK).named("one", "red") == Keyring(KEYS, CLOCK).recognise(b"sk-one")
     assert Keyring(KEYS, CLOCK).named("one", "blue") is None
     assert Keyring(KEYS, CLOCK).named("three", "default") is None
     assert Keyring([], CLOCK).named("", "default") == ANONYMOUS
@@ -92,7 +92,7 @@ def test_key_expires_by_the_clock_on_the_wall() -> None:
     assert [is_in(jumped_s) for jumped_s in (0, 59.999, 60, 1e9, 59, -1e9)] == [True, True, False, False, True, True]
     clock.jumped_s = 60
     with pytest.raises(Unauthorized, match="has expired"):
-        keyring.authenticate(b"sk-brief")
+        keyring.recognise(b"sk-brief")
 
 
 def test_key_for_some_routes_takes_no_other() -> None:
@@ -101,7 +101,7 @@ def test_key_for_some_routes_takes_no_other() -> None:
         KeyPolicy(name="one", key=SecretStr("sk-one"), routes=("chat",), tags=("project:a", "b"), team="core"),
         KeyPolicy(name="two", key=SecretStr("sk-two")),
     ]
-    one, two = (Keyring(keys, CLOCK).authenticate(key) for key in (b"sk-one", b"sk-two"))
+    one, two = (Keyring(keys, CLOCK).recognise(key) for key in (b"sk-one", b"sk-two"))
 
     assert (one.may_take("chat"), one.may_take("other"), two.may_take("other")) == (True, False, True)
     assert (one.team, one.tags, two.team, two.tags) == ("core", "project:a,b", "", "")
@@ -118,7 +118,7 @@ class _WallClock(FakeClock):
 
 def _is_known(keyring: Keyring, key: bytes) -> bool:
     try:
-        return keyring.authenticate(key) is not None
+        return keyring.recognise(key) is not None
     except Unauthorized:
         return False
 
