@@ -12,7 +12,7 @@ from backends.operations import Operation
 from backends.protocol import Backend, Slo, Timeouts
 from backends.registry import broken_backend
 from gateway.http.auth import Keyring
-from policies.limits.rules import UsageRules
+from policies.limits.plan import UsageRules
 from policies.matching.route_matcher import RouteMatcher
 from policies.passthrough.rules import PassRules
 from policies.policy_file.load import LoadedPolicy

@@ -26,6 +26,7 @@ from backends.stream import StreamEnd
 from gateway.api.custody import Custody
 from gateway.core import Core
 from gateway.door import own_headers, serve
+from gateway.http.agent import agent_family
 from gateway.http.auth import Principal
 from gateway.http.body_budget import UNCOUNTED_BYTES
 from gateway.http.connection import ClientConnection, connection_of
@@ -117,7 +118,8 @@ class Endpoint:
         check_operation(stack, self._operation, path)
         exchange.user = asked.user
         exchange.session = incoming.session()
-        if runtime.rules:
+        exchange.agent = agent_family(incoming.user_agent)
+        if runtime.rules or principal.rules:
             terms = stack.passes.terms(method, plain) if self._passes else None
             request = asked_of(self._operation, asked.body, len(raw), terms)
             stack = await self._core.reserving.let_in(request, stack, exchange, runtime)

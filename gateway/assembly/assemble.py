@@ -24,7 +24,7 @@ from gateway.runtime import Resource, Runtime
 from policies.admission.admission import Admission
 from policies.autoscale import Autoscale
 from policies.cache.store import Store
-from policies.limits.rules import UsageRules
+from policies.limits.plan import UsageRules
 from policies.matching.globs import is_glob
 from policies.matching.route_matcher import RouteMatcher
 from policies.policy_file.load import LoadedPolicy
@@ -64,7 +64,7 @@ def prepare(loaded: LoadedPolicy, clock: Clock, keys: KeySource | None = None) -
     labels = frozenset(name for route in routes for name in route.match.models if not is_glob(name))
     return Prepared(
         loaded,
-        Keyring(loaded.policy.keys, clock, keys),
+        Keyring(loaded.policy.keys, clock, keys, loaded.policy.time_zone),
         RouteMatcher(routes),
         labels,
         UsageRules(loaded.policy.limits, loaded.policy.budgets, loaded.policy.time_zone),

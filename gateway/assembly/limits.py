@@ -9,7 +9,7 @@ from gateway.limits.reserving import Reserving
 from gateway.limits.warnings import BudgetWarnings
 from policies.limits.limiter import Limiter
 from policies.limits.memory import MemoryCounters
-from policies.limits.rules import UsageRules
+from policies.limits.plan import UsageRules
 from policies.schema import Policy
 
 

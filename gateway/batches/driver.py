@@ -19,7 +19,7 @@ import msgspec
 
 from backends.errors import SlipstreamError
 from gateway.batches.batch_store import BatchStore
-from gateway.batches.callers import stack_for_line
+from gateway.batches.callers import caller_of, stack_for_line
 from gateway.batches.calls import LineCalls
 from gateway.batches.check import check_batch
 from gateway.batches.file_store import FileStore
@@ -32,6 +32,7 @@ from gateway.batches.result_files import finish_batch
 from gateway.batches.statistics import BatchStatistics, RouteQueue
 from gateway.core import Core
 from gateway.disk.disk_space import DiskSpace
+from gateway.limits.reserving import has_budget
 from gateway.runtime import Runtime
 from policies.batches.settings import BatchPolicy
 
@@ -124,7 +125,8 @@ class BatchDriver:
         self._is_full = bool(running) and not await self._room.ensure()
         if not self._is_full:
             # What a provider's batch costs is known a day later, which is too late for a budget.
-            budgeted = [batch.seq for batch in running if runtime.rules.has_budget(batch.tenant, batch.key)]
+            callers = [(batch.seq, caller_of(batch, runtime)) for batch in running]
+            budgeted = [seq for seq, caller in callers if caller is not None and has_budget(runtime, caller)]
             self._start_workers(running, runtime, budgeted)
             if self._is_due("collect", _COLLECT_EVERY_S):
                 await self._provider.collect(budgeted)

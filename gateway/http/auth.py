@@ -12,6 +12,8 @@ from backends.clock import Clock
 from backends.errors import Unauthorized
 from backends.protocol import Priority
 from policies.keys.settings import KeyPolicy, KeyTerms
+from policies.limits.rules import OWN, Budget, Limit, UsageRule
+from policies.limits.settings import BudgetTerms, LimitTerms
 from policies.matching.globs import ModelSet
 
 
@@ -31,6 +33,8 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
     expires_at: float | None = None
     """Seconds since the Unix epoch."""
     manages_keys: bool = False
+    rules: tuple[UsageRule, ...] = ()
+    """Its limit and its budget, where it has these of its own."""
 
     def may_use(self, model: str) -> bool:
         """Whether the key's `models` cover this one."""
@@ -46,9 +50,14 @@ ANONYMOUS = Principal("", "default", ModelSet(("*",)), admin=True)
 
 
 class Callers:
-    """Makes callers of what their keys may do. Those with the same models or routes share them."""
+    """Makes callers of what their keys may do. Those with the same models, routes or rules share them.
 
-    def __init__(self) -> None:
+    `time_zone`: of budgets that name none.
+    """
+
+    def __init__(self, time_zone: str = "UTC") -> None:
+        self._time_zone = time_zone
+        self._rules: dict[tuple[LimitTerms | None, BudgetTerms | None], tuple[UsageRule, ...]] = {}
         self._models: dict[tuple[str, ...], ModelSet] = {}
         self._routes: dict[tuple[str, ...], frozenset[str]] = {}
 
@@ -69,7 +78,19 @@ class Callers:
             ",".join(terms.tags),
             terms.expires_at,
             manages_keys,
+            self._rules_of(terms),
         )
+
+    def _rules_of(self, terms: KeyTerms) -> tuple[UsageRule, ...]:
+        own = (terms.limit, terms.budget)
+        if own == (None, None):
+            return ()
+        rules = self._rules.get(own)
+        if rules is None:
+            limit = () if terms.limit is None else (Limit(OWN, terms.limit, None),)
+            budget = () if terms.budget is None else (Budget(OWN, terms.budget, None, self._time_zone),)
+            rules = self._rules[own] = (*limit, *budget)
+        return rules
 
 
 class KeySource(Protocol):
@@ -93,12 +114,14 @@ class Keyring:
     one brings nobody nearer to a key. A key that can be guessed stays as guessable as it is: keys should be random.
     """
 
-    def __init__(self, keys: Iterable[KeyPolicy], clock: Clock, stored: KeySource | None = None) -> None:
+    def __init__(
+        self, keys: Iterable[KeyPolicy], clock: Clock, stored: KeySource | None = None, time_zone: str = "UTC"
+    ) -> None:
         self._clock = clock
         self._stored = stored
         self._principals: dict[bytes, Principal] = {}
         self._by_name: dict[tuple[str, str], Principal] = {}
-        callers = Callers()
+        callers = Callers(time_zone)
         for key in keys:
             principal = callers.of(key.name, key, admin=key.admin, manages_keys=key.manages_keys)
             self._principals[digest_of(key.key.get_secret_value().encode("utf-8"))] = principal

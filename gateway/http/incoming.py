@@ -28,6 +28,7 @@ _TAKEN = frozenset(
         *_SESSIONS,
         *(b"authorization", b"x-api-key", b"api-key", b"content-length", b"cache-control", b"connection"),
         *(b"accept-encoding", b"origin", b"x-request-id", b"content-type", b"content-encoding"),
+        b"user-agent",
     }
 )
 """Fields that are acted on here, whether they travel or not."""
@@ -49,6 +50,7 @@ class Incoming(msgspec.Struct, eq=False):
     cache_control: str = ""
     origin: bytes = b""
     connection: bytes = b""
+    user_agent: bytes = b""
     _session: bytes = b""
     urgency: Headers = []
     """The headers by which a caller sets its own limits and priority (`x-slo-*`, `x-priority`). They are in `forwarded`
@@ -85,6 +87,8 @@ class Incoming(msgspec.Struct, eq=False):
                 self.credentials = value if self.credentials in (None, value) else b""
         elif name == b"content-encoding":
             self.content_encoding = value
+        elif name == b"user-agent":
+            self.user_agent = value
         elif name == b"cache-control":
             text = value.decode("latin-1")
             self.cache_control = f"{self.cache_control},{text}" if self.cache_control else text

@@ -98,6 +98,30 @@ def report(database: Database, by: Sequence[Dimension], period: Period) -> Itera
             yield Line(values_of, dict(zip(rollup.sums, map(int, row[len(by) :]), strict=True)))
 
 
+def costs(database: Database, by: Sequence[str], period: Period) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Pico-dollars of each combination of values, from the rows where no sums tell these apart: slower, and only of
+    those rows that are kept.
+
+    Raises: ConfigurationError, StoreUnavailable.
+    """
+    names = [name for name in DIMENSIONS if name in by]
+    if len(names) == len(by) and any(set(by) <= set(rollup.keys) for rollup in ROLLUPS):
+        for line in report(database, names, period):
+            value_of: dict[str, str] = dict(zip(names, line.values, strict=True))
+            yield tuple(value_of[name] for name in by), line.amount("cost") or 0
+        return
+    where, bounds = period.condition("day")
+    with database.reading() as transaction:
+        check_version(transaction, database)
+        found = transaction.fetch(
+            f"SELECT {quoted(by)}, SUM(cost / {PICO_PER_MICRO}), SUM(cost % {PICO_PER_MICRO}) FROM calls "
+            f"WHERE {where} AND cost IS NOT NULL GROUP BY {quoted(by)}",
+            bounds,
+        )
+        for *values, micro, pico in found:
+            yield tuple(map(str, values)), int(micro) * PICO_PER_MICRO + int(pico)
+
+
 def check_version(transaction: Transaction, database: Database) -> None:
     """Whether the tables are those that this gateway knows. Raises: ConfigurationError."""
     found = dict(transaction.fetch("SELECT name, value FROM settings"))

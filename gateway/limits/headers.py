@@ -6,30 +6,33 @@ from collections.abc import Sequence
 
 from backends.protocol import Headers
 from policies.limits.counters import Rate, Want
-from policies.limits.rules import RulePart
+from policies.limits.rules import Ask
 
 _PREFIX = b"x-ratelimit-"
+_NAMES = tuple(
+    (kind, _PREFIX + b"limit-" + name, _PREFIX + b"remaining-" + name, _PREFIX + b"reset-" + name)
+    for kind, name in (("requests", b"requests"), ("tokens", b"tokens"))
+)
 
 
-def rate_headers(wants: Sequence[Want], parts: Sequence[RulePart], left: Sequence[int]) -> Headers:
+def rate_headers(wants: Sequence[Want], asks: Sequence[Ask], left: Sequence[int]) -> Headers:
     """`x-ratelimit-limit-*`, `-remaining-*` and `-reset-*` for requests and for tokens, as far as these are limited.
 
     What remains is what may be sent at once; in `reset` it is full again.
     """
-    tightest: dict[str, tuple[float, Rate, int]] = {}
-    for want, part, rest in zip(wants, parts, left, strict=True):
-        if type(want) is Rate:
-            share = rest / want.capacity
-            known = tightest.get(part.kind)
-            if known is None or share < known[0]:
-                tightest[part.kind] = share, want, rest
     headers: Headers = []
-    for kind, (_, rate, rest) in tightest.items():
-        name = kind.encode("ascii")
-        reset_s = (rate.capacity - rest) * 60 / rate.per_minute
-        headers.append((b"x-ratelimit-limit-" + name, b"%d" % rate.per_minute))
-        headers.append((b"x-ratelimit-remaining-" + name, b"%d" % rest))
-        headers.append((b"x-ratelimit-reset-" + name, duration(reset_s)))
+    for kind, limit, remaining, reset in _NAMES:
+        tightest: tuple[float, Rate, int] | None = None
+        for want, ask, rest in zip(wants, asks, left, strict=True):
+            if ask.kind == kind and type(want) is Rate:
+                share = rest / want.capacity
+                if tightest is None or share < tightest[0]:
+                    tightest = share, want, rest
+        if tightest is not None:
+            _, rate, rest = tightest
+            headers.append((limit, b"%d" % rate.per_minute))
+            headers.append((remaining, b"%d" % rest))
+            headers.append((reset, duration((rate.capacity - rest) * 60 / rate.per_minute)))
     return headers
 
 

@@ -10,21 +10,21 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from backends.clock import Clock
-from gateway.ledger.report import Dimension, Period, report
+from gateway.ledger.report import Period, costs
 from gateway.sql.database import Database
 from policies.limits.memory import MemoryCounters
 from policies.limits.rules import Asker, Budget
 from policies.loop import Loop
 
 _logger = logging.getLogger(__name__)
-_BY_CALLER: tuple[Dimension, ...] = ("tenant", "key", "route", "model")
+_NOBODY = dict.fromkeys(Asker.__struct_fields__, "")
 
 
 class Refill:
     """Reads the ledger at the start; if that is away, again and again until it is there.
 
     The ledger's sums are those of its days. A budget of another time zone is told of the whole day in which its window
-    began, and one by users or sessions of all that they have spent: too much, and never too little.
+    began: too much, and never too little. Where no sums tell a budget's calls from others, the rows themselves do.
     """
 
     def __init__(
@@ -72,16 +72,9 @@ class Refill:
     def _spent(self, budget: Budget, period: Period) -> Counter[str]:
         """Pico-dollars by whom the budget counts together."""
         spent: Counter[str] = Counter()
-        per = budget.policy.per
-        if per == "user" or per == "session":
-            for line in report(self._database, ("tenant", per), period):
-                tenant, name = line.values
-                if (who := budget.who_named(tenant, name)) is not None:
-                    spent[who] += line.amount("cost") or 0
-        else:
-            for line in report(self._database, _BY_CALLER, period):
-                tenant, key, route, model = line.values
-                asker = Asker(tenant, key, "", "", model, route)
-                if budget.may_concern(tenant, key) and (who := budget.who(asker)) is not None:
-                    spent[who] += line.amount("cost") or 0
+        by = sorted(budget.depends_on | {"tenant"})
+        for values, cost in costs(self._database, by, period):
+            asker = Asker(**{**_NOBODY, **dict(zip(by, values, strict=True))})
+            for who in budget.whom(asker):
+                spent[who] += cost
         return spent

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from backends.operations import Metering, Operation, Terms
 from backends.protocol import Charge, Facts
+from gateway.http.auth import Principal
 from gateway.limits.headers import rate_headers
 from gateway.limits.refill import Refill
 from gateway.limits.warnings import BudgetWarnings
 from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime, Stack
 from policies.limits.limiter import Grant, Instead, Limiter, Refused
-from policies.limits.rules import Asker, Budget
+from policies.limits.rules import Asker, Budget, Used
 from policies.limits.worst import most_output, unmetered_part
 from policies.prices.price import Price
 
@@ -68,16 +69,24 @@ class Reserving:
         principal = exchange.principal
         waived: list[Budget] = []
         while True:
+            route = stack.policy.name
+            asker = Asker(
+                principal.tenant,
+                principal.key,
+                principal.team,
+                principal.tags,
+                exchange.user,
+                exchange.session,
+                exchange.agent,
+                exchange.model,
+                route,
+            )
+            plan = runtime.rules.plan(asker, principal.rules)
+            if not plan.asks:
+                return stack
             answer = await self.limiter.reserve(
-                runtime.rules,
-                Asker(
-                    principal.tenant,
-                    principal.key,
-                    exchange.user,
-                    exchange.session,
-                    exchange.model,
-                    stack.policy.name,
-                ),
+                plan,
+                route=route,
                 prompt_tokens=asked.num_bytes // _BYTES_PER_TOKEN,
                 most_output_tokens=asked.most_output_tokens,
                 worst=partial(worst_cost, asked, stack, exchange.model),
@@ -87,10 +96,10 @@ class Reserving:
                 return stack
             if type(answer) is Grant:
                 exchange.grant = answer
-                exchange.rate_headers = rate_headers(answer.hold.wants, answer.parts, answer.hold.left)
+                exchange.rate_headers = rate_headers(answer.hold.wants, answer.asks, answer.hold.left)
                 return stack
             if isinstance(answer, Refused):
-                exchange.rate_headers = rate_headers(answer.wants, answer.parts, answer.left)
+                exchange.rate_headers = rate_headers(answer.wants, answer.asks, answer.left)
                 raise answer.error
             assert isinstance(answer, Instead), "there is no other answer"
             waived.append(answer.budget)
@@ -117,7 +126,7 @@ class Reserving:
             if charge.usage is not None:
                 tokens += charge.usage.prompt_tokens + charge.usage.completion_tokens
         answered = facts.usage
-        self.limiter.settle(grant, tokens, None if answered is None else answered.completion_tokens, cost)
+        self.limiter.settle(grant, Used(tokens, cost), None if answered is None else answered.completion_tokens)
 
 
 class _Late:
@@ -137,6 +146,12 @@ class _Late:
         self._num_running -= 1
         if not self._num_running:
             self._reserving.settle_now(self._grant, self._facts)
+
+
+def has_budget(runtime: Runtime, principal: Principal) -> bool:
+    """Whether a caller has a budget that bears only calls of which somebody knows what they cost."""
+    caller = Asker(principal.tenant, principal.key, principal.team, principal.tags, "", "", "", "", "")
+    return runtime.rules.has_budget(caller, principal.rules)
 
 
 def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: int, terms: Terms | None = None) -> Asked:

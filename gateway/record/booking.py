@@ -76,6 +76,7 @@ class Booking:
         row.tags = principal.tags
         row.user = bounded(exchange.user) or ""
         row.session = exchange.session
+        row.agent = exchange.agent
         row.route = exchange.route
         row.operation = exchange.operation
         row.backend = facts.backend or ""

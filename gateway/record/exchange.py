@@ -52,6 +52,8 @@ class Exchange(msgspec.Struct, eq=False):
     user: str = ""
     session: str = ""
     """The session or agent run that the client has named."""
+    agent: str = ""
+    """The family of programs that the client is of."""
     grant: Grant | None = None
     """What the call holds of limits and budgets."""
     rate_headers: Headers = []

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from backends.config import Config, Name, Secret
 from policies.admission.settings import PriorityName
 from policies.database_url import URL_MEANING, DatabaseUrl
+from policies.limits.settings import BudgetTerms, LimitTerms
 
 MAX_TAGS = 16
 _MAX_PAIRS = 16
@@ -78,6 +79,13 @@ class KeyTerms(Config):
     )
     metadata: dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=512)]] = Field(
         {}, max_length=_MAX_PAIRS, description="Texts of your own, by name; nobody but you reads them."
+    )
+
+    limit: LimitTerms | None = Field(
+        None, description="How much it may be used, beside what `limits` of the policy say of it and others."
+    )
+    budget: BudgetTerms | None = Field(
+        None, description="How many dollars it may cost, beside what `budgets` of the policy say of it and others."
     )
 
     @property

@@ -16,8 +16,9 @@ _MAX_COUNTERS = 200_000
 """Of all kinds. About 250 bytes each."""
 _NUM_SHARED = 4096
 """UsageThose that names beyond the bound share. What several have used is counted against each: early, never late."""
-_LOOKS = 8
-"""At so many counters a call looks whether they are still needed."""
+_LOOK_EVERY = 16
+_LOOKS = 128
+"""Each so many calls it is looked whether so many counters are still needed."""
 _KEPT_S = 3600.0
 """So long is known what a window came to that is over, in case the clock is set back."""
 _AGAIN_S = 1.0
@@ -34,16 +35,17 @@ class _Counter(Protocol):
 
 
 class _Bucket:
-    __slots__ = ("full_at", "level", "seen_at")
+    __slots__ = ("full_at", "level", "num_held", "seen_at")
 
     def __init__(self, want: Rate, now: float) -> None:
         self.level = float(want.capacity)
         self.seen_at = self.full_at = now
+        self.num_held = 0
 
     def look(self, want: Rate, now: float) -> None:
         """Let in what has come since the last time."""
         level = self.level + (now - self.seen_at) * want.per_minute / 60.0
-        self.level = min(float(want.capacity), level)
+        self.level = level if level < want.capacity else float(want.capacity)
         self.seen_at = now
 
     def fits(self, want: Rate) -> bool:
@@ -53,19 +55,24 @@ class _Bucket:
         return (min(want.amount, want.capacity) - self.level) * 60.0 / want.per_minute
 
     def left(self, want: Rate) -> int:
-        return max(0, int(self.level))
+        return int(self.level) if self.level > 0 else 0
 
     def take(self, want: Rate) -> None:
-        self._lower(want, min(want.amount, want.capacity))
+        self.num_held += 1
+        self._lower(want, want.amount if want.amount < want.capacity else want.capacity)
 
     def settle(self, want: Rate, used: int) -> None:
-        self._lower(want, used - min(want.amount, want.capacity))
+        self.num_held -= 1
+        reserved = want.amount if want.amount < want.capacity else want.capacity
+        if used != reserved:
+            self._lower(want, used - reserved)
 
     def is_needed(self, now: float, wall_s: float) -> bool:
-        return self.full_at > now
+        return self.num_held > 0 or self.full_at > now
 
     def _lower(self, want: Rate, amount: int) -> None:
-        self.level = min(float(want.capacity), self.level - amount)
+        level = self.level - amount
+        self.level = level if level < want.capacity else float(want.capacity)
         self.full_at = self.seen_at + (want.capacity - self.level) * 60.0 / want.per_minute
 
 
@@ -125,6 +132,12 @@ class _Places:
         return self.taken > 0
 
 
+class _MemoryHold(Hold, frozen=True):
+    """With the counters themselves, which are not forgotten while a call holds something of them."""
+
+    pairs: Sequence[tuple[Want, _Counter]] = ()
+
+
 class MemoryCounters:
     """UsageCounters of one process, which it forgets at its end; `put_spent` gives it what was spent before."""
 
@@ -132,6 +145,7 @@ class MemoryCounters:
         self._clock = clock
         self._max_counters = max_counters
         self._counters: OrderedDict[str, _Counter] = OrderedDict()
+        self._until_look = _LOOK_EVERY
 
     def __len__(self) -> int:
         return len(self._counters)
@@ -154,14 +168,17 @@ class MemoryCounters:
                 return Full(index, wait_s, tuple([each.left(asked) for asked, each in pairs]))
         for want, counter in pairs:
             counter.take(want)
-        return Hold(b"", wants, tuple([counter.left(want) for want, counter in pairs]))
+        return _MemoryHold(b"", wants, tuple([counter.left(want) for want, counter in pairs]), pairs=pairs)
 
     def settle(self, hold: Hold, used: Sequence[int]) -> None:
         """The call is over."""
-        now = self._clock.now()
-        for want, amount in zip(hold.wants, used, strict=True):
-            self._counter(want, now).settle(want, amount)
-        self._forget_some(now, self._clock.wall())
+        assert isinstance(hold, _MemoryHold), "it is one of this store"
+        for (want, counter), amount in zip(hold.pairs, used, strict=True):
+            counter.settle(want, amount)
+        self._until_look -= 1
+        if not self._until_look:
+            self._until_look = _LOOK_EVERY
+            self._forget_some(self._clock.now(), self._clock.wall())
 
     async def spent(self, keys: Sequence[str]) -> Sequence[tuple[int, int]]:
         """Pico-dollars spent and held."""

@@ -1,9 +1,9 @@
-"""Which limits and budgets concern a call, and what they ask of the counters for it."""
+"""Limits and budgets: which calls each of them counts, and what it asks of the counters for one of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import translate
 from hashlib import blake2b
 from typing import Literal, TypeAlias
@@ -11,171 +11,261 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from policies.limits.counters import Rate, Slots, Spend, Want
-from policies.limits.settings import MOST_DOLLARS, BudgetPolicy, ConcernedPolicy, LimitPolicy, Per, pico_of
+from policies.limits.settings import MOST_DOLLARS, BudgetPolicy, BudgetTerms, ConcernedPolicy, LimitTerms, Per, pico_of
 from policies.limits.windows import Window, Windows
 from policies.prices.price import PICO_PER_DOLLAR
 
-Kind: TypeAlias = Literal["requests", "tokens", "concurrent", "usd"]
+OWN = "(key)"
+"""The name of the rules that a key has of its own; no rule of the policy has brackets in its name."""
 UNBOUNDED = MOST_DOLLARS * PICO_PER_DOLLAR
-"""What a budget is asked for that refuses nobody."""
-_MAX_CALLERS = 100_000
+"""What a budget is asked for that refuses nobody: as many pico-dollars as fit a counter, wherever it is kept."""
+Reached: TypeAlias = Literal["requests", "tokens", "concurrent", "usd"]
+"""What of a rule a call may reach."""
 
 
 class Asker(msgspec.Struct, frozen=True, gc=False):
-    """Who asks for what, as far as rules tell calls apart. `user` and `session` are empty where a call names none."""
+    """Who asks for what, as far as rules tell calls apart. `user`, `session` and `team` are empty where there is none.
+
+    `tags` are a key's, with commas between; `agent` is the family of client programs.
+    """
 
     tenant: str
     key: str
+    team: str
+    tags: str
     user: str
     session: str
+    agent: str
     model: str
     route: str
 
 
-class RulePart(msgspec.Struct, frozen=True, gc=False):
-    """What one want of a call is about: its rule, and what it counts."""
+class Expected(msgspec.Struct, frozen=True, gc=False):
+    """What a call may use: about so many tokens, at most so many pico-dollars. `waived` budgets refuse it nothing."""
 
-    rule: UsageRule
-    kind: Kind
+    tokens: int
+    worst: int
+    wall_s: float
+    waived: Collection[Budget]
+
+
+class Used(msgspec.Struct, frozen=True, gc=False):
+    """What it has used in the end."""
+
+    tokens: int
+    cost: int
+
+
+class AskRequests:
+    """A request of a bucket of requests."""
+
+    kind: Reached = "requests"
+
+    def __init__(self, rule: UsageRule, key: str, per_minute: int, capacity: int) -> None:
+        self.rule = rule
+        self._want = Rate(key, per_minute, capacity, 1)
+
+    def want(self, expected: Expected) -> Want:
+        """Always the same."""
+        return self._want
+
+    def used(self, used: Used) -> int:
+        """As was asked for."""
+        return 1
+
+
+class AskTokens:
+    """Tokens of a bucket of tokens."""
+
+    kind: Reached = "tokens"
+
+    def __init__(self, rule: UsageRule, key: str, per_minute: int, capacity: int) -> None:
+        self.rule = rule
+        self._key, self._per_minute, self._capacity = key, per_minute, capacity
+
+    def want(self, expected: Expected) -> Want:
+        """As many as are expected."""
+        return Rate(self._key, self._per_minute, self._capacity, expected.tokens)
+
+    def used(self, used: Used) -> int:
+        """As many as upstreams worked on."""
+        return used.tokens
+
+
+class AskSlot:
+    """A place among calls at once."""
+
+    kind: Reached = "concurrent"
+
+    def __init__(self, rule: UsageRule, key: str, most: int) -> None:
+        self.rule = rule
+        self._want = Slots(key, most)
+
+    def want(self, expected: Expected) -> Want:
+        """Always the same."""
+        return self._want
+
+    def used(self, used: Used) -> int:
+        """Nothing stays taken."""
+        return 0
+
+
+class AskDollars:
+    """Pico-dollars of a budget, in the window that is open."""
+
+    kind: Reached = "usd"
+
+    def __init__(self, rule: Budget, who: str) -> None:
+        self.rule = rule
+        self.who = who
+        self._window: Window | None = None
+        self._key = ""
+
+    def want(self, expected: Expected) -> Want:
+        """The most that the call may cost. Waived, it is counted and not refused."""
+        rule = self.rule
+        window = rule.windows.at(expected.wall_s)
+        if window is not self._window:
+            self._window, self._key = window, rule.counter(self.who, window)
+        most = rule.bound if not expected.waived or rule not in expected.waived else UNBOUNDED
+        return Spend(self._key, most, expected.worst, window.ends_at)
+
+    def used(self, used: Used) -> int:
+        """What it did cost."""
+        return used.cost
+
+
+Ask: TypeAlias = AskRequests | AskTokens | AskSlot | AskDollars
 
 
 class UsageRule:
-    """A limit or a budget."""
+    """A limit or a budget. `whom`: which calls count, and which of them together; None for those of one key."""
 
-    def __init__(self, policy: ConcernedPolicy) -> None:
-        self.name = policy.name
-        self._who = _WHO[policy.per]
-        self._tenants, self._keys = _test(policy.tenants), _test(policy.keys)
-        self._models = _test(tuple(glob.casefold() for glob in policy.models))
-        self._routes = _test(policy.routes)
+    def __init__(self, name: str, whom: ConcernedPolicy | None) -> None:
+        self.name = name
+        self.title = f'"{name}"' if whom is not None else "of this key"
+        self._tests = [] if whom is None else [*_tests(whom)]
+        per: Per = "key" if whom is None else whom.per
+        self._who = _WHO[per]
+        self.depends_on = frozenset(_FIELDS[per]).union(*(test.fields for test in self._tests))
+        """What of an asker decides whether a call counts, and with whom."""
 
-    def may_concern(self, tenant: str, key: str) -> bool:
-        """Whether calls of that caller may count."""
-        return self._tenants(tenant) and self._keys(key)
-
-    def who(self, asker: Asker) -> str | None:
-        """With whom a call is counted, for a caller that it may concern; None where it is not counted."""
-        if not self._routes(asker.route) or not self._models(asker.model.casefold()):
-            return None
+    def whom(self, asker: Asker) -> Sequence[str]:
+        """With whom a call is counted: nobody where it is not, several where it has several tags."""
+        for test in self._tests:
+            if not test(asker):
+                return ()
         return self._who(asker)
+
+    def may_concern(self, caller: Asker) -> bool:
+        """Whether calls of that caller may count, whatever they ask for."""
+        return all(test(caller) for test in self._tests if test.is_of_callers)
+
+    def asks(self, who: str) -> Iterable[Ask]:
+        """What it asks for a call that is counted with those."""
+        raise NotImplementedError
 
 
 class Limit(UsageRule):
     """How many calls and tokens in a minute, and how many calls at once."""
 
-    def __init__(self, policy: LimitPolicy) -> None:
-        super().__init__(policy)
-        self._rpm, self._tpm, self._concurrent = policy.rpm, policy.tpm, policy.concurrent
-        self._request_room = _capacity(policy.rpm, policy.burst)
-        self._token_room = _capacity(policy.tpm, policy.burst)
-        self._requests, self._tokens, self._slots = (
-            RulePart(self, "requests"),
-            RulePart(self, "tokens"),
-            RulePart(self, "concurrent"),
-        )
+    def __init__(self, name: str, terms: LimitTerms, whom: ConcernedPolicy | None) -> None:
+        super().__init__(name, whom)
+        self._terms = terms
 
-    def ask(self, who: str, tokens: int, wants: list[Want], parts: list[RulePart]) -> None:
-        """Add what a call of about so many tokens wants."""
-        if self._rpm is not None:
-            wants.append(Rate(f"rpm:{self.name}:{who}", self._rpm, self._request_room, 1))
-            parts.append(self._requests)
-        if self._tpm is not None:
-            wants.append(Rate(f"tpm:{self.name}:{who}", self._tpm, self._token_room, tokens))
-            parts.append(self._tokens)
-        if self._concurrent is not None:
-            wants.append(Slots(f"concurrent:{self.name}:{who}", self._concurrent))
-            parts.append(self._slots)
+    def asks(self, who: str) -> Iterable[Ask]:
+        """One for each bound."""
+        terms, key = self._terms, f"{self.name}:{who}"
+        if terms.rpm is not None:
+            yield AskRequests(self, f"rpm:{key}", terms.rpm, _capacity(terms.rpm, terms.burst))
+        if terms.tpm is not None:
+            yield AskTokens(self, f"tpm:{key}", terms.tpm, _capacity(terms.tpm, terms.burst))
+        if terms.concurrent is not None:
+            yield AskSlot(self, f"concurrent:{key}", terms.concurrent)
 
 
 class Budget(UsageRule):
-    """How many dollars in a window."""
+    """How many dollars in a window. `bound` is what it refuses calls beyond."""
 
-    def __init__(self, policy: BudgetPolicy, time_zone: str) -> None:
-        super().__init__(policy)
-        self.policy = policy
-        self.most = pico_of(policy.usd)
-        self.warn_at = int(self.most * policy.warn_at)
-        self.windows = Windows(policy.every, policy.time_zone or time_zone)
-        self.part = RulePart(self, "usd")
-        self.key_prefix = f"usd:{policy.name}:"
-        self.fallback = policy.fallback
-        """The route that takes calls when it is spent."""
-        self._refuses = policy.on_exceed != "warn"
+    def __init__(self, name: str, terms: BudgetTerms, whom: ConcernedPolicy | None, time_zone: str) -> None:
+        """`time_zone`: where it names none."""
+        super().__init__(name, whom)
+        self.terms = terms
+        self.webhook = whom.webhook.get_secret_value() if isinstance(whom, BudgetPolicy) and whom.webhook else None
+        self.most = pico_of(terms.usd)
+        self.bound = self.most if terms.on_exceed != "warn" else UNBOUNDED
+        self.warn_at = int(self.most * terms.warn_at)
+        self.windows = Windows(terms.every, terms.time_zone or time_zone)
+        self.key_prefix = f"usd:{name}:"
 
-    def want(self, who: str, worst: int, wall_s: float, *, is_waived: bool) -> Spend:
-        """What a call wants that costs so much at most. Waived, it is counted and not refused."""
-        window = self.windows.at(wall_s)
-        most = self.most if self._refuses and not is_waived else UNBOUNDED
-        return Spend(self.counter(who, window), most, worst, window.ends_at)
+    def asks(self, who: str) -> Iterable[Ask]:
+        """One."""
+        yield AskDollars(self, who)
 
     def counter(self, who: str, window: Window) -> str:
         """The key under which that is counted."""
         return f"{self.key_prefix}{who}:{window.name}"
 
-    def who_named(self, tenant: str, name: str) -> str | None:
-        """With whom calls of a user or session are counted, whatever else they were; None where none of them is."""
-        return _digest(tenant, name) if self._tenants(tenant) else None
+
+def _tests(whom: ConcernedPolicy) -> Iterable[_Test]:
+    """Those that may say no."""
+    globs: dict[str, Sequence[str]] = {
+        "tenant": whom.tenants,
+        "team": whom.teams,
+        "key": whom.keys,
+        "tags": whom.tags,
+        "agent": whom.agents,
+        "model": [glob.casefold() for glob in whom.models],
+        "route": whom.routes,
+    }
+    return [_Test(field, wanted) for field, wanted in globs.items() if "*" not in wanted]
 
 
-class UsageRules:
-    """Those of a policy."""
+class _Test:
+    """Whether a text that a call has, or one of several, matches one of the globs."""
 
-    def __init__(self, limits: Sequence[LimitPolicy], budgets: Sequence[BudgetPolicy], time_zone: str) -> None:
-        """`time_zone`: of budgets that name none."""
-        self.limits = tuple(Limit(policy) for policy in limits)
-        self.budgets = tuple(Budget(policy, time_zone) for policy in budgets)
-        self.ask_for_sessions = any(policy.per == "session" for policy in (*limits, *budgets))
-        self._of_callers: dict[tuple[str, str], tuple[tuple[Limit, ...], tuple[Budget, ...]]] = {}
+    def __init__(self, field: str, globs: Sequence[str]) -> None:
+        self.fields = (field,)
+        self.is_of_callers = field in ("tenant", "team", "key", "tags")
+        self._match = re.compile("|".join(map(translate, globs))).match
 
-    def __bool__(self) -> bool:
-        return bool(self.limits or self.budgets)
-
-    def has_budget(self, tenant: str, key: str) -> bool:
-        """Whether a caller has one that bears only what is known to cost so much."""
-        return any(budget.policy.unmetered == "refuse" for budget in self.of(tenant, key)[1])
-
-    def of(self, tenant: str, key: str) -> tuple[tuple[Limit, ...], tuple[Budget, ...]]:
-        """Those that may concern a caller."""
-        caller = (tenant, key)
-        rules = self._of_callers.get(caller)
-        if rules is None:
-            if len(self._of_callers) >= _MAX_CALLERS:
-                self._of_callers.clear()
-            rules = self._of_callers[caller] = (
-                tuple(rule for rule in self.limits if rule.may_concern(tenant, key)),
-                tuple(rule for rule in self.budgets if rule.may_concern(tenant, key)),
-            )
-        return rules
+    def __call__(self, asker: Asker) -> bool:
+        (field,) = self.fields
+        text: str = getattr(asker, field)
+        texts = text.split(",") if field == "tags" else (text.casefold() if field == "model" else text,)
+        return any(self._match(each) is not None for each in texts)
 
 
-def _capacity(per_minute: int | None, burst_s: float) -> int:
-    return max(1, int((per_minute or 0) * burst_s / 60))
+def _capacity(per_minute: int, burst_s: float) -> int:
+    return max(1, int(per_minute * burst_s / 60))
 
 
-def _test(globs: Sequence[str]) -> Callable[[str], bool]:
-    if "*" in globs:
-        return _always
-    match = re.compile("|".join(map(translate, globs))).match
-    return lambda text: match(text) is not None
-
-
-def _always(_: str) -> bool:
-    return True
-
-
-def _digest(tenant: str, name: str) -> str | None:
+def _digest(tenant: str, name: str) -> Sequence[str]:
     """A name that a client has chosen, which may be long, within its tenant."""
-    if not name:
-        return None
-    return blake2b(f"{tenant}\0{name}".encode(), digest_size=16).hexdigest()
+    return (blake2b(f"{tenant}\0{name}".encode(), digest_size=16).hexdigest(),) if name else ()
 
 
-_WHO: dict[Per, Callable[[Asker], str | None]] = {
-    "all": lambda asker: "",
-    "tenant": lambda asker: asker.tenant,
-    "key": lambda asker: f"{asker.tenant}/{asker.key}",
+_WHO: dict[Per, Callable[[Asker], Sequence[str]]] = {
+    "all": lambda asker: ("",),
+    "tenant": lambda asker: (asker.tenant,),
+    "team": lambda asker: (f"{asker.tenant}/{asker.team}",) if asker.team else (),
+    "key": lambda asker: (f"{asker.tenant}/{asker.key}",),
+    "tag": lambda asker: asker.tags.split(",") if asker.tags else (),
     "user": lambda asker: _digest(asker.tenant, asker.user),
     "session": lambda asker: _digest(asker.tenant, asker.session),
-    "model": lambda asker: asker.model.casefold(),
-    "route": lambda asker: asker.route,
+    "agent": lambda asker: (asker.agent,),
+    "model": lambda asker: (asker.model.casefold(),),
+    "route": lambda asker: (asker.route,),
+}
+_FIELDS: dict[Per, Sequence[str]] = {
+    "all": (),
+    "tenant": ("tenant",),
+    "team": ("tenant", "team"),
+    "key": ("tenant", "key"),
+    "tag": ("tags",),
+    "user": ("tenant", "user"),
+    "session": ("tenant", "session"),
+    "agent": ("agent",),
+    "model": ("model",),
+    "route": ("route",),
 }

@@ -11,7 +11,7 @@ from backends.config import Config, Duration, Name, Secret
 from policies.prices.price import PICO_PER_DOLLAR
 from policies.time_zone import TimeZoneName
 
-Per = Literal["all", "tenant", "key", "user", "session", "model", "route"]
+Per = Literal["all", "tenant", "team", "key", "tag", "user", "session", "agent", "model", "route"]
 """Whose calls are counted together."""
 _Globs = Annotated[tuple[str, ...], Field(min_length=1)]
 MOST_DOLLARS = 9_000_000
@@ -38,17 +38,21 @@ class ConcernedPolicy(Config):
     name: Name = Field(description="Unique; appears in errors, metrics and logs.")
     per: Per = Field(
         "key",
-        description="Whose calls are counted together: those of a `key`, `tenant`, `user` (of a tenant, by the body's "
-        "`user`), `session` (of a tenant, by a header), `model`, `route`, or `all`. Calls that name no user or session "
-        "are not counted where it is by these.",
+        description="Whose calls are counted together: those of a `key`, of the keys of a `tenant`, a `team` or with "
+        "a `tag`, of a `user` (of a tenant, by the body's `user`), a `session` (of a tenant, by a header), an `agent` "
+        "(the program that calls), a `model`, a `route`, or `all`. Calls without a team, tag, user or session are not "
+        "counted where it is by these.",
     )
     tenants: _Globs = Field(("*",), description="Globs: only calls of these tenants count.")
+    teams: _Globs = Field(("*",), description="Globs: only calls of keys of these teams count.")
     keys: _Globs = Field(("*",), description="Globs: only calls with these keys count.")
+    tags: _Globs = Field(("*",), description="Globs: only calls of keys with one of these tags count.")
+    agents: _Globs = Field(("*",), description="Globs: only calls of these programs count, as the ledger names them.")
     models: _Globs = Field(("*",), description="Globs: only calls for these models count, in whatever case.")
     routes: _Globs = Field(("*",), description="Globs: only calls that these routes take count.")
 
 
-class LimitPolicy(ConcernedPolicy):
+class LimitTerms(Config):
     """How many calls and tokens in a minute, and how many calls at once."""
 
     rpm: int | None = Field(None, ge=1, le=100_000_000, description="Requests a minute.")
@@ -70,7 +74,11 @@ class LimitPolicy(ConcernedPolicy):
         return self
 
 
-class BudgetPolicy(ConcernedPolicy):
+class LimitPolicy(ConcernedPolicy, LimitTerms):
+    """How many calls and tokens in a minute, and how many calls at once, of whom."""
+
+
+class BudgetTerms(Config):
     """How many dollars in a day, a week, a month, or in all."""
 
     usd: Dollars = Field(description="Dollars in each window, up to twelve decimals.")
@@ -81,10 +89,6 @@ class BudgetPolicy(ConcernedPolicy):
     time_zone: TimeZoneName | None = Field(None, description="Whose midnight; without it that of the `ledger`, or UTC.")
     warn_at: float = Field(
         0.8, gt=0, le=1, description="A share of it at which a warning goes out: a log line, a metric, and `webhook`."
-    )
-    webhook: Secret | None = Field(
-        None,
-        description="A URL as env:NAME or file:PATH, where warnings go too, as JSON by POST, once in each window.",
     )
     on_exceed: Literal["reject", "fallback", "warn"] = Field(
         "reject",
@@ -103,3 +107,12 @@ class BudgetPolicy(ConcernedPolicy):
         if (self.on_exceed == "fallback") != (self.fallback is not None):
             raise ValueError("`on_exceed: fallback` and `fallback: ROUTE` go together")
         return self
+
+
+class BudgetPolicy(ConcernedPolicy, BudgetTerms):
+    """How many dollars in a day, a week, a month, or in all, of whom."""
+
+    webhook: Secret | None = Field(
+        None,
+        description="A URL as env:NAME or file:PATH, where warnings go too, as JSON by POST, once in each window.",
+    )

@@ -22,7 +22,8 @@ backends:
 keys:
   - {{name: alice, key: env:ALICE, tenant: red}}
   - {{name: bob, key: env:BOB, tenant: red}}
-  - {{name: carol, key: env:CAROL, tenant: blue}}
+  - {{name: carol, key: env:CAROL, tenant: blue, team: search, tags: ["project:a", "beta"]}}
+  - {{name: dave, key: env:DAVE, tenant: blue, team: search, tags: [beta], limit: {{rpm: 20}}, budget: {{usd: 0.002}}}}
 routes:
   - {{name: priced, match: {{models: ["priced*"]}}, backends: [{{ref: up, price: {price}}}], cache: {{exact: {{}}}}}}
   - {{name: cheap, match: {{models: ["cheap"]}}, backends: [{{ref: up, price: {cheap}, model: small}}]}}
@@ -31,7 +32,7 @@ routes:
 """
 PRICE = "{input_per_1m: 1, output_per_1m: 1000}"
 """A word of an answer is a tenth of a cent."""
-KEYS = {"ALICE": "sk-alice", "BOB": "sk-bob", "CAROL": "sk-carol"}
+KEYS = {"ALICE": "sk-alice", "BOB": "sk-bob", "CAROL": "sk-carol", "DAVE": "sk-dave"}
 PATH = "/v1/chat/completions"
 
 
@@ -291,7 +292,9 @@ async def test_a_reload_gives_nothing_back(limited: Limited) -> None:
         assert (await limited.ask(headers={"cache-control": "no-store"})).status_code == status
 
 
-@pytest.mark.parametrize("per", ["key", "tenant", "session", "user"])
+@pytest.mark.parametrize(
+    "per", ["key", "tenant", "session", "user", "agent", "tenant, keys: [al*]", "user, models: [priced]"]
+)
 async def test_what_was_spent_is_known_after_a_restart(upstream: OpenAIServer, tmp_path: Path, per: str) -> None:
     """From the ledger, also where the gateway was killed."""
     rules = f'ledger: {{url: "sqlite:///{tmp_path}/ledger.sqlite3", time_zone: Asia/Kathmandu}}\n'
@@ -308,3 +311,35 @@ async def test_what_was_spent_is_known_after_a_restart(upstream: OpenAIServer, t
                         await asyncio.sleep(0.05)
             gateway.process.kill()
             await gateway.wait_exit()
+
+
+@with_rules("")
+async def test_a_key_has_a_limit_and_a_budget_of_its_own(limited: Limited) -> None:
+    """Two requests at once of twenty a minute, and one answer of two words; nobody else has them."""
+    assert (await limited.ask(who="dave")).headers["x-ratelimit-limit-requests"] == "20"
+    answered, refused = await limited.ask_until_refused(who="dave", words="other words")
+    assert (answered, code_of(refused)) == (0, "insufficient_quota")
+    assert "the budget of this key of 0.002 USD is spent" in refused.json()["error"]["message"]
+    answered, refused = await limited.ask_until_refused(who="dave")
+    assert code_of(refused) in ("insufficient_quota", "rate_limit_exceeded")
+    assert "x-ratelimit-limit-requests" not in (await limited.ask()).headers
+
+
+@pytest.mark.parametrize(
+    ("limited", "others"),
+    [
+        ("budgets: [{name: of, per: team, usd: 0.002}]", {"dave": 429, "alice": 200}),
+        ("budgets: [{name: of, per: tag, usd: 0.002, tags: [beta]}]", {"dave": 429, "alice": 200}),
+        ("budgets: [{name: of, per: tag, usd: 0.002, tags: ['project:*']}]", {"dave": 200, "alice": 200}),
+        ("budgets: [{name: of, per: agent, usd: 0.002}]", {"dave": 429, "alice": 429}),
+        ("budgets: [{name: of, per: model, models: ['Priced*'], usd: 0.002}]", {"dave": 429, "alice": 429}),
+        ("budgets: [{name: of, per: all, keys: [carol, alice], usd: 0.002}]", {"dave": 200, "alice": 429}),
+        ("budgets: [{name: of, per: tenant, agents: [curl], usd: 0.002}]", {"carol": 200, "dave": 200}),
+    ],
+    indirect=["limited"],
+)
+async def test_whose_calls_are_counted_together(limited: Limited, others: dict[str, int]) -> None:
+    """What one key has spent is spent for those that the rule counts with it, and for nobody else."""
+    assert (await limited.ask(who="carol")).status_code == 200
+    for who, status in others.items():
+        assert (await limited.ask(who=who, words="other words")).status_code == status, who

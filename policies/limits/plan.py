@@ -1,0 +1,61 @@
+"""What the calls of a caller ask for under all rules of a policy, worked out once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from policies.limits.rules import Ask, AskDollars, Asker, Budget, Limit, UsageRule
+from policies.limits.settings import BudgetPolicy, LimitPolicy
+
+_MAX_PLANS = 20_000
+
+
+class AskPlan(msgspec.Struct, frozen=True):
+    """What calls of an asker ask for."""
+
+    asks: tuple[Ask, ...]
+    without_budgets: tuple[Ask, ...]
+    """Those of calls that cost nothing."""
+    budgets: tuple[Budget, ...]
+
+
+class UsageRules:
+    """Those of a policy."""
+
+    def __init__(self, limits: Sequence[LimitPolicy], budgets: Sequence[BudgetPolicy], time_zone: str) -> None:
+        """`time_zone`: of budgets that name none."""
+        self.budgets = tuple(Budget(policy.name, policy, policy, time_zone) for policy in budgets)
+        self._rules: tuple[UsageRule, ...] = (
+            *(Limit(policy.name, policy, policy) for policy in limits),
+            *self.budgets,
+        )
+        self._depend_on_names = any(rule.depends_on & {"user", "session"} for rule in self._rules)
+        self._plans: dict[tuple[object, ...], AskPlan] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def has_budget(self, caller: Asker, own: tuple[UsageRule, ...]) -> bool:
+        """Whether a caller has one that bears only what is known to cost so much."""
+        budgets = [rule for rule in (*own, *self.budgets) if isinstance(rule, Budget)]
+        return any(budget.terms.unmetered == "refuse" and budget.may_concern(caller) for budget in budgets)
+
+    def plan(self, asker: Asker, own: tuple[UsageRule, ...]) -> AskPlan:
+        """For a call; `own` are the rules that its key has of its own."""
+        call: tuple[object, ...] = (asker.tenant, asker.key, asker.model, asker.route, asker.agent, asker.tags, own)
+        if self._depend_on_names:
+            call = (*call, asker.user, asker.session)
+        plan = self._plans.get(call)
+        if plan is None:
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans[call] = _plan_of((*own, *self._rules), asker)
+        return plan
+
+
+def _plan_of(rules: Iterable[UsageRule], asker: Asker) -> AskPlan:
+    asks = tuple(ask for rule in rules for who in rule.whom(asker) for ask in rule.asks(who))
+    budgets = dict.fromkeys(ask.rule for ask in asks if isinstance(ask, AskDollars))
+    return AskPlan(asks, tuple(ask for ask in asks if not isinstance(ask, AskDollars)), tuple(budgets))
