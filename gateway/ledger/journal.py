@@ -66,7 +66,7 @@ class Journal:
         """Once the journal is half full, write down anew what began in segments that are read, so that these can go: a
         call that lasts for minutes holds a row, and not all that came after it. Raises: OSError.
         """
-        held = [segment for segment in self.segments if segment.is_read and segment.num_open]
+        held = [segment for segment in list(self.segments) if segment.is_read and segment.num_open]
         if len(held) < 2 or 2 * len(self.segments) < self._max_segments:
             return
         carried = self._create()
@@ -83,7 +83,7 @@ class Journal:
 
     def clear(self) -> None:
         """Delete the segments that hold nothing any more. What was read of them is stored. Raises: OSError."""
-        for segment in [each for each in self.segments if each.is_read and not each.num_open]:
+        for segment in [each for each in list(self.segments) if each.is_read and not each.num_open]:
             segment.delete()
             self.segments.remove(segment)
 

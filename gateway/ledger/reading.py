@@ -17,6 +17,8 @@ from gateway.ledger.row import FIELDS, Beginning, Row, Values, row_of
 from gateway.ledger.segment import RecordKind, Segment, open_segment
 
 _logger = logging.getLogger(__name__)
+_BEGINNING = int(RecordKind.BEGINNING)
+_CALL = int(RecordKind.CALL)
 
 
 class Reading:
@@ -31,28 +33,31 @@ class Reading:
     def take(self, segments: list[Segment], most: int) -> list[Values]:
         """The values of the next rows, at most so many."""
         rows: list[Values] = []
+        begun, decode, num_fields = self.begun, self._decode, len(FIELDS)
         for segment in segments:
-            while len(rows) < most:
-                try:
-                    record = segment.read()
-                    if record is None:
-                        break
-                    payload, kind, n = record
-                    self.num_read += 1
-                    if kind == RecordKind.BEGINNING:
-                        self._leave(n)
-                        self.begun[n] = (segment, payload)
+            if len(rows) >= most:
+                break
+            num_read = 0
+            try:
+                for payload, kind, n in segment.read():
+                    num_read += 1
+                    if kind == _BEGINNING:
+                        if n in begun:
+                            self._leave(n)
+                        begun[n] = (segment, payload)
                         segment.num_open += 1
                         continue
-                    values = self._decode(payload)
-                    rows.append(values if len(values) == len(FIELDS) else _completed(payload))
-                except (ValueError, msgspec.DecodeError) as error:
-                    # Where its length is wrong, nobody knows where the next one begins.
-                    self.num_damaged += 1
-                    _logger.error("a part of the ledger's journal is lost: %s", error)
-                    break
-                if kind == RecordKind.CALL:
-                    self._leave(n)
+                    values = decode(payload)
+                    rows.append(values if len(values) == num_fields else _completed(payload))
+                    if kind == _CALL:
+                        self._leave(n)
+                    if len(rows) >= most:
+                        break
+            except (ValueError, msgspec.DecodeError) as error:
+                # Where its length is wrong, nobody knows where the next one begins.
+                self.num_damaged += 1
+                _logger.error("a part of the ledger's journal is lost: %s", error)
+            self.num_read += num_read
         return rows
 
     def left(self) -> list[Values]:

@@ -103,7 +103,20 @@ def row_of(beginning: Beginning) -> Row:
 
 Values = list[Any]
 """A row's `FIELDS`, in their order."""
-Stored = tuple[Any, ...]
-"""A row as a store takes it: its worker, its day, then its values."""
-COLUMNS: tuple[str, ...] = ("worker", "day", *FIELDS)
+Stored = list[Any]
+"""A row as a store takes it: its `COLUMNS`."""
+COLUMNS: tuple[str, ...] = (*FIELDS, "worker", "day")
 AT: int = FIELDS.index("at_us")
+_STREAM, _ESTIMATED, _IN_SLO = map(FIELDS.index, ("stream", "estimated", "in_slo"))
+
+
+def stored(values: Values, worker: int, day: int) -> Stored:
+    """Makes a row for a store of a row's values, in place. Booleans become numbers: SQLite's driver takes half a
+    microsecond to find out how it is to keep one.
+    """
+    values[_STREAM] = 1 if values[_STREAM] else 0
+    values[_ESTIMATED] = 1 if values[_ESTIMATED] else 0
+    if values[_IN_SLO] is not None:
+        values[_IN_SLO] = 1 if values[_IN_SLO] else 0
+    values += (worker, day)
+    return values

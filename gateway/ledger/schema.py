@@ -1,8 +1,9 @@
 """The tables of the ledger, as SQL that SQLite and PostgreSQL both take: the rows, and what they add up to.
 
 Four tables of sums stand beside the rows: by hour and by day for what has few values, by user and by session for what
-has many, so that none is as long as the rows. A sum of an amount is two numbers, whole micro-dollars and the
-pico-dollars over, for a sum of pico-dollars has no room in 64 bits beyond 9.2 million dollars.
+has many, so that none is as long as the rows. To group rows costs more than to add them up, so new rows are grouped
+twice, and each group feeds two tables. A sum of an amount is two numbers, whole micro-dollars and the pico-dollars
+over, for a sum of pico-dollars has no room in 64 bits beyond 9.2 million dollars.
 """
 
 from __future__ import annotations
@@ -60,6 +61,21 @@ _BRIEF = {
 _WHOLE = {**_BRIEF, **_TOKENS, **_AMOUNTS, **_TIMES}
 
 
+class Grouping(NamedTuple):
+    """New rows in groups, a table that is gone at the end of the step that adds them up."""
+
+    table: str
+    keys: tuple[str, ...]
+    """What tells most apart comes first, for the sake of the sorting."""
+    sums: dict[str, str]
+
+    def create(self, after: int, upto: int) -> str:
+        """Makes it of the rows behind one `seq` and up to another one."""
+        return f"CREATE TEMPORARY TABLE {self.table} AS " + _sums_of_rows(
+            self.keys, self.sums, f"seq > {after:d} AND seq <= {upto:d}"
+        )
+
+
 class Rollup(NamedTuple):
     """A table of sums: a row for each combination of values that there was."""
 
@@ -69,6 +85,8 @@ class Rollup(NamedTuple):
     dimensions: tuple[str, ...]
     sums: dict[str, str]
     """What is added up, and how it is reckoned from rows."""
+    grouping: Grouping
+    """Where new rows come from."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -77,19 +95,17 @@ class Rollup(NamedTuple):
 
     def select(self, where: str) -> str:
         """The sums of rows, in the table's columns."""
-        hour = f"at_us / {_HOUR_US}"
-        keys = [f"{hour} AS hour" if key == "hour" else f'"{key}"' for key in self.keys]
-        sums = [f'{sql} AS "{name}"' for name, sql in self.sums.items()]
-        groups = [hour if key == "hour" else f'"{key}"' for key in self.keys]
-        return f"SELECT {', '.join([*keys, *sums])} FROM calls WHERE {where} GROUP BY {', '.join(groups)}"
+        return _sums_of_rows(self.keys, self.sums, where)
 
     @property
     def add(self) -> str:
-        """Adds the rows behind one `seq` and up to another one, which are its values."""
+        """Adds what is in its grouping."""
         raised = ", ".join(f'"{name}" = {self.table}."{name}" + excluded."{name}"' for name in self.sums)
+        sums = ", ".join(f'SUM("{name}")' for name in self.sums)
+        keys = quoted(self.keys)
         return (
-            f"INSERT INTO {self.table} ({quoted((*self.keys, *self.sums))}) {self.select('seq > ? AND seq <= ?')} "
-            f"ON CONFLICT ({quoted(self.keys)}) DO UPDATE SET {raised}"
+            f"INSERT INTO {self.table} ({quoted((*self.keys, *self.sums))}) SELECT {keys}, {sums} "
+            f"FROM {self.grouping.table} WHERE 1 = 1 GROUP BY {keys} ON CONFLICT ({keys}) DO UPDATE SET {raised}"
         )
 
     @property
@@ -100,11 +116,22 @@ class Rollup(NamedTuple):
         return f"CREATE TABLE {self.table} ({', '.join([*keys, *sums])}, PRIMARY KEY ({quoted(self.keys)}))"
 
 
+def _sums_of_rows(keys: tuple[str, ...], sums: dict[str, str], where: str) -> str:
+    hour = f"at_us / {_HOUR_US}"
+    selected = [f"{hour} AS hour" if key == "hour" else f'"{key}"' for key in keys]
+    selected += [f'{sql} AS "{name}"' for name, sql in sums.items()]
+    groups = [hour if key == "hour" else f'"{key}"' for key in keys]
+    return f"SELECT {', '.join(selected)} FROM calls WHERE {where} GROUP BY {', '.join(groups)}"
+
+
+_WORK = Grouping("new_work", ("key", "model", "backend", "route", "operation", "tenant", "team", "hour", "day"), _WHOLE)
+_PEOPLE = Grouping("new_people", ("session", "user", "tenant", "day"), _BRIEF)
+GROUPINGS = (_WORK, _PEOPLE)
 ROLLUPS = (
-    Rollup("by_day", "day", ("tenant", "team", "key", "route", "operation", "backend", "model"), _WHOLE),
-    Rollup("by_hour", "hour", ("tenant", "key", "route", "backend", "model"), _BRIEF),
-    Rollup("by_user", "day", ("tenant", "user"), _BRIEF),
-    Rollup("by_session", "day", ("tenant", "session"), _BRIEF),
+    Rollup("by_day", "day", ("tenant", "team", "key", "route", "operation", "backend", "model"), _WHOLE, _WORK),
+    Rollup("by_hour", "hour", ("tenant", "key", "route", "backend", "model"), _BRIEF, _WORK),
+    Rollup("by_user", "day", ("tenant", "user"), _BRIEF, _PEOPLE),
+    Rollup("by_session", "day", ("tenant", "session"), _BRIEF, _PEOPLE),
 )
 """The one that tells most apart is asked first."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
@@ -63,28 +64,27 @@ class Segment:
         self.end = end
         return True
 
-    def read(self) -> tuple[bytes, int, int] | None:
-        """The next record's payload, kind and number; None where there is none yet. Raises: ValueError where what comes
-        next is damaged.
+    def read(self) -> Iterator[tuple[bytes, int, int]]:
+        """Each next record's payload, kind and number, as far as there are any; `read_at` is behind the last one that
+        was taken. Raises: ValueError where what comes next is damaged, and then what is behind it is skipped.
         """
-        at = self.read_at
-        if at + _RECORD.size > self.end:
-            self.read_at = self.end
-            return None
-        length, checksum, kind, n = _unpack_record(self._map, at)
-        if not length:
-            self.read_at = self.end
-            return None
-        begin = at + _RECORD.size
-        end = begin + length
-        if end <= self.end:
-            payload = self._map[begin:end]
+        mapped, head_bytes = self._map, _RECORD.size
+        # Looked at once: the other thread writes meanwhile, and what it adds is for the next time.
+        at, limit = self.read_at, self.end
+        while at + head_bytes <= limit:
+            length, checksum, kind, n = _unpack_record(mapped, at)
+            if not length:
+                break
+            begin = at + head_bytes
+            end = begin + length
+            payload = mapped[begin:end]
             # The head is as precious as the rest: what it says is where the checksum begins.
-            if crc32(payload, (kind ^ n) & 0xFFFFFFFF) == checksum:
-                self.read_at = end
-                return payload, kind, n
-        self.read_at = self.end
-        raise ValueError(f"{self.path.name} is damaged at byte {at}")
+            if end > limit or crc32(payload, (kind ^ n) & 0xFFFFFFFF) != checksum:
+                self.read_at = limit
+                raise ValueError(f"{self.path.name} is damaged at byte {at}")
+            self.read_at = at = end
+            yield payload, kind, n
+        self.read_at = limit
 
     @property
     def is_read(self) -> bool:

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from backends.errors import ConfigurationError
 from gateway.ledger.row import COLUMNS, Stored
-from gateway.ledger.schema import INSERT_COLUMNS, ROLLUPS, SETTINGS, migrations
+from gateway.ledger.schema import GROUPINGS, INSERT_COLUMNS, ROLLUPS, SETTINGS, migrations
 from gateway.sql.database import Database, Purpose, RowRefused, Transaction
 
 LEDGER = Purpose("ledger", "ledger.url", 0x534C4C47)
@@ -68,8 +68,12 @@ class LedgerStore:
             mark, newest = mark_and_newest(transaction)
             upto = min(newest, mark + most)
             if upto > mark:
+                for grouping in GROUPINGS:
+                    transaction.execute(grouping.create(mark, upto))
                 for rollup in ROLLUPS:
-                    transaction.execute(rollup.add, (mark, upto))
+                    transaction.execute(rollup.add)
+                for grouping in GROUPINGS:
+                    transaction.execute(f"DROP TABLE {grouping.table}")
                 transaction.execute("UPDATE marks SET value = ? WHERE name = 'rolled_up'", (upto,))
             return upto - mark
 
@@ -119,7 +123,7 @@ def mark_and_newest(transaction: Transaction) -> tuple[int, int]:
 
 def _plain(row: Stored) -> Stored:
     """Its texts without what a database may not take."""
-    return tuple(
+    return [
         value.replace("\0", "\ufffd").encode("utf-8", "replace").decode() if isinstance(value, str) else value
         for value in row
-    )
+    ]

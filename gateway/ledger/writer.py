@@ -18,7 +18,7 @@ from backends.errors import StoreUnavailable
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
 from gateway.ledger.reading import Adoption, Reading, adopt
-from gateway.ledger.row import AT, COLUMNS, Stored, Values
+from gateway.ledger.row import AT, COLUMNS, Stored, Values, stored
 from gateway.ledger.store import LedgerStore
 from policies.failures import Failures
 
@@ -192,7 +192,7 @@ class Writer:
                 self.done.refused += 1
                 self._failures.note(error)
             else:
-                self._waiting.append((worker, day, *values))
+                self._waiting.append(stored(values, worker, day))
         self.done.waiting = len(self._waiting)
 
     def _take_adopted(self) -> None:

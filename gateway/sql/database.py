@@ -33,7 +33,7 @@ class Transaction(Protocol):
     def fetch(self, sql: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """The rows of a question."""
 
-    def insert(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
         """Add those rows that are not there yet: how many. Raises: RowRefused."""
 
 

@@ -123,7 +123,7 @@ class SqliteTransaction:
         """As `Transaction.fetch`."""
         return self._connection.execute(sql, values)
 
-    def insert(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
         """As `Transaction.insert`."""
         places = ", ".join("?" * len(rows[0]))
         try:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.ledger.report import Dimension, Period, report
-from gateway.ledger.row import COLUMNS
+from gateway.ledger.row import COLUMNS, FIELDS
 from gateway.ledger.schema import INSERT_COLUMNS
 from gateway.ledger.store import LEDGER, LedgerStore
 from gateway.sql.sqlite import SqliteDatabase
@@ -55,7 +55,7 @@ def make(path: Path, num_rows: int) -> None:
         "output_tokens": "i % 500",
         "cost": "CASE WHEN i % 11 THEN 1000003 * (i % 4999) END",
     }
-    fixed = dict(zip(COLUMNS[2:], msgspec.structs.astuple(sample_row(1)), strict=True))
+    fixed = dict(zip(FIELDS, msgspec.structs.astuple(sample_row(1)), strict=True))
     values = ", ".join(varied.get(name) or _literal(fixed[name]) for name in COLUMNS)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")

@@ -21,7 +21,7 @@ import msgspec
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
 from gateway.ledger.reading import Reading
-from gateway.ledger.row import AT
+from gateway.ledger.row import AT, stored
 from gateway.ledger.segment import RecordKind
 from gateway.ledger.store import LEDGER, LedgerStore
 from gateway.sql.database import Database
@@ -63,7 +63,7 @@ def measure(folder: Path, database: Database, num_rows: int) -> Spent:
                 journal.append(encode(row), RecordKind.CALL, n)
         with spent.on("read again"):
             taken = reading.take(list(journal.segments), _AT_ONCE)
-            rows = [(journal.worker, days.of(values[AT]), *values) for values in taken]
+            rows = [stored(values, journal.worker, days.of(values[AT])) for values in taken]
         with spent.on("stored"):
             store.insert(rows)
         journal.clear()

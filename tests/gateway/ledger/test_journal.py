@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -77,6 +79,39 @@ def test_rows_are_read_in_order_while_more_are_written(tmp_path: Path) -> None:
     assert list(reading.begun) == [1]
     journal.close(is_stored=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_passed_over_that_is_written_at_that_moment(tmp_path: Path) -> None:
+    """The event loop writes while the writer's thread reads up to the end, however the two are interrupted."""
+    journal, reading = Journal(tmp_path, 4), Reading()
+    journal.provide()
+    number = 60_000
+    taken: list[int] = []
+    is_over = threading.Event()
+
+    def read() -> None:
+        is_last = False
+        while not is_last:
+            is_last = is_over.is_set()
+            taken.extend(row[0] for row in reading.take(list(journal.segments), 10**6))
+            journal.clear()
+            journal.provide()
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        written = 0
+        while written < number:
+            written += note(journal, written)
+    finally:
+        is_over.set()
+        reader.join(60)
+        sys.setswitchinterval(interval_s)
+
+    assert taken == list(range(number))
+    journal.close(is_stored=True)
 
 
 def test_full_segment_gives_way_and_goes_once_it_is_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.ledger.days import Days
 from gateway.ledger.report import Dimension, Period, report
-from gateway.ledger.row import FIELDS, SAVINGS, Row, Stored
+from gateway.ledger.row import FIELDS, SAVINGS, Row, Stored, stored
 from gateway.ledger.schema import ROLLUPS
 from gateway.ledger.store import LEDGER, LedgerStore
 from gateway.sql.database import Database
@@ -28,7 +28,7 @@ DAYS = Days(BERLIN)
 
 
 def of(row: Row, worker: int = 1) -> Stored:
-    return (worker, DAYS.of(row.at_us), *msgspec.structs.astuple(row))
+    return stored(list(msgspec.structs.astuple(row)), worker, DAYS.of(row.at_us))
 
 
 def opened(database: Database, zone: str = BERLIN) -> LedgerStore:
