@@ -340,10 +340,8 @@ class Overloaded(UpstreamError):
     code = "slo_shed"
     log_level = logging.INFO
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, first_token_s: float | None = None) -> None:
-        """`first_token_s`: how long after its arrival the call's first token would have come, as far as known."""
-        super().__init__(message, retry_after_s=retry_after_s)
-        self.first_token_s = first_token_s
+    first_token_s: float | None = None
+    """How long after its arrival the call's first token would have come, as far as known."""
 
 
 class UpstreamExhausted(UpstreamError):

@@ -119,7 +119,7 @@ class Endpoint:
         exchange.user = asked.user
         exchange.session = incoming.session()
         exchange.agent = agent_family(incoming.user_agent)
-        if runtime.rules or principal.rules:
+        if runtime.rules.all or principal.rules:
             terms = stack.passes.terms(method, plain) if self._passes else None
             request = asked_of(self._operation, asked.body, len(raw), terms)
             stack = await self._core.reserving.let_in(request, stack, exchange, runtime)

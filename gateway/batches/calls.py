@@ -168,7 +168,7 @@ class LineCalls:
         if line.model in runtime.model_labels:
             exchange.model_label = line.model
         body = read_request(raw).raw
-        if visit.runtime.rules or caller.rules:
+        if visit.runtime.rules.all or caller.rules:
             operation: Operation = exchange.operation
             request = asked_of(operation, decode_body(body, operation)[0], len(body))
             stack = await self._core.reserving.let_in(request, stack, exchange, visit.runtime)

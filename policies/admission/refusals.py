@@ -56,11 +56,11 @@ class Refusals:
             "full": f"has {len(queue)} calls waiting with {queue.tokens} tokens, and no more may",
             "waited": f"has had no room for {now - call.arrived_at:.3g} s",
         }[why]
-        return Overloaded(
-            f'the route "{self._route}" {reason}',
-            retry_after_s=through_s * self._random.uniform(1.0, 1.5),
-            first_token_s=first_token_s,
+        refusal = Overloaded(
+            f'the route "{self._route}" {reason}', retry_after_s=through_s * self._random.uniform(1.0, 1.5)
         )
+        refusal.first_token_s = first_token_s
+        return refusal
 
     def take(self) -> Mapping[Shed, int]:
         """The refusals since the last time, for metrics."""

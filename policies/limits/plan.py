@@ -27,15 +27,12 @@ class UsageRules:
     def __init__(self, limits: Sequence[LimitPolicy], budgets: Sequence[BudgetPolicy], time_zone: str) -> None:
         """`time_zone`: of budgets that name none."""
         self.budgets = tuple(Budget(policy.name, policy, policy, time_zone) for policy in budgets)
-        self._rules: tuple[UsageRule, ...] = (
+        self.all: tuple[UsageRule, ...] = (
             *(Limit(policy.name, policy, policy) for policy in limits),
             *self.budgets,
         )
-        self._depend_on_names = any(rule.depends_on & {"user", "session"} for rule in self._rules)
+        self._depend_on_names = any(rule.depends_on & {"user", "session"} for rule in self.all)
         self._plans: dict[tuple[object, ...], AskPlan] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._rules)
 
     def has_budget(self, caller: Asker, own: tuple[UsageRule, ...]) -> bool:
         """Whether a caller has one that bears only what is known to cost so much."""
@@ -51,7 +48,7 @@ class UsageRules:
         if plan is None:
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
-            plan = self._plans[call] = _plan_of((*own, *self._rules), asker)
+            plan = self._plans[call] = _plan_of((*own, *self.all), asker)
         return plan
 
 

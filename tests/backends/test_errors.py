@@ -26,6 +26,7 @@ def _tree(root: type[SlipstreamError]) -> list[type[SlipstreamError]]:
 
 
 CLASSES = _tree(SlipstreamError)
+TYPES = {"invalid_request_error", "server_error", "upstream_error", "rate_limit_error", "insufficient_quota"}
 each_class = pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 
 
@@ -33,7 +34,7 @@ each_class = pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__na
 def test_error_class_has_sound_data(kind: type[SlipstreamError]) -> None:
     """Status, type, code, level and stream end are values that others can rely on."""
     assert 400 <= kind.status <= 599
-    assert kind.type in {"invalid_request_error", "server_error", "upstream_error", "rate_limit_error"}
+    assert kind.type in TYPES
     assert kind.code is None or re.fullmatch(r"[a-z_]+", kind.code)
     assert kind.log_level in {logging.INFO, logging.WARNING, logging.ERROR}
     assert StreamEnd(kind.stream_end) is not StreamEnd.CLEAN
