@@ -16,7 +16,7 @@ from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime, Stack
 from policies.limits.limiter import Grant, Instead, Limiter, Refused
 from policies.limits.rules import Asker, Budget, Used
-from policies.limits.worst import most_output, unmetered_part
+from policies.limits.worst import most_output, refers_elsewhere, unmetered_part
 from policies.prices.price import Price
 
 _BYTES_PER_TOKEN = 4
@@ -24,6 +24,8 @@ _LEAST_BYTES_PER_TOKEN = 2
 """Of texts that tokenizers know badly; a budget is asked for what a call costs at most."""
 _USUAL_MOST_TOKENS = 4096
 """Of an answer whose length the client does not bound."""
+_MOST_UNSEEN_TOKENS = 200_000
+"""Of pictures, files and earlier answers in a prompt: what fits the context of most models."""
 
 
 class Asked(NamedTuple):
@@ -36,6 +38,8 @@ class Asked(NamedTuple):
     """Whether its answer tells all that it costs."""
     cost: int | None = None
     """Pico-dollars, where it costs that whatever its answer tells."""
+    refers_elsewhere: bool = False
+    """Whether its prompt may be longer than its bytes say."""
 
 
 class Reserving:
@@ -169,7 +173,13 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: in
             # The least that there is, so that with a spent budget nothing begins.
             cost = 0 if terms.is_reading else 1
     is_metered = is_metered and unmetered_part(body, operation) is None
-    return Asked(num_bytes, tokens * most.choices * most.prompts, is_metered=is_metered, cost=cost)
+    return Asked(
+        num_bytes,
+        tokens * most.choices * most.prompts,
+        is_metered=is_metered,
+        cost=cost,
+        refers_elsewhere=refers_elsewhere(body, operation),
+    )
 
 
 def worst_cost(asked: Asked, stack: Stack, model: str) -> int | None:
@@ -177,6 +187,8 @@ def worst_cost(asked: Asked, stack: Stack, model: str) -> int | None:
     if asked.cost is not None or not asked.is_metered:
         return asked.cost
     prompt_tokens = asked.num_bytes // _LEAST_BYTES_PER_TOKEN
+    if asked.refers_elsewhere:
+        prompt_tokens += _MOST_UNSEEN_TOKENS
     worst = 0
     for price in _prices(stack, model):
         if price is None:

@@ -19,6 +19,15 @@ _MOST = 10**9
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _PAID_TOOLS = ("web_search", "file_search", "code_interpreter", "code_execution", "image_generation")
 """Tools that a provider runs itself and takes money for by the use, by the beginning of their type."""
+_REFERENCES = ("previous_response_id", "conversation", "container", "mcp_servers")
+_TEXTS = frozenset(
+    {
+        *("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal", "message", "reasoning"),
+        *("thinking", "redacted_thinking", "tool_use", "tool_result"),
+        *("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+    }
+)
+"""Kinds of items, and of parts of their content, whose text stands in the body."""
 _PAID_FIELDS = ("web_search_options", "search_parameters", "plugins")
 """The same as a field of the body: OpenAI's and xAI's search, OpenRouter's plugins."""
 
@@ -73,6 +82,22 @@ def most_output(body: Mapping[str, Any] | None, operation: Operation) -> MostOut
     return MostOutput(tokens, choices, prompts)
 
 
+def refers_elsewhere(body: Mapping[str, Any] | None, operation: Operation) -> bool:
+    """Whether a prompt may be longer than its bytes say: earlier answers, files, pictures of however few bytes."""
+    if body is None or operation is Operation.EMBEDDING:
+        return False
+    for name in _REFERENCES:
+        if body.get(name) is not None:
+            return True
+    if type(body.get("prompt")) is dict:
+        return True
+    for name in ("messages", "input", "system"):
+        items = body.get(name)
+        if type(items) is list and _has_more_than_text(items):
+            return True
+    return False
+
+
 def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str | None:
     """The field of a body that has the call cost what its answer does not tell; None where it has none.
 
@@ -91,6 +116,20 @@ def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str 
         if type(kind) is str and kind.startswith(_PAID_TOOLS):
             return f"tools: {kind[:64]}"
     return None
+
+
+def _has_more_than_text(items: list[Any]) -> bool:
+    for item in items:
+        if type(item) is not dict:
+            continue
+        kind = item.get("type")
+        if kind is not None and (type(kind) is not str or kind not in _TEXTS):
+            return True
+        for name in ("content", "output"):
+            content = item.get(name)
+            if type(content) is list and _has_more_than_text(content):
+                return True
+    return False
 
 
 def _is_true(value: object) -> bool:

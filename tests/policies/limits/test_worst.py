@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.operations import Operation
-from policies.limits.worst import MostOutput, most_output, unmetered_part
+from policies.limits.worst import MostOutput, most_output, refers_elsewhere, unmetered_part
 
 FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict")
 _NUMBERS = st.integers(1, 10**6)
@@ -50,6 +50,7 @@ def test_any_body_has_a_bounded_most(body: dict[str, Any], operation: Operation)
     assert 1 <= most.choices <= 10**9
     assert 1 <= most.prompts <= max(1, len(body.get("prompt") or "") if isinstance(body.get("prompt"), list) else 1)
     unmetered_part(body, operation)
+    refers_elsewhere(body, operation)
 
 
 @given(_BODIES, st.sampled_from(FIELDS), _ANY)
@@ -118,3 +119,36 @@ def test_parts_that_no_answer_tells_of(body: Any, operation: Operation, part: st
     found = unmetered_part(body, operation)
 
     assert found is None if part is None else found is not None and found.startswith(part)
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}}
+TEXT = {"type": "text", "text": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("body", "refers"),
+    [
+        (None, False),
+        ({"messages": [{"role": "user", "content": "previous_response_id"}]}, False),
+        ({"messages": [{"role": "user", "content": [TEXT, TEXT]}]}, False),
+        ({"messages": [{"role": "user", "content": [TEXT, PICTURE]}]}, True),
+        ({"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]}, True),
+        ({"messages": [{"content": [{"type": "tool_result", "content": [{"type": "image", "source": {}}]}]}]}, True),
+        ({"messages": [{"content": [{"type": "tool_result", "content": [TEXT]}]}]}, False),
+        ({"messages": [{"content": [{"type": ["text"]}]}]}, True),
+        ({"input": "hi", "previous_response_id": "resp_1"}, True),
+        ({"input": "hi", "previous_response_id": None}, False),
+        ({"input": "hi", "conversation": {"id": "conv_1"}}, True),
+        ({"input": "hi", "prompt": {"id": "pmpt_1"}}, True),
+        ({"prompt": ["hi", "ho"]}, False),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, True),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "https://x"}]}]}, True),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file"}]}]}, True),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "42"}]}, False),
+        ({"input": ["a", [1, 2]]}, False),
+    ],
+)
+def test_a_prompt_may_be_longer_than_its_bytes_say(body: Any, refers: bool) -> None:
+    """Pictures, files and what was said before: a few bytes name as much as a context holds."""
+    assert refers_elsewhere(body, Operation.RESPONSES) is refers
+    assert not refers_elsewhere(body, Operation.EMBEDDING)
