@@ -221,8 +221,8 @@ async def test_charges_of_callers_that_share_an_upstream_call_add_up(counted: Co
 
 async def test_charges_of_what_passes_through_are_known_to_be_unknown(counted: Counted) -> None:
     """Counted apart, and not as nothing."""
-    counted.upstream.next(Behaviour(body=b'{"results": []}'))
-    answer = await counted.client.post("/v1/rerank", json={"model": "plain", "query": "q", "documents": ["d"]})
+    counted.upstream.next(Behaviour(body=b"sound"))
+    answer = await counted.client.post("/v1/audio/speech", json={"model": "plain", "input": "hi", "voice": "v"})
     await counted.gateway.wait_log()
     metrics = await counted.gateway.metrics()
 
