@@ -222,7 +222,7 @@ class Facts(msgspec.Struct, eq=False):
     upstream_request_id: str | None = None
     usage: Usage | None = None
     is_usage_partial: bool = False
-    """The answer broke off before its upstream had told all: what came of it since was counted here."""
+    """The upstream has not told, or not so that it can be believed, how long the whole answer is."""
     waited_s: float | None = None
     """In front of backends that had no room; None where nobody lets calls wait."""
 

@@ -74,12 +74,23 @@ class UpstreamUsage(msgspec.Struct):
             service_tier or "",
         ).bounded()
 
+    def told(self, service_tier: str | None = None) -> Usage | None:
+        """The same; None where nothing of it can be believed, or it counts nothing: a model has worked all the same."""
+        usage = self.counted(service_tier)
+        return usage if usage.prompt_tokens or usage.completion_tokens else None
+
+    @property
+    def lacks_output(self) -> bool:
+        """Whether it does not tell how long the answer is, or nothing that can be believed."""
+        return self.completion_tokens is None and self.output_tokens is None
+
 
 class MeteredAnswer(msgspec.Struct):
     """The part of a whole answer that is read: everything else passes unread but is checked to be JSON."""
 
     usage: UpstreamUsage | None = None
     service_tier: ServiceTier | None = None
+    model: str | None = None
     error: msgspec.Raw = msgspec.Raw()
 
 
@@ -95,11 +106,21 @@ class _Event(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw()
 
 
+class _Named(msgspec.Struct):
+    model: str | None = None
+
+
+class _FirstEvent(_Named):
+    response: _Named | None = None
+
+
 _read_event = FieldReader(_Event)
+_read_first_event = FieldReader(_FirstEvent)
 
 _USAGE = b'"usage"'
 _ERROR = b'"error"'
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"[^"]')
+_NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _RESPONSES_ENDS = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete)"')
 _RESPONSES_FAILS = re.compile(rb'"type"\s*:\s*"(?:response\.failed|error)"')
 
@@ -198,17 +219,48 @@ class StreamMeter:
 
     def _read_usage(self, block: bytes) -> None:
         event = last_event_with(block, _USAGE)
-        decoded = _decoded(event) if event is not None else None
-        if decoded is None:
+        if event is None or self._is_told_by(event):
             return
+        # Nonsense at the end takes nothing back of what was told before.
+        for begin, end in find_events(block, _USAGE, block.find(_USAGE)):
+            self._is_told_by(block[begin:end])
+
+    def _is_told_by(self, event: bytes) -> bool:
+        """Whether an event tells a usage that counts; then it is noted."""
+        decoded = _decoded(event)
+        if decoded is None:
+            return False
         told = decoded if decoded.usage is not None or decoded.response is None else decoded.response
-        if told.usage is not None:
-            self._facts.usage = told.usage.counted(told.service_tier)
+        usage = told.usage.told(told.service_tier) if told.usage is not None else None
+        if usage is None or told.usage is None:
+            return False
+        self._facts.usage = usage
+        lacks_output = not usage.completion_tokens and (told.usage.lacks_output or not self._is_last(event))
+        self._facts.is_usage_partial = lacks_output
+        return True
+
+    def _is_last(self, event: bytes) -> bool:
+        """Whether no more of the answer comes behind an event."""
+        if self._responses:
+            return _RESPONSES_ENDS.search(event) is not None
+        return _FINISH.search(event) is not None or _NO_CHOICES.search(event) is not None
 
     def _read_errors(self, block: bytes) -> None:
         for begin, end in find_events(block, _ERROR, block.find(_ERROR)):
             if error_of(block[begin:end]) is not None:
                 self.failed = self._facts.may_quote = True
+
+
+def model_of(event: bytes) -> str | None:
+    """Which model the first event of a stream says that it is of."""
+    data = event_data(event)
+    try:
+        named = _read_first_event(data) if data is not None else None
+    except msgspec.DecodeError:
+        return None
+    if named is None:
+        return None
+    return named.model if named.model or named.response is None else named.response.model
 
 
 def error_of(event: bytes) -> bytes | None:

@@ -20,7 +20,7 @@ from backends.http.continuing import BEHIND, with_beginning, without_marks
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.foreign import HttpxWire, made_by
 from backends.http.keyed_wire import KeyedWire
-from backends.http.meter import MeteredAnswer, StreamMeter, error_of, said
+from backends.http.meter import MeteredAnswer, StreamMeter, error_of, model_of, said
 from backends.http.openai_settings import OpenAIConfig
 from backends.http.passed_meter import passed_taps
 from backends.http.probe import ask_health
@@ -235,8 +235,12 @@ class OpenAIBackend:
             failed = self._errors.of_error(error, headers)
             if failed is not None:
                 return failed
+        facts = call.facts
+        if answer.model:
+            facts.upstream_model = answer.model[:MAX_TEXT_CHARS]
         if answer.usage is not None:
-            call.facts.usage = answer.usage.counted(answer.service_tier)
+            facts.usage = answer.usage.told(answer.service_tier)
+            facts.is_usage_partial = answer.usage.lacks_output
         return Reply(exchange.status, headers, body=body)
 
     async def _stream_reply(self, call: Call, exchange: WireExchange, headers: Headers, *, is_coded: bool) -> Reply:
@@ -252,6 +256,9 @@ class OpenAIBackend:
             call.facts.may_quote = True
             taps = passed_taps(call, b"text/event-stream", is_coded=is_coded)
             return Reply(exchange.status, headers, stream=Stream(exchange, taps, first=first, push=exchange.forward))
+        model = model_of(event)
+        if model:
+            call.facts.upstream_model = model[:MAX_TEXT_CHARS]
         responses = call.operation is Operation.RESPONSES
         meter = StreamMeter(call.facts, responses=responses, num_choices=_num_choices(call))
         return Reply(

@@ -79,6 +79,7 @@ class PassedAnswerMeter:
         counts = _Counts()
         counts.add_found(self._scanner)
         self._facts.usage = counts.usage()
+        self._facts.is_usage_partial = counts.lacks_output
 
 
 class PassedStreamMeter:
@@ -117,8 +118,8 @@ class PassedStreamMeter:
             # Each piece of an answer is a token, or somewhat more.
             num_tokens = max(usage.completion_tokens, self._num_deltas)
             usage = msgspec.structs.replace(usage, completion_tokens=num_tokens)
-            facts.is_usage_partial = True
         facts.usage = usage
+        facts.is_usage_partial = counts.is_of_beginning or counts.lacks_output
 
     def _read(self, events: bytes) -> None:
         self._num_deltas += events.count(_DELTA)
@@ -148,12 +149,13 @@ class PassedStreamMeter:
 class _Counts:
     """What an answer has told by now, in whose words ever."""
 
-    __slots__ = ("_anthropic", "_is_anthropic", "_told", "is_of_beginning")
+    __slots__ = ("_anthropic", "_is_anthropic", "_lacks_output", "_told", "is_of_beginning")
 
     def __init__(self) -> None:
         self._told: Usage | None = None
         self._anthropic = TokenCounts()
         self._is_anthropic = False
+        self._lacks_output = False
         self.is_of_beginning = False
         """Whether an answer that is told in parts has only told what was known at its beginning."""
 
@@ -166,9 +168,12 @@ class _Counts:
         self.add(scanner.found.get(b"usage", b""), tier)
 
     def add(self, usage: bytes, service_tier: str | None = None, *, is_of_beginning: bool = False) -> None:
-        """A usage object, or nothing. A later one adds to those before of the Messages API, and replaces others."""
+        """A usage object, or nothing. A later one adds to those before of the Messages API, and replaces others.
+
+        One that tells nothing that counts, or can be believed, takes nothing back.
+        """
         try:
-            counts, told = _read_counts(usage), _read_usage(usage).counted(service_tier)
+            counts, read = _read_counts(usage), _read_usage(usage)
             total = _read_total(usage).total_tokens
         except msgspec.DecodeError:
             return
@@ -179,12 +184,16 @@ class _Counts:
             or counts.cache_creation_input_tokens is not None
         ):
             self._is_anthropic = True
-        if total and not (told.prompt_tokens or told.completion_tokens):
-            told = Usage(total)
-        self._told = told
-        self.is_of_beginning = is_of_beginning
+        told = read.told(service_tier) or (Usage(total) if total else None)
+        if told is not None:
+            self._told, self._lacks_output = told, read.lacks_output
+        self.is_of_beginning = is_of_beginning or (self.is_of_beginning and counts.output_tokens is None)
+
+    @property
+    def lacks_output(self) -> bool:
+        """Whether it has not told how long the answer is, or nothing that can be believed."""
+        return self._anthropic.output_tokens is None if self._is_anthropic else self._lacks_output
 
     def usage(self) -> Usage | None:
         """None where it has told nothing that counts."""
-        usage = self._anthropic.counted() if self._is_anthropic else self._told
-        return usage if usage is not None and (usage.prompt_tokens or usage.completion_tokens) else None
+        return self._anthropic.told() if self._is_anthropic else self._told

@@ -171,8 +171,8 @@ class EventTranslator:
         return self._arguments(call.index, call.input.decode()) if call is not None and call.input else b""
 
     def _message_delta(self, delta: _Delta, usage: msgspec.Raw) -> bytes:
-        self._count(usage)
-        self._facts.is_usage_partial = False
+        if self._count(usage).output_tokens is not None:
+            self._facts.is_usage_partial = False
         if delta.stop_reason is None:
             return b""
         self._has_finished = True
@@ -184,9 +184,12 @@ class EventTranslator:
         self.is_complete = True
         return encode_event(self._head + b'],"usage":%b}' % _encode(self._usage.as_openai())) + DONE_EVENT
 
-    def _count(self, usage: msgspec.Raw) -> None:
-        self._usage.update(read_counts(usage))
-        self._facts.usage = self._usage.counted()
+    def _count(self, usage: msgspec.Raw) -> TokenCounts:
+        """What that part of the answer tells, which is added to what was told before."""
+        counts = read_counts(usage)
+        self._usage.update(counts)
+        self._facts.usage = self._usage.told()
+        return counts
 
     def _arguments(self, call_index: int, part: str) -> bytes:
         return self._chunk({"tool_calls": [{"index": call_index, "function": {"arguments": part}}]})

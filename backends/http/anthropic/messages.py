@@ -255,7 +255,9 @@ class AnthropicBackend:
         facts.first_token_at = self._clock.now()
         message = read_message(self.name, body)
         facts.upstream_model = message.model[:MAX_TEXT_CHARS]
-        facts.usage = read_counts(message.usage).counted()
+        counts = read_counts(message.usage)
+        facts.usage = counts.told()
+        facts.is_usage_partial = counts.output_tokens is None
         answer = encode_completion(message, int(self._clock.wall()))
         return Reply(HTTPStatus.OK, self._reply_headers(exchange, _JSON), body=answer)
 

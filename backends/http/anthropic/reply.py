@@ -94,6 +94,11 @@ class TokenCounts(msgspec.Struct):
             service_tier=self.service_tier or "",
         ).bounded()
 
+    def told(self) -> Usage | None:
+        """The same; None where nothing of it can be believed, or it counts nothing."""
+        usage = self.counted()
+        return usage if usage.prompt_tokens or usage.completion_tokens else None
+
     def as_openai(self) -> dict[str, Any]:
         """The same as OpenAI's usage object."""
         usage = self.counted()

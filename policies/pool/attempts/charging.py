@@ -59,10 +59,15 @@ def _settle(charge: Charge, call: Call, seen: int, *, is_flat_estimated: bool = 
     writes_text = call.operation.traits.writes_text if terms is None else terms.writes_text
     if terms is not None and terms.metering is Metering.FLAT:
         charge.settle_at(terms.flat_cost, told or Usage(), is_estimated=is_flat_estimated)
-    elif told is not None and facts.is_usage_partial:
+    elif told is not None and writes_text and (facts.is_usage_partial or not told.prompt_tokens):
+        prompt, completion = told.prompt_tokens, told.completion_tokens
         # Of what passes the pieces are counted where they pass.
-        most = max(told.completion_tokens, seen if writes_text and terms is None else 0)
-        charge.settle(msgspec.structs.replace(told, completion_tokens=most), is_estimated=True)
+        if facts.is_usage_partial and (terms is None or not completion):
+            completion = max(completion, seen)
+        usage = msgspec.structs.replace(
+            told, prompt_tokens=prompt or len(call.raw) // _BYTES_PER_TOKEN, completion_tokens=completion
+        )
+        charge.settle(usage, is_estimated=True)
     elif told is not None:
         charge.settle(told)
     elif terms is not None and (terms.metering is Metering.FREE or terms.is_free_untold):
