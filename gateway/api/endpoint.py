@@ -34,8 +34,8 @@ from gateway.http.decode import decode_body, decode_json, is_model_name
 from gateway.http.incoming import Incoming, ascii_text, read_body
 from gateway.http.multipart import MultipartForm, is_form, read_form
 from gateway.http.relay import send_error_event, send_stream
+from gateway.limits.asked import asked_of
 from gateway.limits.headers import without_rates
-from gateway.limits.reserving import asked_of
 from gateway.record.exchange import Exchange
 from gateway.routing import check_operation, not_for_this_key, stack_for
 from gateway.runtime import Runtime, Stack

@@ -43,7 +43,7 @@ from gateway.disk.disk_space import DiskSpace
 from gateway.door import Visit
 from gateway.http.decode import decode_body
 from gateway.http.relay import JSON_HEADER
-from gateway.limits.reserving import asked_of
+from gateway.limits.asked import asked_of
 from gateway.overdue import GRACE_S
 from gateway.record.exchange import Exchange
 from gateway.runtime import Stack

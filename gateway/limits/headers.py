@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from backends.protocol import Headers
-from policies.limits.counters import Rate, Want
-from policies.limits.rules import Ask
+from policies.limits.plan import AskPlan
+from policies.limits.rules import Reached
 
 _PREFIX = b"x-ratelimit-"
-_NAMES = tuple(
-    (kind, _PREFIX + b"limit-" + name, _PREFIX + b"remaining-" + name, _PREFIX + b"reset-" + name)
-    for kind, name in (("requests", b"requests"), ("tokens", b"tokens"))
-)
+_NAMES: Mapping[Reached, tuple[bytes, bytes, bytes]] = {
+    "requests": (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
+    "tokens": (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
+}
 
 
-def rate_headers(wants: Sequence[Want], asks: Sequence[Ask], left: Sequence[int]) -> Headers:
+def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
     """`x-ratelimit-limit-*`, `-remaining-*` and `-reset-*` for requests and for tokens, as far as these are limited.
 
-    What remains is what may be sent at once; in `reset` it is full again.
+    `left` is for each ask of the plan what remains, which may be sent at once; in `reset` it is full again.
     """
     headers: Headers = []
-    for kind, limit, remaining, reset in _NAMES:
-        tightest: tuple[float, Rate, int] | None = None
-        for want, ask, rest in zip(wants, asks, left, strict=True):
-            if ask.kind == kind and type(want) is Rate:
-                share = rest / want.capacity
-                if tightest is None or share < tightest[0]:
-                    tightest = share, want, rest
-        if tightest is not None:
-            _, rate, rest = tightest
-            headers.append((limit, b"%d" % rate.per_minute))
-            headers.append((remaining, b"%d" % rest))
-            headers.append((reset, duration((rate.capacity - rest) * 60 / rate.per_minute)))
+    for kind, places in plan.rates:
+        place, per_minute, capacity = (
+            places[0] if len(places) == 1 else min(places, key=lambda rate: left[rate.place] / rate.capacity)
+        )
+        limit, remaining, reset = _NAMES[kind]
+        rest = left[place]
+        headers += (
+            (limit, b"%d" % per_minute),
+            (remaining, b"%d" % rest),
+            (reset, duration((capacity - rest) * 60 / per_minute)),
+        )
     return headers
 
 

@@ -11,7 +11,7 @@ from backends.clock import Clock
 from backends.errors import BudgetSpent, CostUnknown, LimitReached, SlipstreamError, StoreUnavailable
 from policies.limits.counters import Away, Full, Hold, Rate, Slots, Spend, UsageCounters, Want
 from policies.limits.plan import AskPlan
-from policies.limits.rules import UNBOUNDED, Ask, AskDollars, Budget, Expected, Used
+from policies.limits.rules import UNBOUNDED, Ask, AskDollars, Budget, Expected, Reached
 
 _MAX_WARNED = 10_000
 _MAX_LEARNED = 10_000
@@ -46,11 +46,9 @@ class Grant(msgspec.Struct, frozen=True, eq=False):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The call gets nothing. `wants` and `left` as in `Full`."""
+    """The call gets nothing. `left` as in `Full`, empty where nobody was asked."""
 
     error: SlipstreamError
-    wants: tuple[Want, ...] = ()
-    asks: tuple[Ask, ...] = ()
     left: tuple[int, ...] = ()
 
 
@@ -94,7 +92,7 @@ class Limiter:
             cost = 0
         elif not cost:
             # What can cost nothing is none of a budget's business.
-            asks = plan.without_budgets
+            asks = plan.of_limits
             if not asks:
                 return None
         tokens = prompt_tokens + int(min(most_output_tokens, self._mean_tokens.get(route, _FIRST_MEAN_TOKENS)))
@@ -103,9 +101,8 @@ class Limiter:
         wants = tuple([ask.want(expected) for ask in asks])
         answer = await self.counters.reserve(wants)
         if isinstance(answer, Hold):
-            for ask, want, left in zip(asks, wants, answer.left, strict=True):
-                if type(want) is Spend:
-                    self._look_whether_to_warn(ask, want, left)
+            for place in range(len(plan.of_limits), len(asks)):
+                self._look_whether_to_warn(asks[place], wants[place], answer.left[place])
             return Grant(answer, asks, route)
         if isinstance(answer, Away):
             return Refused(StoreUnavailable("the store of limits does not answer, and nobody goes on without it"))
@@ -114,10 +111,10 @@ class Limiter:
         if isinstance(ask, AskDollars) and ask.rule.terms.fallback is not None and ask.rule not in waived:
             return Instead(ask.rule.terms.fallback, ask.rule)
         self.refused[ask.rule.name, ask.kind] += 1
-        return Refused(_error(ask, wants[answer.index], answer.retry_after_s), wants, asks, answer.left)
+        return Refused(_error(ask, wants[answer.index], answer.retry_after_s), answer.left)
 
-    def settle(self, grant: Grant, used: Used, output_tokens: int | None) -> None:
-        """The call is over: what upstreams worked on for it, and what they take for that in pico-dollars.
+    def settle(self, grant: Grant, tokens: int, cost: int, output_tokens: int | None) -> None:
+        """The call is over: `tokens` that upstreams worked on for it, and what they take for that in pico-dollars.
 
         `output_tokens` of its answer is what later calls of the route are expected to use; None where it had none.
         """
@@ -127,10 +124,12 @@ class Limiter:
             if mean is not None or len(means) < _MAX_LEARNED:
                 mean = _FIRST_MEAN_TOKENS if mean is None else mean
                 means[grant.route] = mean + _LEARNING_RATE * (output_tokens - mean)
-        self.counters.settle(grant.hold, [ask.used(used) for ask in grant.asks])
+        used: dict[Reached, int] = {"requests": 1, "tokens": tokens, "concurrent": 0, "usd": cost}
+        self.counters.settle(grant.hold, [used[ask.kind] for ask in grant.asks])
 
-    def _look_whether_to_warn(self, ask: Ask, want: Spend, left: int) -> None:
-        assert isinstance(ask, AskDollars), "others ask for no dollars"
+    def _look_whether_to_warn(self, ask: Ask, want: Want, left: int) -> None:
+        assert isinstance(ask, AskDollars), "budgets stand last"
+        assert isinstance(want, Spend), "they ask for dollars"
         rule = ask.rule
         # What this call may cost is not spent yet.
         spent = want.most - left - want.worst

@@ -15,7 +15,7 @@ from policies.limits.counters import Full, Hold, Rate, Slots, Spend, Want
 _MAX_COUNTERS = 200_000
 """Of all kinds. About 250 bytes each."""
 _NUM_SHARED = 4096
-"""UsageThose that names beyond the bound share. What several have used is counted against each: early, never late."""
+"""Those that names beyond the bound share. What several have used is counted against each: early, never late."""
 _LOOK_EVERY = 16
 _LOOKS = 128
 """Each so many calls it is looked whether so many counters are still needed."""
@@ -26,54 +26,56 @@ _AGAIN_S = 1.0
 
 
 class _Counter(Protocol):
-    def fits(self, want: Any) -> bool: ...
-    def wait_s(self, want: Any, wall_s: float) -> float | None: ...
-    def left(self, want: Any) -> int: ...
-    def take(self, want: Any) -> None: ...
+    def take(self, want: Any, now: float) -> int | None: ...
     def settle(self, want: Any, used: int) -> None: ...
+    def wait_s(self, want: Any, wall_s: float) -> float | None: ...
+    def left(self, want: Any, now: float) -> int: ...
     def is_needed(self, now: float, wall_s: float) -> bool: ...
 
 
 class _Bucket:
-    __slots__ = ("full_at", "level", "num_held", "seen_at")
+    __slots__ = ("capacity", "level", "num_held", "per_minute", "seen_at")
 
     def __init__(self, want: Rate, now: float) -> None:
-        self.level = float(want.capacity)
-        self.seen_at = self.full_at = now
-        self.num_held = 0
-
-    def look(self, want: Rate, now: float) -> None:
-        """Let in what has come since the last time."""
-        level = self.level + (now - self.seen_at) * want.per_minute / 60.0
-        self.level = level if level < want.capacity else float(want.capacity)
+        self.level: float = want.capacity
         self.seen_at = now
+        self.num_held = 0
+        self.per_minute = want.per_minute
+        self.capacity = want.capacity
 
-    def fits(self, want: Rate) -> bool:
-        return self.level >= want.amount or self.level >= want.capacity
-
-    def wait_s(self, want: Rate, wall_s: float) -> float | None:
-        return (min(want.amount, want.capacity) - self.level) * 60.0 / want.per_minute
-
-    def left(self, want: Rate) -> int:
-        return int(self.level) if self.level > 0 else 0
-
-    def take(self, want: Rate) -> None:
+    def take(self, want: Rate, now: float) -> int | None:
+        """What is left to others afterwards; None where it does not fit."""
+        per_minute, capacity = want.per_minute, want.capacity
+        amount = want.amount if want.amount < capacity else capacity
+        level = self.level + (now - self.seen_at) * per_minute / 60.0
+        if level > capacity:
+            level = capacity
+        self.seen_at = now
+        self.per_minute = per_minute
+        self.capacity = capacity
+        if level < amount:
+            self.level = level
+            return None
+        self.level = level = level - amount
         self.num_held += 1
-        self._lower(want, want.amount if want.amount < want.capacity else want.capacity)
+        return int(level)
 
     def settle(self, want: Rate, used: int) -> None:
         self.num_held -= 1
         reserved = want.amount if want.amount < want.capacity else want.capacity
         if used != reserved:
-            self._lower(want, used - reserved)
+            level = self.level - used + reserved
+            self.level = level if level < want.capacity else want.capacity
+
+    def wait_s(self, want: Rate, wall_s: float) -> float | None:
+        return (min(want.amount, want.capacity) - self.level) * 60.0 / want.per_minute
+
+    def left(self, want: Rate, now: float) -> int:
+        level = self.level + (now - self.seen_at) * want.per_minute / 60.0
+        return max(0, int(min(level, want.capacity)))
 
     def is_needed(self, now: float, wall_s: float) -> bool:
-        return self.num_held > 0 or self.full_at > now
-
-    def _lower(self, want: Rate, amount: int) -> None:
-        level = self.level - amount
-        self.level = level if level < want.capacity else float(want.capacity)
-        self.full_at = self.seen_at + (want.capacity - self.level) * 60.0 / want.per_minute
+        return self.num_held > 0 or self.level + (now - self.seen_at) * self.per_minute / 60.0 < self.capacity
 
 
 class _Budget:
@@ -84,24 +86,27 @@ class _Budget:
         self.held = 0
         self.ends_at = ends_at
 
-    def fits(self, want: Spend) -> bool:
-        rest = want.most - self.spent - self.held
-        return rest >= want.worst or (not self.held and rest > 0)
+    def take(self, want: Spend, now: float) -> int | None:
+        """What is left to others afterwards; None where it does not fit."""
+        held = self.held
+        rest = want.most - self.spent - held
+        left = rest - want.worst
+        if left < 0 and (held or rest <= 0):
+            return None
+        self.held = held + want.worst
+        return left
+
+    def settle(self, want: Spend, used: int) -> None:
+        self.held -= want.worst
+        self.spent += used
 
     def wait_s(self, want: Spend, wall_s: float) -> float | None:
         if self.spent < want.most:
             return _AGAIN_S
         return None if want.ends_at is None else max(0.0, want.ends_at - wall_s)
 
-    def left(self, want: Spend) -> int:
+    def left(self, want: Spend, now: float) -> int:
         return want.most - self.spent - self.held
-
-    def take(self, want: Spend) -> None:
-        self.held += want.worst
-
-    def settle(self, want: Spend, used: int) -> None:
-        self.held -= want.worst
-        self.spent += used
 
     def is_needed(self, now: float, wall_s: float) -> bool:
         return self.held > 0 or self.ends_at is None or self.ends_at > wall_s - _KEPT_S
@@ -113,20 +118,22 @@ class _Places:
     def __init__(self) -> None:
         self.taken = 0
 
-    def fits(self, want: Slots) -> bool:
-        return self.taken < want.most
+    def take(self, want: Slots, now: float) -> int | None:
+        """What is left to others afterwards; None where it does not fit."""
+        left = want.most - self.taken - 1
+        if left < 0:
+            return None
+        self.taken += 1
+        return left
+
+    def settle(self, want: Slots, used: int) -> None:
+        self.taken -= 1
 
     def wait_s(self, want: Slots, wall_s: float) -> float | None:
         return _AGAIN_S
 
-    def left(self, want: Slots) -> int:
+    def left(self, want: Slots, now: float) -> int:
         return max(0, want.most - self.taken)
-
-    def take(self, want: Slots) -> None:
-        self.taken += 1
-
-    def settle(self, want: Slots, used: int) -> None:
-        self.taken -= 1
 
     def is_needed(self, now: float, wall_s: float) -> bool:
         return self.taken > 0
@@ -135,7 +142,13 @@ class _Places:
 class _MemoryHold(Hold, frozen=True):
     """With the counters themselves, which are not forgotten while a call holds something of them."""
 
-    pairs: Sequence[tuple[Want, _Counter]] = ()
+    counters: Sequence[_Counter] = ()
+
+
+def _new(want: Want, now: float) -> _Counter:
+    if type(want) is Rate:
+        return _Bucket(want, now)
+    return _Budget(want.ends_at) if type(want) is Spend else _Places()
 
 
 class MemoryCounters:
@@ -159,21 +172,26 @@ class MemoryCounters:
     async def reserve(self, wants: tuple[Want, ...]) -> Hold | Full:
         """All of these or none; does not wait."""
         now = self._clock.now()
-        if len(self) >= self._max_counters:
+        counters = self._counters
+        if len(counters) >= self._max_counters:
             wants = tuple(map(self._shared, wants))
-        pairs = [(want, self._counter(want, now)) for want in wants]
-        for index, (want, counter) in enumerate(pairs):
-            if not counter.fits(want):
-                wait_s = counter.wait_s(want, self._clock.wall())
-                return Full(index, wait_s, tuple([each.left(asked) for asked, each in pairs]))
-        for want, counter in pairs:
-            counter.take(want)
-        return _MemoryHold(b"", wants, tuple([counter.left(want) for want, counter in pairs]), pairs=pairs)
+        held: list[_Counter] = []
+        lefts: list[int] = []
+        for want in wants:
+            counter = counters.get(want.key)
+            if counter is None:
+                counter = counters[want.key] = _new(want, now)
+            left = counter.take(want, now)
+            if left is None:
+                return self._full(wants, held, counter, now)
+            held.append(counter)
+            lefts.append(left)
+        return _MemoryHold(b"", wants, tuple(lefts), counters=held)
 
     def settle(self, hold: Hold, used: Sequence[int]) -> None:
         """The call is over."""
         assert isinstance(hold, _MemoryHold), "it is one of this store"
-        for (want, counter), amount in zip(hold.pairs, used, strict=True):
+        for want, counter, amount in zip(hold.wants, hold.counters, used, strict=True):
             counter.settle(want, amount)
         self._until_look -= 1
         if not self._until_look:
@@ -190,25 +208,19 @@ class MemoryCounters:
 
     def put_spent(self, key: str, spent: int, ends_at: float | None) -> None:
         """What was spent of a budget as somebody else knows it, who may know of more than this process has counted."""
-        budget = self._counter(Spend(key, 0, 0, ends_at), self._clock.now())
+        budget = self._counters.setdefault(key, _Budget(ends_at))
         assert isinstance(budget, _Budget), "a key is of one kind"
         budget.spent = max(budget.spent, spent)
 
-    def _counter(self, want: Want, now: float) -> _Counter:
-        """That of a want, as it is now. One that was forgotten says the same as a new one."""
-        counter = self._counters.get(want.key)
-        if counter is None:
-            if type(want) is Rate:
-                counter = _Bucket(want, now)
-            elif type(want) is Spend:
-                counter = _Budget(want.ends_at)
-            else:
-                counter = _Places()
-            self._counters[want.key] = counter
-        elif type(counter) is _Bucket:
-            assert type(want) is Rate, "a key is of one kind"
-            counter.look(want, now)
-        return counter
+    def _full(self, wants: Sequence[Want], held: Sequence[_Counter], full: _Counter, now: float) -> Full:
+        """Give back what the wants before the one that does not fit have got."""
+        for want, counter in zip(wants, held, strict=False):
+            counter.settle(want, 0)
+        index = len(held)
+        wait_s = full.wait_s(wants[index], self._clock.wall())
+        known = [self._counters.get(want.key) or _new(want, now) for want in wants]
+        lefts = [counter.left(want, now) for want, counter in zip(wants, known, strict=True)]
+        return Full(index, wait_s, tuple(lefts))
 
     def _shared(self, want: Want) -> Want:
         """The same of a counter that there is, or that many share: names that clients invent must not fill memory."""

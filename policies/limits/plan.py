@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from policies.limits.rules import Ask, AskDollars, Asker, Budget, Limit, UsageRule
+from policies.limits.rules import Ask, AskDollars, Asker, AskRequests, AskTokens, Budget, Limit, Reached, UsageRule
 from policies.limits.settings import BudgetPolicy, LimitPolicy
 
 _MAX_PLANS = 20_000
+_RATES: tuple[Reached, ...] = ("requests", "tokens")
+
+
+class RatePlace(NamedTuple):
+    """Where among what is asked for a rate stands, and how it is bounded."""
+
+    place: int
+    per_minute: int
+    capacity: int
 
 
 class AskPlan(msgspec.Struct, frozen=True):
-    """What calls of an asker ask for."""
+    """What calls of an asker ask for: under limits, and behind these under budgets."""
 
     asks: tuple[Ask, ...]
-    without_budgets: tuple[Ask, ...]
-    """Those of calls that cost nothing."""
+    of_limits: tuple[Ask, ...]
+    """What calls ask for that cost nothing."""
     budgets: tuple[Budget, ...]
+    rates: tuple[tuple[Reached, tuple[RatePlace, ...]], ...]
+    """By kind of rate the places of `asks` that ask for it."""
 
 
 class UsageRules:
@@ -53,6 +65,16 @@ class UsageRules:
 
 
 def _plan_of(rules: Iterable[UsageRule], asker: Asker) -> AskPlan:
-    asks = tuple(ask for rule in rules for who in rule.whom(asker) for ask in rule.asks(who))
-    budgets = dict.fromkeys(ask.rule for ask in asks if isinstance(ask, AskDollars))
-    return AskPlan(asks, tuple(ask for ask in asks if not isinstance(ask, AskDollars)), tuple(budgets))
+    asks = [ask for rule in rules for who in rule.whom(asker) for ask in rule.asks(who)]
+    of_limits = tuple(ask for ask in asks if not isinstance(ask, AskDollars))
+    of_budgets = tuple(ask for ask in asks if isinstance(ask, AskDollars))
+    rates = tuple((kind, places) for kind in _RATES if (places := _rate_places(of_limits, kind)))
+    return AskPlan(of_limits + of_budgets, of_limits, tuple(dict.fromkeys(ask.rule for ask in of_budgets)), rates)
+
+
+def _rate_places(asks: Sequence[Ask], kind: Reached) -> tuple[RatePlace, ...]:
+    return tuple(
+        RatePlace(place, ask.per_minute, ask.capacity)
+        for place, ask in enumerate(asks)
+        if isinstance(ask, AskRequests | AskTokens) and ask.kind == kind
+    )

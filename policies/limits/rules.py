@@ -49,13 +49,6 @@ class Expected(msgspec.Struct, frozen=True, gc=False):
     waived: Collection[Budget]
 
 
-class Used(msgspec.Struct, frozen=True, gc=False):
-    """What it has used in the end."""
-
-    tokens: int
-    cost: int
-
-
 class AskRequests:
     """A request of a bucket of requests."""
 
@@ -63,15 +56,12 @@ class AskRequests:
 
     def __init__(self, rule: UsageRule, key: str, per_minute: int, capacity: int) -> None:
         self.rule = rule
+        self.per_minute, self.capacity = per_minute, capacity
         self._want = Rate(key, per_minute, capacity, 1)
 
     def want(self, expected: Expected) -> Want:
         """Always the same."""
         return self._want
-
-    def used(self, used: Used) -> int:
-        """As was asked for."""
-        return 1
 
 
 class AskTokens:
@@ -81,15 +71,12 @@ class AskTokens:
 
     def __init__(self, rule: UsageRule, key: str, per_minute: int, capacity: int) -> None:
         self.rule = rule
-        self._key, self._per_minute, self._capacity = key, per_minute, capacity
+        self.per_minute, self.capacity = per_minute, capacity
+        self._key = key
 
     def want(self, expected: Expected) -> Want:
         """As many as are expected."""
-        return Rate(self._key, self._per_minute, self._capacity, expected.tokens)
-
-    def used(self, used: Used) -> int:
-        """As many as upstreams worked on."""
-        return used.tokens
+        return Rate(self._key, self.per_minute, self.capacity, expected.tokens)
 
 
 class AskSlot:
@@ -104,10 +91,6 @@ class AskSlot:
     def want(self, expected: Expected) -> Want:
         """Always the same."""
         return self._want
-
-    def used(self, used: Used) -> int:
-        """Nothing stays taken."""
-        return 0
 
 
 class AskDollars:
@@ -129,10 +112,6 @@ class AskDollars:
             self._window, self._key = window, rule.counter(self.who, window)
         most = rule.bound if not expected.waived or rule not in expected.waived else UNBOUNDED
         return Spend(self._key, most, expected.worst, window.ends_at)
-
-    def used(self, used: Used) -> int:
-        """What it did cost."""
-        return used.cost
 
 
 Ask: TypeAlias = AskRequests | AskTokens | AskSlot | AskDollars

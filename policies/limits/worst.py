@@ -13,13 +13,15 @@ from backends.operations import Operation
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict")
 """Every name of the most that one choice may have, those of vLLM, TGI and llama.cpp included."""
+_SEVERAL = frozenset({"n", "best_of", "prompt"})
 _MAX_DIGITS = 18
 _MOST = 10**9
 """More than any answer has: larger numbers count as this one."""
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _PAID_TOOLS = ("web_search", "file_search", "code_interpreter", "code_execution", "image_generation")
 """Tools that a provider runs itself and takes money for by the use, by the beginning of their type."""
-_REFERENCES = ("previous_response_id", "conversation", "container", "mcp_servers")
+_REFERENCES = frozenset({"previous_response_id", "conversation", "container", "mcp_servers"})
+_PROMPTS = ("messages", "input", "system")
 _TEXTS = frozenset(
     {
         *("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal", "message", "reasoning"),
@@ -30,6 +32,7 @@ _TEXTS = frozenset(
 """Kinds of items, and of parts of their content, whose text stands in the body."""
 _PAID_FIELDS = ("web_search_options", "search_parameters", "plugins")
 """The same as a field of the body: OpenAI's and xAI's search, OpenRouter's plugins."""
+_UNMETERED = frozenset({"background", "tools", *_PAID_FIELDS})
 
 
 class MostOutput(NamedTuple):
@@ -70,6 +73,8 @@ def most_output(body: Mapping[str, Any] | None, operation: Operation) -> MostOut
             break
         if tokens is None or limit > tokens:
             tokens = limit
+    if _SEVERAL.isdisjoint(body):
+        return MostOutput(tokens, 1, 1)
     choices = 1
     for name in ("n", "best_of"):
         value = body.get(name)
@@ -86,12 +91,11 @@ def refers_elsewhere(body: Mapping[str, Any] | None, operation: Operation) -> bo
     """Whether a prompt may be longer than its bytes say: earlier answers, files, pictures of however few bytes."""
     if body is None or operation is Operation.EMBEDDING:
         return False
-    for name in _REFERENCES:
-        if body.get(name) is not None:
-            return True
+    if not _REFERENCES.isdisjoint(body) and any(body.get(name) is not None for name in _REFERENCES):
+        return True
     if type(body.get("prompt")) is dict:
         return True
-    for name in ("messages", "input", "system"):
+    for name in _PROMPTS:
         items = body.get(name)
         if type(items) is list and _has_more_than_text(items):
             return True
@@ -103,7 +107,7 @@ def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str 
 
     An answer in the background goes on without us. A provider's own tools are paid by the use.
     """
-    if body is None:
+    if body is None or _UNMETERED.isdisjoint(body):
         return None
     if "background" in body and operation is not Operation.CHAT and _is_true(body["background"]):
         return "background"
@@ -139,6 +143,8 @@ def _is_true(value: object) -> bool:
 
 def _count(value: object) -> int | None:
     """A number of tokens or answers as the laxest upstream may read it; None for what means no bound, or anything."""
+    if type(value) is int and 0 <= value <= _MOST:
+        return value
     if type(value) is str:
         text = value.strip().removeprefix("+")
         if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):

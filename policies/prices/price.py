@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from hashlib import blake2b
 
 import msgspec
@@ -15,7 +16,7 @@ STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only"})
 """What providers call the service tier that costs the usual price."""
 
 
-class TokenRates(msgspec.Struct, frozen=True, kw_only=True):
+class TokenRates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Pico-dollars (1e-12) for a token, by its kind, and for a request whatever it holds."""
 
     input: int
@@ -46,14 +47,14 @@ class TokenRates(msgspec.Struct, frozen=True, kw_only=True):
         whole = usage.prompt_tokens * self.input + usage.completion_tokens * self.output + self.request
         return whole + parts_of_prompt + parts_of_completion
 
-    @property
+    @cached_property
     def most_input(self) -> int:
         """For the dearest kind of token that a prompt can have."""
         return max(
             self.input, self.cached_input, self.cache_write_5m, self.cache_write_1h, self.audio_input, self.image_input
         )
 
-    @property
+    @cached_property
     def most_output(self) -> int:
         """The same of an answer."""
         return max(self.output, self.reasoning, self.audio_output, self.image_output)
@@ -82,10 +83,13 @@ class Tariff(msgspec.Struct, frozen=True):
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
         """The most that a call can come to whose prompt and answers have no more tokens."""
-        reached = [self.rates, *(each.rates for each in self.long_contexts if prompt_tokens > each.above_tokens)]
-        return max(
-            prompt_tokens * rates.most_input + output_tokens * rates.most_output + rates.request for rates in reached
-        )
+        rates = self.rates
+        most = prompt_tokens * rates.most_input + output_tokens * rates.most_output + rates.request
+        for each in self.long_contexts:
+            if prompt_tokens > each.above_tokens:
+                rates = each.rates
+                most = max(most, prompt_tokens * rates.most_input + output_tokens * rates.most_output + rates.request)
+        return most
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,10 +122,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
         `service_tier` is the one that the call asks for: a provider may give less than that, and charges less then.
         """
-        tariffs = [self.standard]
-        if service_tier in self.tiers:
-            tariffs.append(self.tiers[service_tier])
-        return max(tariff.most(prompt_tokens, output_tokens * choices) for tariff in tariffs)
+        most = self.standard.most(prompt_tokens, output_tokens * choices)
+        tier = self.tiers.get(service_tier)
+        return most if tier is None else max(most, tier.most(prompt_tokens, output_tokens * choices))
 
     def expected(self, tokens: int, uncached: int, output: float) -> float:
         """Pico-dollars of a prompt of `tokens`, all but `uncached` of them kept, with an answer of about so many."""

@@ -1,0 +1,84 @@
+"""What a request asks for, read off it before it is sent: how many tokens, and what it can come to at most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from backends.operations import Metering, Operation, Terms
+from gateway.runtime import Stack
+from policies.limits.worst import most_output, refers_elsewhere, unmetered_part
+
+_BYTES_PER_TOKEN = 4
+_LEAST_BYTES_PER_TOKEN = 2
+"""Of texts that tokenizers know badly; a budget is asked for what a call costs at most."""
+_USUAL_MOST_TOKENS = 4096
+"""Of an answer whose length the client does not bound."""
+_MOST_UNSEEN_TOKENS = 200_000
+"""Of pictures, files and earlier answers in a prompt: what fits the context of most models."""
+
+
+class Asked(NamedTuple):
+    """As far as limits and budgets depend on it."""
+
+    num_bytes: int
+    most_output_tokens: int
+    """Of all answers together."""
+    is_metered: bool
+    """Whether its answer tells all that it costs."""
+    cost: int | None = None
+    """Pico-dollars, where it costs that whatever its answer tells."""
+    refers_elsewhere: bool = False
+    """Whether its prompt may be longer than its bytes say."""
+    service_tier: str = ""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """About so many."""
+        return self.num_bytes // _BYTES_PER_TOKEN
+
+    def most(self, stack: Stack, model: str) -> int | None:
+        """Pico-dollars that it costs at most, whoever of a stack answers it; None where nobody knows."""
+        if self.cost is not None or not self.is_metered:
+            return self.cost
+        prompt_tokens = self.num_bytes // _LEAST_BYTES_PER_TOKEN
+        if self.refers_elsewhere:
+            prompt_tokens += _MOST_UNSEEN_TOKENS
+        worst = 0
+        for price in stack.pool.prices_of(model):
+            if price is None:
+                return None
+            most = price.most(prompt_tokens, self.most_output_tokens, service_tier=self.service_tier)
+            if most > worst:
+                worst = most
+        for below in stack.below:
+            most_below = self.most(below, model)
+            if most_below is None:
+                return None
+            worst = max(worst, most_below)
+        return worst
+
+
+def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: int, terms: Terms | None = None) -> Asked:
+    """What a request asks for; its body is None where it cannot be read. `terms`: of one that only passes through."""
+    most = most_output(body, operation)
+    tokens = _USUAL_MOST_TOKENS if most.tokens is None else most.tokens
+    is_metered, cost = bool(operation.traits.prompt), None
+    if terms is not None:
+        # Of what cannot be read nobody knows how much it asks for.
+        is_metered = terms.metering is Metering.METERED and body is not None
+        tokens = tokens if terms.writes_text else 0
+        if terms.metering is Metering.FLAT:
+            cost = terms.flat_cost
+        elif terms.metering is Metering.FREE:
+            # The least that there is, so that with a spent budget nothing begins.
+            cost = 0 if terms.is_reading else 1
+    service_tier = body.get("service_tier") if body is not None else None
+    return Asked(
+        num_bytes,
+        tokens * most.choices * most.prompts,
+        is_metered and unmetered_part(body, operation) is None,
+        cost,
+        refers_elsewhere(body, operation),
+        service_tier if type(service_tier) is str else "",
+    )
