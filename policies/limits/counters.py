@@ -91,7 +91,7 @@ class SharedStatistics(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     """Settlements that the store has not been told of."""
     swept: int
-    """Calls of processes that died, counted as spent by this one."""
+    """Calls of processes that died, counted as spent by whomever, as this one was told: each of them is told to one."""
     without: int
     """Calls that were answered without the store."""
     dropped: int

@@ -6,6 +6,7 @@
 --   {..}:connections       the number of each one's newest connection: what an older one still sends is not carried out
 --   {..}:holds:<replica>   what its calls hold, by id
 --   {..}:swept:<replica>   what they held when its lease was over, for those that are settled all the same
+--   {..}:num_swept         how many calls were swept since one of the processes was told
 local RATE, SLOTS, SPENDING = 0, 1, 2
 local MOST = 9007199254740991
 local SWEPT_KEPT_S = 86400
@@ -23,6 +24,7 @@ end
 
 local REPLICAS = KEYS[1] .. ':replicas'
 local CONNECTIONS = KEYS[1] .. ':connections'
+local NUM_SWEPT = KEYS[1] .. ':num_swept'
 
 local function is_current(replica, connection)
   return redis.call('HGET', CONNECTIONS, replica) == connection
@@ -105,5 +107,6 @@ local function sweep()
   end
   if #found > 0 then redis.call('EXPIRE', swept, SWEPT_KEPT_S) end
   if redis.call('EXISTS', holds) == 0 then redis.call('ZREM', REPLICAS, replica) end
+  if #found > 0 then redis.call('INCRBY', NUM_SWEPT, #found / 2) end
   return #found / 2
 end
