@@ -13,7 +13,7 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
-from gateway.ledger.row import Beginning, Row
+from gateway.ledger.row import Row
 from gateway.ledger.segment import RecordKind
 from gateway.ledger.store import LedgerStore
 from gateway.ledger.writer import BATCH, Writer
@@ -105,9 +105,9 @@ class Ledger:
         """The next call's."""
         return next(self._numbers)
 
-    def begin(self, beginning: Beginning) -> None:
-        """A call begins: this is what will be known of it if the worker is killed before its row is noted."""
-        self._append(beginning, RecordKind.BEGINNING)
+    def begin(self, row: Row) -> None:
+        """A call begins: this is its row if the worker is killed before it is noted."""
+        self._append(row, RecordKind.BEGINNING)
 
     def note(self, row: Row) -> None:
         """A charge is known. Neither waits nor raises; what finds no room is dropped and counted."""
@@ -127,15 +127,15 @@ class Ledger:
         }
         return LedgerStatistics(done.rows, dropped, done.killed, self._num_noted - done.read + done.waiting, lag_s)
 
-    def _append(self, told: Beginning | Row, kind: RecordKind) -> None:
+    def _append(self, row: Row, kind: RecordKind) -> None:
         journal = self._journal
         try:
-            payload = self._encode(told)
+            payload = self._encode(row)
         except (ValueError, OverflowError):
             # A text that is no Unicode, a number beyond 64 bits.
             self._num_refused += 1
             return
-        if journal is None or not journal.append(payload, kind, told.n):
+        if journal is None or not journal.append(payload, kind, row.n):
             self._num_dropped += kind is not RecordKind.BEGINNING
             return
         self._num_noted += 1

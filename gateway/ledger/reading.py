@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.ledger.journal import LOCKS, SEGMENTS, Journal, hold_dead
-from gateway.ledger.row import FIELDS, Beginning, Row, Values, row_of
+from gateway.ledger.row import FIELDS, Row, Values
 from gateway.ledger.segment import RecordKind, Segment, open_segment
 
 _logger = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ class Reading:
 
     def left(self) -> list[Values]:
         """The rows of calls that are not over and never will be."""
-        beginnings = [msgspec.msgpack.decode(payload, type=Beginning) for _, payload in self.begun.values()]
+        rows = [_completed(payload) for _, payload in self.begun.values()]
         self.begun.clear()
-        return [list(msgspec.structs.astuple(row_of(beginning))) for beginning in beginnings]
+        return rows
 
     def _leave(self, n: int) -> None:
         if (begun := self.begun.pop(n, None)) is not None:
@@ -72,7 +72,7 @@ class Reading:
 
 
 def _completed(payload: bytes) -> Values:
-    """A row that another version wrote, with other fields at its end. Raises: DecodeError."""
+    """A row that another version may have written, with other fields at its end. Raises: DecodeError."""
     return list(msgspec.structs.astuple(msgspec.msgpack.decode(payload, type=Row)))
 
 

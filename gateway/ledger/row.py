@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 WORKER_KILLED = "worker_killed"
-"""The `end` of a call whose worker was gone before it was over."""
+"""The `end` of a call whose worker was gone before it was over; so it stands in the journal until it is over."""
 
 
 class Row(msgspec.Struct, array_like=True, kw_only=True, gc=False):
@@ -76,29 +76,6 @@ TEXTS: frozenset[str] = frozenset(field.name for field in msgspec.structs.fields
 TOKENS: tuple[str, ...] = tuple(name for name in FIELDS if name.endswith("_tokens"))
 SAVINGS: tuple[str, ...] = tuple(name for name in FIELDS if name.startswith("saved_"))
 AMOUNTS: tuple[str, ...] = ("cost", "list_cost", *SAVINGS)
-
-
-class Beginning(msgspec.Struct, array_like=True, kw_only=True, gc=False):
-    """What is known of a call before anybody is asked: all there is if the worker is killed before the call is over."""
-
-    n: int
-    at_us: int
-    request_id: str = ""
-    key: str = ""
-    tenant: str = ""
-    user: str = ""
-    session: str = ""
-    route: str = ""
-    operation: str = ""
-    model: str = ""
-    stream: bool = False
-    team: str = ""
-    tags: str = ""
-
-
-def row_of(beginning: Beginning) -> Row:
-    """The row of a call that has no other, for its worker was killed."""
-    return Row(**msgspec.structs.asdict(beginning), end=WORKER_KILLED, estimated=True)
 
 
 Values = list[Any]

@@ -12,7 +12,7 @@ from backends.clock import Clock
 from backends.protocol import Charge, Usage
 from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
-from gateway.ledger.row import Beginning, Row
+from gateway.ledger.row import WORKER_KILLED, Row
 from gateway.record.exchange import Exchange, bounded, outcome_of
 
 _OF_THE_CALL = (
@@ -30,28 +30,27 @@ class Booking:
         self._clock = clock
 
     def begins(self, exchange: Exchange) -> None:
-        """The call is about to be sent. Its number and time are kept with the exchange."""
-        clock = self._clock
-        number = exchange.ledger_number = self._ledger.number()
-        exchange.wall_us = int((clock.wall() - clock.now() + exchange.started_at) * 1e6)
-        principal = exchange.principal
-        self._ledger.begin(
-            Beginning(
-                n=number,
-                at_us=exchange.wall_us,
-                request_id=exchange.request_id,
-                key=principal.key,
-                tenant=principal.tenant,
-                team=principal.team,
-                tags=principal.tags,
-                user=bounded(exchange.user) or "",
-                session=exchange.session,
-                route=exchange.route,
-                operation=exchange.operation,
-                model=exchange.model,
-                stream=exchange.stream,
-            )
+        """The call is about to be sent. Its row goes with the exchange, and into the journal as if it had no end."""
+        clock, principal = self._clock, exchange.principal
+        # To name fifty fields at once takes a struct longer than to set those that are known.
+        row = exchange.row = Row(
+            n=self._ledger.number(), at_us=int((clock.wall() - clock.now() + exchange.started_at) * 1e6)
         )
+        row.request_id = exchange.request_id
+        row.key = principal.key
+        row.tenant = principal.tenant
+        row.team = principal.team
+        row.tags = principal.tags
+        row.user = bounded(exchange.user) or ""
+        row.session = exchange.session
+        row.agent = exchange.agent
+        row.route = exchange.route
+        row.operation = exchange.operation
+        row.model = exchange.model
+        row.stream = exchange.stream
+        row.end = WORKER_KILLED
+        row.estimated = True
+        self._ledger.begin(row)
 
     def next_call(self) -> tuple[int, int]:
         """The number and the time of a call that was no exchange of its own."""
@@ -63,26 +62,14 @@ class Booking:
 
     def ends(self, exchange: Exchange) -> None:
         """The call is over; one that no route took is not told of."""
-        if exchange.ledger_number is None:
+        row = exchange.row
+        if row is None:
             return
-        facts, principal = exchange.facts, exchange.principal
+        facts = exchange.facts
         now = self._clock.now()
-        # To name fifty fields at once takes a struct longer than to set those that are known.
-        row = Row(n=exchange.ledger_number, at_us=exchange.wall_us)
-        row.request_id = exchange.request_id
-        row.key = principal.key
-        row.tenant = principal.tenant
-        row.team = principal.team
-        row.tags = principal.tags
-        row.user = bounded(exchange.user) or ""
-        row.session = exchange.session
-        row.agent = exchange.agent
-        row.route = exchange.route
-        row.operation = exchange.operation
+        row.estimated = False
         row.backend = facts.backend or ""
-        row.model = exchange.model
         row.served = bounded(facts.upstream_model) or ""
-        row.stream = exchange.stream
         row.cache = facts.cache or ""
         row.end = facts.stream_end or (StreamEnd.CLEAN if exchange.error_code is None else StreamEnd.ERROR)
         row.status = exchange.status

@@ -14,6 +14,7 @@ from backends.operations import Operation
 from backends.protocol import Facts, Headers, Slo
 from gateway.http.auth import ANONYMOUS, Principal
 from gateway.http.body_budget import HeldBody
+from gateway.ledger.row import Row
 from gateway.metrics.admission import AdmissionMetrics
 from gateway.metrics.charges import ChargeMetrics
 from gateway.metrics.metrics import Metrics
@@ -58,10 +59,8 @@ class Exchange(msgspec.Struct, eq=False):
     """What the call holds of limits and budgets."""
     rate_headers: Headers = []
     """What its answer says of them."""
-    ledger_number: int | None = None
-    """Its number in the ledger; None where there is none, and where no route took it."""
-    wall_us: int = 0
-    """When it began, for the ledger: microseconds since the Unix epoch."""
+    row: Row | None = None
+    """What the ledger knows of it; None where there is none, and where no route took it."""
     facts: Facts = msgspec.field(default_factory=Facts)
     status: int = 0
     error_code: str | None = None
