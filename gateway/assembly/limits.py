@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from secrets import token_bytes
+
 from backends.clock import Clock
 from gateway.assembly.stores import build_ledger_database
 from gateway.limits.refill import Refill
@@ -24,7 +26,7 @@ def build_reserving(policy: Policy, clock: Clock) -> Reserving:
 
         shared = build_redis_counters(policy.stores.redis, policy.stores.limits, clock)
         return Reserving(Limiter(shared, clock, warnings.tell), warnings, None)
-    counters = MemoryCounters(clock)
+    counters = MemoryCounters(clock, salt=token_bytes(16))
     refill = None
     if policy.ledger is not None and policy.budgets:
         database = build_ledger_database(policy.ledger, is_read_only=True)

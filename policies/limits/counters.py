@@ -13,6 +13,10 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+INVENTED = "~"
+"""Clients choose what stands in a key behind the first of these, so there may be any number of such keys; what stands
+before it says of whom. No name of a policy has one."""
+
 
 class Rate(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=0):
     """Of a bucket that fills with `per_minute` and holds at most `capacity`, both at least 1: `amount` now.

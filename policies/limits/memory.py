@@ -10,12 +10,14 @@ from zlib import crc32
 import msgspec
 
 from backends.clock import Clock
-from policies.limits.counters import Full, Hold, Rate, Slots, Spend, Want
+from policies.limits.counters import INVENTED, Full, Hold, Rate, Slots, Spend, Want
+from policies.limits.sketch import SpentSketch
 
-_MAX_COUNTERS = 200_000
-"""Of all kinds. About 250 bytes each."""
-_NUM_SHARED = 4096
-"""Those that names beyond the bound share. What several have used is counted against each: early, never late."""
+_MAX_INVENTED = 200_000
+"""Counters of names that clients choose, of all kinds. About 250 bytes each."""
+_NUM_SHARED = 64
+"""Of a tenant and a rule: rates and slots that names beyond the bound share. What several have used is counted against
+each: early, never late, and never against somebody else's."""
 _LOOK_EVERY = 16
 _LOOKS = 128
 """Each so many calls it is looked whether so many counters are still needed."""
@@ -79,12 +81,13 @@ class _Bucket:
 
 
 class _Budget:
-    __slots__ = ("ends_at", "held", "spent")
+    __slots__ = ("_over_since", "ends_at", "held", "spent")
 
-    def __init__(self, ends_at: float | None) -> None:
-        self.spent = 0
+    def __init__(self, ends_at: float | None, spent: int = 0) -> None:
+        self.spent = spent
         self.held = 0
         self.ends_at = ends_at
+        self._over_since: float | None = None
 
     def take(self, want: Spend, now: float) -> int | None:
         """What is left to others afterwards; None where it does not fit."""
@@ -109,7 +112,14 @@ class _Budget:
         return want.most - self.spent - self.held
 
     def is_needed(self, now: float, wall_s: float) -> bool:
-        return self.held > 0 or self.ends_at is None or self.ends_at > wall_s - _KEPT_S
+        if self.held or self.ends_at is None:
+            return self.held > 0 or self.spent > 0
+        if self.ends_at > wall_s:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = now
+        # By the clock that does not jump: the other may be an hour or a year ahead, and be set right again.
+        return self._over_since is None or now - self._over_since < _KEPT_S
 
 
 class _Places:
@@ -145,18 +155,21 @@ class _MemoryHold(Hold, frozen=True):
     counters: Sequence[_Counter] = ()
 
 
-def _new(want: Want, now: float) -> _Counter:
-    if type(want) is Rate:
-        return _Bucket(want, now)
-    return _Budget(want.ends_at) if type(want) is Spend else _Places()
-
-
 class MemoryCounters:
-    """UsageCounters of one process, which it forgets at its end; `put_spent` gives it what was spent before."""
+    """UsageCounters of one process, which it forgets at its end; `put_spent` gives it what was spent before.
 
-    def __init__(self, clock: Clock, max_counters: int = _MAX_COUNTERS) -> None:
+    Counters of names that clients choose are bounded: beyond that what was spent goes to a sketch, and rates and slots
+    are shared with others of the same tenant. Those of keys, tenants and whatever else a policy names are as many as
+    these.
+    """
+
+    def __init__(self, clock: Clock, max_invented: int = _MAX_INVENTED, *, salt: bytes = b"") -> None:
+        """`salt`: of the sketch."""
         self._clock = clock
-        self._max_counters = max_counters
+        self._max_invented = max_invented
+        self._num_invented = 0
+        self._salt = salt
+        self._sketch: SpentSketch | None = None
         self._counters: OrderedDict[str, _Counter] = OrderedDict()
         self._until_look = _LOOK_EVERY
 
@@ -173,14 +186,15 @@ class MemoryCounters:
         """All of these or none; does not wait."""
         now = self._clock.now()
         counters = self._counters
-        if len(counters) >= self._max_counters:
-            wants = tuple(map(self._shared, wants))
+        if self._num_invented >= self._max_invented:
+            wants = tuple(map(self._bounded, wants))
         held: list[_Counter] = []
         lefts: list[int] = []
         for want in wants:
             counter = counters.get(want.key)
             if counter is None:
-                counter = counters[want.key] = _new(want, now)
+                counter = counters[want.key] = self._new(want, now)
+                self._num_invented += INVENTED in want.key
             left = counter.take(want, now)
             if left is None:
                 return self._full(wants, held, counter, now)
@@ -196,19 +210,28 @@ class MemoryCounters:
         self._until_look -= 1
         if not self._until_look:
             self._until_look = _LOOK_EVERY
-            self._forget_some(self._clock.now(), self._clock.wall())
+            self._forget_some(self._clock.now(), self._clock.wall(), makes_room=False)
 
     async def spent(self, keys: Sequence[str]) -> Sequence[tuple[int, int]]:
         """Pico-dollars spent and held."""
-        known = [self._counters.get(key) for key in keys]
-        return [(each.spent, each.held) if isinstance(each, _Budget) else (0, 0) for each in known]
+        known = [(key, self._counters.get(key)) for key in keys]
+        return [
+            (each.spent, each.held) if isinstance(each, _Budget) else (self._spent_before(key), 0)
+            for key, each in known
+        ]
 
     def statistics(self) -> None:
         """There is no store that could be away."""
 
     def put_spent(self, key: str, spent: int, ends_at: float | None) -> None:
         """What was spent of a budget as somebody else knows it, who may know of more than this process has counted."""
-        budget = self._counters.setdefault(key, _Budget(ends_at))
+        budget = self._counters.get(key)
+        if budget is None:
+            if self._num_invented >= self._max_invented and INVENTED in key:
+                self._put_aside(key, spent)
+                return
+            budget = self._counters[key] = _Budget(ends_at)
+            self._num_invented += INVENTED in key
         assert isinstance(budget, _Budget), "a key is of one kind"
         budget.spent = max(budget.spent, spent)
 
@@ -218,21 +241,49 @@ class MemoryCounters:
             counter.settle(want, 0)
         index = len(held)
         wait_s = full.wait_s(wants[index], self._clock.wall())
-        known = [self._counters.get(want.key) or _new(want, now) for want in wants]
+        known = [self._counters.get(want.key) or self._new(want, now) for want in wants]
         lefts = [counter.left(want, now) for want, counter in zip(wants, known, strict=True)]
         return Full(index, wait_s, tuple(lefts))
 
-    def _shared(self, want: Want) -> Want:
-        """The same of a counter that there is, or that many share: names that clients invent must not fill memory."""
-        if want.key in self._counters:
-            return want
-        number = crc32(want.key.encode("utf-8")) % _NUM_SHARED
-        return msgspec.structs.replace(want, key=f"#{type(want).__name__}{number}")
+    def _new(self, want: Want, now: float) -> _Counter:
+        """One that was forgotten says the same as a new one."""
+        if type(want) is Rate:
+            return _Bucket(want, now)
+        return _Budget(want.ends_at, self._spent_before(want.key)) if type(want) is Spend else _Places()
 
-    def _forget_some(self, now: float, wall_s: float) -> None:
-        """Look at those that were not looked at for longest; a call brings fewer new ones."""
+    def _bounded(self, want: Want) -> Want:
+        """The same, once there is room for its counter if that can be made, or of a counter that many share."""
+        before, invented, name = want.key.partition(INVENTED)
+        if not invented or want.key in self._counters:
+            return want
+        self._forget_some(self._clock.now(), self._clock.wall(), makes_room=True)
+        # Budgets that find no room are those of calls under way, which are bounded.
+        if self._num_invented < self._max_invented or type(want) is Spend:
+            return want
+        return msgspec.structs.replace(want, key=f"{before}#{crc32(name.encode()) % _NUM_SHARED}")
+
+    def _forget_some(self, now: float, wall_s: float, *, makes_room: bool) -> None:
+        """Look at those that were not looked at for longest; a call brings fewer new ones.
+
+        Where room is to be made, what was spent under names that clients choose goes to the sketch.
+        """
         counters = self._counters
         for _ in range(min(_LOOKS, len(counters))):
+            if makes_room and self._num_invented < self._max_invented:
+                return
             key, counter = counters.popitem(last=False)
             if counter.is_needed(now, wall_s):
-                counters[key] = counter
+                if not (makes_room and type(counter) is _Budget and not counter.held and INVENTED in key):
+                    counters[key] = counter
+                    continue
+                self._put_aside(key, counter.spent)
+            self._num_invented -= INVENTED in key
+
+    def _put_aside(self, key: str, spent: int) -> None:
+        if self._sketch is None:
+            self._sketch = SpentSketch(self._salt)
+        self._sketch.put(key, spent)
+
+    def _spent_before(self, key: str) -> int:
+        """What is known of a name that is not counted by itself."""
+        return 0 if self._sketch is None or INVENTED not in key else self._sketch.most(key)

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from policies.limits.counters import Rate, Slots, Spend, Want
+from policies.limits.counters import INVENTED, Rate, Slots, Spend, Want
 from policies.limits.settings import MOST_DOLLARS, BudgetPolicy, BudgetTerms, ConcernedPolicy, LimitTerms, Per, pico_of
 from policies.limits.windows import Window, Windows
 from policies.prices.price import PICO_PER_DOLLAR
@@ -125,6 +125,8 @@ class UsageRule:
         self.title = f'"{name}"' if whom is not None else "of this key"
         self._tests = [] if whom is None else [*_tests(whom)]
         per: Per = "key" if whom is None else whom.per
+        # Models are those of all tenants; other names that clients choose stand behind that of their tenant.
+        self._counted_as = f"{name}:{INVENTED}" if per == "model" else f"{name}:"
         self._who = _WHO[per]
         self.depends_on = frozenset(_FIELDS[per]).union(*(test.fields for test in self._tests))
         """What of an asker decides whether a call counts, and with whom."""
@@ -154,7 +156,7 @@ class Limit(UsageRule):
 
     def asks(self, who: str) -> Iterable[Ask]:
         """One for each bound."""
-        terms, key = self._terms, f"{self.name}:{who}"
+        terms, key = self._terms, f"{self._counted_as}{who}"
         if terms.rpm is not None:
             yield AskRequests(self, f"rpm:{key}", terms.rpm, _capacity(terms.rpm, terms.burst))
         if terms.tpm is not None:
@@ -175,7 +177,7 @@ class Budget(UsageRule):
         self.bound = self.most if terms.on_exceed != "warn" else UNBOUNDED
         self.warn_at = int(self.most * terms.warn_at)
         self.windows = Windows(terms.every, terms.time_zone or time_zone)
-        self.key_prefix = f"usd:{name}:"
+        self.key_prefix = f"usd:{self._counted_as}"
 
     def asks(self, who: str) -> Iterable[Ask]:
         """One."""
@@ -221,7 +223,7 @@ def _capacity(per_minute: int, burst_s: float) -> int:
 
 def _digest(tenant: str, name: str) -> Sequence[str]:
     """A name that a client has chosen, which may be long, within its tenant."""
-    return (blake2b(f"{tenant}\0{name}".encode(), digest_size=16).hexdigest(),) if name else ()
+    return (f"{tenant}{INVENTED}{blake2b(name.encode(), digest_size=16).hexdigest()}",) if name else ()
 
 
 _WHO: dict[Per, Callable[[Asker], Sequence[str]]] = {

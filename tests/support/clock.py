@@ -15,6 +15,7 @@ class FakeClock:
     def __init__(self, now: float = 1000.0) -> None:
         self._now = now
         self._start = now
+        self._ahead_s = 0.0
         self._order = itertools.count()
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
@@ -23,8 +24,12 @@ class FakeClock:
         return self._now
 
     def wall(self) -> float:
-        """Seconds since the Unix epoch, moving with `now`."""
-        return _WALL_START_S + self._now - self._start
+        """Seconds since the Unix epoch, moving with `now`, but where they jump."""
+        return _WALL_START_S + self._now - self._start + self._ahead_s
+
+    def jump(self, seconds: float) -> None:
+        """The wall clock is set, forwards or back."""
+        self._ahead_s += seconds
 
     async def sleep(self, seconds: float) -> None:
         """Wait until the test has advanced that far; nothing to wait for only gives way."""
