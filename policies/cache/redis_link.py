@@ -26,7 +26,7 @@ _NUM_READERS = 4
 _MAX_CONNECTIONS = 64
 """For readers, the writer, and each holder that calls by itself. No more are made than are used at once."""
 
-_SOCKET_TIMEOUT_S = 1.0
+_LEAST_SOCKET_TIMEOUT_S = 1.0
 _FLUSH_TIMEOUT_S = 1.0
 
 
@@ -170,7 +170,10 @@ def build_redis_link(policy: RedisStore, clock: Clock, *, part: str, name: str) 
 
 
 def _connect(policy: RedisStore) -> Redis:
-    """A client for the Redis of a policy file: bytes in and out, a second for each call, no retries."""
+    """A client for the Redis of a policy file: bytes in and out, no retries.
+
+    Each call may take a second, for connecting is not a look-up's time, and longer where look-ups may.
+    """
     try:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
@@ -179,12 +182,13 @@ def _connect(policy: RedisStore) -> Redis:
         raise ConfigurationError(
             "stores.redis needs the redis client: pip install 'slipstream-gateway[redis]'"
         ) from error
+    limit_s = max(_LEAST_SOCKET_TIMEOUT_S, policy.timeout)
     try:
         client = Redis.from_url(
             policy.url.get_secret_value(),
             protocol=2,
-            socket_timeout=_SOCKET_TIMEOUT_S,
-            socket_connect_timeout=_SOCKET_TIMEOUT_S,
+            socket_timeout=limit_s,
+            socket_connect_timeout=limit_s,
             max_connections=_MAX_CONNECTIONS,
             # A failed call is a miss, never a second call.
             retry=Retry(NoBackoff(), 0),

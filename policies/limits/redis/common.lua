@@ -80,7 +80,7 @@ local function keep_budget(key, ends_at, held, spent, is_new)
   local name = key_of('budget', key)
   redis.call('HSET', name, 'held', string.format('%.0f', held), 'spent', string.format('%.0f', spent))
   if is_new and ends_at then
-    local ttl_s = math.max(0, ends_at + ahead_s - TIME[1]) + BUDGET_KEPT_S
+    local ttl_s = math.max(0, ends_at + ahead_s - NOW_US / 1000000) + BUDGET_KEPT_S
     redis.call('EXPIRE', name, string.format('%.0f', ttl_s))
   end
 end

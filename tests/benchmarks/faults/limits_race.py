@@ -29,7 +29,7 @@ async def _results(processes: list[RaceProcess]) -> list[Result]:
 
 
 def _report(what: str, asked: str, measured: str) -> None:
-    print(f"{what:<62}{asked:<28}{measured}", flush=True)
+    print(f"{what:<82}{asked:<20}{measured}", flush=True)
 
 
 async def _race_for_budget(race: Race, num_processes: int, *, is_killed: bool) -> None:

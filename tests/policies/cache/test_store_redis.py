@@ -18,6 +18,7 @@ from policies.cache.redis_queues import Breaker
 from policies.cache.store_redis import RedisEntryStore, build_redis_store
 from tests.support.clock import FakeClock
 from tests.support.servers.redis_server import RedisServer, redis_policy
+from tests.support.servers.slow_proxy import SlowProxy
 
 KEY = bytes(32)
 OTHER_KEY = bytes(range(32))
@@ -394,3 +395,16 @@ async def test_breaker_counts_failures_of_one_moment_once(clock: FakeClock) -> N
         breaker.succeeded()
 
     assert breaker.is_worth_trying()
+
+
+async def test_get_redis_is_slower_than_a_second_is_waited_for_where_the_policy_says_so(
+    server: RedisServer, clock: FakeClock
+) -> None:
+    """No connection is given up before the look-up on it is."""
+    async with SlowProxy(server.port) as proxy:
+        async with opened(f"redis://127.0.0.1:{proxy.port}/0", clock, timeout="5s") as store:
+            await until_found(store, clock)
+            proxy.delay_s = 1.2
+
+            assert await store.get(KEY) == ENTRY
+            assert store.statistics().errors == 0

@@ -62,6 +62,11 @@ async def hold(counters: RedisCounters, *wants: Want) -> Hold:
     return answer
 
 
+async def told(counters: RedisCounters) -> None:
+    """Wait until Redis has carried out what it was sent before: it replies in order."""
+    await counters.spent(["whatever"])
+
+
 def tokens(amount: int = 1, *, key: str = "tokens", capacity: int = 10, per_minute: int = 1) -> Rate:
     """Of a bucket into which next to nothing flows while a test lasts."""
     return Rate(key, per_minute, capacity, amount)

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from policies.limits.counters import Away, Full, Hold
 from policies.limits.redis.store import RedisCounters
-from tests.support.policy.limits import counting, dollars, hold, pico, slot, tokens, until
+from tests.support.policy.limits import counting, dollars, hold, pico, slot, tokens, told, until
 from tests.support.servers.redis_server import RedisServer
 from tests.support.servers.slow_proxy import SlowProxy
 
@@ -34,8 +34,7 @@ async def back(counters: RedisCounters) -> None:
 async def settled(counters: RedisCounters) -> None:
     """Wait until Redis has every settlement, also those it has asked for again."""
     for _ in range(3):
-        await counters.spent([])
-        await counters.spent(BUDGET)
+        await told(counters)
     await until(lambda: counters.statistics().waiting == 0)
 
 
@@ -285,11 +284,11 @@ async def test_reserve_redis_is_away_each_process_gives_its_share(server: RedisS
         before = [await hold(each, slot(6), dollars(0.25, most=2.0)) for each in both]
         one.settle(before[0], (0, pico(0.5)))
         await until(lambda: one.statistics().replicas == other.statistics().replicas == 2)
-        await one.spent([])
+        await told(one)
         # What is left is seen with a call.
         for each in both:
             each.settle(await hold(each, dollars(0.0, most=2.0)), (0,))
-            await each.spent([])
+            await told(each)
         await server.kill()
         await until(lambda: one.statistics().is_away and other.statistics().is_away)
         counts = []
