@@ -6,6 +6,7 @@ Who reserves asks before the call; what it has really used comes from its answer
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,8 +19,13 @@ _MAX_DIGITS = 18
 _MOST = 10**9
 """More than any answer has: larger numbers count as this one."""
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
-_PAID_TOOLS = ("web_search", "file_search", "code_interpreter", "code_execution", "image_generation")
-"""Tools that a provider runs itself and takes money for by the use, by the beginning of their type."""
+_OF_TOKENS = re.compile(
+    r"function|custom|namespace|local_shell|apply_patch"
+    r"|(?:computer|computer_use_preview|bash|text_editor|memory)(?:_\d{8})?"
+    r"|(?P<reads>mcp|mcp_toolset|tool_search\w*|web_fetch(?:_\d{8})?)"
+).fullmatch
+"""Types of tools of OpenAI and Anthropic that cost no more than tokens: the client runs them, or they only read, which
+comes into the prompt. A provider may take money by the use for any other, as for searches and code."""
 _REFERENCES = frozenset({"previous_response_id", "conversation", "container", "mcp_servers"})
 _PROMPTS = ("messages", "input", "system")
 _TEXTS = frozenset(
@@ -30,9 +36,14 @@ _TEXTS = frozenset(
     }
 )
 """Kinds of items, and of parts of their content, whose text stands in the body."""
-_PAID_FIELDS = ("web_search_options", "search_parameters", "plugins")
-"""The same as a field of the body: OpenAI's and xAI's search, OpenRouter's plugins."""
-_UNMETERED = frozenset({"background", "tools", *_PAID_FIELDS})
+_PAID_FIELDS = (
+    *("web_search_options", "search_parameters", "plugins"),
+    *("models", "fallbacks", "preset"),
+    *("speed", "inference_geo"),
+)
+"""Fields of the body that cost more than the tokens of its model: OpenAI's and xAI's search and OpenRouter's plugins;
+other models, perhaps dearer ones, of OpenRouter and LiteLLM; Anthropic's haste, and its choice of a place."""
+_UNMETERED = frozenset({"background", "tools", "prompt", *_PAID_FIELDS})
 
 
 class MostOutput(NamedTuple):
@@ -93,7 +104,8 @@ def refers_elsewhere(body: Mapping[str, Any] | None, operation: Operation) -> bo
         return False
     if not _REFERENCES.isdisjoint(body) and any(body.get(name) is not None for name in _REFERENCES):
         return True
-    if type(body.get("prompt")) is dict:
+    tools = body.get("tools")
+    if type(tools) is list and any(_reads_more(tool) for tool in tools):
         return True
     for name in _PROMPTS:
         items = body.get(name)
@@ -105,7 +117,8 @@ def refers_elsewhere(body: Mapping[str, Any] | None, operation: Operation) -> bo
 def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str | None:
     """The field of a body that has the call cost what its answer does not tell; None where it has none.
 
-    An answer in the background goes on without us. A provider's own tools are paid by the use.
+    An answer in the background goes on without us. A provider's own tools are paid by the use, and a prompt that it
+    keeps may have any of them.
     """
     if body is None or _UNMETERED.isdisjoint(body):
         return None
@@ -114,12 +127,28 @@ def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str 
     for name in _PAID_FIELDS:
         if body.get(name) is not None:
             return name
+    if type(body.get("prompt")) is dict:
+        return "prompt"
     tools = body.get("tools")
     for tool in tools if type(tools) is list else ():
-        kind = tool.get("type") if type(tool) is dict else None
-        if type(kind) is str and kind.startswith(_PAID_TOOLS):
+        if type(tool) is not dict:
+            continue
+        kind = tool.get("type")
+        if kind is None and "name" not in tool and "function" not in tool:
+            # Gemini names its own ones so.
+            kind = next(iter(tool), "")
+        if type(kind) is str and _OF_TOKENS(kind) is None:
             return f"tools: {kind[:64]}"
     return None
+
+
+def _reads_more(tool: object) -> bool:
+    """Whether a tool may bring more into the prompt while it is answered."""
+    kind = tool.get("type") if type(tool) is dict else None
+    if type(kind) is not str or kind == "function":
+        return False
+    found = _OF_TOKENS(kind)
+    return found is not None and found["reads"] is not None
 
 
 def _has_more_than_text(items: list[Any]) -> bool:
@@ -127,11 +156,15 @@ def _has_more_than_text(items: list[Any]) -> bool:
         if type(item) is not dict:
             continue
         kind = item.get("type")
-        if kind is not None and (type(kind) is not str or kind not in _TEXTS):
+        if kind is None:
+            # What has no type is a message, or the bare id of an earlier item; a message may have an earlier sound.
+            if "role" not in item or item.get("audio") is not None:
+                return True
+        elif type(kind) is not str or kind not in _TEXTS:
             return True
         for name in ("content", "output"):
             content = item.get(name)
-            if type(content) is list and _has_more_than_text(content):
+            if type(content) is dict or (type(content) is list and _has_more_than_text(content)):
                 return True
     return False
 

@@ -23,6 +23,7 @@ _ASK: dict[str, Any] = {
     "max_tokens": 1,
 }
 _BODY = json.dumps(_ASK).encode()
+_CONTINUED = {"previous_response_id": "r", "conversation": "c", "store": True}
 _CHAT = "/v1/chat/completions"
 
 
@@ -74,6 +75,14 @@ def _body(**fields: Any) -> bytes:
     return json.dumps({**_ASK, **fields}).encode()
 
 
+def _deep(levels: int) -> list[dict[str, Any]]:
+    """A message in the content of a message, and so on."""
+    message: dict[str, Any] = {"role": "user", "content": "hi"}
+    for _ in range(levels):
+        message = {"role": "user", "content": [{"type": "tool_result", "content": [message]}]}
+    return [message]
+
+
 def _form(*parts: tuple[str, bytes]) -> bytes:
     return (
         b"".join(
@@ -91,7 +100,17 @@ def _operations() -> Iterator[Attempt]:
             yield Attempt(target, target=target, group="operation")
     yield Attempt("HTTP/1.0", version="HTTP/1.0", group="operation")
     yield Attempt("chunked, a byte each", is_chunked=True, group="operation")
-    yield Attempt("query", target=f"{_CHAT}?stream=true&max_tokens=9999&_method=GET", group="operation")
+    for query in (
+        "stream=true&max_tokens=9999&_method=GET",
+        "model=m&model=other",
+        "n=1&n=100&n[]=100",
+        "%6eodel=m",
+        "?",
+    ):
+        yield Attempt(f"?{query}", target=f"{_CHAT}?{query}", group="operation")
+    for name, value in _CONTINUED.items():
+        yield Attempt(f"response with {name}", target="/v1/responses", body=_body(**{name: value}), group="operation")
+    yield Attempt("response that goes on", target="/v1/responses", body=_body(**_CONTINUED), group="operation")
     yield Attempt("fragment", target=f"{_CHAT}#x", group="operation")
 
 
@@ -143,6 +162,13 @@ def _other_calls() -> Iterator[Attempt]:
         *("threads/t/runs/r/submit_tool_outputs", "fine_tuning/jobs", "fine_tuning/jobs/j/resume", "videos"),
         *("videos/v/remix", "containers", "realtime/sessions", "realtime/client_secrets", "evals", "evals/e/runs"),
         *("skills/x", "organization/projects", "completions/x", "embeddings/x", "nobody/knows"),
+        *(
+            "realtime/calls",
+            "realtime/transcription_sessions",
+            "responses/r",
+            "responses/r/input_items",
+            "responses/r/x",
+        ),
     ):
         yield Attempt(f"POST {path}", target=f"/v1/{path}", group="other call")
         yield Attempt(f"POST {path}, streamed", target=f"/v1/{path}", body=_body(stream=True), group="other call")
@@ -154,6 +180,7 @@ def _other_calls() -> Iterator[Attempt]:
     for method, path in (
         *(("POST", "responses/r/cancel"), ("POST", "batches/b/cancel"), ("DELETE", "files/f"), ("GET", "responses/r")),
         *(("GET", "files/f/content"), ("GET", "batches/b"), ("GET", "responses"), ("HEAD", "chat/completions")),
+        *(("GET", "responses/r?stream=true&starting_after=1"), ("GET", "responses/r/input_items"), ("GET", "videos/v")),
     ):
         yield Attempt(f"{method} {path}", method, f"/v1/{path}", b"", is_reading=True, group="reading")
     yield Attempt("GET nobody/knows", "GET", "/v1/nobody/knows", b"", group="other call")
@@ -173,7 +200,10 @@ def _other_calls() -> Iterator[Attempt]:
         group="other call",
     )
     upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: eA==")
-    yield Attempt("WebSocket", "GET", "/v1/realtime?model=m", b"", headers=upgrade, group="other call")
+    for path in ("realtime?model=m", "responses", "chat/completions", "nobody/knows"):
+        yield Attempt(f"WebSocket to {path}", "GET", f"/v1/{path}", b"", headers=upgrade, group="other call")
+    asked = json.dumps({"input_file_id": "file-of-another", "endpoint": _CHAT, "completion_window": "24h"}).encode()
+    yield Attempt("batch of a file of another key", target="/v1/batches", body=asked, group="other call")
 
 
 def _bodies() -> Iterator[Attempt]:
@@ -203,15 +233,36 @@ def _bodies() -> Iterator[Attempt]:
         ("UTF-16", json.dumps(_ASK).encode("utf-16"), "/v1/messages"),
         ("a byte order mark", b"\xef\xbb\xbf" + _BODY, "/v1/messages"),
         ("Infinity", _BODY[:-1] + b',"max_tokens":Infinity}', "/v1/messages"),
+        ("two choices of n", b'{"n":1,' + _body(n=100)[1:], _CHAT),
+        ("two of stream", b'{"stream":true,' + _body(stream=False)[1:], "/v1/messages"),
+        ("deep", b'{"x":' + b"[" * 10**4 + b"]" * 10**4 + b"," + _BODY[1:], "/v1/messages"),
+        ("deep content", _body(messages=_deep(90)), "/v1/messages"),
+        ("a text beyond Unicode", _BODY[:-1] + b',"user":"\\ud800"}', "/v1/messages"),
+        ("a prompt that is kept", _body(prompt={"id": "pmpt_1"}), "/v1/responses"),
+        ("other models beside its own", _body(models=["dear"]), _CHAT),
+        ("tools of a provider", _body(tools=[{"type": "openrouter:web_search"}]), _CHAT),
+        ("tools without a type", _body(tools=[{"google_search": {}}]), _CHAT),
+        ("tags", _body(tags=["other"], metadata={"tags": ["other"], "team": "other", "session_id": "other"}), _CHAT),
+        ("user", _body(user="somebody else"), _CHAT),
     ):
         yield Attempt(name, target=target, body=body, group="body")
+    for number in ("-0", "-0.0", "0", "1e400", "-1e400", "NaN", "1E2", "0.5", "9" * 400, '"9"', "null", "true", "[9]"):
+        for field_name in ("max_tokens", "n", "best_of"):
+            body = _BODY.replace(b'"max_tokens": 1', b'"%b": %b' % (field_name.encode(), number.encode()))
+            for target in (_CHAT, "/v1/messages"):
+                yield Attempt(f"{field_name} {number[:9]} to {target}", target=target, body=body, group="body")
     for target in (_CHAT, "/v1/messages", "/v1/rerank"):
         for kind in ("text/plain", "application/x-www-form-urlencoded", "application/octet-stream", "", "a/b, x/json"):
             yield Attempt(
                 f"{kind or 'no type'} to {target}", target=target, headers=(f"content-type: {kind}",), group="body"
             )
-        coded = (_JSON, "content-encoding: gzip")
-        yield Attempt(f"gzip to {target}", target=target, body=gzip.compress(_BODY), headers=coded, group="body")
+        for coding in ("gzip", "GZIP", "identity, gzip", "x-gzip", "identity"):
+            coded = (_JSON, f"content-encoding: {coding}")
+            body = _BODY if coding == "identity" else gzip.compress(_BODY)
+            yield Attempt(f"{coding} to {target}", target=target, body=body, headers=coded, group="body")
+            yield Attempt(f"{coding} chunked to {target}", "POST", target, body, coded, is_chunked=True, group="body")
+        for name, body in (("UTF-16", json.dumps(_ASK).encode("utf-16")), ("a mark", b"\xef\xbb\xbf" + _BODY)):
+            yield Attempt(f"{name}, chunked, to {target}", target=target, body=body, is_chunked=True, group="body")
         yield Attempt(
             f"two types to {target}", target=target, headers=(_JSON, "content-type: text/plain"), group="body"
         )
@@ -225,6 +276,11 @@ def _headers() -> Iterator[Attempt]:
         *("accept-encoding: gzip", "accept: audio/mpeg", "expect: 100-continue", "te: trailers", "x-priority: high"),
         *("openai-organization: other", "x-slipstream-tenant: other", "x-ratelimit-limit-tokens: 999999", "x-cost: 0"),
         *("authorization: bearer KEY", "authorization: BEARER  KEY", "x-api-key: KEY", "api-key: KEY"),
+        *("AUTHORIZATION: Bearer KEY", "X-Api-Key: KEY", "X-SESSION-ID: Forged", "Session_Id: forged", "USER: other"),
+        *("x-session-id: a\r\nx-session-id: b", "x-session-id:", "session-id: " + "s" * 256, "session-id: \x7f"),
+        *("x-tags: other", "x-team: other", "x-tenant: other", "x-key: other", "x-user: other", "x-budget: 999"),
+        *("openai-project: other", "anthropic-beta: fast-mode", "openai-beta: realtime=v1", "x-stainless-lang: other"),
+        *("content-length: 1", "transfer-encoding: gzip, chunked", "transfer-encoding: xchunked", "trailer: x-cost"),
         *("authorization: Bearer KEY\r\nauthorization: Bearer KEY", "authorization: Bearer KEY\r\nx-api-key: other"),
     ):
         for target in (_CHAT, "/v1/messages"):

@@ -32,16 +32,24 @@ _POLICY = """
 version: 1
 backends: {{up: {{type: openai, base_url: "{url}"}}}}
 ledger: {{url: "sqlite:///{path}"}}
-keys: [{{name: alice, key: "env:ALICE"}}]
-budgets:
-  - {{name: of-the-key, usd: {usd}, every: total}}
-  - {{name: of-a-run, per: session, usd: {usd}, every: total}}
+keys: [{{name: alice, key: "env:ALICE", team: red, tags: [beta]{own}}}]
+budgets: {budgets}
 routes:
   - name: all
     match: {{models: ["*"]}}
     backends: [{{ref: up, price: {{input_per_1m: 1, output_per_1m: 9}}}}]
     passthrough: {{allow: ["*"], objects: shared}}
 """
+_BUDGETS = {
+    "key": "[{{name: of-the-key, usd: {usd}, every: total}}, {{name: run, per: session, usd: {usd}, every: total}}]",
+    "own": "[]",
+    "tenant": "[{{name: of-the-tenant, per: tenant, usd: {usd}, every: month}}]",
+    "team": "[{{name: of-the-team, per: team, usd: {usd}, every: day, time_zone: Asia/Kathmandu}}]",
+    "tag": "[{{name: of-a-tag, per: tag, tags: [beta], usd: {usd}, every: week}}]",
+    "agent": "[{{name: of-a-program, per: agent, usd: {usd}, every: total}}]",
+}
+"""By whom a budget counts together; `own` is that of the key itself."""
+BY = tuple(_BUDGETS)
 LARGE, SMALL = "1000", "0.05"
 _AT_ONCE = 8
 
@@ -127,27 +135,39 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(usd: str) -> AsyncIterator[Stage]:
+async def stage(usd: str, by: str = "key") -> AsyncIterator[Stage]:
     """One whose caller has that budget."""
+    budgets, own = _BUDGETS[by].format(usd=usd), f", budget: {{usd: {usd}, every: total}}" if by == "own" else ""
     with tempfile.TemporaryDirectory() as folder:
         async with LaxServer() as upstream:
-            policy = _POLICY.format(url=upstream.base_url, path=Path(folder) / "ledger.sqlite3", usd=usd)
+            path = Path(folder) / "ledger.sqlite3"
+            policy = _POLICY.format(url=upstream.base_url, path=path, budgets=budgets, own=own)
             async with start_gateway(policy, environ={"ALICE": KEY}) as gateway:
                 yield Stage(gateway, upstream)
 
 
-async def run() -> tuple[list[Trial], list[Trial]]:
+def attempts_on(by: str) -> list[Attempt]:
+    """Those that a budget of that kind has to stand: what a client says of its program it may make up."""
+    return [
+        attempt
+        for attempt in attempts()
+        if by != "agent" or not any(header.startswith("user-agent") for header in attempt.headers)
+    ]
+
+
+async def run(by: str) -> tuple[list[Trial], list[Trial]]:
     """Every attempt while there is a budget, and again once it is spent."""
-    tries = list(attempts())
-    async with stage(LARGE) as there, stage(SMALL) as spent:
+    tries = attempts_on(by)
+    async with stage(LARGE, by) as there, stage(SMALL, by) as spent:
         await spent.spend()
         return await there.tried(tries), await spent.tried(tries)
 
 
 def main() -> int:
     """The table, and 1 where a way is open."""
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    there, spent = asyncio.run(run())
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--by", choices=BY, default="key", help="whose calls the budget counts together")
+    there, spent = asyncio.run(run(parser.parse_args().by))
     print(f"{'attempt':66} {'asked':>5} {'sent':>4} {'metered':>12}   {'spent':>5} {'sent':>4}")
     for before, after in zip(there, spent, strict=True):
         print(

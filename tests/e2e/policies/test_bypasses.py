@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.benchmarks.faults.bypasses import COST, KEY, LARGE, SMALL, stage
+from tests.benchmarks.faults.bypasses import BY, COST, KEY, LARGE, SMALL, attempts_on, stage
 from tests.support.bypasses import Attempt, attempts
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.servers.lax_server import LaxServer
@@ -29,11 +29,12 @@ async def test_whatever_is_sent_is_metered_or_has_no_model_work(group: str) -> N
     assert any(trial.num_sent for trial in trials) or group == "method"
 
 
-async def test_nothing_is_sent_once_the_budget_is_spent() -> None:
-    """But what reads or ends what there is."""
-    async with stage(SMALL) as spent:
+@pytest.mark.parametrize("by", BY)
+async def test_nothing_is_sent_once_the_budget_is_spent(by: str) -> None:
+    """But what reads or ends what there is; whoever's budget it is."""
+    async with stage(SMALL, by) as spent:
         num_calls = await spent.spend()
-        trials = await spent.tried(list(attempts()))
+        trials = await spent.tried(attempts_on(by))
 
     assert num_calls == FITS
     assert [trial for trial in trials if trial.num_sent and not trial.attempt.is_reading] == []
@@ -128,17 +129,66 @@ routes:
     assert {received.path for received in upstream.requests} == {"/v1/chat/completions"}
 
 
+async def test_a_batch_is_paid_by_who_makes_it_whosever_its_file_is(tmp_path: Path) -> None:
+    """A file is its tenant's: a key whose budget is spent gets nothing by the file of another, nor do other tenants."""
+    async with LaxServer() as upstream:
+        policy = f"""
+version: 1
+backends: {{up: {{type: openai, base_url: "{upstream.base_url}"}}}}
+stores: {{batches: {{folder: {tmp_path}}}}}
+keys:
+  - {{name: alice, key: "env:ALICE", budget: {{usd: {SMALL}, every: total}}}}
+  - {{name: carol, key: "env:CAROL"}}
+  - {{name: bob, key: "env:BOB", tenant: rich}}
+routes:
+  - name: all
+    match: {{models: ["*"]}}
+    backends: [{{ref: up, price: {{input_per_1m: 1, output_per_1m: 9}}}}]
+    batch: {{collect_for: 10ms}}
+"""
+        environ = {"ALICE": KEY, "CAROL": f"{KEY}-carol", "BOB": f"{KEY}-bob"}
+        async with start_gateway(policy, environ=environ) as gateway:
+            async with (
+                _client(gateway, KEY) as alice,
+                _client(gateway, f"{KEY}-carol") as carol,
+                _client(gateway, f"{KEY}-bob") as bob,
+            ):
+                while (await alice.post("/v1/chat/completions", json=_ASK)).status_code == 200:
+                    continue
+                file = await _file(carol)
+                hers = await _batch(alice, file)
+                await gateway.wait_log(lambda line: line["status"] == 429, count=2)
+                num_sent = len(upstream.requests)
+                refused = await bob.post("/v1/batches", json=_wanted(file))
+                await _batch(carol, await _file(alice))
+                await gateway.wait_log(lambda line: (line["operation"], line["key"]) == ("chat", "carol"), count=5)
+                batch = (await alice.get(f"/v1/batches/{hers}")).json()
+
+    assert num_sent == FITS
+    assert (refused.status_code, len(upstream.requests)) == (404, FITS + 5)
+    assert (batch["status"], batch["request_counts"]["completed"]) == ("in_progress", 0)
+
+
 def _client(gateway: Gateway, key: str) -> httpx.AsyncClient:
     headers = {"authorization": f"Bearer {key}"}
     return httpx.AsyncClient(base_url=gateway.url, headers=headers, verify=False, timeout=20)
 
 
-async def _batch(client: httpx.AsyncClient) -> str:
+async def _batch(client: httpx.AsyncClient, file: str | None = None) -> str:
     """The id of a new batch of five lines."""
+    made = (await client.post("/v1/batches", json=_wanted(file or await _file(client)))).json()
+    assert isinstance(made["id"], str)
+    return made["id"]
+
+
+async def _file(client: httpx.AsyncClient) -> str:
+    """The id of a new file of five lines."""
     asked = {"method": "POST", "url": "/v1/chat/completions", "body": _ASK}
     lines = "\n".join(json.dumps({"custom_id": f"{number}", **asked}) for number in range(5))
     file = await client.post("/v1/files", files={"file": ("a.jsonl", lines)}, data={"purpose": "batch"})
-    wanted = {"input_file_id": file.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    made = (await client.post("/v1/batches", json=wanted)).json()
-    assert isinstance(made["id"], str)
-    return made["id"]
+    made: str = file.json()["id"]
+    return made
+
+
+def _wanted(file: str) -> dict[str, str]:
+    return {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
