@@ -47,8 +47,7 @@ class LedgerMetrics(MetricGroup):
         self.rows.inc(self._new("rows", now.rows))
         self.killed.inc(self._new("killed", now.killed))
         for reason, number in now.dropped.items():
-            if number:
-                self.dropped.labels(reason).inc(self._new(reason, number))
+            self.dropped.labels(reason).inc(self._new(reason, number))
         self.waiting.set(now.waiting)
         self.lag.set(now.lag_s)
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry
 
 from gateway.metrics.group import MetricGroup, Step
+from gateway.record.slo_outcome import SloOutcome
+from policies.admission.refusals import Shed
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -44,7 +46,10 @@ class AdmissionMetrics(MetricGroup):
         )
 
     def refresh(self, runtime: Runtime) -> Iterator[Step]:
-        """A step a gate; requests and waits are counted as they end."""
+        """A step a route that has limits, and one a gate; requests and waits are counted as they end."""
+        for stack in runtime.stacks.built():
+            if stack.slo is not None:
+                yield partial(self._begin, stack.policy.name)
         for route, gate in _gates_of(runtime).items():
             yield partial(self._copy, route, gate)
 
@@ -53,7 +58,13 @@ class AdmissionMetrics(MetricGroup):
         yield from self.refresh(previous)
         yield from self.drops("route", _gates_of(previous).keys() - _gates_of(runtime).keys())
 
+    def _begin(self, route: str) -> None:
+        for outcome in get_args(SloOutcome):
+            self.requests.labels(route, outcome)
+
     def _copy(self, route: str, gate: Gate) -> None:
+        for reason in get_args(Shed):
+            self.shed.labels(route, reason)
         for reason, number in gate.take_shed().items():
             self.shed.labels(route, reason).inc(number)
         now = gate.statistics()

@@ -20,6 +20,11 @@ class ChargeMetrics(MetricGroup):
             "Tokens that upstreams worked on, for whomever; `cached` is part of `prompt`.",
             *("route", "backend", "kind", "source"),
         )
+        self.cost = self.counter(
+            "cost_usd",
+            "What upstreams take for it, in US dollars, as far as its price is known.",
+            *("route", "backend"),
+        )
         self.unpriced = self.counter(
             "unpriced", "Attempts that used something of which nobody knows what it costs.", *("route", "backend")
         )

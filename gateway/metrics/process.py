@@ -1,4 +1,4 @@
-"""Metrics of the process beside its requests: the policy in force, its list prices, the log, work in the background.
+"""Metrics of the process beside its requests: the policy in force, its list prices, the log, its memory, its loops.
 
 `docs/metrics.md` describes each of them; a test compares the two. Who sees such a thing counts it here.
 """
@@ -10,9 +10,10 @@ from datetime import UTC, datetime, time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from gateway.metrics.group import MetricGroup, Step
+from gateway.process.memory import resident_bytes
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -25,6 +26,8 @@ class ProcessMetrics(MetricGroup):
         super().__init__(registry, "slipstream_")
         self.policy_info = self.gauge("policy_info", "1 for the revision in force.", "revision", workers="max")
         self.policy_reloads = self.counter("policy_reloads", "Changed policy files, taken over or refused.", "outcome")
+        for outcome in ("applied", "refused"):
+            self.policy_reloads.labels(outcome)
         self.log_lines_dropped = self.counter(
             "log_lines_dropped", "Log lines dropped for a reader that does not take them."
         )
@@ -36,13 +39,28 @@ class ProcessMetrics(MetricGroup):
             "version",
             workers="max",
         )
+        # The name that every client library of Prometheus has for it.
+        self.resident_memory = self.add(
+            Gauge(
+                "process_resident_memory_bytes",
+                "Memory of the gateway's processes.",
+                registry=registry,
+                multiprocess_mode="livesum",
+            )
+        )
 
     def refresh(self, runtime: Runtime) -> Iterator[Step]:
-        """One step, where the policy has list prices."""
+        """The memory, and where the policy has list prices, their age."""
+        yield self._weigh
         listed = runtime.listed_prices
         if listed is not None and listed.newest_day is not None:
             moment = datetime.combine(listed.newest_day, time(0), UTC)
             yield partial(self.prices_list_timestamp.labels(listed.version).set, moment.timestamp())
+
+    def _weigh(self) -> None:
+        resident = resident_bytes()
+        if resident is not None:
+            self.resident_memory.set(resident)
 
     def retire(self, previous: Runtime, runtime: Runtime) -> Iterator[Step]:
         """The revision before is not in force any more, and perhaps no list."""

@@ -42,6 +42,7 @@ class SemanticMetrics(MetricGroup):
         )
         self.rate = gauge("wrong_hit_rate", "Estimated wrong answers per look-up.", "route", workers="livemax")
         self.rate_upper = gauge("wrong_hit_rate_upper", "Upper 95 % limit of that rate.", "route", workers="livemax")
+        self.rate_bound = gauge("wrong_hit_rate_bound", "What the policy allows it to be.", "route", workers="livemax")
         self.threshold = gauge("threshold", "What a candidate's score has to reach.", "route", workers="livemax")
         self.known = gauge("labels_known", "Labels that decisions rest on.", "route", workers="livemax")
         self.doubt = gauge(
@@ -79,6 +80,8 @@ class SemanticMetrics(MetricGroup):
         self.dropped.labels(route).inc(taken.dropped)
         for name, seconds in taken.times:
             self.seconds.labels(route, name).observe(seconds)
+        if stage.bound is not None:
+            self.rate_bound.labels(route).set(stage.bound)
         learning = stage.book.all()
         if learning:
             self._show(route, [each.state() for each in learning])

@@ -9,6 +9,7 @@ from functools import partial
 from backends.protocol import Charge, Facts
 from gateway.metrics.charges import ChargeMetrics
 from gateway.metrics.requests import OTHER
+from policies.prices.price import PICO_PER_DOLLAR
 
 _KINDS = ("prompt", "completion", "cached")
 
@@ -19,6 +20,8 @@ class ChargeTally:
     def __init__(self, metrics: ChargeMetrics) -> None:
         self._metrics = metrics
         self._tokens: dict[tuple[str, str, bool], list[int]] = {}
+        self._costs: Counter[tuple[str, str]] = Counter()
+        """In pico-dollars, which are dollars only where Prometheus counts them, for which floats are enough."""
         self._unmetered: Counter[tuple[str, str]] = Counter()
         self._unpriced: Counter[tuple[str, str]] = Counter()
 
@@ -31,6 +34,8 @@ class ChargeTally:
         """A step for each route and backend."""
         for labels in list(self._tokens):
             yield partial(self._flush, labels)
+        for where in list(self._costs):
+            yield partial(self._flush_cost, where)
         for where in list(self._unpriced):
             yield partial(self._flush_unpriced, where)
         for where in list(self._unmetered):
@@ -46,6 +51,8 @@ class ChargeTally:
             sums[2] += usage.cached_tokens
             if charge.cost is None:
                 self._unpriced[route, backend] += 1
+            else:
+                self._costs[route, backend] += charge.cost
         elif charge.is_estimated:
             self._unmetered[route, backend] += 1
 
@@ -55,6 +62,9 @@ class ChargeTally:
         for kind, number in zip(_KINDS, self._tokens.pop(labels), strict=True):
             if number:
                 self._metrics.tokens.labels(route, backend, kind, source).inc(number)
+
+    def _flush_cost(self, where: tuple[str, str]) -> None:
+        self._metrics.cost.labels(*where).inc(self._costs.pop(where) / PICO_PER_DOLLAR)
 
     def _flush_unpriced(self, where: tuple[str, str]) -> None:
         self._metrics.unpriced.labels(*where).inc(self._unpriced.pop(where))

@@ -96,6 +96,30 @@ async def test_metrics_count_what_happened(
     assert metrics.value("slipstream_backend_connections", backend="up", kind="opened") >= 1
 
 
+async def test_what_alerts_wait_for_begins_at_zero(openai_server: OpenAIServer) -> None:
+    """Prometheus sees no increase in what is 1 when it is first there; nor is a cost lost on its way to dollars."""
+    policy = POLICY.format(url=openai_server.base_url).replace(
+        '"*"]}, backends: [{ref: up',
+        '"*"]}, slo: {ttft: 5s}, backends: [{ref: up, price: {input_per_1m: 3, output_per_1m: 7}',
+        1,
+    )
+    async with start_gateway(policy, environ=ENVIRON) as gateway:
+        before = await gateway.metrics()
+        assert not await gateway.reload("version: 1\nroutes: nothing")
+        async with httpx.AsyncClient(base_url=gateway.url, headers={"authorization": f"Bearer {KEY}"}) as client:
+            await client.post(PATH, json=chat("named"))
+        after = await gateway.metrics()
+
+    reloads = "slipstream_policy_reloads_total"
+    for outcome, then in (("applied", 0), ("refused", 1)):
+        assert f'{reloads}{{outcome="{outcome}"}} 0.0' in before.text
+        assert after.value(reloads, outcome=outcome) == then
+    met = {labels["outcome"]: value for name, labels, value in after.samples if name == "slipstream_slo_requests_total"}
+    assert met == {"met": 1, "ttft": 0, "tpot": 0, "total": 0, "shed": 0, "failed": 0}
+    assert after.value("slipstream_upstream_cost_usd_total", route="all", backend="up") == pytest.approx(10e-6)
+    assert 10e6 < after.value("process_resident_memory_bytes") < 1e9
+
+
 async def test_work_in_flight_shows(gateway: Gateway, client: httpx.AsyncClient, openai_server: OpenAIServer) -> None:
     """A stream that goes on is one request and one call of its backend."""
     openai_server.next(Behaviour(stall_after_events=1))

@@ -117,6 +117,12 @@ class SemanticCache(Stage):
         return self._parts.book
 
     @property
+    def bound(self) -> float | None:
+        """How many look-ups may at most be answered wrongly, as a share; None where the policy does not promise it."""
+        policy = self._policy
+        return policy.max_wrong_hit_rate if policy.mode == "verified" and policy.min_precision is None else None
+
+    @property
     def space(self) -> VectorSpace:
         """Its encoder and index."""
         return self._parts.space
