@@ -10,7 +10,9 @@ import msgspec
 from policies.limits.rules import Ask, AskDollars, Asker, AskRequests, AskTokens, Budget, Limit, Reached, UsageRule
 from policies.limits.settings import BudgetPolicy, LimitPolicy
 
-_MAX_PLANS = 20_000
+_MAX_ASKS = 200_000
+"""Of all plans that are kept, which may be many for each of many names."""
+_MAX_CALLERS = 20_000
 _RATES: tuple[Reached, ...] = ("requests", "tokens")
 
 
@@ -45,6 +47,8 @@ class UsageRules:
         )
         self._depend_on_names = any(rule.depends_on & {"user", "session"} for rule in self.all)
         self._plans: dict[tuple[object, ...], AskPlan] = {}
+        self._num_asks = 0
+        self._of_callers: dict[tuple[str, ...], tuple[UsageRule, ...]] = {}
 
     def has_budget(self, caller: Asker, own: tuple[UsageRule, ...]) -> bool:
         """Whether a caller has one that bears only what is known to cost so much."""
@@ -58,10 +62,26 @@ class UsageRules:
             call = (*call, asker.user, asker.session)
         plan = self._plans.get(call)
         if plan is None:
-            if len(self._plans) >= _MAX_PLANS:
+            plan = _plan_of((*own, *self._of_caller(asker)), asker)
+            # One that asks for nothing is kept too.
+            self._num_asks += len(plan.asks) + 1
+            if self._num_asks > _MAX_ASKS:
                 self._plans.clear()
-            plan = self._plans[call] = _plan_of((*own, *self.all), asker)
+                self._num_asks = len(plan.asks) + 1
+            self._plans[call] = plan
         return plan
+
+    def _of_caller(self, asker: Asker) -> tuple[UsageRule, ...]:
+        """Those that may concern a caller. Clients invent models and sessions, and never another caller: so thousands
+        of rules are not looked through for each name.
+        """
+        caller = (asker.tenant, asker.key, asker.team, asker.tags)
+        rules = self._of_callers.get(caller)
+        if rules is None:
+            if len(self._of_callers) >= _MAX_CALLERS:
+                self._of_callers.clear()
+            rules = self._of_callers[caller] = tuple(rule for rule in self.all if rule.may_concern(asker))
+        return rules
 
 
 def _plan_of(rules: Iterable[UsageRule], asker: Asker) -> AskPlan:
