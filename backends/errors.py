@@ -51,9 +51,12 @@ Foreign exceptions are translated once, where they enter.
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
+
+Fault = Literal["client", "gateway", "upstream"]
+"""Who can do something about an error: who has called, who runs the gateway, who runs the upstream."""
 
 
 class SlipstreamError(Exception):
@@ -64,6 +67,7 @@ class SlipstreamError(Exception):
     code: ClassVar[str | None] = None
     retryable: ClassVar[bool] = False
     """Another attempt is safe (nothing reached a model) and may help."""
+    fault: ClassVar[Fault] = "gateway"
     log_level: ClassVar[int] = logging.WARNING
     stream_end: ClassVar[str] = "error"
     """How a stream that fails this way has ended; a value of `StreamEnd`."""
@@ -94,6 +98,7 @@ class RequestError(SlipstreamError):
 
     status = 400
     type = "invalid_request_error"
+    fault: ClassVar[Fault] = "client"
     log_level = logging.INFO
 
 
@@ -260,7 +265,6 @@ class TooMuchHeld(GatewayError):
 
     status = 503
     code = "request_bytes_exhausted"
-    log_level = logging.WARNING
 
 
 class TooManyAnswersHeld(GatewayError):
@@ -268,7 +272,6 @@ class TooManyAnswersHeld(GatewayError):
 
     status = 503
     code = "answer_bytes_exhausted"
-    log_level = logging.WARNING
 
 
 class StoreUnavailable(GatewayError):
@@ -290,6 +293,7 @@ class UpstreamError(SlipstreamError):
     status = 502
     type = "upstream_error"
     code = "upstream_error"
+    fault: ClassVar[Fault] = "upstream"
 
 
 class ConnectFailed(UpstreamError):
@@ -316,6 +320,7 @@ class UpstreamRejectedKey(UpstreamError):
     """The upstream refused the gateway's own credentials."""
 
     code = "upstream_authentication_failed"
+    fault = "gateway"
     log_level = logging.ERROR
 
 
@@ -338,6 +343,7 @@ class Overloaded(UpstreamError):
     status = 429
     type = "rate_limit_error"
     code = "slo_shed"
+    fault = "gateway"
     log_level = logging.INFO
 
     first_token_s: float | None = None

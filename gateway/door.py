@@ -49,7 +49,7 @@ class Visit:
         if not isinstance(error, SlipstreamError):
             _logger.error("request %s failed inside the gateway", exchange.request_id, exc_info=error)
             error = InternalError("the gateway failed on this request; its log says why")
-        exchange.error_code = error.reason
+        exchange.error_code, exchange.fault = error.reason, error.fault
         return error
 
     def over(self) -> None:

@@ -236,7 +236,7 @@ class Endpoint:
                     send, connection, reply, headers, hides_usage=hides_usage, facts=exchange.facts, late=late
                 )
                 if error is not None:
-                    exchange.error_code = error.reason
+                    exchange.error_code, exchange.fault = error.reason, error.fault
         except asyncio.CancelledError:
             if connection.is_gone:
                 task.uncancel()

@@ -145,6 +145,7 @@ class LineCalls:
             outcome = await self._send(batch, line, raw, visit, exchange)
         except asyncio.CancelledError:
             exchange.status, exchange.error_code = ClientGone.status, ClientGone.code
+            exchange.fault = ClientGone.fault
             raise
         except Exception as error:  # a named border: the failure of one line must not fail another
             outcome = visit.failed(error)

@@ -118,8 +118,8 @@ class Ledger:
         if self._writer is None:
             return LedgerStatistics(0, {}, 0, 0, 0.0)
         done = self._writer.done
-        since_us = done.waiting_since_us
-        lag_s = 0.0 if since_us is None else max(0.0, self._clock.wall() - since_us / 1e6)
+        since_s = done.waiting_since_s
+        lag_s = 0.0 if since_s is None else self._clock.now() - since_s
         dropped = {
             "journal_full": self._num_dropped,
             "refused": self._num_refused + done.refused,

@@ -29,7 +29,9 @@ class LedgerMetrics(MetricGroup):
         self.dropped = counter("dropped", "Rows that are lost, by why.", "reason")
         self.killed = counter("killed", "Calls that were not over when their worker was gone.")
         self.waiting = gauge("waiting", "Records in the journal that wait for the store.")
-        self.lag = gauge("lag_seconds", "How old the oldest of them is while the store is away.", workers="livemax")
+        self.lag = gauge(
+            "lag_seconds", "How long the oldest of them has waited for a store that is away.", workers="livemax"
+        )
         self._shown: Tally[str] = Tally()
         self._ledger: Ledger | None = None
 

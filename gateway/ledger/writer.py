@@ -18,7 +18,7 @@ from backends.errors import StoreUnavailable
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
 from gateway.ledger.reading import Adoption, Reading, adopt
-from gateway.ledger.row import AT, COLUMNS, Stored, Values, stored
+from gateway.ledger.row import AT, Stored, Values, stored
 from gateway.ledger.store import LedgerStore
 from policies.failures import Failures
 
@@ -28,6 +28,7 @@ _WAIT_S = 0.1
 _ADOPT_EVERY_S = 5.0
 _ROLL_UP_EVERY_S = 10.0
 _PRUNE_EVERY_S = 600.0
+_STEADY_WITHIN_S = 60.0
 _MAX_PAUSE_S = 5.0
 _MAX_CLOSE_S = 3.0
 _ROLLED_UP_AT_ONCE = 5000
@@ -47,8 +48,8 @@ class Written(msgspec.Struct):
     """Records of this worker's own journal."""
     waiting: int = 0
     """Rows that were read and are not stored."""
-    waiting_since_us: int | None = None
-    """When the first of these began, while the store is away."""
+    waiting_since_s: float | None = None
+    """Since when the first of these has waited in vain, in monotonic seconds."""
 
 
 class Writer:
@@ -86,6 +87,8 @@ class Writer:
         """When what is done now and then is done again, in monotonic seconds."""
         self._has_new = True
         """Whether there may be rows that are not in the sums."""
+        self._pruned_at: tuple[float, float] | None = None
+        """What the wall clock and the monotonic one showed when pruning was last due."""
         self._is_open = False
         self._is_away = False
         self._is_stopping = False
@@ -120,9 +123,11 @@ class Writer:
                 pause_s = _WAIT_S
             except StoreUnavailable as error:
                 self._went_away(error)
+                self._keep_waiting()
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             except Exception as error:  # the border of background work: later turns are needed
                 self._failures.note(error)
+                self._keep_waiting()
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             if self._is_stopping and not has_more:
                 break
@@ -219,11 +224,22 @@ class Writer:
         return has_more
 
     def _prune(self) -> bool:
+        if not self._is_clock_steady():
+            _logger.info("the ledger keeps its old rows for now: the clock was set, or has just begun to be watched")
+            return False
         before_us = int(self._clock.wall() * 1e6) - self._keep_us
         has_more = self._store.prune(before_us, self._days.of(before_us))
         if has_more:
             self._due["prune"] = 0.0
         return has_more
+
+    def _is_clock_steady(self) -> bool:
+        """Whether the wall clock has gone on as time has since pruning was last due: one that jumps ahead for a while,
+        or is set only after the start, must not take away rows that are not old.
+        """
+        last, now = self._pruned_at, (self._clock.wall(), self._clock.now())
+        self._pruned_at = now
+        return last is not None and abs((now[0] - last[0]) - (now[1] - last[1])) < _STEADY_WITHIN_S
 
     def _is_due(self, what: str, every_s: float) -> bool:
         now = self._clock.now()
@@ -236,11 +252,15 @@ class Writer:
         if not self._is_away:
             self._is_away = True
             _logger.error("%s; its rows wait in the journal", error.message)
-        if self._waiting:
-            self.done.waiting_since_us = self._waiting[0][COLUMNS.index("at_us")]
+
+    def _keep_waiting(self) -> None:
+        if not self._waiting:
+            self.done.waiting_since_s = None
+        elif self.done.waiting_since_s is None:
+            self.done.waiting_since_s = self._clock.now()
 
     def _came_back(self) -> None:
-        self.done.waiting_since_us = None
+        self.done.waiting_since_s = None
         if self._is_away:
             self._is_away = False
             _logger.info("the ledger answers again")

@@ -14,6 +14,7 @@ from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import WORKER_KILLED, Row
 from gateway.record.exchange import Exchange, bounded, outcome_of
+from gateway.record.fault import fault_of
 
 _OF_THE_CALL = (
     *("request_id", "key", "tenant", "team", "tags", "user", "session"),
@@ -49,6 +50,7 @@ class Booking:
         row.model = exchange.model
         row.stream = exchange.stream
         row.end = WORKER_KILLED
+        row.fault = "gateway"
         row.estimated = True
         self._ledger.begin(row)
 
@@ -71,9 +73,11 @@ class Booking:
         row.backend = facts.backend or ""
         row.served = bounded(facts.upstream_model) or ""
         row.cache = facts.cache or ""
-        row.end = facts.stream_end or (StreamEnd.CLEAN if exchange.error_code is None else StreamEnd.ERROR)
+        row.end = end = facts.stream_end or (StreamEnd.CLEAN if exchange.error_code is None else StreamEnd.ERROR)
         row.status = exchange.status
         row.error = exchange.error_code or ""
+        is_fine = end is StreamEnd.CLEAN and exchange.status < 400
+        row.fault = "" if is_fine else fault_of(exchange.status, exchange.fault, end)
         usage = facts.usage
         charges = facts.charges or ()
         answered = _answered(charges, facts.backend)

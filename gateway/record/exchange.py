@@ -10,6 +10,7 @@ from functools import partial
 import msgspec
 
 from backends.clock import Clock
+from backends.errors import Fault
 from backends.operations import Operation
 from backends.protocol import Facts, Headers, Slo
 from gateway.http.auth import ANONYMOUS, Principal
@@ -64,6 +65,8 @@ class Exchange(msgspec.Struct, eq=False):
     facts: Facts = msgspec.field(default_factory=Facts)
     status: int = 0
     error_code: str | None = None
+    fault: Fault | None = None
+    """Whose fault that error is."""
 
 
 class Observer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,7 @@ def test_error_class_has_sound_data(kind: type[SlipstreamError]) -> None:
     assert 400 <= kind.status <= 599
     assert kind.type in TYPES
     assert kind.code is None or re.fullmatch(r"[a-z_]+", kind.code)
+    assert kind.fault in get_args(errors.Fault)
     assert kind.log_level in {logging.INFO, logging.WARNING, logging.ERROR}
     assert StreamEnd(kind.stream_end) is not StreamEnd.CLEAN
     assert kind.__doc__

@@ -119,6 +119,7 @@ async def test_every_call_has_a_row_that_says_what_came_of_it(gateway: Gateway) 
     assert (streamed["tenant"], streamed["stream"], streamed["end"]) == ("water", True, "clean")
     assert streamed["ttft_us"] > 0
     assert (broken["status"], broken["route"], broken["end"]) == (500, "broken", "clean")
+    assert [row["fault"] for row in rows] == ["", "", "", "upstream"]
     assert {row["in_slo"] for row in rows} == {True, None}
     # The scripted backend has no price; a cache and a refusal cost nothing.
     assert [row["cost_usd"] for row in rows] == [None, "0", None, "0"]
@@ -184,6 +185,7 @@ async def test_killed_worker_leaves_a_row_for_each_call(tmp_path: Path) -> None:
     assert all(isinstance(end, httpx.HTTPError) for end in ends)
     assert sorted(row["request_id"] for row in rows if row not in killed) == sorted(answered)
     assert [(row["route"], row["estimated"], row["cost_usd"]) for row in killed] == [("slow", True, None)] * 6
+    assert {row["fault"] for row in killed} == {"gateway"}
 
 
 async def test_two_gateways_share_a_ledger_in_postgres(tmp_path: Path) -> None:

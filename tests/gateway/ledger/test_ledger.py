@@ -7,12 +7,13 @@ import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from backends.clock import SystemClock
+from backends.clock import Clock, SystemClock
 from backends.errors import ConfigurationError
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
@@ -25,13 +26,21 @@ from gateway.sql.database import Database
 from gateway.sql.postgres import PostgresDatabase
 from gateway.sql.sqlite import SqliteDatabase
 from tests.gateway.ledger.conftest import Connect
+from tests.support.clock import FakeClock
 from tests.support.ledger import running_postgres, sample_beginning, sample_row
 from tests.support.small_disk import fill, small_disk
 
 ALWAYS = Period(None, None, "UTC")
 
 
-def made(database: Database, folder: Path, *, segments: int = 4, keep_s: float = 3650 * 86400.0) -> Ledger:
+def made(
+    database: Database,
+    folder: Path,
+    *,
+    segments: int = 4,
+    keep_s: float = 3650 * 86400.0,
+    clock: Clock | None = None,
+) -> Ledger:
     return Ledger(
         LedgerStore(database, "UTC"),
         folder,
@@ -39,7 +48,7 @@ def made(database: Database, folder: Path, *, segments: int = 4, keep_s: float =
         days=Days("UTC"),
         keep_s=keep_s,
         outlives_power=True,
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
     )
 
 
@@ -104,6 +113,8 @@ async def test_rows_wait_for_a_store_that_is_away() -> None:
             for n in range(100):
                 ledger.note(sample_row(n))
             await until(lambda: ledger.statistics().lag_s > 0)
+            # The rows are of another month: how old they are is of no matter, only for how long they wait here.
+            assert ledger.statistics().lag_s < 60
             assert ledger.statistics().waiting == 100
             server.start()
             await until(lambda: ledger.statistics().rows == 100)
@@ -213,6 +224,47 @@ async def test_what_is_left_is_taken_over_while_calls_come(tmp_path: Path) -> No
                 n += 1
                 await asyncio.sleep(0.0005)
         await until(lambda: ledger.statistics().rows == n + 5)
+
+
+async def test_clock_that_is_ahead_for_a_while_takes_no_rows_away(tmp_path: Path) -> None:
+    """Old rows go only once the wall clock has gone on for as long as time has, from one look to the next."""
+    clock = FakeClock()
+    database = SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER)
+    ledger = made(database, tmp_path / "journal", keep_s=10 * 86400.0, clock=clock)
+    reader = SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER)
+    numbered = count()
+
+    async def noted(age_s: float) -> int:
+        """The number of a row that is that old, once it is stored."""
+        n = next(numbered)
+        ledger.note(sample_row(n, at_us=int((clock.wall() - age_s) * 1e6)))
+        await until(lambda: ledger.statistics().rows == n + 1)
+        return n
+
+    async def looked() -> None:
+        """The next time that the writer looks for old rows is over."""
+        await clock.advance(601)
+        for _ in range(2):
+            await noted(0)
+
+    def is_there(n: int) -> bool:
+        with reader.reading() as transaction:
+            return bool(list(transaction.fetch("SELECT n FROM calls WHERE n = ?", (n,))))
+
+    await ledger.open()
+    try:
+        fresh, old = await noted(86400), await noted(11 * 86400)
+        clock.jump(300 * 86400)
+        await looked()
+        clock.jump(-300 * 86400)
+        await looked()
+        assert is_there(fresh)
+        assert is_there(old)
+        await looked()
+        assert is_there(fresh)
+        assert not is_there(old)
+    finally:
+        await ledger.aclose()
 
 
 async def test_two_workers_share_a_store_and_one_takes_over(connect: Connect, tmp_path: Path) -> None:
