@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime
-from zoneinfo import ZoneInfo
 
 from backends.clock import Clock
-from gateway.ledger.report import Period, costs
-from gateway.sql.database import Database
+from gateway.limits.spent_before import SpentInLedger
 from policies.limits.memory import MemoryCounters
-from policies.limits.rules import Asker, Budget
 from policies.loop import Loop
 
 _logger = logging.getLogger(__name__)
-_NOBODY = dict.fromkeys(Asker.__struct_fields__, "")
 
 
 class Refill:
-    """Reads the ledger at the start; if that is away, again and again until it is there.
+    """Reads the ledger at the start; if that is away, again and again until it is there."""
 
-    The ledger's sums are those of its days. A budget of another time zone is told of the whole day in which its window
-    began: too much, and never too little. Where no sums tell a budget's calls from others, the rows themselves do.
-    """
-
-    def __init__(
-        self, database: Database, time_zone: str, budgets: Sequence[Budget], counters: MemoryCounters, clock: Clock
-    ) -> None:
-        """`time_zone`: the ledger's."""
-        self._database = database
-        self._time_zone = time_zone
-        self._budgets = budgets
+    def __init__(self, spent_before: SpentInLedger, counters: MemoryCounters, clock: Clock) -> None:
+        self._spent_before = spent_before
         self._counters = counters
-        self._clock = clock
         self._is_done = asyncio.Event()
         self.loop = Loop("budgets", clock, of_service=True)
 
@@ -58,23 +41,6 @@ class Refill:
         await asyncio.Event().wait()
 
     async def _refill(self) -> None:
-        now_s = self._clock.wall()
-        for budget in self._budgets:
-            window = budget.windows.at(now_s)
-            since = None
-            if window.first_day is not None:
-                since = datetime.fromtimestamp(window.begins_at, ZoneInfo(self._time_zone)).date()
-            period = Period(since, None, self._time_zone)
-            for who, spent in (await asyncio.to_thread(self._spent, budget, period)).items():
-                self._counters.put_spent(budget.counter(who, window), spent, window.ends_at)
+        for each in await self._spent_before.read():
+            self._counters.put_spent(each.key, each.spent, each.ends_at)
         self._is_done.set()
-
-    def _spent(self, budget: Budget, period: Period) -> Counter[str]:
-        """Pico-dollars by whom the budget counts together."""
-        spent: Counter[str] = Counter()
-        by = sorted(budget.depends_on | {"tenant"})
-        for values, cost in costs(self._database, by, period):
-            asker = Asker(**{**_NOBODY, **dict(zip(by, values, strict=True))})
-            for who in budget.whom(asker):
-                spent[who] += cost
-        return spent

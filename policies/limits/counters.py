@@ -81,6 +81,14 @@ class Away(msgspec.Struct, frozen=True, gc=False):
     """The store does not answer, and the policy says that nobody goes on without it."""
 
 
+class SpentBefore(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Pico-dollars that were spent under a budget's key without being counted under it yet."""
+
+    key: str
+    spent: int
+    ends_at: float | None
+
+
 class SharedStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """An immutable snapshot of counters that several processes share."""
 

@@ -7,6 +7,7 @@
 --   {..}:holds:<replica>   what its calls hold, by id
 --   {..}:swept:<replica>   what they held when its lease was over, for those that are settled all the same
 --   {..}:num_swept         how many calls were swept since one of the processes was told
+--   {..}:refilled          the Redis, by the name of its run, whose budgets have what was spent before
 local RATE, SLOTS, SPENDING = 0, 1, 2
 local MOST = 9007199254740991
 local SWEPT_KEPT_S = 86400
@@ -35,15 +36,6 @@ local function amount_of(want)
   return math.min(want[5], want[4])
 end
 
-local function level_of(want)
-  local kept = redis.call('GET', key_of('bucket', want[2]))
-  if not kept then return want[4] end
-  local level, at_us = struct.unpack('<dd', kept)
-  -- A clock that was set back lets nothing in until it has moved on.
-  if NOW_US > at_us then level = level + (NOW_US - at_us) * want[3] / 60000000 end
-  return math.min(level, want[4])
-end
-
 local function keep_level(want, level)
   local key = key_of('bucket', want[2])
   if level >= want[4] then
@@ -52,6 +44,19 @@ local function keep_level(want, level)
     local full_in_ms = math.min(1e15, math.ceil((want[4] - level) * 60000 / want[3]) + 1)
     redis.call('SET', key, struct.pack('<dd', level, NOW_US), 'PX', string.format('%.0f', full_in_ms))
   end
+end
+
+local function level_of(want)
+  local kept = redis.call('GET', key_of('bucket', want[2]))
+  if not kept then return want[4] end
+  local level, at_us = struct.unpack('<dd', kept)
+  if NOW_US < at_us then
+    -- The clock was set back: what was to flow in is counted from now on, not from when it gets there again.
+    keep_level(want, level)
+  else
+    level = level + (NOW_US - at_us) * want[3] / 60000000
+  end
+  return math.min(level, want[4])
 end
 
 -- Slots are {SLOTS, key, most}.
@@ -90,9 +95,11 @@ local function add_to_budget(key, ends_at, held, spent)
   keep_budget(key, ends_at, held_before + held, spent_before + spent, is_new)
 end
 
--- What a process held whose lease is over counts as spent. Some of one process at a time; how many.
-local function sweep()
-  local replica = redis.call('ZRANGE', REPLICAS, '-inf', string.format('%.0f', NOW_US), 'BYSCORE', 'LIMIT', 0, 1)[1]
+-- What a process held whose lease is over counts as spent. Some of one process at a time; how many. Who asks lives,
+-- whatever became of his lease when the clock was set forward.
+local function sweep(asker)
+  local over = redis.call('ZRANGE', REPLICAS, '-inf', string.format('%.0f', NOW_US), 'BYSCORE', 'LIMIT', 0, 2)
+  local replica = over[1] ~= asker and over[1] or over[2]
   if not replica then return 0 end
   redis.call('HDEL', CONNECTIONS, replica)
   local holds, swept = key_of('holds', replica), key_of('swept', replica)

@@ -10,12 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import cast
+from typing import TypeAlias, cast
 
 import msgspec
 
 from backends.clock import Clock
 from policies.limits.redis.address import RedisAddress, RedisRefused, raise_refusal
+from policies.limits.redis.refilling import Refilling
 from policies.limits.redis.replies import ReplyError
 from policies.limits.redis.scripts import Scripts
 from policies.limits.redis.settling import Settling
@@ -38,6 +39,10 @@ _SLOW = "it is slow"
 _LOGGER = logging.getLogger(__name__)
 
 
+_Renewed: TypeAlias = tuple[int, int, int, int, int, bytes | None]
+"""Whether the lease was known, holds, replicas, how many were swept, seconds, whose budgets were refilled."""
+
+
 class LeaseTimes(msgspec.Struct, frozen=True):
     """How long a lease lasts, and how often it is renewed, in seconds."""
 
@@ -56,6 +61,7 @@ class Keeper:
         address: RedisAddress,
         scripts: Scripts,
         settling: Settling,
+        refilling: Refilling,
         clock: Clock,
         *,
         replica: bytes,
@@ -77,6 +83,7 @@ class Keeper:
         self._moved_to: RedisAddress | None = None
         self._scripts = scripts
         self._settling = settling
+        self._refilling = refilling
         self._clock = clock
         self._replica = replica
         self._deadline_s = deadline_s
@@ -100,6 +107,7 @@ class Keeper:
             except TimeoutError:
                 _LOGGER.debug("redis did not take the last settlements in time")
         await self._loop.aclose()
+        await self._refilling.aclose()
 
     async def find_wire(self) -> RedisWire | None:
         """The connection, once there is one; None where Redis is away. Waits no longer than for a reply.
@@ -162,6 +170,7 @@ class Keeper:
             try:
                 for command in self._scripts.loading():
                     raise_refusal(await wire.ask(command))
+                await self._refilling.meet(wire)
             except BaseException:
                 wire.abort()
                 raise
@@ -190,10 +199,11 @@ class Keeper:
         if self._clock.now() - sent_at > self._deadline_s:
             self._be_away(_SLOW)
             return _PROBE_S
-        was_known, num_holds, self.num_replicas, num_swept, time_s = cast(tuple[int, int, int, int, int], reply)
+        was_known, num_holds, self.num_replicas, num_swept, time_s, refilled = cast(_Renewed, reply)
         self.num_swept += num_swept
         settling = self._settling
         settling.ahead_s = b"%d" % (time_s - self._clock.wall())
+        await self._refilling.refill(wire, refilled, settling.ahead_s)
         if not was_known or num_holds < len(settling.held) or settling.has_unknown:
             settling.adopt(wire, self.connection, self.refused)
         settling.send(wire, self.refused)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from policies.limits.counters import Full, Rate, Spend, Want
+from policies.limits.counters import Full, Rate, Spend, SpentBefore, Want
 
 _PICO_PER_NANO = 1000
 _MOST = 2**63 - 1
@@ -41,9 +41,9 @@ def pack_used(settled: Sequence[tuple[str, Sequence[int]]]) -> bytes:
         return _encode([(hold_id, [min(amount, _MOST) for amount in used]) for hold_id, used in settled])
 
 
-def pack_spent(amounts: Sequence[tuple[str, int, float | None]]) -> bytes:
+def pack_spent(amounts: Sequence[SpentBefore]) -> bytes:
     """Pico-dollars by the key of a budget, and when its window ends."""
-    return _encode([(key_of(key), min(pico, _MOST), ends_at) for key, pico, ends_at in amounts])
+    return _encode([(key_of(each.key), min(each.spent, _MOST), each.ends_at) for each in amounts])
 
 
 def key_of(key: str) -> str:

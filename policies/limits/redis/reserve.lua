@@ -40,7 +40,7 @@ if first and redis.call('HEXISTS', holds, id) == 1 then
   -- Sent a second time, and it holds them already.
   return cmsgpack.pack({1, unpack(figures)})
 end
-if first and sweep() > 0 then first, retry_after_ms = look() end
+if first and sweep(replica) > 0 then first, retry_after_ms = look() end
 if first then return cmsgpack.pack({0, first - 1, retry_after_ms, unpack(figures)}) end
 if redis.call('HSETNX', holds, id, packed) == 1 then
   for i, want in ipairs(wants) do

@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-ScriptName: TypeAlias = Literal["reserve", "settle", "renew", "adopt", "book"]
+ScriptName: TypeAlias = Literal["reserve", "settle", "renew", "adopt", "book", "refill"]
 
 _FLAGS: dict[ScriptName, str] = {
     "reserve": "",
@@ -18,6 +18,7 @@ _FLAGS: dict[ScriptName, str] = {
     "book": " flags=allow-oom",
     "renew": "",
     "adopt": "",
+    "refill": "",
 }
 
 

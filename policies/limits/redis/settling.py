@@ -14,7 +14,7 @@ from typing import cast
 
 import msgspec
 
-from policies.limits.counters import Hold, Spend
+from policies.limits.counters import Hold, Spend, SpentBefore
 from policies.limits.redis.packing import pack_holds, pack_spent, pack_used
 from policies.limits.redis.replies import Reply, ReplyError
 from policies.limits.redis.scripts import Scripts, pack_word
@@ -98,9 +98,9 @@ class Settling:
             packed = pack_used([(each.hold.id.decode(), each.used) for each in batch])
             wire.send(self._head + pack_word(packed), partial(self._hear_settled, batch, on_refused))
         while self._unbooked:
-            amounts = [(key, *amount) for key, amount in islice(self._unbooked.items(), _MAX_AT_ONCE)]
-            for key, _, _ in amounts:
-                del self._unbooked[key]
+            amounts = [SpentBefore(key, *amount) for key, amount in islice(self._unbooked.items(), _MAX_AT_ONCE)]
+            for each in amounts:
+                del self._unbooked[each.key]
             self._num_booked += 1
             self._booked.append((self._replica + b"%d" % self._num_booked, pack_spent(amounts)))
         while self._booked:

@@ -18,6 +18,7 @@ from policies.limits.redis.address import RedisAddress
 from policies.limits.redis.away import OwnShare
 from policies.limits.redis.keeper import Keeper, LeaseTimes
 from policies.limits.redis.packing import full_of, key_of, left_of, most_of, pack_wants, spent_of, unpack
+from policies.limits.redis.refilling import ReadSpentBefore, Refilling
 from policies.limits.redis.replies import Reply, ReplyError
 from policies.limits.redis.scripts import Scripts, pack_command
 from policies.limits.redis.settings import LimitsStore
@@ -41,8 +42,10 @@ class RedisCounters:
         clock: Clock,
         *,
         prefix: str,
+        read_spent: ReadSpentBefore | None = None,
         times: LeaseTimes = LeaseTimes(),  # noqa: B008  # frozen
     ) -> None:
+        """`read_spent`: what was spent before, for a Redis that has lost it."""
         self._clock = clock
         self._when_away = settings.when_away
         self._deadline_s = settings.timeout
@@ -53,6 +56,7 @@ class RedisCounters:
             address,
             self._scripts,
             self._settling,
+            Refilling(self._scripts, read_spent, clock),
             clock,
             replica=self._replica,
             deadline_s=settings.timeout,
@@ -259,7 +263,9 @@ class _Asked:
             self._replied.set_result(_TOO_LATE)
 
 
-def build_redis_counters(redis: RedisStore, settings: LimitsStore, clock: Clock) -> RedisCounters:
+def build_redis_counters(
+    redis: RedisStore, settings: LimitsStore, clock: Clock, read_spent: ReadSpentBefore | None
+) -> RedisCounters:
     """Counters at the Redis of a policy file. Raises: ConfigurationError where its URL is not one."""
     address = RedisAddress.from_url(redis.url.get_secret_value())
-    return RedisCounters(address, settings, clock, prefix=redis.prefix)
+    return RedisCounters(address, settings, clock, prefix=redis.prefix, read_spent=read_spent)

@@ -313,6 +313,25 @@ async def test_what_was_spent_is_known_after_a_restart(upstream: OpenAIServer, t
             await gateway.wait_exit()
 
 
+async def test_what_a_key_has_spent_of_its_own_budget_is_known_after_a_restart(
+    upstream: OpenAIServer, tmp_path: Path
+) -> None:
+    """And nobody else's."""
+    policy = policy_of(upstream, f'ledger: {{url: "sqlite:///{tmp_path}/ledger.sqlite3"}}')
+    for turn in range(2):
+        with running_gateway(policy, environ=KEYS) as gateway:
+            async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+                limited = Limited(gateway, upstream, client)
+                assert (await limited.ask(who="carol", words=f"words {turn}")).status_code == 200
+                answered, refused = await limited.ask_until_refused(who="dave", words=f"other {turn}")
+                assert (answered, code_of(refused)) == (0 if turn else 1, "insufficient_quota")
+                async with asyncio.timeout(10):
+                    while not turn and (await gateway.metrics()).value("slipstream_ledger_rows_total") < 2:
+                        await asyncio.sleep(0.05)
+            gateway.process.kill()
+            await gateway.wait_exit()
+
+
 @with_rules("")
 async def test_a_key_has_a_limit_and_a_budget_of_its_own(limited: Limited) -> None:
     """Two requests at once of twenty a minute, and one answer of two words; nobody else has them."""

@@ -11,6 +11,7 @@ from policies.limits.counters import Hold, Rate, Slots, Spend, Want
 from policies.limits.redis.address import RedisAddress
 from policies.limits.redis.keeper import LeaseTimes
 from policies.limits.redis.packing import unpack
+from policies.limits.redis.refilling import ReadSpentBefore
 from policies.limits.redis.replies import Reply
 from policies.limits.redis.scripts import ScriptName, Scripts
 from policies.limits.redis.settings import LimitsStore, WhenAway
@@ -24,12 +25,18 @@ PATIENT_S = 10.0
 
 @asynccontextmanager
 async def counting(
-    url: str, *, when_away: WhenAway = "refuse", timeout_s: float = 2.0, lease_s: float = 15.0
+    url: str,
+    *,
+    when_away: WhenAway = "refuse",
+    timeout_s: float = 2.0,
+    lease_s: float = 15.0,
+    read_spent: ReadSpentBefore | None = None,
 ) -> AsyncIterator[RedisCounters]:
     """Counters that are open. Those that do not test time have a lot of it."""
     settings = LimitsStore(when_away=when_away).model_copy(update={"timeout": timeout_s})
     times = LeaseTimes(lease_s, lease_s / 3)
-    counters = RedisCounters(RedisAddress.from_url(url), settings, SystemClock(), prefix=PREFIX, times=times)
+    address = RedisAddress.from_url(url)
+    counters = RedisCounters(address, settings, SystemClock(), prefix=PREFIX, read_spent=read_spent, times=times)
     await counters.open()
     # They connect when they are first asked.
     await counters.spent([])

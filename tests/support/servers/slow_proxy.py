@@ -10,11 +10,12 @@ from typing import Self
 class SlowProxy:
     """Passes everything on to a port of the loopback interface while entered; replies wait `delay_s` each.
 
-    `delay_s` may be changed at any time. `num_requests` counts pieces that came from clients.
+    `delay_s` may be changed at any time, and so may `target`, for connections to come. `num_requests` counts the pieces
+    that came from clients.
     """
 
     def __init__(self, port: int, *, delay_s: float = 0.0) -> None:
-        self._target = port
+        self.target = port
         self.delay_s = delay_s
         self.port = 0
         self.num_requests = 0
@@ -44,7 +45,7 @@ class SlowProxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pass_on(reader, there_writer, is_reply=False))

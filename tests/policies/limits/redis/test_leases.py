@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from policies.limits.counters import Full, Hold
+from policies.limits.counters import Full, Hold, SpentBefore
 from policies.limits.redis.packing import pack_holds, pack_spent, pack_used, pack_wants
 from tests.support.policy.limits import counting, dollars, hold, pico, scripted, slot, tokens, until
 from tests.support.servers.redis_server import RedisServer
@@ -132,7 +132,7 @@ async def test_scripts_a_command_is_sent_twice_counts_once(server: RedisServer) 
         assert await run("settle", b"me", used) == 0
         assert await run("settle", b"me", used) == [0]
         for _ in range(2):
-            await run("book", b"me1", b"0", pack_spent([("budget", pico(0.25), None)]))
+            await run("book", b"me1", b"0", pack_spent([SpentBefore("budget", pico(0.25), None)]))
 
         assert await counters.spent(["budget"]) == [(pico(0.5), 0)]
         assert (await hold(counters, tokens(6), slot(5))).left == (0, 4)

@@ -1,0 +1,81 @@
+"""What the ledger says was spent under budgets, in the windows that are open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, datetime
+from zoneinfo import ZoneInfo
+
+from backends.clock import Clock
+from gateway.ledger.report import Period, costs
+from gateway.runtime import Runtime
+from gateway.sql.database import Database
+from policies.limits.counters import SpentBefore
+from policies.limits.rules import Asker, Budget
+from policies.limits.windows import Window
+
+_NOBODY = dict.fromkeys(Asker.__struct_fields__, "")
+
+
+class SpentInLedger:
+    """Of the budgets of the policy in force, and of those that keys have of their own.
+
+    The ledger's sums are those of its days. A budget of another time zone is told of the whole day in which its window
+    began: too much, and never too little. Where no sums tell a budget's calls from others, the rows themselves do.
+    """
+
+    def __init__(self, database: Database, time_zone: str, in_force: Callable[[], Runtime], clock: Clock) -> None:
+        """`time_zone`: the ledger's."""
+        self._database = database
+        self._zone = ZoneInfo(time_zone)
+        self._time_zone = time_zone
+        self._in_force = in_force
+        self._clock = clock
+
+    async def read(self) -> Sequence[SpentBefore]:
+        """By counter. Raises whatever the ledger's store comes to."""
+        runtime, now_s = self._in_force(), self._clock.wall()
+        return await asyncio.to_thread(lambda: [*self._of_rules(runtime, now_s), *self._of_keys(runtime, now_s)])
+
+    def _of_rules(self, runtime: Runtime, now_s: float) -> Iterator[SpentBefore]:
+        for budget in runtime.rules.budgets:
+            window = budget.windows.at(now_s)
+            by = sorted(budget.depends_on | {"tenant"})
+            yield from _of_budget(budget, window, self._askers(by, self._first_day(window)))
+
+    def _of_keys(self, runtime: Runtime, now_s: float) -> Iterator[SpentBefore]:
+        """Keys with the same terms have one budget; sums are read once for each window that one of them has."""
+        askers = {asker: _own_budgets(runtime, asker) for asker, _ in self._askers(["key", "tenant"], None)}
+        budgets = {budget for own in askers.values() for budget in own}
+        spent_since: dict[date | None, list[tuple[Asker, int]]] = {}
+        for budget in budgets:
+            window = budget.windows.at(now_s)
+            since = self._first_day(window)
+            if since not in spent_since:
+                spent_since[since] = [*self._askers(["key", "tenant"], since)]
+            of_budget = [(asker, cost) for asker, cost in spent_since[since] if budget in askers.get(asker, ())]
+            yield from _of_budget(budget, window, of_budget)
+
+    def _askers(self, by: Sequence[str], since: date | None) -> Iterator[tuple[Asker, int]]:
+        for values, cost in costs(self._database, by, Period(since, None, self._time_zone)):
+            yield Asker(**{**_NOBODY, **dict(zip(by, values, strict=True))}), cost
+
+    def _first_day(self, window: Window) -> date | None:
+        """The ledger's day in which the window began."""
+        return None if window.first_day is None else datetime.fromtimestamp(window.begins_at, self._zone).date()
+
+
+def _own_budgets(runtime: Runtime, asker: Asker) -> Sequence[Budget]:
+    principal = runtime.keyring.named(asker.key, asker.tenant)
+    return [] if principal is None else [rule for rule in principal.rules if isinstance(rule, Budget)]
+
+
+def _of_budget(budget: Budget, window: Window, askers: Iterable[tuple[Asker, int]]) -> Iterator[SpentBefore]:
+    spent: Counter[str] = Counter()
+    for asker, cost in askers:
+        for who in budget.whom(asker):
+            spent[who] += cost
+    for who, amount in spent.items():
+        yield SpentBefore(budget.counter(who, window), amount, window.ends_at)
