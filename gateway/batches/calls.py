@@ -28,7 +28,7 @@ from backends.errors import (
     UpstreamGarbage,
 )
 from backends.operations import Operation
-from backends.protocol import Call, Priority, Reply
+from backends.protocol import Call, Facts, Priority, Reply
 from backends.waits import retry_after_s
 from gateway.api.custody import Custody
 from gateway.batches.batch_store import BatchStore
@@ -232,7 +232,7 @@ class LineCalls:
             await self._room.keep(lambda: self._store.postpone(line, due, counts=not was_not_served))
             return
         self._pauses.pop(exchange.route, None)
-        result = _result(line, exchange, outcome)
+        result = msgspec.structs.replace(_result(line, exchange, outcome), cost=_cost(exchange.facts))
         await self._room.keep(lambda: self._outcomes.settle(exchange.route, exchange.facts.backend, [result]))
 
     def _pause(self, batch: BatchRow, error: LimitReached | BudgetSpent) -> float:
@@ -288,3 +288,9 @@ async def _read_whole(reply: Reply) -> bytes:
     if body is None:
         raise UpstreamGarbage("the upstream's answer is too long for a batch")
     return body
+
+
+def _cost(facts: Facts) -> int | None:
+    """Pico-dollars for all attempts at a line; None where nobody knows what one of them cost."""
+    costs = [charge.cost for charge in facts.charges or ()]
+    return None if None in costs else sum(filter(None, costs))

@@ -16,8 +16,8 @@ from gateway.batches.statistics import Tally
 from gateway.core import Core
 from gateway.ledger.row import Row
 from gateway.record.booking import Booking
-from policies.prices.price import PICO_PER_DOLLAR
-from policies.schema import RoutePolicy
+from gateway.runtime import Stack
+from policies.prices.price import PICO_PER_DOLLAR, Price
 
 
 class Outcomes:
@@ -32,16 +32,21 @@ class Outcomes:
         self, route: str, backend: str | None, results: Sequence[LineResult], *, job: int | None = None
     ) -> None:
         """Lines of a route have come to this, those of a provider's batch in that `job`. Raises: StoreUnavailable."""
-        stack = self._core.runtime.stacks.get(route)
-        if stack is not None:
-            results = [self._priced(result, stack.policy, backend, is_batch=job is not None) for result in results]
+        # Lines that were calls of their own are in the ledger already, and priced.
+        owners = {} if job is None else await self._store.owners(result.line for result in results)
         booking = self._core.booking if job is not None else None
-        # Lines that were calls of their own are in the ledger already.
-        owners = {} if booking is None else await self._store.owners(result.line for result in results)
+        prices = {}
+        if job is not None:
+            stack = self._core.runtime.stacks.get(route)
+            prices = {line: _price(stack, backend, owner.model) for line, owner in owners.items()} if stack else {}
+            share = 1 - Decimal(repr(stack.policy.batch.discount)) if stack else Decimal(1)
+            results = [_priced(result, prices.get(result.line), share) for result in results]
         for result in await self._store.answer(results, job):
             if booking is not None:
                 owner = owners[result.line]
                 row = _row(result, owner, route, backend or "", booking)
+                price = prices.get(result.line)
+                row.price = price.name if price is not None and result.cost is not None else ""
                 caller = self._core.runtime.keyring.named(owner.key, owner.tenant)
                 if caller is not None:
                     row.team, row.tags = caller.team, caller.tags
@@ -57,21 +62,23 @@ class Outcomes:
         taken, self.tally = self.tally, Tally()
         return taken
 
-    def _priced(self, result: LineResult, route: RoutePolicy, backend: str | None, *, is_batch: bool) -> LineResult:
-        policy = self._core.runtime.loaded.policy
-        price = next((policy.price_of(part) for part in route.backends if part.ref == backend), None)
-        if price is None or not (result.input_tokens or result.output_tokens):
-            return result
-        usage = Usage(
-            result.input_tokens, result.output_tokens, result.cached_tokens, reasoning_tokens=result.reasoning_tokens
-        )
-        if not is_batch:
-            cost = price.amount(usage)
-        elif price.batch is not None:
-            cost = price.batch_amount(usage)
-        else:
-            cost = round(price.amount(usage) * (1 - Decimal(repr(route.batch.discount))))
-        return msgspec.structs.replace(result, cost=cost)
+
+def _price(stack: Stack, backend: str | None, model: str) -> Price | None:
+    for part, price in zip(stack.policy.backends, stack.pool.prices_of(model), strict=True):
+        if part.ref == backend:
+            return price
+    return None
+
+
+def _priced(result: LineResult, price: Price | None, share: Decimal) -> LineResult:
+    """What a line of a provider's batch cost: by the price of batches, or that `share` of the usual one."""
+    if price is None or not (result.input_tokens or result.output_tokens):
+        return result
+    usage = Usage(
+        result.input_tokens, result.output_tokens, result.cached_tokens, reasoning_tokens=result.reasoning_tokens
+    )
+    cost = price.batch_amount(usage) if price.batch is not None else round(price.amount(usage) * share)
+    return msgspec.structs.replace(result, cost=cost)
 
 
 def _row(result: LineResult, owner: LineOwner, route: str, backend: str, booking: Booking) -> Row:
