@@ -150,6 +150,8 @@ class Charge(msgspec.Struct, eq=False):
     """Pico-dollars; None where nobody knows, or it is not settled yet."""
     is_estimated: bool = False
     is_settled: bool = False
+    is_kept_by_gateway: bool = False
+    """Whether it was the gateway that asked the provider to keep the prompt."""
     listeners: tuple[Callable[[Charge], None], ...] = ()
     """Who asked before it was settled."""
 
@@ -202,6 +204,8 @@ class Facts(msgspec.Struct, eq=False):
     cache_age_s: float | None = None
     charges: list[Charge] | None = None
     """Of every attempt that was made for the call, those of hedges and of what broke off included."""
+    extra: Callable[[Charge], None] | None = None
+    """Is told of attempts that the gateway makes because of the call, beside it."""
     attempt_charge: Charge | None = None
     """Of the attempt that has begun last."""
     reservation: Reservation | None = None

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from policies.pool.pool import Pool
     from policies.pool.prompts.kv_feed import KvFeed
     from policies.prices.listed import PriceList
+    from policies.prices.source import PriceSource
 
 _logger = logging.getLogger(__name__)
 _Stage = TypeVar("_Stage")
@@ -81,6 +82,8 @@ class Stack:
     """Whether one of them is that of calls that only pass through."""
     passes: PassRules
     """Which calls go on without being understood here."""
+    asked_prices: PriceSource
+    """What models cost by the list where this route is asked for them: what its savings are reckoned from."""
     slo: Slo | None = None
 
     def stage(self, kind: type[_Stage]) -> _Stage | None:

@@ -115,6 +115,7 @@ class Endpoint:
             "",
         )
         exchange.route = stack.policy.name
+        exchange.asked_prices = stack.asked_prices
         check_operation(stack, self._operation, path)
         exchange.user = asked.user
         exchange.session = incoming.session()

@@ -11,8 +11,8 @@ from backends.errors import ConfigurationError
 from policies.policy_file.load import LoadedPolicy
 from policies.prices.listed import PriceList
 from policies.prices.reading import read_price_list
-from policies.prices.source import ListedPrices, PriceSource, SetPrice
-from policies.schema import Policy, RouteBackend
+from policies.prices.source import FirstKnown, ListedPrices, PriceSource, RenamedPrices, SetPrice
+from policies.schema import Policy, RouteBackend, RoutePolicy
 
 _logger = logging.getLogger(__name__)
 _OLD_DAYS = 60
@@ -33,6 +33,17 @@ class PriceBook:
         """Of a route's backend; None where nobody knows."""
         price = self._policy.price_of(part)
         return SetPrice(price) if price is not None else self._of_lists.get(part.ref)
+
+    def asked(self, route: RoutePolicy) -> PriceSource:
+        """What a model costs that a route is asked for, by the list: that of the first of its backends, or of any.
+
+        Where no list has it, the first backend's own price is the list.
+        """
+        parts = sorted(route.backends, key=lambda part: part.priority)
+        lists = [self._of_lists[part.ref] for part in parts if part.ref in self._of_lists]
+        own = self.source(parts[0])
+        first = RenamedPrices(own, parts[0].model) if own is not None and parts[0].model else own
+        return FirstKnown((*lists, *self._of_lists.values(), *([first] if first is not None else [])))
 
 
 def read_list(loaded: LoadedPolicy, clock: Clock) -> PriceList | None:

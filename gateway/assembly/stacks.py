@@ -107,6 +107,7 @@ class Stacks(Mapping[str, Stack]):
             ),
             leaves=tuple({part.ref: self._parts.leaves[part.ref] for part in route.backends}.values()),
             pool=pool,
+            asked_prices=self._parts.prices.asked(route),
             below=tuple(self._built[name] for name in routes_below(route)),
             operations=operations,
             passes_on=Operation.PASSTHROUGH in operations,

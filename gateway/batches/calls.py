@@ -166,6 +166,7 @@ class LineCalls:
         if stack is None:
             raise UnknownModel(f'the model "{line.model}" does not exist here, or this key may not use it')
         exchange.route = stack.policy.name
+        exchange.asked_prices = stack.asked_prices
         if line.model in runtime.model_labels:
             exchange.model_label = line.model
         body = read_request(raw).raw

@@ -16,6 +16,7 @@ from gateway.batches.statistics import Tally
 from gateway.core import Core
 from gateway.ledger.row import Row
 from gateway.record.booking import Booking
+from gateway.record.savings import note_batch_line
 from gateway.runtime import Stack
 from policies.prices.price import PICO_PER_DOLLAR, Price
 
@@ -36,6 +37,7 @@ class Outcomes:
         owners = {} if job is None else await self._store.owners(result.line for result in results)
         booking = self._core.booking if job is not None else None
         prices = {}
+        stack = None
         if job is not None:
             stack = self._core.runtime.stacks.get(route)
             prices = {line: _price(stack, backend, owner.model) for line, owner in owners.items()} if stack else {}
@@ -47,6 +49,8 @@ class Outcomes:
                 row = _row(result, owner, route, backend or "", booking)
                 price = prices.get(result.line)
                 row.price = price.name if price is not None and result.cost is not None else ""
+                asked = stack.asked_prices.of(owner.model) if stack is not None else None
+                note_batch_line(row, asked, price, _usage(result))
                 caller = self._core.runtime.keyring.named(owner.key, owner.tenant)
                 if caller is not None:
                     row.team, row.tags = caller.team, caller.tags
@@ -74,11 +78,15 @@ def _priced(result: LineResult, price: Price | None, share: Decimal) -> LineResu
     """What a line of a provider's batch cost: by the price of batches, or that `share` of the usual one."""
     if price is None or not (result.input_tokens or result.output_tokens):
         return result
-    usage = Usage(
-        result.input_tokens, result.output_tokens, result.cached_tokens, reasoning_tokens=result.reasoning_tokens
-    )
+    usage = _usage(result)
     cost = price.batch_amount(usage) if price.batch is not None else round(price.amount(usage) * share)
     return msgspec.structs.replace(result, cost=cost)
+
+
+def _usage(result: LineResult) -> Usage:
+    return Usage(
+        result.input_tokens, result.output_tokens, result.cached_tokens, reasoning_tokens=result.reasoning_tokens
+    )
 
 
 def _row(result: LineResult, owner: LineOwner, route: str, backend: str, booking: Booking) -> Row:

@@ -60,6 +60,7 @@ class Row(msgspec.Struct, array_like=True, kw_only=True, gc=False):
     saved_joined: int | None = None
     saved_semantic: int | None = None
     saved_prompt: int | None = None
+    saved_provider: int | None = None
     saved_cheaper: int | None = None
     saved_batch: int | None = None
     saved_share: int | None = None

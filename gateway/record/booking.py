@@ -5,22 +5,27 @@ Only calls that a route has taken are in the ledger; whoever is turned away at t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import count
 
 from backends.clock import Clock
-from backends.protocol import Charge, Usage
+from backends.protocol import Charge, Pricing, Usage
 from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import WORKER_KILLED, Row
 from gateway.record.exchange import Exchange, bounded, outcome_of
 from gateway.record.fault import fault_of
+from gateway.record.savings import note_answer, note_extra, note_given
 
 _OF_THE_CALL = (
     *("request_id", "key", "tenant", "team", "tags", "user", "session"),
     *("route", "operation", "model", "stream"),
 )
 """What further parts say as their call does, so that sums by any of it have them too."""
+
+_FIRST_EXTRA = 1000
+"""The first part of what is asked because of a call, beside it: behind all its attempts."""
 
 
 class Booking:
@@ -53,6 +58,7 @@ class Booking:
         row.fault = "gateway"
         row.estimated = True
         self._ledger.begin(row)
+        exchange.facts.extra = partial(self._add_extra, row, count(_FIRST_EXTRA))
 
     def next_call(self) -> tuple[int, int]:
         """The number and the time of a call that was no exchange of its own."""
@@ -85,14 +91,17 @@ class Booking:
             # Nobody was asked for this call: what a cache had of it, or another call.
             _count(row, usage)
             row.cost = 0
+            note_given(row, _asked(exchange), usage, facts.cache)
         elif answered.is_settled:
             row.estimated = answered.is_estimated
             row.cost = answered.cost
             row.price = _name_of_price(answered)
             _count(row, answered.usage)
+            note_answer(row, _asked(exchange), answered)
         else:
             # What it comes to is a part of its own, at its end.
             row.cost = 0
+            note_given(row, None, None, None)
         if exchange.stream and facts.first_token_at is not None:
             row.ttft_us = int((facts.first_token_at - exchange.started_at) * 1e6)
             if usage is not None and usage.completion_tokens > 1:
@@ -105,9 +114,14 @@ class Booking:
         self._ledger.note(row)
         for part, charge in enumerate(charges, start=1):
             if charge is not answered or not charge.is_settled:
-                charge.when_settled(partial(self._add_part, row, part))
+                late = _asked(exchange) if charge is answered else None
+                charge.when_settled(partial(self._add_part, row, part, is_answer=charge is answered, asked=late))
 
-    def _add_part(self, row: Row, part: int, charge: Charge) -> None:
+    def _add_extra(self, row: Row, parts: Iterator[int], charge: Charge) -> None:
+        """What the gateway has asked because of the call, beside it."""
+        charge.when_settled(partial(self._add_part, row, next(parts), is_answer=False, asked=None))
+
+    def _add_part(self, row: Row, part: int, charge: Charge, *, is_answer: bool, asked: Pricing | None) -> None:
         """Another attempt of the call, or one that has ended only now, for others who joined the call."""
         if charge.usage is None:
             return
@@ -119,7 +133,15 @@ class Booking:
         further.cost = charge.cost
         further.price = _name_of_price(charge)
         _count(further, charge.usage)
+        if is_answer:
+            note_answer(further, asked, charge)
+        else:
+            note_extra(further)
         self._ledger.note(further)
+
+
+def _asked(exchange: Exchange) -> Pricing | None:
+    return None if exchange.asked_prices is None else exchange.asked_prices.of(exchange.model)
 
 
 def _answered(charges: Sequence[Charge], backend: str | None) -> Charge | None:

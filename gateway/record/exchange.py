@@ -25,6 +25,7 @@ from gateway.record.charge_tally import ChargeTally
 from gateway.record.slo_outcome import SloOutcome, slo_outcome
 from policies.failures import Failures
 from policies.limits.limiter import Grant
+from policies.prices.source import PriceSource
 
 _BATCH = 64
 _RECORD_EVERY_S = 0.1
@@ -58,6 +59,8 @@ class Exchange(msgspec.Struct, eq=False):
     """The family of programs that the client is of."""
     grant: Grant | None = None
     """What the call holds of limits and budgets."""
+    asked_prices: PriceSource | None = None
+    """What models cost by the list of the route that was asked, whoever answers."""
     rate_headers: Headers = []
     """What its answer says of them."""
     row: Row | None = None

@@ -155,6 +155,7 @@ def share_charges(batch: Facts, charges: Sequence[Charge], portions: Sequence[Po
         charge.backend = batch.backend or ""
         charge.model = batch.upstream_model or charge.model
         charge.price = made[-1].price if made else None
+        charge.is_kept_by_gateway = bool(made) and made[-1].is_kept_by_gateway
         share = None if cost is None else portion.of(cost)
         charge.settle_at(share, usage_of(whole, portion), is_estimated=is_estimated)
 

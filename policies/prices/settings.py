@@ -113,6 +113,12 @@ class TariffPolicy(RatesPolicy):
         (), description="Rates of prompts above a length, in the order of the lengths."
     )
 
+    @field_validator("long_context", mode="before")
+    @classmethod
+    def _as_tuple(cls, value: object) -> object:
+        """A backend's section comes by way of Python, where strict checks take no list for a tuple."""
+        return tuple(value) if isinstance(value, list) else value
+
     @field_validator("long_context")
     @classmethod
     def _is_in_order(cls, value: tuple[LongContextPolicy, ...]) -> tuple[LongContextPolicy, ...]:

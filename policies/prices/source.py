@@ -34,6 +34,31 @@ class SetPrice(msgspec.Struct, frozen=True):
         return self.price
 
 
+class RenamedPrices(msgspec.Struct, frozen=True):
+    """Those of another model, whichever is asked for."""
+
+    prices: PriceSource
+    model: str
+
+    def of(self, model: str) -> Price | None:
+        """The same for each."""
+        return self.prices.of(self.model)
+
+
+class FirstKnown(msgspec.Struct, frozen=True):
+    """What the first of several sources says that knows a model."""
+
+    sources: tuple[PriceSource, ...]
+
+    def of(self, model: str) -> Price | None:
+        """None where none of them does."""
+        for source in self.sources:
+            price = source.of(model)
+            if price is not None:
+                return price
+        return None
+
+
 class ListedPrices:
     """Those of a provider's list. Equal to another one where that reads the same list for the same backend."""
 

@@ -296,7 +296,7 @@ class SemanticCache(Stage):
 
     async def _shadow(self, call: Call, looked: LookupResult) -> None:
         """Ask the backend within what it would have answered, at nobody's expense but the route's."""
-        facts = Facts()
+        facts = Facts(extra=call.facts.extra)
         watch = facts.stopwatch = Stopwatch(self._clock) if call.facts.stopwatch is not None else None
         deadline = self._clock.now() + call.timeouts.total_s
         own = msgspec.structs.replace(self._with_prediction(call, looked), facts=facts, deadline=deadline)
@@ -310,6 +310,9 @@ class SemanticCache(Stage):
             if entry is not None and may_store(own, reply.headers, entry, self._policy.max_entry):
                 await self._teacher.learn(own, looked, entry, LabelSource.SHADOW, self._tally)
         finally:
+            if facts.extra is not None:
+                for charge in facts.charges or ():
+                    facts.extra(charge)
             if facts.usage is not None:
                 self._tally.shadow_tokens += facts.usage.prompt_tokens + facts.usage.completion_tokens
 

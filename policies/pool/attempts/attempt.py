@@ -56,6 +56,7 @@ class Attempts:
         facts.usage = None
         facts.is_usage_partial = False
         charge = facts.charge(member.backend.name, call.model, member.price_of(call.model))
+        charge.is_kept_by_gateway = bool(call.prompt_cache_key)
         sent_before = facts.sent_at
         began_at = self._clock.now() if self._holds_back or may_go_on else 0.0
         ticket = breaker.begin()

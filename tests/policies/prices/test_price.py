@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from backends.protocol import Usage
 from policies.prices.price import PICO_PER_DOLLAR
 from policies.prices.settings import PricePolicy, pico_per_token
+from tests.support.policies import parse
 
 PER_1M = st.decimals(0, 10**4, places=6)
 TOKENS = st.integers(0, 10**7)
@@ -152,3 +153,43 @@ def test_price_that_is_no_whole_number_of_pico_dollars_is_refused(per_1m: float)
         pico_per_token(per_1m)
     with pytest.raises(ValidationError, match="at most six decimals"):
         PricePolicy(input_per_1m=per_1m, output_per_1m=1)
+
+
+@pytest.mark.parametrize("place", ["route", "backend"])
+def test_a_price_may_stand_with_the_route_or_with_the_backend(place: str) -> None:
+    """With everything that a price may have, read from YAML."""
+    price = """
+      input_per_1m: 1
+      output_per_1m: 2
+      long_context: [{above_tokens: 9, input_per_1m: 2, output_per_1m: 3}]
+      service_tiers:
+        flex:
+          input_per_1m: 0.5
+          output_per_1m: 1
+          long_context: [{above_tokens: 9, input_per_1m: 1, output_per_1m: 1}]
+      batch: {input_per_1m: 0.5, output_per_1m: 1}
+"""
+    of_backend, of_route = (f"price:{price}" if place == name else "" for name in ("backend", "route"))
+    policy = parse(
+        f"""
+version: 1
+backends:
+  up:
+      type: openai
+      base_url: http://127.0.0.1:9/v1
+      {of_backend}
+routes:
+  - name: all
+    match: {{models: ["*"]}}
+    backends:
+    - ref: up
+      {of_route}
+"""
+    ).policy
+
+    found = policy.price_of(policy.routes[0].backends[0])
+    assert found is not None
+    assert found.source == place
+    assert found.amount(Usage(10, 10)) == (10 * 2 + 10 * 3) * 10**6
+    assert found.amount(Usage(10, 10, service_tier="flex")) == 20 * 10**6
+    assert found.batch_amount(Usage(10, 10)) == 15 * 10**6

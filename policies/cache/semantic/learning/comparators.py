@@ -10,12 +10,14 @@ import math
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
+from backends.protocol import Charge
 from policies.cache.semantic.contracts import Encoder, EncoderBusy
 from policies.cache.semantic.decision.features import difference
 
@@ -66,8 +68,10 @@ class AnswerJudge(Protocol):
     def is_resting(self) -> bool:
         """Whether it may not be asked any more for now."""
 
-    async def compare(self, question: str, left: str, right: str) -> AnswerVerdict:
-        """UNKNOWN where it cannot say, or may not be asked any more. Never raises."""
+    async def compare(
+        self, question: str, left: str, right: str, told: Callable[[Charge], None] | None = None
+    ) -> AnswerVerdict:
+        """UNKNOWN where it cannot say, or may not be asked any more. Never raises. `told` is told of what it costs."""
 
 
 class Comparison:
@@ -87,8 +91,18 @@ class Comparison:
         """Whether there is a judge that may not be asked for now."""
         return self._judge is not None and self._judge.is_resting
 
-    async def compare(self, question: str, left: str, right: str, *, may_ask: bool) -> AnswerVerdict:
-        """Whether both answer the question alike. `may_ask`: the judge, if the cheap looks do not know."""
+    async def compare(
+        self,
+        question: str,
+        left: str,
+        right: str,
+        *,
+        may_ask: bool,
+        told: Callable[[Charge], None] | None = None,
+    ) -> AnswerVerdict:
+        """Whether both answer the question alike. `may_ask`: the judge, if the cheap looks do not know; `told` is told
+        of what that costs.
+        """
         if without_courtesies(left) == without_courtesies(right):
             return AnswerVerdict.SAME
         structured = compare_json(left, right)
@@ -109,7 +123,7 @@ class Comparison:
         if sum(doubts) >= 2:
             return AnswerVerdict.DIFFERENT
         if self._judge is not None and may_ask:
-            return await self._judge.compare(question, left, right)
+            return await self._judge.compare(question, left, right, told)
         return AnswerVerdict.UNKNOWN
 
     async def _cosine(self, left: str, right: str) -> float | None:

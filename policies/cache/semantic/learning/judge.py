@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.json_errors import NOT_JSON
 from backends.operations import Operation
-from backends.protocol import Backend, Call, Facts, Timeouts, Usage
+from backends.protocol import Backend, Call, Charge, Facts, Timeouts, Usage
 from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.question import estimate_tokens
 from policies.cache.semantic.settings import JudgePolicy
@@ -58,8 +60,10 @@ class RouteJudge:
         """Whether today's allowance is spent, or it has just failed."""
         return self._clock.now() < self._rests_until
 
-    async def compare(self, question: str, left: str, right: str) -> AnswerVerdict:
-        """The model's verdict, or UNKNOWN. Never raises but for cancellation."""
+    async def compare(
+        self, question: str, left: str, right: str, told: Callable[[Charge], None] | None = None
+    ) -> AnswerVerdict:
+        """The model's verdict, or UNKNOWN. Never raises but for cancellation. `told` is told of what it costs."""
         if max(len(question), len(left), len(right)) > _MAX_CHARS:
             return AnswerVerdict.UNKNOWN
         asked = f"Question:\n{question}\n\nFirst answer:\n{left}\n\nSecond answer:\n{right}"
@@ -80,6 +84,9 @@ class RouteJudge:
             word = None
         if word is None:
             self._rests_until = max(self._rests_until, self._clock.now() + _REST_S)
+        if told is not None:
+            for charge in call.facts.charges or ():
+                told(charge)
         usage = call.facts.usage or Usage(expected, 1)
         self._spent_today += usage.prompt_tokens + usage.completion_tokens
         self.spent_tokens += usage.prompt_tokens + usage.completion_tokens

@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from backends.clock import Clock
-from backends.protocol import Call
+from backends.protocol import Call, Charge
 from policies.cache.entry import Entry
 from policies.cache.key import digest_of
 from policies.cache.semantic.answer_text import text_of
@@ -73,13 +73,13 @@ class Teacher:
         text = text_of(entry)
         if text is None or looked.vector is None:
             return
-        same = await self._judge_proposal(looked, text, source, tally)
+        same = await self._judge_proposal(call, looked, text, source, tally)
         if same is None:
             same = await self._find_same(looked, text)
         self._store(call, looked, entry, text, same)
 
     async def _judge_proposal(
-        self, looked: LookupResult, text: str, source: LabelSource, tally: SemanticTally
+        self, call: Call, looked: LookupResult, text: str, source: LabelSource, tally: SemanticTally
     ) -> StoredAnswer | None:
         """Label the proposal; its entry if it says the same."""
         answer, proposal = looked.answer, looked.proposal
@@ -87,7 +87,7 @@ class Teacher:
             return None
         matters = looked.matters or looked.was_served
         is_examined = self._is_examined(looked, matters)
-        verdict = await self._compare(looked, answer, text, may_ask=is_examined)
+        verdict = await self._compare(looked, answer, text, may_ask=is_examined, told=call.facts.extra)
         is_label = is_examined and not self._comparison.is_resting
         looked.learning.settle(
             proposal,
@@ -130,11 +130,19 @@ class Teacher:
                     return answer
         return None
 
-    async def _compare(self, looked: LookupResult, answer: StoredAnswer, text: str, *, may_ask: bool) -> AnswerVerdict:
+    async def _compare(
+        self,
+        looked: LookupResult,
+        answer: StoredAnswer,
+        text: str,
+        *,
+        may_ask: bool,
+        told: Callable[[Charge], None] | None = None,
+    ) -> AnswerVerdict:
         stored = text_of(answer.entry)
         if stored is None:
             return AnswerVerdict.UNKNOWN
-        return await self._comparison.compare(looked.question.text, stored, text, may_ask=may_ask)
+        return await self._comparison.compare(looked.question.text, stored, text, may_ask=may_ask, told=told)
 
     def _store(self, call: Call, looked: LookupResult, entry: Entry, text: str, same: StoredAnswer | None) -> None:
         question = looked.question

@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from backends.errors import ConnectFailed, UpstreamCut
-from backends.protocol import CacheOutcome
+from backends.protocol import CacheOutcome, Call, Charge, Reply, Timeouts, Usage
 from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing
+from policies.cache.semantic.learning.judge import RouteJudge
+from policies.cache.semantic.settings import JudgePolicy
 from policies.cache.settings import CachePolicy
 from policies.cache.store_memory import MemoryEntryStore
 from tests.support.calls import read_all, streamed_text
@@ -260,6 +262,36 @@ async def test_semantic_shadow_checks_off_the_clients_path(upstream: Upstream) -
     assert [given[1:] for given in stage.decider.given] == [(True, 4.0, True)]
     taken = stage.cache.take_tally()
     assert (taken.shadows, taken.shadow_tokens, taken.wrong_hits) == (1, 5, 0)
+    await stage.aclose()
+
+
+class ChargingUpstream(Upstream):
+    """One that takes something for every call."""
+
+    async def send(self, call: Call) -> Reply:
+        call.facts.charge("up", call.model).settle_at(7, Usage(3, 2))
+        return await super().send(call)
+
+
+async def test_semantic_checks_and_judges_are_charged_to_the_call_that_they_are_made_for() -> None:
+    """The caller's own attempts are not among them: a hit has none."""
+    upstream = ChargingUpstream(Answering(password="Press the red button on the left side."))
+    judge = RouteJudge(
+        ChargingUpstream(Answering(First="yes")), Timeouts(), JudgePolicy(route="j", model="s"), FakeClock()
+    )
+    stage = await stage_with(upstream, decider=FixedDecider(shadow_probability=1.0), judge=judge).open()
+    await stage.ask(question(RESET))
+    upstream._respond = Answering(password="Press the blue button on the left side.")
+    asked = question(RESET_TOO)
+    told: list[Charge] = []
+    asked.facts.extra = told.append
+    headers, _ = await stage.ask(asked)
+    await stage.cache.settle()
+
+    assert headers["x-cache"] == "semantic"
+    assert asked.facts.charges is None
+    assert [(charge.cost, charge.usage) for charge in told] == [(7, Usage(3, 2))] * 2
+    assert judge.calls == 1
     await stage.aclose()
 
 
