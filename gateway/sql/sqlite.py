@@ -65,10 +65,23 @@ class SqliteDatabase:
                 raise
             connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
-            self.close()
+            if not self._is_full(error):
+                self.close()
             raise StoreUnavailable(f"the {self._purpose.name} {self._path} does not answer: {error}") from error
 
+    def _is_full(self, error: Exception) -> bool:
+        """Whether it is only that the disk has no room: what is there can be read, and to connect anew takes room."""
+        code: int = getattr(error, "sqlite_errorcode", 0)
+        connection = self._connection
+        if connection is None or code & 0xFF != sqlite3.SQLITE_FULL:
+            return False
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        return True
+
     def _connect(self) -> sqlite3.Connection:
+        if self._path.is_dir():
+            raise ConfigurationError(f"{self._path} is a folder: name a file in {self._purpose.setting}")
         if not self._may_make:
             if not self._path.exists():
                 raise ConfigurationError(f"there is no {self._purpose.name} {self._path} yet")

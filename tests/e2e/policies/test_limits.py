@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -229,6 +230,21 @@ async def test_a_session_has_a_budget_of_its_own(limited: Limited) -> None:
     too_long = await limited.ask(headers={"x-session-id": "x" * 2000})
     assert too_long.status_code == 400
     assert "at most 256 bytes" in too_long.json()["error"]["message"]
+    megabyte = "x-session-id: " + "x" * 2**20
+    head = f"POST {PATH} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer sk-alice\r\n{megabyte}\r\n\r\n"
+    with contextlib.suppress(ConnectionError):
+        # The connection is closed before all of it is read.
+        assert (await limited.gateway.raw(head.encode())).startswith(b"HTTP/1.1 431 ")
+    assert (await limited.ask(words="still there")).status_code == 200
+    assert len(limited.upstream.requests) == 9
+
+
+@with_rules("budgets: [{name: tiny, usd: 0.000000000001, every: total}]")
+async def test_a_budget_that_is_smaller_than_a_call_bears_one(limited: Limited) -> None:
+    """Of a pico-dollar: what is alone is let in, and then it is spent."""
+    answered, refused = await limited.ask_until_refused(headers={"cache-control": "no-store"})
+    assert (answered, code_of(refused)) == (1, "insufficient_quota")
+    assert "of 1e-12 USD is spent" in refused.json()["error"]["message"]
 
 
 @with_rules("budgets: [{name: soft, per: all, usd: 0.004, warn_at: 0.5, on_exceed: warn}]")

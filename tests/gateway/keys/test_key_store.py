@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from backends.errors import ConfigurationError, InvalidRequest, Unauthorized, UnknownObject
+from backends.errors import ConfigurationError, InvalidRequest, StoreUnavailable, Unauthorized, UnknownObject
 from gateway.http.auth import Keyring, Principal, digest_of
 from gateway.keys.key_store import COPY, KEYS, KeyStore, Mark
 from gateway.keys.known_keys import KnownKeys, RowReader
@@ -18,6 +18,7 @@ from gateway.sql.sqlite import SqliteDatabase
 from policies.keys.settings import KeyTerms, parse_moment
 from tests.gateway.keys.conftest import Connect
 from tests.support.clock import FakeClock
+from tests.support.small_disk import fill, small_disk
 
 TERMS = KeyTerms(tenant="acme", team="core", models=("gpt-*",), tags=("a", "b:c"), metadata={"who": "alice"})
 
@@ -157,6 +158,25 @@ def test_many_writers_give_every_change_a_version_of_its_own(connect: Connect) -
     assert sorted(seen.values()) == list(range(1, 61))
 
 
+def test_full_disk_makes_no_key_and_keeps_all(tmp_path: Path) -> None:
+    """Nothing can be made or revoked until there is room, which is said; who is in stays in."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    clock = FakeClock()
+    with small_disk(disk):
+        store = opened(lambda: SqliteDatabase(disk / "keys.sqlite3", KEYS), clock)
+        _, secret = store.create("before", KeyTerms())
+        fill(disk / "filler")
+        with pytest.raises(StoreUnavailable, match="full"):
+            _create_many(store)
+        assert _is_in(_keyring_of(store, clock), secret)
+        (disk / "filler").unlink()
+        _, later = store.create("after", KeyTerms())
+        store.revoke("before")
+        keyring = _keyring_of(store, clock)
+        assert (_is_in(keyring, secret), _is_in(keyring, later)) == (False, True)
+
+
 def test_newer_tables_and_files_of_others_are_refused(tmp_path: Path) -> None:
     """With a message that says which setting it is."""
     database = SqliteDatabase(tmp_path / "keys.sqlite3", KEYS)
@@ -185,6 +205,11 @@ def test_key_that_only_a_newer_version_can_read_lets_nobody_in() -> None:
         assert (known.find(bytes.fromhex(digest)) is not None) == (terms == "{}")
 
     assert reader.num_unreadable == 3
+
+
+def _create_many(store: KeyStore) -> None:
+    for number in range(1000):
+        store.create(f"full-{number}", KeyTerms(metadata={"filling": "x" * 200}))
 
 
 class _Source:

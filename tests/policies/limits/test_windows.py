@@ -8,7 +8,10 @@ import pytest
 
 from policies.limits.windows import Every, Windows
 
-ZONES = ("UTC", "Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia")
+ZONES = (
+    *("UTC", "Europe/Berlin", "America/New_York", "America/Sao_Paulo", "Australia/Lord_Howe", "Asia/Kathmandu"),
+    "Pacific/Apia",
+)
 DAY_S = 86400.0
 
 
@@ -38,13 +41,29 @@ def test_windows_follow_each_other(zone: str, every: Every, shortest: int, longe
         moment = window.ends_at
 
 
-def test_a_month_ends_at_local_midnight_of_a_daylight_saving_change() -> None:
-    """In Berlin clocks are set back on the last Sunday of October; in 2027 that is the month's last day."""
-    windows = Windows("month", "Europe/Berlin")
-    window = windows.at(at("2027-10-31T12:00:00"))
-    assert window.name == "2027-10-01"
-    assert window.begins_at == at("2027-09-30T22:00:00")
-    assert window.ends_at == at("2027-10-31T23:00:00")
+@pytest.mark.parametrize(
+    ("zone", "inside", "name", "begins", "ends"),
+    [
+        # Clocks are set back on the last Sunday of October, in 2027 the month's last day, and ahead on that of March.
+        ("Europe/Berlin", "2027-10-31T12:00", "2027-10-01", "2027-09-30T22:00", "2027-10-31T23:00"),
+        ("Europe/Berlin", "2030-03-31T12:00", "2030-03-01", "2030-02-28T23:00", "2030-03-31T22:00"),
+        # Set back on the first Sunday of November, in 2026 the month's first day.
+        ("America/New_York", "2026-11-01T05:30", "2026-11-01", "2026-11-01T04:00", "2026-12-01T05:00"),
+        ("America/New_York", "2026-11-01T06:30", "2026-11-01", "2026-11-01T04:00", "2026-12-01T05:00"),
+        ("America/New_York", "2026-11-01T03:59", "2026-10-01", "2026-10-01T04:00", "2026-11-01T04:00"),
+        # Samoa has left out the 30th of December 2011 and has changed its clocks until 2021.
+        ("Pacific/Apia", "2011-12-31T00:00", "2011-12-01", "2011-12-01T10:00", "2011-12-31T10:00"),
+        ("Asia/Kathmandu", "2026-11-30T18:14", "2026-11-01", "2026-10-31T18:15", "2026-11-30T18:15"),
+        ("Asia/Kathmandu", "2026-11-30T18:15", "2026-12-01", "2026-11-30T18:15", "2026-12-31T18:15"),
+    ],
+)
+def test_a_month_ends_at_local_midnight_where_clocks_change(
+    zone: str, inside: str, name: str, begins: str, ends: str
+) -> None:
+    """On its first day or its last, ahead or back."""
+    window = Windows("month", zone).at(at(inside))
+
+    assert (window.name, window.begins_at, window.ends_at) == (name, at(begins), at(ends))
 
 
 def test_weeks_begin_on_mondays() -> None:
