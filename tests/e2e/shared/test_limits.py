@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.servers.openai_server import Behaviour, OpenAIServer
@@ -141,6 +142,36 @@ async def test_redis_is_killed_gateways_give_their_shares_and_tell_it_later(
         assert gateway.stderr.count("redis does not count limits and budgets") == 1
         assert gateway.stderr.count("redis counts limits and budgets again") <= 1
         assert "Traceback" not in gateway.stderr
+
+
+@pytest.mark.parametrize("gateways", ["refuse"], indirect=True)
+@pytest.mark.parametrize(
+    ("breaks", "mends"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+        (("CONFIG", "SET", "min-replicas-to-write", "1"), ("CONFIG", "SET", "min-replicas-to-write", "0")),
+        (("CLIENT", "PAUSE", "2500", "ALL"), ("PING",)),
+    ],
+    ids=["full", "read-only", "without replicas", "silent"],
+)
+async def test_redis_takes_nothing_is_away_as_a_dead_one_is(
+    gateways: tuple[Gateway, Gateway], redis: RedisServer, breaks: tuple[str, ...], mends: tuple[str, ...]
+) -> None:
+    """What is limited is refused, what is not goes on; the budget is where it was once Redis is all right."""
+    assert await statuses(gateways, 4, "priced") == {200: 4}
+    async with Redis.from_url(redis.url) as client:
+        await client.execute_command(*breaks)
+        assert await statuses(gateways, 4, "limited") == {503: 4}
+        assert await statuses(gateways, 4, "free") == {200: 4}
+        assert [(await gateway.metrics()).value("slipstream_limit_store_away") for gateway in gateways] == [1, 1]
+        await client.execute_command(*mends)
+    async with asyncio.timeout(20):
+        for gateway in gateways:
+            while (await gateway.metrics()).value("slipstream_limit_store_away"):
+                await asyncio.sleep(0.05)
+    assert await statuses(gateways, 30, "priced") == {200: 21, 429: 9}
+    assert not any("Traceback" in gateway.stderr for gateway in gateways)
 
 
 @pytest.mark.parametrize("gateways", ["refuse"], indirect=True)
