@@ -80,6 +80,7 @@ class Reloader:
 
     async def _reload(self) -> None:
         core = self._core
+        metrics = core.metrics.of(ProcessMetrics)
         old = core.runtime
         new = None
         try:
@@ -91,7 +92,8 @@ class Reloader:
                 self._retired.add(new)
             if not isinstance(error, Exception):
                 raise
-            core.metrics.of(ProcessMetrics).policy_reloads.labels("refused").inc()
+            metrics.policy_reloads.labels("refused").inc()
+            metrics.policy_file_refused.set(1)
             _log_refusal(old, error)
             return
         core.runtime = new
@@ -99,7 +101,8 @@ class Reloader:
         if old.prober is not None:
             # The new one asks all that are still there; calls in flight need nobody to ask for them.
             await close_part(old.prober)
-        core.metrics.of(ProcessMetrics).policy_reloads.labels("applied").inc()
+        metrics.policy_reloads.labels("applied").inc()
+        metrics.policy_file_refused.set(0)
         show_revision(core)
         await retire_metrics(core, old)
         _logger.info("policy revision %s is in force (was %s)", new.revision, old.revision)

@@ -43,9 +43,15 @@ class LimitMetrics(MetricGroup):
         self._limiter = limiter
 
     def refresh(self, runtime: Runtime) -> Iterator[Step]:
-        """One for all."""
+        """One for all. Of budgets the first warning and refusal are to be seen, so they begin at 0."""
+        for budget in runtime.rules.budgets:
+            yield partial(self._begin, budget.name)
         if self._limiter is not None:
             yield partial(self._copy, self._limiter)
+
+    def _begin(self, budget: str) -> None:
+        self.warned.labels(budget)
+        self.refused.labels(budget, "usd")
 
     def _copy(self, limiter: Limiter) -> None:
         for labels, total in limiter.refused.items():

@@ -28,6 +28,11 @@ class ProcessMetrics(MetricGroup):
         self.policy_reloads = self.counter("policy_reloads", "Changed policy files, taken over or refused.", "outcome")
         for outcome in ("applied", "refused"):
             self.policy_reloads.labels(outcome)
+        self.policy_file_refused = self.gauge(
+            "policy_file_refused",
+            "1 while the policy file is not what is in force, since it was refused.",
+            workers="livemax",
+        )
         self.log_lines_dropped = self.counter(
             "log_lines_dropped", "Log lines dropped for a reader that does not take them."
         )
