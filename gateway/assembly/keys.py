@@ -10,7 +10,6 @@ from gateway.assembly.stores import build_database
 from gateway.keys.key_store import COPY, KEYS, KeyStore
 from gateway.keys.stored_keys import StoredKeys
 from gateway.runtime import Runtime
-from gateway.sql.sqlite import SqliteDatabase
 from policies.keys.settings import KeyStorePolicy
 from policies.policy_file.load import LoadedPolicy
 
@@ -33,6 +32,8 @@ def build_stored_keys(policy: KeyStorePolicy | None, clock: Clock) -> StoredKeys
         return None
     copy = None
     if policy.local_copy is not None:
+        from gateway.sql.sqlite import SqliteDatabase
+
         copy = KeyStore(SqliteDatabase(Path(policy.local_copy), COPY), clock)
     maker = build_key_store(policy, clock, may_make=True)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import httpx
-
 from gateway.ledger.amounts import usd_text
 from policies.background import Background
 from policies.limits.limiter import BudgetWarning
@@ -41,6 +39,9 @@ class BudgetWarnings:
 
 
 async def _post(url: str, warning: BudgetWarning) -> None:
+    # Most gateways never need it.
+    import httpx
+
     told = {
         "event": "budget_warning",
         "budget": warning.budget,
