@@ -17,11 +17,13 @@ from gateway.assembly.stores import build_ledger_database
 from gateway.cli.loading import FileProblem, read_policy_or_exit
 from gateway.ledger.amounts import usd_text
 from gateway.ledger.export import COLUMNS, count_calls, export
+from gateway.ledger.percentiles import LATENCY_DIMENSIONS, LatencyDimension, spreads
 from gateway.ledger.report import DIMENSIONS, Dimension, Line, Period, report
 from gateway.sql.database import Database
 from policies.ledger.settings import LedgerPolicy
 
 _SHOWN = ("calls", "errors", "input_tokens", "cached_tokens", "output_tokens")
+_PERCENTILES = (50, 90, 95, 99)
 _T = TypeVar("_T")
 
 _config_option = click.option(
@@ -77,6 +79,45 @@ def report_command(
     else:
         rows = [_figures(by, line) for line in lines]
         _write_csv(rows, list(rows[0]) if rows else list(by))
+
+
+@ledger.command("latency")
+@_config_option
+@click.option(
+    "--by",
+    multiple=True,
+    type=click.Choice(LATENCY_DIMENSIONS),
+    help="What the lines differ in; several together make a line for each combination.",
+)
+@_since_option
+@_until_option
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How.")
+def latency_command(
+    file: Path, by: tuple[LatencyDimension, ...], since: datetime | None, until: datetime | None, form: str
+) -> None:
+    """Tell how long calls took: percentiles, in milliseconds, to 3.2 %.
+
+    `ttft` is until the first token of a stream, `tpot` between its tokens, `total` in all. Of `--by prompt` a line has
+    the prompts of at least so many tokens. Calls that failed are left out.
+
+    \b
+    Examples:
+      slipstream ledger latency --config policy.yaml --by route --by prompt
+      slipstream ledger latency --config policy.yaml --by hour --since 2026-11-01 --format json
+    """
+    by = tuple(dict.fromkeys(by))
+    database, period = _opened(file, since, until)
+    lines = list(_or_exit(spreads(database, by, period)))
+    percentiles = [[round(line.percentile_us(percent) / 1e3, 3) for percent in _PERCENTILES] for line in lines]
+    head = [*by, "measure", "calls", *(f"p{percent}_ms" for percent in _PERCENTILES)]
+    rows = [[*line.values, line.measure, line.calls, *told] for line, told in zip(lines, percentiles, strict=True)]
+    if form == "json":
+        click.echo(json.dumps([dict(zip(head, row, strict=True)) for row in rows], indent=2))
+    elif not rows:
+        click.echo("no calls")
+    else:
+        texts = [[_shown(cell) if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in rows]
+        _print_columns([head, *texts], len(by) + 1)
 
 
 @ledger.command("export")
@@ -163,10 +204,14 @@ def _print_table(by: tuple[Dimension, ...], lines: list[Line]) -> None:
         return
     head = [*by, *(name.removesuffix("_tokens") for name in _SHOWN), "cost usd", "unknown", "saved usd"]
     table = [head, *([*map(_shown, line.values), *_numbers(line)] for line in lines)]
+    _print_columns(table, len(by))
+
+
+def _print_columns(table: list[list[str]], num_left: int) -> None:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = [
-            cell.ljust(width) if place < len(by) else cell.rjust(width)
+            cell.ljust(width) if place < num_left else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         click.echo("  ".join(cells).rstrip())

@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo
 
 from backends.errors import ConfigurationError
 from gateway.ledger.days import day_number, day_text, hour_text
-from gateway.ledger.schema import PICO_PER_MICRO, ROLLUPS, Rollup, migrations, quoted
+from gateway.ledger.schema import PICO_PER_MICRO, ROLLUPS, Rollup, quoted
 from gateway.ledger.store import mark_and_newest
+from gateway.ledger.tables import is_up_to_date
 from gateway.sql.database import Database, Transaction
 
 Dimension = Literal["tenant", "team", "key", "model", "route", "operation", "backend", "user", "session", "hour", "day"]
@@ -94,7 +95,7 @@ def report(database: Database, by: Sequence[Dimension], period: Period) -> Itera
             (mark, newest, *values),
         )
         for row in found:
-            values_of = tuple(_text(name, value) for name, value in zip(by, row, strict=False))
+            values_of = tuple(value_text(name, value) for name, value in zip(by, row, strict=False))
             yield Line(values_of, dict(zip(rollup.sums, map(int, row[len(by) :]), strict=True)))
 
 
@@ -124,12 +125,12 @@ def costs(database: Database, by: Sequence[str], period: Period) -> Iterator[tup
 
 def check_version(transaction: Transaction, database: Database) -> None:
     """Whether the tables are those that this gateway knows. Raises: ConfigurationError."""
-    found = dict(transaction.fetch("SELECT name, value FROM settings"))
-    if int(found.get("version", 0)) != len(migrations(database.seq)):
+    if not is_up_to_date(transaction, database.seq):
         raise ConfigurationError("the ledger is of another version: a gateway of this one has to open it first")
 
 
-def _text(dimension: Dimension, value: object) -> str:
-    if isinstance(value, int):
+def value_text(dimension: str, value: object) -> str:
+    """A value of a dimension, for people."""
+    if isinstance(value, int) and dimension in ("day", "hour"):
         return day_text(value) if dimension == "day" else hour_text(value)
     return str(value)

@@ -1,4 +1,4 @@
-"""The tables of the ledger, as SQL that SQLite and PostgreSQL both take: the rows, and what they add up to.
+"""What the rows of a ledger add up to, as SQL that SQLite and PostgreSQL both take.
 
 Four tables of sums stand beside the rows: by hour and by day for what has few values, by user and by session for what
 has many, so that none is as long as the rows. To group rows costs more than to add them up, so new rows are grouped
@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gateway.ledger.row import AMOUNTS, COLUMNS, SAVINGS, TEXTS, TOKENS
+from gateway.ledger.row import AMOUNTS, COLUMNS, SAVINGS, TOKENS
 
-_BOOLEANS = frozenset({"stream", "estimated", "in_slo"})
 _HOUR_US = 3600 * 10**6
 PICO_PER_MICRO = 10**6
 
@@ -108,13 +107,6 @@ class Rollup(NamedTuple):
             f"FROM {self.grouping.table} WHERE 1 = 1 GROUP BY {keys} ON CONFLICT ({keys}) DO UPDATE SET {raised}"
         )
 
-    @property
-    def create(self) -> str:
-        """Makes the table."""
-        keys = [f'"{key}" {"INTEGER" if key == self.time else "TEXT"} NOT NULL' for key in self.keys]
-        sums = [f'"{name}" BIGINT NOT NULL' for name in self.sums]
-        return f"CREATE TABLE {self.table} ({', '.join([*keys, *sums])}, PRIMARY KEY ({quoted(self.keys)}))"
-
 
 def _sums_of_rows(keys: tuple[str, ...], sums: dict[str, str], where: str) -> str:
     hour = f"at_us / {_HOUR_US}"
@@ -136,31 +128,4 @@ ROLLUPS = (
 """The one that tells most apart is asked first."""
 
 
-def _column(name: str) -> str:
-    if name in TEXTS:
-        return f'"{name}" TEXT NOT NULL'
-    if name in _BOOLEANS:
-        return f'"{name}" BOOLEAN{"" if name == "in_slo" else " NOT NULL"}'
-    may_be_unknown = name in AMOUNTS or name in ("ttft_us", "tpot_us", "queue_us")
-    return f'"{name}" BIGINT{"" if may_be_unknown else " NOT NULL"}'
-
-
-def _first(seq: str) -> tuple[str, ...]:
-    columns = ", ".join(_column(name) for name in COLUMNS)
-    return (
-        f"CREATE TABLE calls (seq {seq}, {columns}, UNIQUE (worker, n, part))",
-        "CREATE INDEX calls_by_time ON calls (at_us)",
-        *(rollup.create for rollup in ROLLUPS),
-        "CREATE TABLE marks (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
-        "INSERT INTO marks VALUES ('rolled_up', 0)",
-    )
-
-
-def migrations(seq: str) -> tuple[tuple[str, ...], ...]:
-    """What makes each version of the tables of the one before; `seq` is the type of a number that only ever grows."""
-    return (_first(seq),)
-
-
-SETTINGS = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
-"""The version, and the time zone of the days. There before all other tables."""
 INSERT_COLUMNS = quoted(COLUMNS)

@@ -11,8 +11,10 @@ from contextlib import suppress
 from operator import itemgetter
 
 from backends.errors import ConfigurationError
+from gateway.ledger import latencies
 from gateway.ledger.row import COLUMNS, Stored
-from gateway.ledger.schema import GROUPINGS, INSERT_COLUMNS, ROLLUPS, SETTINGS, migrations
+from gateway.ledger.schema import GROUPINGS, INSERT_COLUMNS, ROLLUPS
+from gateway.ledger.tables import ROLLED_UP, VERSION, bring_up_to_date, make_settings, read_settings
 from gateway.sql.database import Database, Purpose, RowRefused, Transaction
 
 LEDGER = Purpose("ledger", "ledger.url", 0x534C4C47)
@@ -32,11 +34,9 @@ class LedgerStore:
     def open(self) -> None:
         """Bring the tables up to date. Raises: ConfigurationError where they are somebody else's, or of other days."""
         with self._database.writing() as transaction:
-            transaction.execute(SETTINGS)
-            found = dict(transaction.fetch("SELECT name, value FROM settings"))
-            version = int(found.get("version", 0))
-            steps = migrations(self._database.seq)
-            if version > len(steps):
+            make_settings(transaction)
+            found = read_settings(transaction)
+            if int(found.get("version", VERSION)) > VERSION:
                 raise ConfigurationError("the ledger was written by a newer version of the gateway")
             zone = found.get("time_zone", self._time_zone)
             if zone != self._time_zone:
@@ -44,13 +44,9 @@ class LedgerStore:
                     f"the days of this ledger are those of {zone}, and ledger.time_zone is {self._time_zone}: change "
                     "it back, or begin another ledger"
                 )
-            for step in steps[version:]:
-                for statement in step:
-                    transaction.execute(statement)
-            put = "INSERT INTO settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-            if version < len(steps):
-                transaction.execute(put, ("version", str(len(steps))))
-                transaction.execute(put, ("time_zone", zone))
+            bring_up_to_date(transaction, self._database.seq)
+            for setting in (("version", str(VERSION)), ("time_zone", zone)):
+                transaction.execute("INSERT INTO settings VALUES (?, ?) ON CONFLICT DO NOTHING", setting)
 
     def insert(self, rows: Sequence[Stored]) -> tuple[int, int]:
         """Add those that are not there yet: how many these were, and how many the database does not take."""
@@ -63,10 +59,16 @@ class LedgerStore:
             return self._insert_each(rows)
 
     def roll_up(self, most: int) -> int:
-        """Add the next rows to the sums, at most so many: how many these were."""
+        """Add the next rows to the sums, and count how long they took, at most so many: how many these were."""
         with self._database.writing() as transaction:
             mark, newest = mark_and_newest(transaction)
             upto = min(newest, mark + most)
+            counted, _ = mark_and_newest(transaction, latencies.MARK)
+            counted_upto = min(newest, counted + most)
+            if counted_upto > counted:
+                for statement in latencies.add(counted, counted_upto):
+                    transaction.execute(statement)
+                _move(transaction, latencies.MARK, counted_upto)
             if upto > mark:
                 for grouping in GROUPINGS:
                     transaction.execute(grouping.create(mark, upto))
@@ -74,19 +76,21 @@ class LedgerStore:
                     transaction.execute(rollup.add)
                 for grouping in GROUPINGS:
                     transaction.execute(f"DROP TABLE {grouping.table}")
-                transaction.execute("UPDATE marks SET value = ? WHERE name = 'rolled_up'", (upto,))
-            return upto - mark
+                _move(transaction, ROLLED_UP, upto)
+            return max(upto - mark, counted_upto - counted)
 
     def prune(self, before_us: int, before_day: int) -> bool:
         """Take away rows of calls before then that are in the sums, and sums that are kept as long as rows. Whether
         there may be more.
         """
         with self._database.writing() as transaction:
-            mark, _ = mark_and_newest(transaction)
+            mark = min(mark_and_newest(transaction, name)[0] for name in (ROLLED_UP, latencies.MARK))
             old = "SELECT seq FROM calls WHERE at_us < ? AND seq <= ? LIMIT ?"
             pruned = transaction.execute(f"DELETE FROM calls WHERE seq IN ({old})", (before_us, mark, _PRUNED_AT_ONCE))
             if pruned == _PRUNED_AT_ONCE:
                 return True
+            for counts in latencies.COUNTS:
+                transaction.execute(f"DELETE FROM {counts.table} WHERE day < ?", (before_day,))
             for rollup in ROLLUPS:
                 if rollup.time == "hour":
                     transaction.execute(f"DELETE FROM {rollup.table} WHERE hour < ?", (before_us // 3_600_000_000,))
@@ -114,11 +118,15 @@ class LedgerStore:
         return num_new, num_refused
 
 
-def mark_and_newest(transaction: Transaction) -> tuple[int, int]:
-    """Up to which row the sums go, and the last row that there is."""
-    ((mark,),) = transaction.fetch("SELECT value FROM marks WHERE name = 'rolled_up'")
+def mark_and_newest(transaction: Transaction, name: str = ROLLED_UP) -> tuple[int, int]:
+    """Up to which row the sums go, or what else has such a mark, and the last row that there is."""
+    ((mark,),) = transaction.fetch("SELECT value FROM marks WHERE name = ?", (name,))
     ((newest,),) = transaction.fetch("SELECT MAX(seq) FROM calls")
     return mark, newest or mark
+
+
+def _move(transaction: Transaction, mark: str, upto: int) -> None:
+    transaction.execute("UPDATE marks SET value = ? WHERE name = ?", (upto, mark))
 
 
 def _plain(row: Stored) -> Stored:

@@ -33,6 +33,9 @@ class Transaction(Protocol):
     def fetch(self, sql: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """The rows of a question."""
 
+    def columns(self, table: str) -> list[str]:
+        """The names of a table's columns; none where there is no such table."""
+
     def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
         """Add those rows that are not there yet: how many. Raises: RowRefused."""
 

@@ -95,6 +95,14 @@ class PostgresTransaction:
         """As `Transaction.fetch`."""
         return iter(self._ask(sql, values))
 
+    def columns(self, table: str) -> list[str]:
+        """As `Transaction.columns`."""
+        found = self.fetch(
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped",
+            (table,),
+        )
+        return [name for (name,) in found]
+
     def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
         """As `Transaction.insert`: a copy into a table of this connection's own is five times as fast as values."""
         new = (

@@ -136,6 +136,10 @@ class SqliteTransaction:
         """As `Transaction.fetch`."""
         return self._connection.execute(sql, values)
 
+    def columns(self, table: str) -> list[str]:
+        """As `Transaction.columns`."""
+        return [name for (name,) in self.fetch("SELECT name FROM pragma_table_info(?)", (table,))]
+
     def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
         """As `Transaction.insert`."""
         places = ", ".join("?" * len(rows[0]))

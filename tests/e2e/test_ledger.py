@@ -145,6 +145,14 @@ async def test_report_adds_up_what_export_lists(gateway: Gateway) -> None:
     assert sum(int(line["unknown"]) for line in table) == sum(row["cost_usd"] is None for row in rows) > 0
     assert "unknown" in ledger(gateway, "report", "--by", "tenant")
     assert "no calls" in ledger(gateway, "report", "--by", "tenant", "--until", "2020-01-01")
+    spread = json.loads(ledger(gateway, "latency", "--by", "model", "--by", "prompt", "--format", "json"))
+    assert {(line["model"], line["prompt"]) for line in spread} == {("m0", "0"), ("m1", "0")}
+    totals = [line for line in spread if line["measure"] == "total"]
+    assert sum(line["calls"] for line in totals) == 30
+    slowest_ms = max(row["total_us"] for row in rows) / 1e3
+    assert max(line["p99_ms"] for line in totals) == pytest.approx(slowest_ms, rel=0.032)
+    assert "p95_ms" in ledger(gateway, "latency", "--by", "hour")
+    assert "no calls" in ledger(gateway, "latency", "--until", "2020-01-01")
     assert len(ledger(gateway, "export", "--format", "csv").splitlines()) == 31
     metrics = await gateway.metrics()
     assert metrics.value("slipstream_requests_total") == 30

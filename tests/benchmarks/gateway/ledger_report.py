@@ -12,11 +12,13 @@ import argparse
 import sqlite3
 import tempfile
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import msgspec
 
+from gateway.ledger.latencies import MEASURES
+from gateway.ledger.percentiles import LatencyDimension, Spread, spreads
 from gateway.ledger.report import Dimension, Period, report
 from gateway.ledger.row import COLUMNS, FIELDS
 from gateway.ledger.schema import INSERT_COLUMNS
@@ -34,6 +36,8 @@ _WAYS: tuple[tuple[Dimension, ...], ...] = (
     ("hour",),
     ("user",),
 )
+_LATENCY_WAYS: tuple[tuple[LatencyDimension, ...], ...] = (("route",), ("tenant",), ("day", "route"), ("hour",))
+_A_WEEK = Period(date(2026, 10, 20), date(2026, 10, 26), "UTC")
 _ALWAYS = Period(None, None, "UTC")
 
 
@@ -53,6 +57,9 @@ def make(path: Path, num_rows: int) -> None:
         "session": "''",
         "input_tokens": "100 + i % 900",
         "output_tokens": "i % 500",
+        "total_us": "200000 + i * 7919 % 30000000",
+        "ttft_us": "CASE WHEN i % 2 THEN 50000 + i * 7919 % 3000000 END",
+        "tpot_us": "CASE WHEN i % 2 THEN 5000 + i * 104729 % 40000 END",
         "cost": "CASE WHEN i % 11 THEN 1000003 * (i % 4999) END",
     }
     fixed = dict(zip(FIELDS, msgspec.structs.astuple(sample_row(1)), strict=True))
@@ -88,6 +95,26 @@ def equals_rows(path: Path, by: tuple[Dimension, ...]) -> bool:
     return told == expected
 
 
+def percentiles_are_those_of_rows(path: Path, found: list[Spread]) -> bool:
+    """Whether the median and the 99th percentile of one route are those of its rows, to 3.2 %."""
+    connection = sqlite3.connect(path)
+    fine = "FROM calls WHERE status < 400"
+    for spread in found:
+        column = MEASURES[spread.measure]
+        (calls,) = connection.execute(f"SELECT COUNT({column}) {fine}").fetchone()
+        if spread.calls != calls:
+            return False
+        for percent in (50, 99):
+            rank = -(-calls * percent // 100)
+            (true,) = connection.execute(
+                f"SELECT {column} {fine} AND {column} IS NOT NULL ORDER BY 1 LIMIT 1 OFFSET {rank - 1}"
+            ).fetchone()
+            if abs(spread.percentile_us(percent) - true) > 0.032 * true:
+                return False
+    connection.close()
+    return True
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,6 +135,25 @@ def main() -> None:
                 times_s.append(time.perf_counter() - begin)
             same = "equal to the rows" if equals_rows(path, by) else "NOT EQUAL TO THE ROWS"
             print(f"{' x '.join(by):<20}{num_lines:>8,} lines{min(times_s) * 1e3:>10.1f} ms  {same}")
+        for period in (_ALWAYS, _A_WEEK):
+            for percentiles_by in _LATENCY_WAYS:
+                _measure_percentiles(path, percentiles_by, period, options.repeat)
+
+
+def _measure_percentiles(path: Path, by: tuple[LatencyDimension, ...], period: Period, repeat: int) -> None:
+    times_s: list[float] = []
+    found: list[Spread] = []
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        database = SqliteDatabase(path, LEDGER)
+        found = list(spreads(database, by, period))
+        database.close()
+        times_s.append(time.perf_counter() - begin)
+    span = "all" if period.since is None else "7 days"
+    same = ""
+    if by == ("route",) and period.since is None:
+        same = "those of the rows" if percentiles_are_those_of_rows(path, found) else "NOT THOSE OF THE ROWS"
+    print(f"percentiles, {' x '.join(by)}, {span:<8}{len(found):>8,} lines{min(times_s) * 1e3:>10.1f} ms  {same}")
 
 
 def _literal(value: object) -> str:

@@ -1,0 +1,73 @@
+"""Percentiles of how long calls took, over any span: read from counts, and from rows that are not counted yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, get_args
+
+from backends.errors import ConfigurationError
+from gateway.ledger import latencies
+from gateway.ledger.report import Period, check_version, value_text
+from gateway.ledger.schema import quoted
+from gateway.ledger.store import mark_and_newest
+from gateway.sql.database import Database
+
+LatencyDimension = Literal["tenant", "route", "model", "prompt", "hour", "day"]
+LATENCY_DIMENSIONS: tuple[LatencyDimension, ...] = get_args(LatencyDimension)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How long the calls with these values took to one point of theirs: counts by where they begin, in order."""
+
+    values: tuple[str, ...]
+    measure: str
+    counts: tuple[tuple[int, int], ...]
+
+    @property
+    def calls(self) -> int:
+        """How many there were."""
+        return sum(count for _, count in self.counts)
+
+    def percentile_us(self, percent: float) -> float:
+        """What so many of a hundred did not exceed, to 3.2 %: the middle of the count with the call of that rank."""
+        rank = max(1, -int(-self.calls * percent // 100))
+        for at_least_us, count in self.counts:
+            rank -= count
+            if rank <= 0:
+                return at_least_us + (latencies.width_us(at_least_us) - 1) / 2
+        raise AssertionError("a spread has calls")
+
+
+def spreads(database: Database, by: Sequence[LatencyDimension], period: Period) -> Iterator[Spread]:
+    """For each combination of values, and each of `MEASURES` that it has, in their order.
+
+    Raises: ConfigurationError, StoreUnavailable.
+    """
+    table = _table_of(by)
+    where, bounds = period.condition("day")
+    keys = quoted((*by, "measure", "at_least_us"))
+    with database.reading() as transaction:
+        check_version(transaction, database)
+        mark, newest = mark_and_newest(transaction, latencies.MARK)
+        fresh = latencies.select(f"seq > {mark:d} AND seq <= {newest:d}")
+        names = quoted((*table.keys, "calls"))
+        found = transaction.fetch(
+            f"SELECT {keys}, SUM(calls) FROM (SELECT {names} FROM {table.table} WHERE {where} "
+            f"UNION ALL SELECT {names} FROM ({fresh}) AS fresh WHERE {where}) AS counted "
+            f"GROUP BY {keys} ORDER BY {keys}",
+            (*bounds, *bounds),
+        )
+        for (*values, measure), group in groupby(found, key=lambda row: row[: len(by) + 1]):
+            texts = tuple(value_text(name, value) for name, value in zip(by, values, strict=True))
+            yield Spread(texts, measure, tuple((int(row[-2]), int(row[-1])) for row in group))
+
+
+def _table_of(by: Sequence[LatencyDimension]) -> latencies.Counts:
+    for counts in latencies.COUNTS:
+        if set(by) <= set(counts.dimensions):
+            return counts
+    known = "; ".join(", ".join(counts.dimensions) for counts in latencies.COUNTS)
+    raise ConfigurationError(f"no times are counted by {' and '.join(by)} together: choose among {known}")

@@ -1,0 +1,102 @@
+"""Brings the tables of a ledger up to date: what is not there is made, and columns that a table lacks are added.
+
+So there is no list of versions to go through, and gateways of the version before go on writing beside this one: every
+column that they do not know has a value of its own. The number in `settings` differs only where they would do harm.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gateway.ledger import latencies
+from gateway.ledger.row import AMOUNTS, COLUMNS, TEXTS
+from gateway.ledger.schema import ROLLUPS, quoted
+from gateway.sql.database import Transaction
+
+VERSION = 1
+ROLLED_UP = "rolled_up"
+"""The mark of the sums."""
+
+_BOOLEANS = frozenset({"stream", "estimated", "in_slo"})
+_SETTINGS = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+
+
+class Table(NamedTuple):
+    """How a table should be."""
+
+    name: str
+    columns: dict[str, str]
+    """With their types."""
+    unique: tuple[str, ...]
+
+    def create(self) -> str:
+        """Makes it."""
+        columns = ", ".join(f'"{name}" {kind}' for name, kind in self.columns.items())
+        return f"CREATE TABLE {self.name} ({columns}, UNIQUE ({quoted(self.unique)}))"
+
+    def lacks(self, transaction: Transaction) -> list[str]:
+        """Which columns it has not; all of them where it is not there."""
+        present = set(transaction.columns(self.name))
+        return [name for name in self.columns if name not in present]
+
+
+def read_settings(transaction: Transaction) -> dict[str, str]:
+    """The version, and the time zone of the days."""
+    return dict(transaction.fetch("SELECT name, value FROM settings"))
+
+
+def make_settings(transaction: Transaction) -> None:
+    """Have a place for them, before all others."""
+    transaction.execute(_SETTINGS)
+
+
+def bring_up_to_date(transaction: Transaction, seq: str) -> None:
+    """Make and add what is lacking; `seq` is the type of a number that only ever grows."""
+    for table in _tables(seq):
+        lacking = table.lacks(transaction)
+        if len(lacking) == len(table.columns):
+            transaction.execute(table.create())
+        else:
+            for name in lacking:
+                transaction.execute(f'ALTER TABLE {table.name} ADD COLUMN "{name}" {table.columns[name]}')
+    transaction.execute("CREATE INDEX IF NOT EXISTS calls_by_time ON calls (at_us)")
+    # Nothing is to be done for the numbers of rows that are gone.
+    begin = "SELECT ?, COALESCE(MIN(seq) - 1, 0) FROM calls WHERE 1 = 1 ON CONFLICT DO NOTHING"
+    for mark in (ROLLED_UP, latencies.MARK):
+        transaction.execute(f"INSERT INTO marks (name, value) {begin}", (mark,))
+
+
+def is_up_to_date(transaction: Transaction, seq: str) -> bool:
+    """Whether it is a ledger that this version can read."""
+    is_of_version = read_settings(transaction).get("version") == str(VERSION)
+    return is_of_version and not any(table.lacks(transaction) for table in _tables(seq))
+
+
+def _tables(seq: str) -> tuple[Table, ...]:
+    calls = {"seq": seq, **{name: _column(name) for name in COLUMNS}}
+    sums = [
+        Table(
+            rollup.table,
+            {
+                **{key: f"{'INTEGER' if key == rollup.time else 'TEXT'} NOT NULL" for key in rollup.keys},
+                **dict.fromkeys(rollup.sums, "BIGINT NOT NULL DEFAULT 0"),
+            },
+            rollup.keys,
+        )
+        for rollup in ROLLUPS
+    ]
+    return (
+        Table("calls", calls, ("worker", "n", "part")),
+        *sums,
+        *(Table(counts.table, counts.columns(), counts.keys) for counts in latencies.COUNTS),
+        Table("marks", {"name": "TEXT NOT NULL", "value": "BIGINT NOT NULL"}, ("name",)),
+    )
+
+
+def _column(name: str) -> str:
+    if name in TEXTS:
+        return "TEXT NOT NULL DEFAULT ''"
+    if name in _BOOLEANS:
+        return f"BOOLEAN{'' if name == 'in_slo' else ' NOT NULL DEFAULT FALSE'}"
+    may_be_unknown = name in AMOUNTS or name in ("ttft_us", "tpot_us", "queue_us")
+    return f"BIGINT{'' if may_be_unknown else ' NOT NULL DEFAULT 0'}"
