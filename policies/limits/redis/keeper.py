@@ -18,6 +18,7 @@ from backends.clock import Clock
 from policies.limits.redis.address import RedisAddress, RedisRefused, raise_refusal
 from policies.limits.redis.refilling import Refilling
 from policies.limits.redis.replies import ReplyError
+from policies.limits.redis.run import NAMELESS, RedisRun, run_of
 from policies.limits.redis.scripts import Scripts
 from policies.limits.redis.settling import Settling
 from policies.limits.redis.wire import RedisWire
@@ -81,6 +82,7 @@ class Keeper:
         self.num_outages = 0
         self._address = address
         self._moved_to: RedisAddress | None = None
+        self._run = NAMELESS
         self._scripts = scripts
         self._settling = settling
         self._refilling = refilling
@@ -170,7 +172,7 @@ class Keeper:
             try:
                 for command in self._scripts.loading():
                     raise_refusal(await wire.ask(command))
-                await self._refilling.meet(wire)
+                self._meet(await run_of(wire))
             except BaseException:
                 wire.abort()
                 raise
@@ -186,6 +188,14 @@ class Keeper:
             raise
         finally:
             wire.abort()
+
+    def _meet(self, run: RedisRun) -> None:
+        if run.evicts and run != self._run:
+            _LOGGER.warning(
+                "redis evicts keys when its memory is full, so what was counted and spent may be forgotten: set its "
+                "maxmemory-policy to noeviction"
+            )
+        self._run = run
 
     def _make_wire(self) -> RedisWire:
         return RedisWire(self._deadline_s, on_slow=self._be_slow, on_end=self._end)
@@ -203,7 +213,7 @@ class Keeper:
         self.num_swept += num_swept
         settling = self._settling
         settling.ahead_s = b"%d" % (time_s - self._clock.wall())
-        await self._refilling.refill(wire, refilled, settling.ahead_s)
+        await self._refilling.refill(wire, self._run, refilled, settling.ahead_s)
         if not was_known or num_holds < len(settling.held) or settling.has_unknown:
             settling.adopt(wire, self.connection, self.refused)
         settling.send(wire, self.refused)

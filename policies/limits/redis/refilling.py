@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
@@ -17,6 +16,7 @@ from backends.clock import Clock
 from policies.limits.counters import SpentBefore
 from policies.limits.redis.address import raise_refusal
 from policies.limits.redis.packing import pack_spent
+from policies.limits.redis.run import NAMELESS, RedisRun
 from policies.limits.redis.scripts import Scripts, pack_command
 from policies.limits.redis.wire import RedisWire
 from policies.loop import Loop
@@ -27,9 +27,6 @@ ReadSpentBefore: TypeAlias = Callable[[], Awaitable[Sequence[SpentBefore]]]
 _MOST_WAIT_S = 2.0
 _MAX_AT_ONCE = 200
 """Budgets in one command, which takes Redis about a millisecond."""
-_NAMELESS = b"nameless"
-"""A Redis that does not say who it is, for it may not: only one that is empty is noticed."""
-_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,7 +37,7 @@ class Refilling:
     def __init__(self, scripts: Scripts, read: ReadSpentBefore | None, clock: Clock) -> None:
         self._scripts = scripts
         self._read = read
-        self._server = _NAMELESS
+        self._run = NAMELESS
         self._wire: RedisWire | None = None
         self._ahead_s = b"0"
         self._is_asked = asyncio.Event()
@@ -54,20 +51,13 @@ class Refilling:
         """End it. Safe to call twice."""
         await self._loop.aclose()
 
-    async def meet(self, wire: RedisWire) -> None:
-        """Ask the Redis at the other end of a new connection for its name. Raises: ConnectionError."""
-        if self._read is not None:
-            reply = await wire.ask(pack_command(b"INFO", b"server"))
-            found = _RUN_ID.search(reply) if isinstance(reply, bytes) else None
-            self._server = _NAMELESS if found is None else found[1]
-
-    async def refill(self, wire: RedisWire, refilled: bytes | None, ahead_s: bytes) -> None:
-        """Have that Redis told, unless it was: `refilled` is what it says of that. Waits for it, but not for long: a
-        ledger that is slow or away keeps no call back, and is asked again with the next renewal.
+    async def refill(self, wire: RedisWire, run: RedisRun, refilled: bytes | None, ahead_s: bytes) -> None:
+        """Have that Redis told, unless it was: `refilled` is the run that it says was. Waits for it, but not for long:
+        a ledger that is slow or away keeps no call back, and is asked again with the next renewal.
         """
-        if self._read is None or refilled == self._server:
+        if self._read is None or refilled == run.name:
             return
-        self._wire, self._ahead_s = wire, ahead_s
+        self._wire, self._run, self._ahead_s = wire, run, ahead_s
         if not self._is_started:
             self._is_started = True
             self._loop.start(self._keep)
@@ -95,11 +85,11 @@ class Refilling:
         """Raises whatever the ledger's store and the connection come to; the loop goes on."""
         assert self._read is not None, "nobody asks otherwise"
         known = await self._read()
-        wire, server = self._wire, self._server
+        wire, run = self._wire, self._run
         assert wire is not None, "who has asked has one"
         for first in range(0, len(known), _MAX_AT_ONCE):
             packed = pack_spent(known[first : first + _MAX_AT_ONCE])
             raise_refusal(await wire.ask(self._scripts.command("refill", self._ahead_s, packed)))
-        raise_refusal(await wire.ask(pack_command(b"SET", self._scripts.key + b":refilled", server)))
+        raise_refusal(await wire.ask(pack_command(b"SET", self._scripts.key + b":refilled", run.name)))
         self._is_told = True
         _LOGGER.info("redis was told what the ledger knows of %d budgets", len(known))

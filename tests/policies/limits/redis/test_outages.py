@@ -316,3 +316,19 @@ async def test_reserve_redis_is_away_each_process_gives_its_share(server: RedisS
         assert counts == [(3, 10, 5), (2, 10, 5)]
         assert await one.spent(BUDGET) == [(pico(0.125 * 10), pico(0.25))]
         assert isinstance(await one.reserve((slot(6),)), Full)
+
+
+@pytest.mark.parametrize(("policy", "num_lines"), [("allkeys-lru", 1), ("volatile-ttl", 1), ("noeviction", 0)])
+async def test_redis_evicts_keys_is_said_once(
+    server: RedisServer, policy: str, num_lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For what it evicts is not counted any more; once for each Redis and not for each connection."""
+    async with Redis.from_url(server.url) as redis, SlowProxy(server.port) as proxy:
+        await redis.config_set("maxmemory-policy", policy)
+        async with counting(f"redis://127.0.0.1:{proxy.port}") as counters:
+            for _ in range(2):
+                assert isinstance(await counters.reserve((slot(9),)), Hold)
+                await asyncio.sleep(1.1)
+                proxy.cut()
+                await back(counters)
+    assert sum("noeviction" in message for message in caplog.messages) == num_lines
