@@ -8,6 +8,7 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError
 from gateway.assembly.stores import build_database
 from gateway.keys.key_store import COPY, KEYS, KeyStore
+from gateway.keys.known_keys import RowReader
 from gateway.keys.stored_keys import StoredKeys
 from gateway.runtime import Runtime
 from policies.keys.settings import KeyStorePolicy
@@ -23,8 +24,8 @@ def build_key_store(policy: KeyStorePolicy, clock: Clock, *, may_make: bool) -> 
     return KeyStore(build_database(policy.url, KEYS, outlives_power=True, may_make=may_make), clock)
 
 
-def build_stored_keys(policy: KeyStorePolicy | None, clock: Clock) -> StoredKeys | None:
-    """The keys of this process; None where the policy has no key store.
+def build_stored_keys(policy: KeyStorePolicy | None, clock: Clock, time_zone: str) -> StoredKeys | None:
+    """The keys of this process; None where the policy has no key store. `time_zone`: of budgets that name none.
 
     Raises: ConfigurationError.
     """
@@ -43,7 +44,7 @@ def build_stored_keys(policy: KeyStorePolicy | None, clock: Clock) -> StoredKeys
         finally:
             maker.close()
 
-    return StoredKeys(make, build_key_store(policy, clock, may_make=False), copy, clock)
+    return StoredKeys(make, build_key_store(policy, clock, may_make=False), copy, RowReader(time_zone), clock)
 
 
 def check_key_names(loaded: LoadedPolicy, runtime: Runtime, keys: StoredKeys | None) -> None:

@@ -55,20 +55,35 @@ def keys() -> None:
 @click.option("--route", "routes", metavar="NAME", multiple=True, help="Routes that may take its calls; repeatable.")
 @click.option("--priority", type=click.Choice(["high", "normal", "low"]), help="At most.  [default: normal]")
 @click.option("--expires", metavar="WHEN", help="A time from now, 90d, or a date, 2027-01-31.  [default: never]")
+@click.option("--rpm", type=int, metavar="N", help="Requests a minute.")
+@click.option("--tpm", type=int, metavar="N", help="Tokens a minute, of prompts and answers.")
+@click.option("--concurrent", type=int, metavar="N", help="Calls at once.")
+@click.option("--budget", metavar="USD", type=float, help="Dollars that it may cost.")
+@click.option(
+    "--every", type=click.Choice(["day", "week", "month", "total"]), help="When --budget begins anew.  [default: month]"
+)
 @click.option("--tag", "tags", metavar="WORD", multiple=True, help="Stands in the ledger; repeatable.")
 @click.option("--metadata", metavar="NAME=TEXT", multiple=True, help="A text of your own; repeatable.")
 @_format_option
-def create(file: Path, name: str, form: str, **given: Any) -> None:
+def create(file: Path, name: str, form: str, budget: float | None, every: str | None, **given: Any) -> None:
     """Make a key and print it, once: only its hash is kept.
 
     \b
     Examples:
       slipstream keys create --config policy.yaml --name alice --tenant acme --models 'gpt-4o*' --expires 90d
+      slipstream keys create --config policy.yaml --name bob --rpm 60 --budget 50 --every month
       KEY=$(slipstream keys create --config policy.yaml --name ci --tag project:search)
     """
+    if every is not None and budget is None:
+        raise click.UsageError("--every says when a budget begins anew: give --budget too")
+    limit = {field: value for field in ("rpm", "tpm", "concurrent") if (value := given.pop(field)) is not None}
     values = {field: list(value) if isinstance(value, tuple) else value for field, value in given.items() if value}
     if "metadata" in values:
         values["metadata"] = dict(_pair(text) for text in values["metadata"])
+    if limit:
+        values["limit"] = limit
+    if budget is not None:
+        values["budget"] = {"usd": budget} if every is None else {"usd": budget, "every": every}
     with _store_of(file, may_make=True) as (store, policy):
         terms = checked_terms(values, policy, SystemClock.wall())
         checked_name(name, policy)
@@ -212,7 +227,7 @@ def _print_key(key: StoredKey, form: str) -> None:
 
 def _cell(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}={text}" for name, text in value.items()) or "-"
+        return ", ".join(f"{name}={text}" for name, text in value.items() if text is not None) or "-"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     return "-" if value is None else str(value)

@@ -65,8 +65,9 @@ class KnownKeys:
 class RowReader:
     """Makes what calls look up of the store's rows, in any thread."""
 
-    def __init__(self) -> None:
-        self._callers = Callers()
+    def __init__(self, time_zone: str = "UTC") -> None:
+        """`time_zone`: of keys' budgets that name none."""
+        self._callers = Callers(time_zone)
         self.num_unreadable = 0
         """Rows that only a newer version can read: nobody gets in by them."""
 

@@ -53,13 +53,15 @@ class StoredKeys:
     is missed and not begun anew; `copy`: where there is one, it follows the store.
     """
 
-    def __init__(self, make: Callable[[], None], store: KeyStore, copy: KeyStore | None, clock: Clock) -> None:
+    def __init__(
+        self, make: Callable[[], None], store: KeyStore, copy: KeyStore | None, reader: RowReader, clock: Clock
+    ) -> None:
         self._make = make
         self._store = store
         self._copy = copy
         self._clock = clock
         self._known = KnownKeys()
-        self._reader = RowReader()
+        self._reader = reader
         self._mark: Mark | None = None
         self._is_made = self._is_copied = False
         self._is_up = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from backends.config import NAME_PATTERN, parse_duration
 from backends.errors import InvalidRequest
 from gateway.keys.stored_key import StoredKey
 from policies.keys.settings import KeyTerms, parse_moment
+from policies.limits.settings import BudgetTerms, LimitTerms
 from policies.policy_file.problems import unknown_name
 from policies.schema import Policy
 
@@ -41,14 +42,25 @@ def checked_terms(values: Mapping[str, Any], policy: Policy, now: float) -> KeyT
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        known = ", ".join(KeyTerms.model_fields)
+        known = ", ".join(_known_beside(first["loc"]))
         problem = f"unknown; known are {known}" if first["type"] == "extra_forbidden" else first["msg"]
         raise InvalidRequest(f"{place}: {problem.removeprefix('Value error, ')}", param=place) from None
     routes = [route.name for route in policy.routes]
-    for name in terms.routes:
+    cheaper = terms.budget.fallback if terms.budget is not None else None
+    named = [("routes", name) for name in terms.routes]
+    if cheaper is not None:
+        named.append(("budget.fallback", cheaper))
+    for param, name in named:
         if name not in routes:
-            raise InvalidRequest(unknown_name("route", name, routes), param="routes")
+            raise InvalidRequest(unknown_name("route", name, routes), param=param)
     return terms
+
+
+def _known_beside(place: tuple[int | str, ...]) -> Iterable[str]:
+    """Names of the fields that there are where one is unknown."""
+    if len(place) == 1:
+        return KeyTerms.model_fields
+    return LimitTerms.model_fields if place[0] == "limit" else BudgetTerms.model_fields
 
 
 def moment_from(text: object, now: float) -> datetime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from backends.errors import BudgetSpent
 from backends.protocol import Charge, Facts
 from gateway.http.auth import Principal
 from gateway.limits.asked import Asked
@@ -82,7 +83,11 @@ class Reserving:
                 raise answer.error
             assert isinstance(answer, Instead), "there is no other answer"
             waived.append(answer.budget)
-            stack = runtime.stacks[answer.route]
+            cheaper = runtime.stacks.get(answer.route)
+            if cheaper is None:
+                # Stored keys outlive the routes that their budgets name.
+                raise BudgetSpent(f"the budget {answer.budget.title} is spent, and its cheaper route is no more")
+            stack = cheaper
 
     def settle(self, exchange: Exchange) -> None:
         """The exchange is over. Attempts that still run, for others or to their end, are waited for."""

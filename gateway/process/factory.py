@@ -111,7 +111,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     store = build_store(loaded.policy.stores, clock)
     metrics = Metrics(CollectorRegistry())
     ledger = None if loaded.policy.ledger is None else build_ledger(loaded.policy.ledger, clock)
-    keys = build_stored_keys(loaded.policy.stores.keys, clock)
+    keys = build_stored_keys(loaded.policy.stores.keys, clock, loaded.policy.time_zone)
     access_log = None
     if settings.access_log == "json":
         output = FileIO(sys.stdout.fileno(), "wb", closefd=False)

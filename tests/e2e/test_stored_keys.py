@@ -136,6 +136,18 @@ async def test_former_secret_goes_on_for_the_overlap_and_no_longer(pair: tuple[G
     assert {line["key"] for line in left.log if line["status"] == 200 and line["route"] == "chat"} == {"alice"}
 
 
+async def test_stored_key_has_a_limit_of_its_own(pair: tuple[Gateway, Gateway]) -> None:
+    """Made by a command; shown, and held to, by a gateway that ran before."""
+    left, right = pair
+    key = command(left, "create", "--name", "a", "--rpm", "1")
+
+    first, second = [await ask(right, key) for _ in range(2)]
+
+    assert first.status_code == 200
+    assert openai_error(second, 429)["message"].startswith("the limit of this key of 1 requests a minute is reached")
+    assert (await admin(right, "/a", method="GET")).json()["limit"]["rpm"] == 1
+
+
 async def test_open_stream_of_a_revoked_key_ends_normally(pair: tuple[Gateway, Gateway]) -> None:
     """What was begun with it is finished; what comes later is not begun."""
     left, _ = pair
@@ -188,6 +200,12 @@ async def test_only_keys_with_the_right_touch_keys(pair: tuple[Gateway, Gateway]
         ("", {"name": "x", "models": []}, 400, "models"),
         ("", {"name": "x", "priority": "highest"}, 400, "priority"),
         ("", {"name": "x", "tags": ["a b"]}, 400, "tags.0"),
+        ("", {"name": "x", "limit": {"rpm": 0}}, 400, "limit.rpm"),
+        ("", {"name": "x", "limit": {}}, 400, "a limit needs `rpm`, `tpm` or `concurrent`"),
+        ("", {"name": "x", "limit": {"rmp": 5}}, 400, "limit.rmp: unknown; known are rpm, tpm, concurrent, burst"),
+        ("", {"name": "x", "budget": {"usd": 1, "every": "year"}}, 400, "budget.every"),
+        ("", {"name": "x", "budget": {"usd": 1, "time_zone": "Mars"}}, 400, "budget.time_zone"),
+        ("", {"name": "x", "budget": {"usd": 1, "on_exceed": "fallback", "fallback": "chatt"}}, 400, '"chat"?'),
         ("", {"name": "x", "metadata": {"a": "b" * 513}}, 400, "metadata.a"),
         ("", {"name": "x", "metadata": {str(n): "" for n in range(17)}}, 400, "metadata"),
         ("", {"name": "x", "key": "sk-slip-mine"}, 400, "key: unknown"),

@@ -16,6 +16,7 @@ from gateway.keys.known_keys import KnownKeys, RowReader
 from gateway.keys.stored_key import PREFIX
 from gateway.sql.sqlite import SqliteDatabase
 from policies.keys.settings import KeyTerms, parse_moment
+from policies.limits.settings import BudgetTerms
 from tests.gateway.keys.conftest import Connect
 from tests.support.clock import FakeClock
 from tests.support.small_disk import fill, small_disk
@@ -294,3 +295,20 @@ async def test_who_is_let_in_is_what_was_done(connect: Connect, tmp_path: Path, 
             for owner, secrets in model.secrets.items():
                 for secret in secrets:
                     assert _is_in(ring, secret) == model.lets_in(owner, secret, clock.wall()), (step, owner)
+
+
+def test_budget_of_a_stored_key_begins_at_midnight_of_the_policy(tmp_path: Path) -> None:
+    """As that of a key in the policy file; a time zone of its own counts before."""
+    named = KeyTerms(budget=BudgetTerms(usd=5, every="day"))
+    other = KeyTerms(budget=BudgetTerms(usd=5, every="day", time_zone="Europe/Berlin"))
+    store = KeyStore(SqliteDatabase(tmp_path / "keys.sqlite3", KEYS), FakeClock())
+    store.open()
+    for name, terms in (("alice", named), ("bob", other)):
+        store.create(name, terms)
+
+    alice, bob = RowReader("Asia/Kathmandu").read(store.changes(None).rows)
+
+    # 2026-01-01T00:00:00Z.
+    noon = 1767225600.0
+    begins = [key.by_digest[0][1].rules[0].windows.at(noon).begins_at - noon for key in (alice, bob)]
+    assert begins == [-5.75 * 3600, -3600.0]

@@ -32,7 +32,7 @@ UNKNOWN = "sk-slip-" + "0" * 64
 
 def stored_keys(url: str, copy: Path | None = None) -> StoredKeys:
     policy = KeyStorePolicy.model_validate({"url": url, "local_copy": None if copy is None else str(copy)})
-    keys = build_stored_keys(policy, CLOCK)
+    keys = build_stored_keys(policy, CLOCK, "UTC")
     assert keys is not None
     return keys
 
@@ -54,8 +54,7 @@ async def outcome(keyring: Keyring, secret: str) -> str:
     except Unauthorized:
         return "401"
     except StoreUnavailable as error:
-        assert error.retry_after_s is not None
-        return "503"
+        return "503" if error.retry_after_s is not None else "503 without retry-after"
     return "in"
 
 
