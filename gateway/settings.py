@@ -83,8 +83,10 @@ class Settings(BaseSettings):
         description="How often the policy file is looked at for changes; with thousands of included files up to"
         " 10 s less often.",
     )
-    access_log: Literal["json", "off"] = Field(
-        "json", description="One JSON line per request on standard output, or none."
+    access_log: Literal["auto", "json", "lines", "off"] = Field(
+        "auto",
+        description="One line per request on standard output, or none: `json`, or `lines` for people; `auto` is "
+        "`lines` on a terminal and `json` elsewhere. `NO_COLOR` takes the colours away.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="For everything but the access log."
@@ -153,6 +155,11 @@ def tame_threads(num_threads: int) -> None:
     if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
         os.environ["KMP_BLOCKTIME"] = "0"
+
+
+def no_color() -> bool:
+    """Whether the user of this terminal wants no colours (no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
 
 
 def shares_metrics() -> bool:

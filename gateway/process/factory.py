@@ -8,7 +8,7 @@ from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, disable_created_metrics
 
 from backends.clock import SystemClock
 from backends.config import Config
@@ -35,10 +35,11 @@ from gateway.process.slices import Slices
 from gateway.record.access_log import AccessLog
 from gateway.record.booking import Booking
 from gateway.record.exchange import Observer
+from gateway.record.lines_for_people import LinesForPeople
 from gateway.record.tracing import otlp_tracer
 from gateway.reload import Reloader
 from gateway.runtime import Runtime
-from gateway.settings import Settings, environment, shared_directory
+from gateway.settings import Settings, environment, no_color, shared_directory
 from policies.policy_file.load import LoadedPolicy, check_source
 from policies.policy_file.locate import Document, dissolve
 from policies.policy_file.sources import PolicyFiles
@@ -66,6 +67,14 @@ def load(settings: Settings, registry: Registry, files: PolicyFiles | None = Non
             f"`limits` and `budgets` are counted in one process, and there are {settings.workers}: use stores.redis"
         )
     return loaded if settings.kernels == "auto" else _with_reference_kernels(loaded)
+
+
+def _access_log(settings: Settings, output: FileIO, dropped: Counter) -> AccessLog:
+    """For people on a terminal, where nothing else is asked for."""
+    is_terminal = output.isatty()
+    if settings.access_log == "json" or (settings.access_log == "auto" and not is_terminal):
+        return AccessLog(output, dropped)
+    return AccessLog(output, dropped, LinesForPeople(color=is_terminal and not no_color()).encode)
 
 
 def _policy_file(settings: Settings) -> Path:
@@ -113,9 +122,9 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     ledger = None if loaded.policy.ledger is None else build_ledger(loaded.policy.ledger, clock)
     keys = build_stored_keys(loaded.policy.stores.keys, clock, loaded.policy.time_zone)
     access_log = None
-    if settings.access_log == "json":
+    if settings.access_log != "off":
         output = FileIO(sys.stdout.fileno(), "wb", closefd=False)
-        access_log = AccessLog(output, metrics.of(ProcessMetrics).log_lines_dropped)
+        access_log = _access_log(settings, output, metrics.of(ProcessMetrics).log_lines_dropped)
     core = Core(
         settings,
         clock,

@@ -1,10 +1,11 @@
-"""One JSON line per request, never a prompt and never a key; written in batches off the event loop."""
+"""One line per request, never a prompt and never a key; JSON or for people; written in batches off the event loop."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import BinaryIO
 
@@ -58,13 +59,15 @@ class AccessLog:
     """Collects lines and writes them in batches. A reader that is too slow loses lines, but never delays a request.
 
     `output` is unbuffered: what it does not accept is dropped and counted, because a retry could begin in the middle
-    of a line.
+    of a line. `encode` makes a line's text, without its end.
     """
 
-    def __init__(self, output: BinaryIO, dropped: Counter) -> None:
+    def __init__(
+        self, output: BinaryIO, dropped: Counter, encode: Callable[[LogLine], bytes] = msgspec.json.encode
+    ) -> None:
         self._output = output
         self._dropped = dropped
-        self._encode = msgspec.json.Encoder().encode
+        self._encode = encode
         self._lines: list[bytes] = []
         self._batches: SimpleQueue[list[bytes] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None

@@ -261,7 +261,7 @@ def test_serve_refuses_an_open_door(run: Run, arguments: list[str]) -> None:
     [
         ("SLIPSTREAM_PORT", "abc", "SLIPSTREAM_PORT: Input should be a valid integer"),
         ("SLIPSTREAM_MAX_BODY", "12", "SLIPSTREAM_MAX_BODY: a size needs a number and a unit"),
-        ("SLIPSTREAM_ACCESS_LOG", "yes", "SLIPSTREAM_ACCESS_LOG: Input should be 'json' or 'off'"),
+        ("SLIPSTREAM_ACCESS_LOG", "yes", "SLIPSTREAM_ACCESS_LOG: Input should be 'auto', 'json', 'lines' or 'off'"),
     ],
 )
 def test_serve_refuses_a_bad_setting(run: Run, name: str, value: str, said: str) -> None:
