@@ -19,7 +19,7 @@ from gateway.record.fault import fault_of
 from gateway.record.savings import note_answer, note_extra, note_given
 
 _OF_THE_CALL = (
-    *("request_id", "key", "tenant", "team", "tags", "user", "session"),
+    *("request_id", "key", "tenant", "team", "tags", "user", "session", "agent"),
     *("route", "operation", "model", "stream"),
 )
 """What further parts say as their call does, so that sums by any of it have them too."""
