@@ -59,16 +59,10 @@ class LedgerStore:
             return self._insert_each(rows)
 
     def roll_up(self, most: int) -> int:
-        """Add the next rows to the sums, and count how long they took, at most so many: how many these were."""
+        """Add the next rows to the sums, at most so many: how many these were."""
         with self._database.writing() as transaction:
             mark, newest = mark_and_newest(transaction)
             upto = min(newest, mark + most)
-            counted, _ = mark_and_newest(transaction, latencies.MARK)
-            counted_upto = min(newest, counted + most)
-            if counted_upto > counted:
-                for statement in latencies.add(counted, counted_upto):
-                    transaction.execute(statement)
-                _move(transaction, latencies.MARK, counted_upto)
             if upto > mark:
                 for grouping in GROUPINGS:
                     transaction.execute(grouping.create(mark, upto))
@@ -77,7 +71,18 @@ class LedgerStore:
                 for grouping in GROUPINGS:
                     transaction.execute(f"DROP TABLE {grouping.table}")
                 _move(transaction, ROLLED_UP, upto)
-            return max(upto - mark, counted_upto - counted)
+            return upto - mark
+
+    def count_latencies(self, most: int) -> int:
+        """Count how long the next rows took, at most so many: how many these were."""
+        with self._database.writing() as transaction:
+            mark, newest = mark_and_newest(transaction, latencies.MARK)
+            upto = min(newest, mark + most)
+            if upto > mark:
+                for statement in latencies.add(mark, upto):
+                    transaction.execute(statement)
+                _move(transaction, latencies.MARK, upto)
+            return upto - mark
 
     def prune(self, before_us: int, before_day: int) -> bool:
         """Take away rows of calls before then that are in the sums, and sums that are kept as long as rows. Whether

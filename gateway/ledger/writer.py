@@ -32,6 +32,9 @@ _STEADY_WITHIN_S = 60.0
 _MAX_PAUSE_S = 5.0
 _MAX_CLOSE_S = 3.0
 _ROLLED_UP_AT_ONCE = 5000
+_COUNT_EVERY_S = 60.0
+_COUNTED_AT_ONCE = 20_000
+"""The more at once, the more of them fall into one count, and it is the counts that cost."""
 
 _logger = logging.getLogger(__name__)
 
@@ -83,10 +86,12 @@ class Writer:
         self._waiting: list[Stored] = []
         self._are_killed = False
         """Whether those that wait are what is left of a worker that is gone."""
-        self._due = {"adopt": 0.0, "roll_up": 0.0, "prune": 0.0}
+        self._due = {"adopt": 0.0, "roll_up": 0.0, "count": 0.0, "prune": 0.0}
         """When what is done now and then is done again, in monotonic seconds."""
         self._has_new = True
         """Whether there may be rows that are not in the sums."""
+        self._has_uncounted = True
+        """Whether there may be rows whose times are not counted."""
         self._pruned_at: tuple[float, float] | None = None
         """What the wall clock and the monotonic one showed when pruning was last due."""
         self._is_open = False
@@ -156,6 +161,8 @@ class Writer:
         has_more = self._store_next()
         if self._has_new and self._is_due("roll_up", _ROLL_UP_EVERY_S):
             has_more |= self._roll_up()
+        if self._has_uncounted and self._is_due("count", _COUNT_EVERY_S):
+            has_more |= self._count_latencies()
         if not self._is_stopping:
             has_more |= self._is_due("prune", _PRUNE_EVERY_S) and self._prune()
         return has_more
@@ -176,7 +183,7 @@ class Writer:
         if self._waiting:
             num_new, num_refused = self._store.insert(self._waiting)
             self.done.rows += num_new
-            self._has_new = True
+            self._has_new = self._has_uncounted = True
             self.done.refused += num_refused
             if num_refused:
                 _logger.error("the ledger does not take %d rows, which are lost", num_refused)
@@ -221,6 +228,13 @@ class Writer:
         self._has_new = has_more
         if has_more:
             self._due["roll_up"] = 0.0
+        return has_more
+
+    def _count_latencies(self) -> bool:
+        has_more = self._store.count_latencies(_COUNTED_AT_ONCE) == _COUNTED_AT_ONCE
+        self._has_uncounted = has_more
+        if has_more:
+            self._due["count"] = 0.0
         return has_more
 
     def _prune(self) -> bool:

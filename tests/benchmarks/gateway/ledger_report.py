@@ -75,6 +75,8 @@ def make(path: Path, num_rows: int) -> None:
     connection.close()
     while store.roll_up(_STEP):
         pass
+    while store.count_latencies(_STEP):
+        pass
     store.close()
 
 

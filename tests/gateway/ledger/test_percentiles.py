@@ -85,7 +85,7 @@ def test_percentiles_are_those_of_the_calls(connect: Connect) -> None:
             assert spread.calls == len(true[key])
             for percent in (0, 50, 90, 95, 99, 100):
                 assert is_close(spread.percentile_us(percent), true_percentile(true[key], percent))
-        store.roll_up(700)
+        store.count_latencies(700)
 
 
 def test_calls_that_failed_are_left_out(connect: Connect) -> None:
@@ -95,7 +95,7 @@ def test_calls_that_failed_are_left_out(connect: Connect) -> None:
     fine, failed, cut, part, line = (sample_row(n) for n in range(1, 6))
     failed.status, cut.end, part.part, line.kind = 502, "upstream_cut", 1, "batch"
     store.insert([of(row) for row in (fine, failed, cut, part, line)])
-    store.roll_up(10)
+    store.count_latencies(10)
 
     assert [(spread.measure, spread.calls) for spread in spreads(database, (), ALWAYS)] == [("total", 1)]
 
@@ -106,7 +106,7 @@ def test_days_are_those_of_the_zone(connect: Connect) -> None:
     store.open()
     rows = timed_rows(500)
     store.insert([of(row) for row in rows])
-    store.roll_up(10_000)
+    store.count_latencies(10_000)
     day = DAYS.of(START_US + 86400 * 10**6)
     only = date(day // 10_000, day // 100 % 100, day % 100)
     (told,) = (s for s in spreads(database, ("day",), Period(only, only, KATHMANDU)) if s.measure == "total")
@@ -122,11 +122,12 @@ def test_counts_go_with_the_rows_and_rows_only_once_they_are_counted(connect: Co
     rows = timed_rows(300)
     store.insert([of(row) for row in rows])
     end_us = START_US + 30 * 86400 * 10**6
-    store.roll_up(100)
+    store.roll_up(1000)
+    store.count_latencies(100)
     store.prune(end_us, DAYS.of(end_us))
     with database.reading() as transaction:
         assert list(transaction.fetch("SELECT COUNT(*) FROM calls")) == [(200,)]
-    store.roll_up(1000)
+    store.count_latencies(1000)
     store.prune(end_us, DAYS.of(end_us))
 
     assert list(spreads(database, (), ALWAYS)) == []
@@ -138,7 +139,7 @@ def test_hours_have_the_calls_that_began_in_them(connect: Connect) -> None:
     store.open()
     rows = [row for row in timed_rows(400) if row.status < 400]
     store.insert([of(row) for row in rows])
-    store.roll_up(300)
+    store.count_latencies(300)
     told = {s.values: s.calls for s in spreads(database, ("hour", "route"), ALWAYS) if s.measure == "total"}
 
     assert told == Counter((hour_text(row.at_us // 3_600_000_000), row.route) for row in rows)

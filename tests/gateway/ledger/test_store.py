@@ -113,6 +113,7 @@ def test_sums_stay_when_rows_go(connect: Connect) -> None:
     new = [sample_row(n, at_us=START_US + 40 * 86400 * 10**6 + n) for n in range(300, 400)]
     store.insert([of(row) for row in old + new])
     before_us = START_US + 20 * 86400 * 10**6
+    store.count_latencies(10**6)
     store.prune(before_us, DAYS.of(before_us))
     store.roll_up(150)
     store.prune(before_us, DAYS.of(before_us))

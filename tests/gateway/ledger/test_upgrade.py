@@ -72,6 +72,7 @@ def test_ledger_of_before_has_its_rows_counted_by_and_by(connect: Connect) -> No
     for _ in range(9):
         assert calls_of(database) == 200
         assert timed(database) == fine
+        store.count_latencies(30)
         store.roll_up(30)
     with database.reading() as transaction:
         assert list(transaction.fetch("SELECT SUM(calls) FROM latencies_by_day WHERE measure = 'total'")) == [(fine,)]
