@@ -14,6 +14,9 @@ _LEAST_BYTES_PER_TOKEN = 2
 """Of texts that tokenizers know badly; a budget is asked for what a call costs at most."""
 _USUAL_MOST_TOKENS = 4096
 """Of an answer whose length the client does not bound."""
+_MOST_OUTPUT_TOKENS = 10_000_000
+"""Of all answers to a call: servers write fewer in the time that calls have. Who asks for a billion holds no more of a
+budget that others need too, until the upstream has refused it."""
 _MOST_UNSEEN_TOKENS = 200_000
 """Of pictures, files and earlier answers in a prompt: what fits the context of most models."""
 
@@ -76,7 +79,7 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: in
     service_tier = body.get("service_tier") if body is not None else None
     return Asked(
         num_bytes,
-        tokens * most.choices * most.prompts,
+        min(tokens * most.choices * most.prompts, _MOST_OUTPUT_TOKENS),
         is_metered and unmetered_part(body, operation) is None,
         cost,
         refers_elsewhere(body, operation),

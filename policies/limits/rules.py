@@ -15,6 +15,7 @@ from policies.limits.settings import MOST_DOLLARS, BudgetPolicy, BudgetTerms, Co
 from policies.limits.windows import Window, Windows
 from policies.prices.price import PICO_PER_DOLLAR
 
+_MAX_NAME_CHARS = 256
 OWN = "(key)"
 """The name of the rules that a key has of its own; no rule of the policy has brackets in its name."""
 UNBOUNDED = MOST_DOLLARS * PICO_PER_DOLLAR
@@ -222,7 +223,10 @@ def _capacity(per_minute: int, burst_s: float) -> int:
 
 
 def _digest(tenant: str, name: str) -> Sequence[str]:
-    """A name that a client has chosen, which may be long, within its tenant."""
+    """A name that a client has chosen, within its tenant. What is counted anew after a restart is named by the ledger,
+    which keeps the beginning of a long one, and in PostgreSQL no NUL.
+    """
+    name = name[:_MAX_NAME_CHARS].replace("\0", "\ufffd")
     return (f"{tenant}{INVENTED}{blake2b(name.encode(), digest_size=16).hexdigest()}",) if name else ()
 
 

@@ -315,7 +315,7 @@ async def test_what_was_spent_is_known_after_a_restart(upstream: OpenAIServer, t
     """From the ledger, also where the gateway was killed."""
     rules = f'ledger: {{url: "sqlite:///{tmp_path}/ledger.sqlite3", time_zone: Asia/Kathmandu}}\n'
     rules += f"budgets: [{{name: cents, per: {per}, usd: 0.004, every: day, time_zone: America/New_York}}]"
-    fields = {"headers": {"cache-control": "no-store", "x-session-id": "one"}, "user": "u1"}
+    fields = {"headers": {"cache-control": "no-store", "x-session-id": "one"}, "user": "u" * 300 + "\0"}
     for turn in range(2):
         with running_gateway(policy_of(upstream, rules), environ=KEYS) as gateway:
             async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
