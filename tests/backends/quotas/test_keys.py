@@ -18,7 +18,7 @@ from backends.protocol import Call, Reply
 from backends.quotas.upstream_keys import Keyed
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock
-from tests.support.servers.quota_server import Fields, Quota, QuotaServer
+from tests.support.servers.quota_server import Fields, Quota, QuotaServer, as_anthropic
 
 A, B, C = "sk-key-a-0123456789", "sk-key-b-0123456789", "sk-key-c-0123456789"
 
@@ -331,16 +331,40 @@ async def test_a_backend_with_one_key_tells_what_is_left_too() -> None:
     assert key.left["requests"].left == pytest.approx(8, abs=0.5)
 
 
-async def test_anthropic_has_keys_too() -> None:
-    """The same code, another header: a key that is revoked costs no call."""
-    server = QuotaServer({A: Quota(is_revoked=True), B: Quota(is_revoked=True)})
-    async with server:
-        config = ANTHROPIC.config.model_validate(
-            {"base_url": server.base_url, "api_keys": ["env:A", "env:B"]}, context={"environ": {"A": A, "B": B}}
-        )
-        backend = ANTHROPIC.build("up", config, SystemClock())
-        with pytest.raises(UpstreamRejectedKey):
-            await backend.send(make_call())
+@asynccontextmanager
+async def anthropic_at(server: QuotaServer, *keys: str) -> AsyncIterator[Any]:
+    """A backend that speaks the Messages API."""
+    config = ANTHROPIC.config.model_validate(
+        {"base_url": server.base_url, "api_keys": [f"env:K{number}" for number in range(len(keys))]},
+        context={"environ": {f"K{number}": key for number, key in enumerate(keys)}},
+    )
+    backend = ANTHROPIC.build("up", config, SystemClock())
+    await backend.open()
+    try:
+        yield backend
+    finally:
         await backend.aclose()
+
+
+async def test_anthropic_keys_are_split_by_what_is_left() -> None:
+    """Told in its own words; one that is revoked costs no call."""
+    server = QuotaServer({A: Quota(requests=90), B: Quota(requests=30), C: Quota()}, tells=as_anthropic)
+    async with server, anthropic_at(server, A, B) as backend:
+        await ask(backend, *(make_call(str(number)) for number in range(60)))
+        split = server.answered()
+        server.quotas[A].is_revoked = True
+        replies = await ask(backend, *(make_call(str(number)) for number in range(10)))
+
+    assert split[A] == pytest.approx(45, abs=3)
+    assert {reply.status for reply in replies} == {200}
+    assert server.statuses() == {200: 70, 401: 1}
+
+
+async def test_anthropic_keys_that_are_all_rejected_are_an_error() -> None:
+    """Each was tried."""
+    server = QuotaServer({A: Quota(is_revoked=True), B: Quota(is_revoked=True)})
+    async with server, anthropic_at(server, A, B) as backend:
+        with pytest.raises(UpstreamRejectedKey):
+            await ask(backend, make_call())
 
     assert {each.key for each in server.asked} == {A, B}

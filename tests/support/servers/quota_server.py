@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Self
 
 import msgspec
@@ -68,6 +69,18 @@ def as_openai(quota: Quota, now: float) -> Fields:
     return told
 
 
+def as_anthropic(quota: Quota, now: float) -> Fields:
+    """The fields of Anthropic, with moments."""
+    requests, _ = quota.left(now)
+    whole_in_s = max(0.0, quota.spent[-1][0] + quota.window_s - now) if quota.spent else 0.0
+    whole_at = datetime.fromtimestamp(time.time() + whole_in_s, UTC).isoformat(timespec="seconds")
+    return [
+        ("anthropic-ratelimit-requests-limit", str(quota.requests)),
+        ("anthropic-ratelimit-requests-remaining", str(max(0, requests))),
+        ("anthropic-ratelimit-requests-reset", whole_at.replace("+00:00", "Z")),
+    ]
+
+
 class QuotaServer:
     """Listens on a free port of the loopback interface while entered. Quotas are by key; who has none is unknown."""
 
@@ -116,7 +129,8 @@ class QuotaServer:
                 fields = [line.split(": ", 1) for line in head.decode("latin-1").split("\r\n")[1:] if line]
                 headers = {name.lower(): value for name, value in fields}
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
-                status, told, answer = self._answer(headers, body)
+                is_anthropic = head.split(b" ", 2)[1].endswith(b"/messages")
+                status, told, answer = self._answer(headers, body, is_anthropic=is_anthropic)
                 told += [("content-type", "application/json"), ("content-length", str(len(answer)))]
                 lines = "".join(f"{name}: {value}\r\n" for name, value in told)
                 writer.write(f"HTTP/1.1 {status} X\r\n{lines}\r\n".encode("latin-1") + answer)
@@ -127,7 +141,7 @@ class QuotaServer:
             self._writers.discard(writer)
             writer.close()
 
-    def _answer(self, headers: dict[str, str], body: bytes) -> tuple[int, Fields, bytes]:
+    def _answer(self, headers: dict[str, str], body: bytes, *, is_anthropic: bool) -> tuple[int, Fields, bytes]:
         now = time.monotonic()
         key = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
         asked: dict[str, Any] = msgspec.json.decode(body) if body else {}
@@ -135,12 +149,12 @@ class QuotaServer:
         beginning = str(messages[0]["content"])[:1024]
         tokens = len(body) // 4
         quota = self.quotas.get(key)
-        status, told, answer = self._judge(quota, key, beginning, tokens, now)
+        status, told, answer = self._judge(quota, key, beginning, tokens, now, is_anthropic=is_anthropic)
         self.asked.append(Asked(key, now, beginning, status))
         return status, told, answer
 
     def _judge(
-        self, quota: Quota | None, key: str, beginning: str, tokens: int, now: float
+        self, quota: Quota | None, key: str, beginning: str, tokens: int, now: float, *, is_anthropic: bool
     ) -> tuple[int, Fields, bytes]:
         if quota is None or quota.is_revoked:
             return 401, [], error_body("no such key", type="invalid_request_error", code="invalid_api_key")
@@ -159,6 +173,16 @@ class QuotaServer:
             "completion_tokens": self._output_tokens,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
+        if is_anthropic:
+            said = {
+                "content": [{"type": "text", "text": "yes"}],
+                "stop_reason": "end_turn",
+                "type": "message",
+                "id": "m",
+            }
+            counts = {"input_tokens": tokens, "output_tokens": self._output_tokens}
+            whole = {**said, "role": "assistant", "model": "m", "usage": counts}
+            return 200, self.tells(quota, now), msgspec.json.encode(whole)
         choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
         answer = {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
         return 200, self.tells(quota, now), msgspec.json.encode(answer)
