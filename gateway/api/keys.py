@@ -12,6 +12,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from backends.errors import Forbidden, InvalidRequest, MethodNotAllowed, UnknownPath
+from gateway.api.budgets import BudgetsApi
 from gateway.api.files import query_of
 from gateway.api.respond import respond
 from gateway.batches.file_store import parse_limit
@@ -37,6 +38,7 @@ class KeysApi:
     def __init__(self, core: Core, keys: StoredKeys) -> None:
         self._core = core
         self._keys = keys
+        self._budgets = BudgetsApi(core, keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -45,16 +47,15 @@ class KeysApi:
             if not principal.manages_keys:
                 raise Forbidden("this key may not manage keys; one of the policy file with `manages_keys: true` may")
             method, (root, _, name) = scope["method"], _below_admin(scope).partition("/")
+            if root == "budgets":
+                return await self._of_budgets(method, name, scope, receive, (runtime, principal, incoming))
             if root != "keys":
                 raise UnknownPath(f"there is no {scope['path']}")
             if method == "GET":
                 return await (self._show(name) if name else self._list(query_of(scope)))
             if method != "POST" or (name and not name.endswith(("/rotate", "/revoke"))):
                 raise MethodNotAllowed(f"{scope['path']} does not take {method}")
-            raw = await read_body(receive, incoming, _MAX_BODY_BYTES, self._core.pace())
-            body = decode_json(raw) if raw.strip() else {}
-            if not isinstance(body, dict):
-                raise InvalidRequest("the body is not a JSON object")
+            body = await self._read(receive, incoming)
             key, secret, what = await self._change(name, body, runtime)
             # Calls to this process go by it at once, to others within seconds.
             await self._keys.refresh()
@@ -63,6 +64,26 @@ class KeysApi:
 
         await respond(self._core, scope, make)
 
+    async def _of_budgets(
+        self, method: str, name: str, scope: Scope, receive: Receive, asked: tuple[Runtime, Principal, Incoming]
+    ) -> object:
+        runtime, principal, incoming = asked
+        if name not in ("", "raises"):
+            raise UnknownPath(f"there is no {scope['path']}")
+        if method == "GET":
+            query = query_of(scope)
+            return await (self._budgets.list_raises(query) if name else self._budgets.list_budgets(query, runtime))
+        if method != "POST" or not name:
+            raise MethodNotAllowed(f"{scope['path']} does not take {method}")
+        return await self._budgets.add_raise(await self._read(receive, incoming), runtime, principal)
+
+    async def _read(self, receive: Receive, incoming: Incoming) -> dict[str, Any]:
+        raw = await read_body(receive, incoming, _MAX_BODY_BYTES, self._core.pace())
+        body = decode_json(raw) if raw.strip() else {}
+        if not isinstance(body, dict):
+            raise InvalidRequest("the body is not a JSON object")
+        return body
+
     async def _change(self, name: str, body: dict[str, Any], runtime: Runtime) -> tuple[StoredKey, str, str]:
         """The key, its new secret if it has one, and what has been done."""
         now = self._core.clock.wall()
@@ -70,6 +91,8 @@ class KeysApi:
             values = dict(body)
             created = checked_name(values.pop("name", None), runtime.loaded.policy)
             terms = checked_terms(values, runtime.loaded.policy, now)
+            if terms.has_rules and not self._keys.can_count:
+                raise InvalidRequest("several workers count the limit and budget of a key only in `stores.redis`")
             return *await self._keys.ask(lambda store: store.create(created, terms)), "created"
         name, _, action = name.rpartition("/")
         if action == "revoke":

@@ -12,6 +12,7 @@ from gateway.keys.known_keys import RowReader
 from gateway.keys.stored_keys import StoredKeys
 from gateway.runtime import Runtime
 from policies.keys.settings import KeyStorePolicy
+from policies.limits.raises import Raises
 from policies.policy_file.load import LoadedPolicy
 
 
@@ -24,8 +25,10 @@ def build_key_store(policy: KeyStorePolicy, clock: Clock, *, may_make: bool) -> 
     return KeyStore(build_database(policy.url, KEYS, outlives_power=True, may_make=may_make), clock)
 
 
-def build_stored_keys(policy: KeyStorePolicy | None, clock: Clock, time_zone: str) -> StoredKeys | None:
-    """The keys of this process; None where the policy has no key store. `time_zone`: of budgets that name none.
+def build_stored_keys(
+    policy: KeyStorePolicy | None, clock: Clock, reader: RowReader, raises: Raises
+) -> StoredKeys | None:
+    """The keys of this process; None where the policy has no key store.
 
     Raises: ConfigurationError.
     """
@@ -44,7 +47,7 @@ def build_stored_keys(policy: KeyStorePolicy | None, clock: Clock, time_zone: st
         finally:
             maker.close()
 
-    return StoredKeys(make, build_key_store(policy, clock, may_make=False), copy, RowReader(time_zone), clock)
+    return StoredKeys(make, build_key_store(policy, clock, may_make=False), copy, clock, reader=reader, raises=raises)
 
 
 def check_key_names(loaded: LoadedPolicy, runtime: Runtime, keys: StoredKeys | None) -> None:

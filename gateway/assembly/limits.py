@@ -7,6 +7,7 @@ from secrets import token_bytes
 
 from backends.clock import Clock
 from gateway.assembly.stores import build_ledger_database
+from gateway.limits.budget_view import BudgetView
 from gateway.limits.refill import Refill
 from gateway.limits.reserving import Reserving
 from gateway.limits.spent_before import SpentInLedger
@@ -14,10 +15,11 @@ from gateway.limits.warnings import BudgetWarnings
 from gateway.runtime import Runtime
 from policies.limits.limiter import Limiter
 from policies.limits.memory import MemoryCounters
+from policies.limits.raises import Raises
 from policies.schema import Policy
 
 
-def build_reserving(policy: Policy, clock: Clock, in_force: Callable[[], Runtime]) -> Reserving:
+def build_reserving(policy: Policy, clock: Clock, in_force: Callable[[], Runtime], raises: Raises) -> Reserving:
     """For one process, which counts for itself; with others where there is a Redis. `in_force`: once it is open.
 
     Raises: ConfigurationError.
@@ -32,10 +34,12 @@ def build_reserving(policy: Policy, clock: Clock, in_force: Callable[[], Runtime
 
         read = None if spent_before is None else spent_before.read
         shared = build_redis_counters(policy.stores.redis, policy.stores.limits, clock, read)
-        return Reserving(Limiter(shared, clock, warnings.tell), warnings, None)
+        limiter = Limiter(shared, clock, warnings.tell, raises)
+        return Reserving(limiter, warnings, None, BudgetView(limiter, spent_before, clock))
     counters = MemoryCounters(clock, salt=token_bytes(16))
     refill = None if spent_before is None else Refill(spent_before, counters, clock)
-    return Reserving(Limiter(counters, clock, warnings.tell), warnings, refill)
+    limiter = Limiter(counters, clock, warnings.tell, raises)
+    return Reserving(limiter, warnings, refill, BudgetView(limiter, spent_before, clock))
 
 
 def _may_have_budgets(policy: Policy) -> bool:

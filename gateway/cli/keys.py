@@ -84,7 +84,7 @@ def create(file: Path, name: str, form: str, budget: float | None, every: str | 
         values["limit"] = limit
     if budget is not None:
         values["budget"] = {"usd": budget} if every is None else {"usd": budget, "every": every}
-    with _store_of(file, may_make=True) as (store, policy):
+    with store_of(file, may_make=True) as (store, policy):
         terms = checked_terms(values, policy, SystemClock.wall())
         checked_name(name, policy)
         store.open()
@@ -102,7 +102,7 @@ def list_keys(file: Path, form: str) -> None:
     Example:
       slipstream keys list --config policy.yaml
     """
-    with _store_of(file) as (store, _):
+    with store_of(file) as (store, _):
         found = [key_object(key, SystemClock.wall()) for key in _every_key(store)]
     if form == "json":
         click.echo(json.dumps(found, indent=2))
@@ -124,7 +124,7 @@ def show(file: Path, name: str, form: str) -> None:
     Example:
       slipstream keys show --config policy.yaml alice
     """
-    with _store_of(file) as (store, _):
+    with store_of(file) as (store, _):
         key = store.get(name)
     _print_key(key, form)
 
@@ -143,7 +143,7 @@ def rotate(file: Path, name: str, overlap: str, expires: str | None, form: str) 
       slipstream keys rotate --config policy.yaml alice
       slipstream keys rotate --config policy.yaml alice --overlap 0s      # it has leaked
     """
-    with _store_of(file) as (store, _):
+    with store_of(file) as (store, _):
         change = {} if expires is None else {"expires": moment_from(expires, SystemClock.wall())}
         key, secret = store.rotate(name, overlap_seconds(overlap), change)
     _print_secret(key, secret, form, "has a new secret")
@@ -159,7 +159,7 @@ def revoke(file: Path, name: str) -> None:
     Example:
       slipstream keys revoke --config policy.yaml alice
     """
-    with _store_of(file) as (store, _):
+    with store_of(file) as (store, _):
         store.revoke(name)
     click.echo(f"key {name} is revoked", err=True)
 
@@ -172,7 +172,8 @@ def _place(policy: Policy) -> str:
 
 
 @contextmanager
-def _store_of(file: Path, *, may_make: bool = False) -> Iterator[tuple[KeyStore, Policy]]:
+def store_of(file: Path, *, may_make: bool = False) -> Iterator[tuple[KeyStore, Policy]]:
+    """The key store of that policy. What goes wrong with it or with the request ends the command with a line."""
     # The secrets of backends are of no use here.
     policy = read_policy_or_exit(file, no_env=True).policy
     if policy.stores.keys is None:

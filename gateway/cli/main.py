@@ -94,6 +94,11 @@ class LazyGroup(click.Group):
             "slipstream serve policy.yaml --port 8080",
             holds_sighup=True,
         ),
+        "budgets": Deferred(
+            "gateway.cli.budgets:budgets",
+            "Raise budgets for a while, and see who raised what.",
+            "slipstream budgets raise --config policy.yaml --key alice --usd 5 --until 7d --why launch",
+        ),
         "keys": Deferred(
             "gateway.cli.keys:keys",
             "Make, show, rotate and revoke keys while gateways run.",

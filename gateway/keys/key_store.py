@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from backends.clock import Clock
 from backends.errors import ConfigurationError, InvalidRequest, UnknownObject
+from gateway.keys.raise_store import TABLES as RAISES_TABLES
+from gateway.keys.raise_store import RaiseStore
 from gateway.keys.stored_key import COLUMNS, StoredKey, new_key, of_row, to_row
 from gateway.sql.database import Database, Purpose, Transaction
 from policies.keys.settings import KeyTerms
@@ -58,11 +60,13 @@ class KeyStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self.raises = RaiseStore(database, clock)
+        """Of budgets, in the same database."""
 
     def open(self) -> None:
         """Make the tables. Raises: ConfigurationError where they are those of a newer version."""
         with self._database.writing() as transaction:
-            for table in _TABLES:
+            for table in (*_TABLES, *RAISES_TABLES):
                 transaction.execute(table)
             settings = dict(transaction.fetch("SELECT name, value FROM api_key_settings"))
             if settings.get("version", _TABLES_VERSION) != _TABLES_VERSION:

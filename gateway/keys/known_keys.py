@@ -65,11 +65,14 @@ class KnownKeys:
 class RowReader:
     """Makes what calls look up of the store's rows, in any thread."""
 
-    def __init__(self, time_zone: str = "UTC") -> None:
-        """`time_zone`: of keys' budgets that name none."""
+    def __init__(self, time_zone: str = "UTC", *, can_count: bool = True) -> None:
+        """`time_zone`: of keys' budgets that name none. `can_count`: whether limits and budgets are counted once; if
+        each of several workers would give the whole of them, nobody gets in by a key that has some.
+        """
         self._callers = Callers(time_zone)
+        self.can_count = can_count
         self.num_unreadable = 0
-        """Rows that only a newer version can read: nobody gets in by them."""
+        """Rows that only a newer version can read, or whose limits cannot be counted here: nobody gets in by them."""
 
     def read(self, rows: Iterable[tuple[Any, ...]]) -> list[KnownKey]:
         """Each key, whatever has become of it."""
@@ -83,6 +86,13 @@ class RowReader:
             _logger.error("key %s cannot be read, and nobody gets in by it: %s", row[0], type(error).__name__)
             return KnownKey(row[0], ())
         if key.revoked_at is not None:
+            return KnownKey(key.name, ())
+        if key.terms.has_rules and not self.can_count:
+            self.num_unreadable += 1
+            _logger.error(
+                "nobody gets in by key %s, for its limit or budget is counted by several workers only in stores.redis",
+                key.name,
+            )
             return KnownKey(key.name, ())
         return KnownKey(key.name, _by_digest(key, self._callers.of(key.name, key.terms)))
 

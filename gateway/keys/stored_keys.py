@@ -1,4 +1,4 @@
-"""The stored keys of one process, kept up to date: every two seconds it reads what has changed.
+"""The stored keys of one process and raises of budgets, kept up to date: each two seconds it reads what has changed.
 
 While the store is away the keys that are known go on, and of others it cannot be told whether they are valid.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from gateway.keys.stored_key import may_be_stored
 from gateway.process.aside import without_full_collections
 from gateway.process.slices import Slices
 from policies.failures import Failures
+from policies.limits.raises import Raise, Raises
 from policies.loop import Loop
 
 _logger = logging.getLogger(__name__)
@@ -54,14 +55,26 @@ class StoredKeys:
     """
 
     def __init__(
-        self, make: Callable[[], None], store: KeyStore, copy: KeyStore | None, reader: RowReader, clock: Clock
+        self,
+        make: Callable[[], None],
+        store: KeyStore,
+        copy: KeyStore | None,
+        clock: Clock,
+        *,
+        reader: RowReader,
+        raises: Raises,
     ) -> None:
+        """`raises` of budgets are kept up to date with the keys."""
         self._make = make
         self._store = store
         self._copy = copy
         self._clock = clock
         self._known = KnownKeys()
         self._reader = reader
+        self.can_count = reader.can_count
+        """Whether limits and budgets of keys are counted once, and not by each worker for itself."""
+        self._raises = raises
+        self._last_raise = -1
         self._mark: Mark | None = None
         self._is_made = self._is_copied = False
         self._is_up = False
@@ -174,11 +187,13 @@ class StoredKeys:
         if not done:
             self._went_away(f"the key store has not answered within {_PATIENCE_S:g} s")
         try:
-            changes, keys = await looking
+            changes, keys, raises = await looking
         except (StoreUnavailable, ConfigurationError) as error:
             self._went_away(error.message)
             return
         await self._take(changes, keys)
+        if raises is not None:
+            self._raises.known = raises
         self._read_at = began_at
         if not self._is_up:
             self._is_up = True
@@ -212,15 +227,18 @@ class StoredKeys:
         self._make()
         self._is_made = True
 
-    def _read_changes(self) -> tuple[Changes, list[KnownKey]]:
-        """In the thread."""
+    def _read_changes(self) -> tuple[Changes, list[KnownKey], Mapping[tuple[str, str], Raise] | None]:
+        """In the thread: what has changed of the keys, and all raises if there are others than before."""
         if not self._is_made:
             self._made()
         changes = self._store.changes(self._mark)
         if self._copy is not None and (changes.rows or changes.are_all or not self._is_copied):
             self._is_copied = False
             self._follow_with(self._copy)
-        return changes, self._reader.read(changes.rows)
+        raises, last_raise = None, self._store.raises.last()
+        if last_raise != self._last_raise or changes.are_all:
+            raises, self._last_raise = self._store.raises.in_force(), last_raise
+        return changes, self._reader.read(changes.rows), raises
 
     def _follow_with(self, copy: KeyStore) -> None:
         try:

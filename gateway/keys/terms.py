@@ -63,7 +63,7 @@ def _known_beside(place: tuple[int | str, ...]) -> Iterable[str]:
     return LimitTerms.model_fields if place[0] == "limit" else BudgetTerms.model_fields
 
 
-def moment_from(text: object, now: float) -> datetime:
+def moment_from(text: object, now: float, param: str = "expires") -> datetime:
     """A moment, or a time from now such as "90d". Raises: InvalidRequest."""
     start = datetime.fromtimestamp(now, UTC)
     try:
@@ -73,7 +73,7 @@ def moment_from(text: object, now: float) -> datetime:
     try:
         return parse_moment(text)
     except ValueError as error:
-        raise InvalidRequest(f'expires: {error}, or a time from now, "90d"', param="expires") from None
+        raise InvalidRequest(f'{param}: {error}, or a time from now, "90d"', param=param) from None
 
 
 def overlap_seconds(text: object) -> float:

@@ -8,6 +8,7 @@ from backends.errors import BudgetSpent
 from backends.protocol import Charge, Facts
 from gateway.http.auth import Principal
 from gateway.limits.asked import Asked
+from gateway.limits.budget_view import BudgetView
 from gateway.limits.headers import rate_headers
 from gateway.limits.refill import Refill
 from gateway.limits.warnings import BudgetWarnings
@@ -20,9 +21,11 @@ from policies.limits.rules import Asker, Budget
 class Reserving:
     """Of one process."""
 
-    def __init__(self, limiter: Limiter, warnings: BudgetWarnings, refill: Refill | None) -> None:
+    def __init__(self, limiter: Limiter, warnings: BudgetWarnings, refill: Refill | None, view: BudgetView) -> None:
         """`refill`: where what was spent before is not known to the counters themselves."""
         self.limiter = limiter
+        self.view = view
+        """Who has spent how much."""
         self._warnings = warnings
         self._refill = refill
 

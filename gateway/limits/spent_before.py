@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from backends.clock import Clock
@@ -17,6 +18,15 @@ from policies.limits.rules import Asker, Budget
 from policies.limits.windows import Window
 
 _NOBODY = dict.fromkeys(Asker.__struct_fields__, "")
+
+
+class Spent(NamedTuple):
+    """Pico-dollars of a budget that were spent in a window, by all that it counts together."""
+
+    budget: Budget
+    who: str
+    window: Window
+    amount: int
 
 
 class SpentInLedger:
@@ -36,16 +46,23 @@ class SpentInLedger:
 
     async def read(self) -> Sequence[SpentBefore]:
         """By counter. Raises whatever the ledger's store comes to."""
+        return [
+            SpentBefore(each.budget.counter(each.who, each.window), each.amount, each.window.ends_at)
+            for each in await self.by_budget()
+        ]
+
+    async def by_budget(self) -> Sequence[Spent]:
+        """The same, by whom. Raises whatever the ledger's store comes to."""
         runtime, now_s = self._in_force(), self._clock.wall()
         return await asyncio.to_thread(lambda: [*self._of_rules(runtime, now_s), *self._of_keys(runtime, now_s)])
 
-    def _of_rules(self, runtime: Runtime, now_s: float) -> Iterator[SpentBefore]:
+    def _of_rules(self, runtime: Runtime, now_s: float) -> Iterator[Spent]:
         for budget in runtime.rules.budgets:
             window = budget.windows.at(now_s)
             by = sorted(budget.depends_on | {"tenant"})
             yield from _of_budget(budget, window, self._askers(by, self._first_day(window)))
 
-    def _of_keys(self, runtime: Runtime, now_s: float) -> Iterator[SpentBefore]:
+    def _of_keys(self, runtime: Runtime, now_s: float) -> Iterator[Spent]:
         """Keys with the same terms have one budget; sums are read once for each window that one of them has."""
         askers = {asker: _own_budgets(runtime, asker) for asker, _ in self._askers(["key", "tenant"], None)}
         budgets = {budget for own in askers.values() for budget in own}
@@ -72,10 +89,10 @@ def _own_budgets(runtime: Runtime, asker: Asker) -> Sequence[Budget]:
     return [] if principal is None else [rule for rule in principal.rules if isinstance(rule, Budget)]
 
 
-def _of_budget(budget: Budget, window: Window, askers: Iterable[tuple[Asker, int]]) -> Iterator[SpentBefore]:
+def _of_budget(budget: Budget, window: Window, askers: Iterable[tuple[Asker, int]]) -> Iterator[Spent]:
     spent: Counter[str] = Counter()
     for asker, cost in askers:
         for who in budget.whom(asker):
             spent[who] += cost
     for who, amount in spent.items():
-        yield SpentBefore(budget.counter(who, window), amount, window.ends_at)
+        yield Spent(budget, who, window, amount)

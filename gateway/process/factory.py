@@ -23,6 +23,7 @@ from gateway.assembly.limits import build_reserving
 from gateway.assembly.stores import build_batches, build_ledger, build_owners, build_store
 from gateway.batches.metrics import BatchesMetrics
 from gateway.core import Core
+from gateway.keys.known_keys import RowReader
 from gateway.keys.metrics import KeysMetrics
 from gateway.ledger.metrics import LedgerMetrics
 from gateway.limits.metrics import LimitMetrics
@@ -40,9 +41,11 @@ from gateway.record.tracing import otlp_tracer
 from gateway.reload import Reloader
 from gateway.runtime import Runtime
 from gateway.settings import Settings, environment, no_color, shared_directory
+from policies.limits.raises import Raises
 from policies.policy_file.load import LoadedPolicy, check_source
 from policies.policy_file.locate import Document, dissolve
 from policies.policy_file.sources import PolicyFiles
+from policies.schema import Policy
 
 
 def load(settings: Settings, registry: Registry, files: PolicyFiles | None = None) -> LoadedPolicy:
@@ -62,7 +65,7 @@ def load(settings: Settings, registry: Registry, files: PolicyFiles | None = Non
         raise ConfigurationError(
             f"stores.semantic.folder is for one worker, and there are {settings.workers}: use stores.redis instead"
         )
-    if settings.workers > 1 and (loaded.policy.limits or loaded.policy.budgets) and stores.redis is None:
+    if _has_rules(loaded.policy) and not _can_count(loaded.policy, settings):
         raise ConfigurationError(
             f"`limits` and `budgets` are counted in one process, and there are {settings.workers}: use stores.redis"
         )
@@ -75,6 +78,19 @@ def _access_log(settings: Settings, output: FileIO, dropped: Counter) -> AccessL
     if settings.access_log == "json" or (settings.access_log == "auto" and not is_terminal):
         return AccessLog(output, dropped)
     return AccessLog(output, dropped, LinesForPeople(color=is_terminal and not no_color()).encode)
+
+
+def _has_rules(policy: Policy) -> bool:
+    return bool(policy.limits or policy.budgets) or any(key.has_rules for key in policy.keys)
+
+
+def _can_count(policy: Policy, settings: Settings) -> bool:
+    """Whether limits and budgets are counted once, and not by each worker for itself."""
+    return settings.workers == 1 or policy.stores.redis is not None
+
+
+def _row_reader(policy: Policy, settings: Settings) -> RowReader:
+    return RowReader(policy.time_zone, can_count=_can_count(policy, settings))
 
 
 def _policy_file(settings: Settings) -> Path:
@@ -120,7 +136,8 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     store = build_store(loaded.policy.stores, clock)
     metrics = Metrics(CollectorRegistry())
     ledger = None if loaded.policy.ledger is None else build_ledger(loaded.policy.ledger, clock)
-    keys = build_stored_keys(loaded.policy.stores.keys, clock, loaded.policy.time_zone)
+    raises = Raises()
+    keys = build_stored_keys(loaded.policy.stores.keys, clock, _row_reader(loaded.policy, settings), raises)
     access_log = None
     if settings.access_log != "off":
         output = FileIO(sys.stdout.fileno(), "wb", closefd=False)
@@ -134,7 +151,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
         tracer=otlp_tracer(clock) if settings.tracing else None,
         owners=build_owners(loaded.policy.stores, clock, shared_directory()),
         booking=None if ledger is None else Booking(ledger, clock),
-        reserving=build_reserving(loaded.policy, clock, lambda: core.runtime),
+        reserving=build_reserving(loaded.policy, clock, lambda: core.runtime, raises),
         keys=keys,
     )
 

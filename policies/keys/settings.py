@@ -89,6 +89,11 @@ class KeyTerms(Config):
     )
 
     @property
+    def has_rules(self) -> bool:
+        """Whether it has a limit or a budget of its own."""
+        return self.limit is not None or self.budget is not None
+
+    @property
     def expires_at(self) -> float | None:
         """Seconds since the Unix epoch."""
         return None if self.expires is None else self.expires.timestamp()

@@ -11,7 +11,9 @@ from backends.clock import Clock
 from backends.errors import BudgetSpent, CostUnknown, LimitReached, SlipstreamError, StoreUnavailable
 from policies.limits.counters import Away, Full, Hold, Rate, Slots, Spend, UsageCounters, Want
 from policies.limits.plan import AskPlan
+from policies.limits.raises import Raises
 from policies.limits.rules import UNBOUNDED, Ask, AskDollars, Budget, Expected, Reached
+from policies.prices.price import PICO_PER_DOLLAR
 
 _MAX_WARNED = 10_000
 _MAX_LEARNED = 10_000
@@ -53,13 +55,19 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Limiter:
-    """Of one process. `warn` is told of each budget once in a window, at its first call beyond `warn_at`."""
+    """Of one process. `warn` is told of each budget once in a window, at its first call beyond `warn_at`; once more
+    where it was raised since and is beyond that share of what it has now.
+    """
 
-    def __init__(self, counters: UsageCounters, clock: Clock, warn: Callable[[BudgetWarning], None]) -> None:
+    def __init__(
+        self, counters: UsageCounters, clock: Clock, warn: Callable[[BudgetWarning], None], raises: Raises
+    ) -> None:
         self.counters = counters
         self._clock = clock
         self._warn = warn
-        self._told: OrderedDict[str, None] = OrderedDict()
+        self.raises = raises
+        self._told: OrderedDict[str, int] = OrderedDict()
+        """Budgets in their windows: how large each was when a warning of it went out."""
         self._mean_tokens: dict[str, float] = {}
         self.refused: Counter[tuple[str, str]] = Counter()
         """Calls refused, by rule and by what of it was reached."""
@@ -97,7 +105,7 @@ class Limiter:
                 return None
         tokens = prompt_tokens + int(min(most_output_tokens, self._mean_tokens.get(route, _FIRST_MEAN_TOKENS)))
         # What is larger than any budget is let in where it is alone, or not at all.
-        expected = Expected(tokens, min(cost, UNBOUNDED), self._clock.wall(), waived)
+        expected = Expected(tokens, min(cost, UNBOUNDED), self._clock.wall(), waived, self.raises)
         wants = tuple([ask.want(expected) for ask in asks])
         answer = await self.counters.reserve(wants)
         if isinstance(answer, Hold):
@@ -133,14 +141,18 @@ class Limiter:
         rule = ask.rule
         # What this call may cost is not spent yet.
         spent = want.most - left - want.worst
-        if spent < rule.warn_at or want.key in self._told:
+        if spent < rule.warn_at:
+            return
+        most = rule.most + self.raises.added(rule.name, ask.who, self._clock.wall())
+        told = self._told.get(want.key)
+        if (told is not None and told >= most) or spent < int(most * rule.terms.warn_at):
             return
         if len(self._told) >= _MAX_WARNED:
             self._told.popitem(last=False)
-        self._told[want.key] = None
+        self._told[want.key] = most
         self.warned[rule.name] += 1
         window = want.key.rpartition(":")[2]
-        self._warn(BudgetWarning(rule.name, ask.who, window, spent, rule.most, rule.webhook))
+        self._warn(BudgetWarning(rule.name, ask.who, window, spent, most, rule.webhook))
 
 
 _AGAIN = {
@@ -154,7 +166,10 @@ _AGAIN = {
 def _error(ask: Ask, want: Want, retry_after_s: float | None) -> SlipstreamError:
     if isinstance(ask, AskDollars):
         terms = ask.rule.terms
-        message = f"the budget {ask.rule.title} of {terms.usd:g} USD is spent{_AGAIN[terms.every]}"
+        assert isinstance(want, Spend), "it asks for dollars"
+        added = (want.most - ask.rule.bound) / PICO_PER_DOLLAR
+        raised = f", raised by {added:g}," if added else ""
+        message = f"the budget {ask.rule.title} of {terms.usd:g} USD{raised} is spent{_AGAIN[terms.every]}"
         return BudgetSpent(message, retry_after_s=retry_after_s)
     if isinstance(want, Slots):
         reached = f"{want.most} calls at once is reached; wait for one to end"

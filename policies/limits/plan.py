@@ -55,6 +55,10 @@ class UsageRules:
         budgets = [rule for rule in (*own, *self.budgets) if isinstance(rule, Budget)]
         return any(budget.terms.unmetered == "refuse" and budget.may_concern(caller) for budget in budgets)
 
+    def seen(self) -> list[AskPlan]:
+        """What those that have called lately ask for."""
+        return list(self._plans.values())
+
     def plan(self, asker: Asker, own: tuple[UsageRule, ...]) -> AskPlan:
         """For a call; `own` are the rules that its key has of its own."""
         call: tuple[object, ...] = (asker.tenant, asker.key, asker.model, asker.route, asker.agent, asker.tags, own)

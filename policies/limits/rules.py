@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from policies.limits.counters import INVENTED, Rate, Slots, Spend, Want
+from policies.limits.raises import Raises
 from policies.limits.settings import MOST_DOLLARS, BudgetPolicy, BudgetTerms, ConcernedPolicy, LimitTerms, Per, pico_of
 from policies.limits.windows import Window, Windows
 from policies.prices.price import PICO_PER_DOLLAR
@@ -48,6 +49,7 @@ class Expected(msgspec.Struct, frozen=True, gc=False):
     worst: int
     wall_s: float
     waived: Collection[Budget]
+    raises: Raises
 
 
 class AskRequests:
@@ -112,6 +114,8 @@ class AskDollars:
         if window is not self._window:
             self._window, self._key = window, rule.counter(self.who, window)
         most = rule.bound if not expected.waived or rule not in expected.waived else UNBOUNDED
+        if expected.raises.known:
+            most = min(most + expected.raises.added(rule.name, self.who, expected.wall_s), UNBOUNDED)
         return Spend(self._key, most, expected.worst, window.ends_at)
 
 

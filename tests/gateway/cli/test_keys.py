@@ -114,3 +114,23 @@ def test_unknown_name_and_missing_store_are_told_apart(run: Run, file: Path, tmp
     assert 'the name "alice" is taken; a revoked key keeps its own' in taken.stderr
     assert 'no key named "bob"' in unknown.stderr
     assert "the policy has no key store; add `stores" in without.stderr
+
+
+def test_budget_of_a_key_is_raised_and_the_trail_says_by_whom(run: Run, file: Path) -> None:
+    """Before any gateway has run; what cannot be is said and leaves no trace."""
+    assert run("keys", "create", "--config", file, "--name", "alice", "--budget", "1").exit_code == 0
+    raising = ("budgets", "raise", "--config", file, "--until", "7d", "--why", "launch")
+
+    made = run(*raising, "--key", "alice", "--usd", "0.5")
+    unknown = run(*raising, "--key", "bob", "--usd", "0.5")
+    neither = run(*raising, "--usd", "0.5")
+    (listed,) = json.loads(run("budgets", "raises", "--config", file, "--format", "json").stdout)
+    text = run("budgets", "raises", "--config", file).stdout
+
+    assert made.stdout.startswith("(key) of default/alice: 0.5 USD more until ")
+    assert 'no key named "bob"' in unknown.stderr
+    assert "give `budget` and `who`, or `key`" in neither.stderr
+    assert (listed["usd"], listed["status"], listed["why"]) == ("0.5", "in_force", "launch")
+    assert listed["by"].startswith("user:")
+    assert "default/alice" in text
+    assert "slipstream budgets raise --config" in run("budgets", "raise", "--help").output

@@ -312,3 +312,15 @@ def test_budget_of_a_stored_key_begins_at_midnight_of_the_policy(tmp_path: Path)
     noon = 1767225600.0
     begins = [key.by_digest[0][1].rules[0].windows.at(noon).begins_at - noon for key in (alice, bob)]
     assert begins == [-5.75 * 3600, -3600.0]
+
+
+def test_key_with_a_budget_lets_nobody_in_where_each_worker_would_give_the_whole(tmp_path: Path) -> None:
+    """Others get in."""
+    store = KeyStore(SqliteDatabase(tmp_path / "keys.sqlite3", KEYS), FakeClock())
+    store.open()
+    for name, terms in (("alice", KeyTerms(budget=BudgetTerms(usd=5))), ("bob", KeyTerms())):
+        store.create(name, terms)
+
+    alice, bob = RowReader(can_count=False).read(store.changes(None).rows)
+
+    assert (len(alice.by_digest), len(bob.by_digest)) == (0, 1)

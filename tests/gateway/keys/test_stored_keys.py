@@ -19,10 +19,12 @@ from backends.errors import ConfigurationError, StoreUnavailable, Unauthorized
 from gateway.assembly.keys import build_stored_keys
 from gateway.http.auth import Keyring
 from gateway.keys.key_store import KEYS, KeyStore
+from gateway.keys.known_keys import RowReader
 from gateway.keys.stored_keys import StoredKeys
 from gateway.sql.postgres import PostgresDatabase
 from gateway.sql.sqlite import SqliteDatabase
 from policies.keys.settings import KeyStorePolicy, KeyTerms
+from policies.limits.raises import Raises
 from tests.support.ledger import running_postgres
 from tests.support.small_disk import fill, make_read_only, small_disk
 
@@ -32,7 +34,7 @@ UNKNOWN = "sk-slip-" + "0" * 64
 
 def stored_keys(url: str, copy: Path | None = None) -> StoredKeys:
     policy = KeyStorePolicy.model_validate({"url": url, "local_copy": None if copy is None else str(copy)})
-    keys = build_stored_keys(policy, CLOCK, "UTC")
+    keys = build_stored_keys(policy, CLOCK, RowReader(), Raises())
     assert keys is not None
     return keys
 

@@ -1,0 +1,108 @@
+"""The admin API of budgets: who has spent how much of what, and raises for a while.
+
+Under /admin/budgets, for keys of the policy file with `manages_keys: true`.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from backends.errors import InvalidRequest
+from gateway.batches.file_store import parse_limit
+from gateway.core import Core
+from gateway.http.auth import Principal
+from gateway.keys.key_store import KeyStore
+from gateway.keys.raise_store import StoredRaise
+from gateway.keys.raise_terms import checked_raise, raise_object
+from gateway.keys.stored_keys import StoredKeys
+from gateway.ledger.amounts import usd_text
+from gateway.limits.budget_view import BudgetState
+from gateway.runtime import Runtime
+
+_logger = logging.getLogger(__name__)
+_LIMIT = 100
+_MAX_LIMIT = 1000
+_MAX_OFFSET = 10_000_000
+
+
+class BudgetsApi:
+    """What paths below /admin/budgets answer."""
+
+    def __init__(self, core: Core, keys: StoredKeys) -> None:
+        self._core = core
+        self._keys = keys
+
+    async def list_budgets(self, query: dict[str, str], runtime: Runtime) -> dict[str, Any]:
+        """Those nearest to their end first."""
+        limit, offset = parse_limit(query.get("limit"), _LIMIT, _MAX_LIMIT), _offset(query.get("offset", "0"))
+        found = await self._core.reserving.view.states(runtime, query.get("budget"))
+        return {
+            "object": "list",
+            "data": [budget_object(state) for state in found.states[offset : offset + limit]],
+            "total": len(found.states),
+            "has_more": len(found.states) > offset + limit,
+            "is_whole": found.is_whole,
+        }
+
+    async def list_raises(self, query: dict[str, str]) -> dict[str, Any]:
+        """The trail, the latest first."""
+        limit, before = parse_limit(query.get("limit"), _LIMIT, _MAX_LIMIT), _offset(query.get("before", "0")) or None
+        found = await self._keys.ask(lambda store: store.raises.page(limit + 1, before=before))
+        now = self._core.clock.wall()
+        return {
+            "object": "list",
+            "data": [raise_object(each, now) for each in found[:limit]],
+            "has_more": len(found) > limit,
+            "last_id": found[min(limit, len(found)) - 1].id if found else None,
+        }
+
+    async def add_raise(self, body: dict[str, Any], runtime: Runtime, principal: Principal) -> dict[str, Any]:
+        """It counts at once here, and everywhere within seconds."""
+        now = self._core.clock.wall()
+
+        def add(store: KeyStore) -> StoredRaise:
+            return store.raises.add(checked_raise(body, runtime.loaded.policy, store, now), principal.key)
+
+        made = await self._keys.ask(add)
+        await self._keys.refresh()
+        _logger.info(
+            'the budget "%s" of "%s" raised by %s USD by key %s',
+            made.asked.budget,
+            made.asked.who,
+            usd_text(made.asked.amount),
+            principal.key,
+        )
+        return raise_object(made, now)
+
+
+def budget_object(state: BudgetState) -> dict[str, Any]:
+    """A budget as it is shown; amounts are decimal text."""
+    until = state.raised_until
+    return {
+        "object": "budget",
+        "budget": state.budget.name,
+        "who": state.who,
+        "every": state.budget.terms.every,
+        "window": state.window.name or None,
+        "ends": _moment(state.window.ends_at),
+        "usd": usd_text(state.budget.most),
+        "raised_usd": usd_text(state.raised),
+        "raised_until": _moment(until),
+        "spent_usd": usd_text(state.spent),
+        "held_usd": usd_text(state.held),
+        "left_usd": usd_text(state.most - state.spent),
+        "share": round(state.spent / state.most, 4),
+        "on_exceed": state.budget.terms.on_exceed,
+    }
+
+
+def _moment(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def _offset(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) <= _MAX_OFFSET):
+        raise InvalidRequest(f"a place in a list is a whole number, 0 to {_MAX_OFFSET}")
+    return int(text)
