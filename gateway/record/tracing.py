@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from backends.clock import Clock
 from backends.errors import ConfigurationError
-from backends.protocol import Headers
+from backends.operations import Operation
+from backends.protocol import CacheOutcome, Headers
 from gateway.record.exchange import bounded
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
     from gateway.record.exchange import Exchange
 
+_OPERATION_NAMES = {
+    Operation.CHAT: "chat",
+    Operation.RESPONSES: "chat",
+    Operation.COMPLETION: "text_completion",
+    Operation.EMBEDDING: "embeddings",
+}
+"""In the conventions' words, which have none for what only passes through."""
 _CARRIED = (b"traceparent", b"tracestate")
 _MAX_CLOSE_S = 3.0
 
@@ -60,18 +68,25 @@ class Tracer:
         facts = exchange.facts
         now = self._clock.now()
         span.update_name(f"{exchange.operation.value} {exchange.model}".strip())
-        span.set_attributes(_attributes(exchange))
+        span.set_attributes(attributes_of(exchange))
         if exchange.error_code is not None or exchange.status >= 500:
             span.set_status(trace.StatusCode.ERROR)
         context = trace.set_span_in_context(span)
         if facts.sent_at is not None:
-            self._child("receive", context, exchange.started_at, facts.sent_at)
+            waited_s = facts.waited_s or 0.0
+            self._child("receive", context, exchange.started_at, facts.sent_at - waited_s)
+            if waited_s:
+                self._child("admission", context, facts.sent_at - waited_s, facts.sent_at)
             answered_at = facts.first_token_at or now
             self._child("upstream", context, facts.sent_at, answered_at)
             if exchange.stream and facts.first_token_at is not None:
                 self._child("stream", context, facts.first_token_at, now)
         elif facts.cache is not None:
-            self._child("cache.exact", context, exchange.started_at, now)
+            layer = "cache.semantic" if facts.cache is CacheOutcome.SEMANTIC else "cache.exact"
+            self._child(layer, context, exchange.started_at, now)
+        elif facts.waited_s:
+            # Nobody was asked: it waited until it was turned away.
+            self._child("admission", context, now - facts.waited_s, now)
         span.end(self._wall_ns(now))
 
     def close(self) -> None:
@@ -106,21 +121,34 @@ def otlp_tracer(clock: Clock) -> Tracer:
     return Tracer(provider, clock)
 
 
-def _attributes(exchange: Exchange) -> dict[str, Any]:
+def attributes_of(exchange: Exchange) -> dict[str, Any]:
+    """What a request's span says: the conventions' own names first, and then ours."""
     facts = exchange.facts
-    values = {
-        "gen_ai.operation.name": exchange.operation.value,
+    usage = facts.usage
+    values: dict[str, Any] = {
+        "gen_ai.operation.name": _OPERATION_NAMES.get(exchange.operation),
         "gen_ai.request.model": exchange.model,
+        "gen_ai.request.stream": True if exchange.stream else None,
         "gen_ai.response.model": bounded(facts.upstream_model),
-        "gen_ai.usage.input_tokens": facts.usage.prompt_tokens if facts.usage is not None else None,
-        "gen_ai.usage.output_tokens": facts.usage.completion_tokens if facts.usage is not None else None,
         "http.response.status_code": exchange.status,
-        "error.type": exchange.error_code,
+        "error.type": exchange.error_code or (str(exchange.status) if exchange.status >= 500 else None),
         "slipstream.request_id": exchange.request_id,
         "slipstream.route": exchange.route,
         "slipstream.backend": facts.backend,
         "slipstream.attempts": facts.attempts,
         "slipstream.cache": facts.cache.value if facts.cache is not None else None,
+        "slipstream.fallback": facts.fallback_route,
         "slipstream.stream_end": facts.stream_end.value if facts.stream_end is not None else None,
     }
+    if usage is not None:
+        # Their input has the cached and the written tokens in it, as ours has.
+        values |= {
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": usage.completion_tokens,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+            "gen_ai.usage.cache_creation.input_tokens": usage.written_5m_tokens + usage.written_1h_tokens,
+            "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+        }
+    if exchange.stream and facts.first_token_at is not None:
+        values["gen_ai.response.time_to_first_chunk"] = facts.first_token_at - exchange.started_at
     return {name: value for name, value in values.items() if value not in (None, "")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -93,6 +94,71 @@ async def test_spans_are_exported_and_the_trace_goes_on(
     exported = b"".join(request.body for request in collector.requests)
     assert b"hello" not in exported
     assert b"upstream-words" not in exported
+
+
+async def test_spans_tell_usage_in_the_names_of_the_conventions(
+    gateway: Gateway, openai_server: OpenAIServer, collector: OpenAIServer
+) -> None:
+    """Cached and reasoning tokens, and of streams that they are some and when they began; nothing that nobody told."""
+    usage = {
+        "prompt_tokens": 900,
+        "completion_tokens": 70,
+        "prompt_tokens_details": {"cached_tokens": 600},
+        "completion_tokens_details": {"reasoning_tokens": 50},
+    }
+    message = {"role": "assistant", "content": "yes"}
+    choices = [{"index": 0, "finish_reason": "stop", "message": message}]
+    told = {"id": "c", "object": "chat.completion", "created": 1, "model": "real", "choices": choices, "usage": usage}
+    openai_server.next(Behaviour(body=json.dumps(told).encode()), Behaviour(), Behaviour())
+    async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
+        await client.post(PATH, json=chat())
+        await client.post(PATH, json=chat("streamed", stream=True))
+        await client.post("/v1/embeddings", json={"model": "vectors", "input": "hello"})
+        await client.get("/v1/models")
+    assert await gateway.terminate() == 0
+    spans = {span["name"]: span for span in _spans(collector)}
+
+    whole, streamed, embedded = spans["chat m"], spans["chat streamed"], spans["embedding vectors"]
+    assert {name: value for name, value in whole.items() if name.startswith("gen_ai.")} == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.model": "real",
+        "gen_ai.usage.input_tokens": 900,
+        "gen_ai.usage.output_tokens": 70,
+        "gen_ai.usage.cache_read.input_tokens": 600,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
+        "gen_ai.usage.reasoning.output_tokens": 50,
+    }
+    assert streamed["gen_ai.request.stream"] is True
+    first_s = streamed["gen_ai.response.time_to_first_chunk"]
+    assert 0 < first_s <= (streamed["end"] - streamed["start"]) / 1e9
+    assert embedded["gen_ai.operation.name"] == "embeddings"
+
+
+async def test_wait_for_admission_is_a_span_of_its_own(openai_server: OpenAIServer, collector: OpenAIServer) -> None:
+    """Between what was received and what was sent, so that nobody takes a queue for a slow client."""
+    environ = {
+        "SLIPSTREAM_TRACING": "true",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+    }
+    policy = POLICY.format(url=openai_server.base_url).replace(
+        'models: ["*"]}', 'models: ["*"]}, slo: {ttft: 20s}, admission: {on_overload: queue}'
+    )
+    openai_server.default = Behaviour(delay_s=0.2)
+    async with start_gateway(policy, environ=environ) as gateway:
+        async with httpx.AsyncClient(base_url=gateway.url, verify=False, timeout=20) as client:
+            await asyncio.gather(*(client.post(PATH, json=chat()) for _ in range(20)))
+        assert await gateway.terminate() == 0
+    spans = _spans(collector)
+
+    waits = [span for span in spans if span["name"] == "admission"]
+    assert waits
+    for wait in waits:
+        beside = {span["name"]: span for span in spans if span["parent"] == wait["parent"]}
+        assert beside["receive"]["end"] <= wait["start"] + 1000
+        assert wait["end"] <= beside["upstream"]["start"] + 1000
+        assert wait["end"] > wait["start"]
 
 
 async def test_collector_that_is_gone_costs_spans_only(
