@@ -73,6 +73,11 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     deferred={
+        "init": Deferred(
+            "gateway.cli.init:init",
+            "Write a policy file with comments, and a file with its secrets.",
+            "slipstream init --upstream https://api.openai.com/v1",
+        ),
         "check": Deferred(
             "gateway.cli.check:check",
             "Find what is wrong in a policy file, with line and remedy.",

@@ -22,7 +22,7 @@ def test_help_lists_commands_in_order_of_use_with_examples(run: Run) -> None:
     assert result.exit_code == 0
     names = cli.list_commands(Context(cli))
     assert listed[: len(names)] == names
-    assert names[:4] == ["check", "explain", "config", "serve"]
+    assert names[:5] == ["init", "check", "explain", "config", "serve"]
     assert result.output.count("$ slipstream") == len(names)
 
 
