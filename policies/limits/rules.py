@@ -237,8 +237,8 @@ def _digest(tenant: str, name: str) -> Sequence[str]:
 _WHO: dict[Per, Callable[[Asker], Sequence[str]]] = {
     "all": lambda asker: ("",),
     "tenant": lambda asker: (asker.tenant,),
-    "team": lambda asker: (f"{asker.tenant}/{asker.team}",) if asker.team else (),
-    "key": lambda asker: (f"{asker.tenant}/{asker.key}",),
+    "team": lambda asker: (f"{asker.tenant}:{asker.team}",) if asker.team else (),
+    "key": lambda asker: (f"{asker.tenant}:{asker.key}",),
     "tag": lambda asker: asker.tags.split(",") if asker.tags else (),
     "user": lambda asker: _digest(asker.tenant, asker.user),
     "session": lambda asker: _digest(asker.tenant, asker.session),
