@@ -74,9 +74,15 @@ class RowReader:
         self.num_unreadable = 0
         """Rows that only a newer version can read, or whose limits cannot be counted here: nobody gets in by them."""
 
-    def read(self, rows: Iterable[tuple[Any, ...]]) -> list[KnownKey]:
-        """Each key, whatever has become of it."""
-        return [self._known(row) for row in rows]
+    def read(self, rows: list[tuple[Any, ...]]) -> list[KnownKey]:
+        """Each key, whatever has become of it. The rows are used up: a hundred thousand take as much room as the keys
+        that are made of them.
+        """
+        rows.reverse()
+        known = []
+        while rows:
+            known.append(self._known(rows.pop()))
+        return known
 
     def _known(self, row: tuple[Any, ...]) -> KnownKey:
         try:

@@ -45,6 +45,7 @@ async def test_processes_race_for_a_budget_it_is_used_to_its_end_and_overspent_b
         assert await counters.spent(["race"]) == [(spent, 0)]
 
 
+@pytest.mark.alone
 async def test_process_is_killed_in_the_race_its_calls_are_spent_and_nothing_is_held(server: RedisServer) -> None:
     """The others use the budget to its end."""
     begins_at = time.monotonic() + START_S
