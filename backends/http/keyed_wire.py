@@ -12,6 +12,7 @@ from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
 from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.protocol import Call, Headers
+from backends.quotas.told import tells_quota
 from backends.quotas.upstream_key import UpstreamKey
 from backends.quotas.upstream_keys import QuotaReservation, UpstreamKeys
 from backends.stream import Receive
@@ -53,7 +54,8 @@ class KeyedWire:
             key = reserved.key
             tried.append(key)
             exchange = await self._wire.send(call.method, target, [*headers, *key.fields], body, limits)
-            self._keys.note(key, model, exchange.headers, reserved.taken)
+            if tells_quota(exchange.headers):
+                self._keys.note(key, model, exchange.headers, reserved.taken)
             if exchange.status not in _REFUSALS:
                 key.work()
                 for each in forbidden:

@@ -32,7 +32,7 @@ from backends.kv_events import SALT_FIELD, KvEventsConfig
 from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
 from backends.quotas.build import build_keys
-from backends.quotas.told import FAMILY, SHORTEST_NAME
+from backends.quotas.told import SHORTEST_NAME, TELLING
 from backends.registry import Kind
 from backends.resume import RESUME_FIELD, Continues
 from backends.sse import event_data, split_events
@@ -196,7 +196,7 @@ class OpenAIBackend:
                 is_coded = True
             elif name == b"x-request-id":
                 call.facts.upstream_request_id = value[:MAX_TEXT_CHARS].decode("latin-1")
-            elif len(name) >= SHORTEST_NAME and FAMILY in name:
+            elif len(name) >= SHORTEST_NAME and name in TELLING:
                 tells_quota = True
         if tells_quota and self._keyed is None:
             self.keys.note(self.keys.all[0], call.model, upstream_headers)

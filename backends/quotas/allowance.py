@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from backends.quotas.told import QuotaKind, ToldQuota
+from backends.protocol import Headers
+from backends.quotas.told import QuotaKind, ToldQuota, told_quotas
 
 _REMEMBERED_S = 60.0
 """Where an answer does not say when its quota is whole again, what it told counts for so long."""
@@ -24,6 +25,15 @@ class QuotaLeft(msgspec.Struct, frozen=True, gc=False):
 
     left: float
     limit: float
+
+
+class _Unread(msgspec.Struct, frozen=True, gc=False):
+    """An answer's fields that nobody has read yet, and when it came."""
+
+    headers: Headers
+    wall_s: float
+    taken: Taken
+    at: float
 
 
 class _Window(msgspec.Struct, gc=False):
@@ -53,13 +63,14 @@ class Allowance:
     here until their own answers tell.
     """
 
-    __slots__ = ("_requests", "_tokens", "_told_requests", "_windows", "out_until")
+    __slots__ = ("_requests", "_tokens", "_told_requests", "_unread", "_windows", "out_until")
 
     def __init__(self) -> None:
         self._requests = 0
         self._tokens = 0
         self._told_requests = 0
         self._windows: dict[QuotaKind, _Window] = {}
+        self._unread: _Unread | None = None
         self.out_until = 0.0
         """The key is not asked for this model before, in monotonic seconds."""
 
@@ -68,6 +79,13 @@ class Allowance:
         self._requests += 1
         self._tokens += tokens
         return Taken(self._requests, self._tokens)
+
+    def hear(self, headers: Headers, wall_s: float, taken: Taken, now: float) -> None:
+        """The answer to what was taken has these fields. They are read when somebody asks: the next answer may come
+        first, and reading takes longer than anything else here.
+        """
+        if self._unread is None or taken.requests >= self._unread.taken.requests:
+            self._unread = _Unread(headers, wall_s, taken, now)
 
     def note(self, told: Iterable[ToldQuota], taken: Taken, now: float) -> None:
         """The answer to what was taken has told so. An answer that was overtaken by that of a later one is old."""
@@ -85,6 +103,9 @@ class Allowance:
 
     def left(self, now: float) -> dict[QuotaKind, QuotaLeft]:
         """What is left of each kind that was told of."""
+        if self._unread is not None:
+            heard, self._unread = self._unread, None
+            self.note(told_quotas(heard.headers, heard.wall_s), heard.taken, heard.at)
         taken = Taken(self._requests, self._tokens)
         return {
             kind: QuotaLeft(window.left_at(now, _of(kind, taken)), window.limit)

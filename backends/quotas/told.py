@@ -18,8 +18,6 @@ QuotaKind = Literal["requests", "tokens", "input_tokens", "output_tokens"]
 """What is counted."""
 _Field = Literal["limit", "remaining", "reset"]
 
-FAMILY = b"ratelimit-"
-"""In the name of every field that is read here."""
 MAX_RESET_S = 86_400.0
 """A quota that is whole again later than that is believed to last, but not when it ends."""
 _MAX_CHARS = 64
@@ -58,8 +56,15 @@ def _names() -> Iterable[tuple[bytes, tuple[QuotaKind, _Field]]]:
 
 
 _NAMES = dict(_names())
-SHORTEST_NAME = min(map(len, _NAMES))
+TELLING = frozenset(name for name, (_, field) in _NAMES.items() if field == "remaining")
+"""The fields without which an answer tells nothing of a quota."""
+SHORTEST_NAME = min(map(len, TELLING))
 """Most fields of answers have shorter ones: to look at their length is a tenth of the work of looking into them."""
+
+
+def tells_quota(headers: Headers) -> bool:
+    """Whether there is anything to read."""
+    return any(len(name) >= SHORTEST_NAME and name in TELLING for name, _ in headers)
 
 
 def told_quotas(headers: Headers, wall_s: float) -> list[ToldQuota]:
@@ -70,18 +75,22 @@ def told_quotas(headers: Headers, wall_s: float) -> list[ToldQuota]:
     """
     said: dict[QuotaKind, dict[_Field, bytes]] = {}
     for name, value in headers:
-        known = _NAMES.get(name) if FAMILY in name else None
+        known = _NAMES.get(name)
         if known is not None:
             kind, field = known
             said.setdefault(kind, {}).setdefault(field, value)
-    if not said:
-        return []
-    now_s = _answered_at(headers, wall_s)
     told = []
+    answered_at_s = None
     for kind, fields in said.items():
         left = _number(fields.get("remaining", b""))
         if left is not None:
-            whole_in_s = _wait_s(fields.get("reset", b""), now_s)
+            reset = fields.get("reset", b"").strip()
+            whole_in_s = duration_s(reset)
+            moment_s = _moment_s(reset) if whole_in_s is None and reset else None
+            if moment_s is not None:
+                # To read a date takes longer than all else here, and most resets are no moments.
+                answered_at_s = _answered_at(headers, wall_s) if answered_at_s is None else answered_at_s
+                whole_in_s = _until(moment_s, answered_at_s)
             told.append(ToldQuota(kind, left, _number(fields.get("limit", b"")), whole_in_s))
     return told
 
@@ -97,22 +106,20 @@ def duration_s(value: bytes) -> float | None:
     return seconds if seconds <= MAX_RESET_S else None
 
 
-def _wait_s(value: bytes, now_s: float) -> float | None:
-    """Seconds until a moment, or for a duration; None where neither can be read, or it is over a day away."""
-    value = value.strip()
+def _moment_s(value: bytes) -> float | None:
+    """Seconds since the Unix epoch, of RFC 3339 or of a number of them or of milliseconds; None for anything else."""
     number = _number(value)
-    if number is not None and number >= _EPOCH_FROM:
-        return _until(number if number < _EPOCH_FROM * 100 else number / 1000, now_s)
-    if (seconds := duration_s(value)) is not None:
-        return seconds
+    if number is not None:
+        if number < _EPOCH_FROM:
+            return None
+        return number if number < _EPOCH_FROM * 100 else number / 1000
     if len(value) > _MAX_CHARS:
         return None
     try:
         moment = datetime.fromisoformat(value.decode("ascii"))
-        at_s = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
-    return _until(at_s, now_s)
 
 
 def _until(at_s: float, now_s: float) -> float | None:

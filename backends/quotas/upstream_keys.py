@@ -12,7 +12,7 @@ from backends.protocol import Call, Charge, Headers
 from backends.quotas.allowance import QuotaLeft, Taken
 from backends.quotas.key_demand import KeyDemand, is_bound, key_demand, prompt_tokens
 from backends.quotas.ration import Ration
-from backends.quotas.told import QuotaKind, told_quotas
+from backends.quotas.told import QuotaKind
 from backends.quotas.upstream_key import KeyStatistics, UpstreamKey
 
 _FIRST_GUESS_TOKENS = 256.0
@@ -94,10 +94,8 @@ class UpstreamKeys:
 
     def note(self, key: UpstreamKey, model: str, headers: Headers, taken: Taken | None = None) -> None:
         """What the answer to an attempt has told; without `taken`, where nobody counts what is sent."""
-        told = told_quotas(headers, self._clock.wall())
-        if told:
-            allowance = key.allowance(model)
-            allowance.note(told, taken or allowance.take(0), self._clock.now())
+        allowance = key.allowance(model)
+        allowance.hear(headers, self._clock.wall(), taken or allowance.take(0), self._clock.now())
 
     def learn(self, output_tokens: int) -> None:
         """An answer had so many tokens."""

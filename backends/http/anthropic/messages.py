@@ -47,6 +47,7 @@ from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Facts, Headers, Reply, Statistics
 from backends.quotas.build import build_keys
 from backends.quotas.settings import ApiKeyConfig, ApiKeys, Quota, SharesObjects, check_keys, given_keys
+from backends.quotas.told import tells_quota
 from backends.registry import Kind
 from backends.resume import Continues
 from backends.stream import Stream, StreamEnd
@@ -212,7 +213,8 @@ class AnthropicBackend:
         headers = self._headers(call)
         if self._keyed is None:
             exchange = await self._wire.send("POST", self._target, headers, body, limits)
-            self.keys.note(self.keys.all[0], call.model, exchange.headers)
+            if tells_quota(exchange.headers):
+                self.keys.note(self.keys.all[0], call.model, exchange.headers)
         else:
             exchange = await self._keyed.send(call, self._target, headers, body, limits)
         held = HeldAnswer(call.answers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backends.quotas.allowance import Allowance, QuotaLeft
-from backends.quotas.told import ToldQuota
+from backends.quotas.told import ToldQuota, tells_quota
 
 
 def test_left_counts_what_went_out_after_the_answer_that_told() -> None:
@@ -66,3 +66,37 @@ def test_a_limit_that_is_not_told_is_the_most_that_was_left() -> None:
     allowance.note([ToldQuota("tokens", 250, None, None)], allowance.take(0), now=0)
 
     assert allowance.left(0)["tokens"] == QuotaLeft(250, 1000)
+
+
+def remaining(number: int) -> list[tuple[bytes, bytes]]:
+    """The fields of an answer."""
+    fields = [("limit", b"60"), ("remaining", str(number).encode()), ("reset", b"30s")]
+    return [(f"x-ratelimit-{name}-requests".encode(), value) for name, value in fields]
+
+
+def test_fields_that_are_read_later_count_from_when_they_came() -> None:
+    """And before what went out between."""
+    allowance = Allowance()
+    allowance.hear(remaining(0), 1e9, allowance.take(1), now=100)
+    allowance.take(1)
+
+    assert allowance.left(110)["requests"].left == pytest.approx(19)
+
+
+def test_fields_of_an_older_attempt_do_not_take_the_place_of_newer_ones() -> None:
+    """Whether those were read meanwhile or not."""
+    allowance = Allowance()
+    first, second = allowance.take(1), allowance.take(1)
+    allowance.hear(remaining(3), 1e9, second, now=0)
+    allowance.hear(remaining(9), 1e9, first, now=0)
+    unread = allowance.left(0)["requests"].left
+    allowance.hear(remaining(9), 1e9, first, now=0)
+
+    assert unread == allowance.left(0)["requests"].left == 3
+
+
+@pytest.mark.parametrize("name", ["limit-requests", "reset-requests", "remaining-", "remaining-bananas-of-next-year"])
+def test_an_answer_that_says_nothing_of_what_is_left_tells_nothing(name: str) -> None:
+    """So it cannot take the place of one that does."""
+    assert tells_quota(remaining(1))
+    assert not tells_quota([(b"x-ratelimit-" + name.encode(), b"5")])

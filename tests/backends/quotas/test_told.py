@@ -98,6 +98,14 @@ def test_told_resets_that_nobody_can_mean_are_none(reset: str) -> None:
     assert told.whole_in_s in (None, 0.0)
 
 
+@pytest.mark.parametrize("reset", ["86401", "100000", "2678400", "999999999", "25h"])
+def test_told_waits_of_more_than_a_day_are_no_moments_long_ago(reset: str) -> None:
+    """Nor is what is used up whole at once."""
+    (told,) = told_quotas(fields(x_ratelimit_remaining_requests="0", x_ratelimit_reset_requests=reset), NOW_S)
+
+    assert told == ToldQuota("requests", 0, None, None)
+
+
 @pytest.mark.parametrize("left", ["", "-1", "nan", "inf", "1e3", "0x10", "٣", "9" * 20, "1,000", "1;w=60"])
 def test_told_of_what_is_left_that_is_no_number_tells_nothing(left: str) -> None:
     """Neither does a limit alone."""
