@@ -42,7 +42,7 @@ def budgets() -> None:
 @budgets.command("raise")
 @_config_option
 @click.option("--budget", metavar="NAME", help="A budget of the policy; give --who too.")
-@click.option("--who", metavar="NAME", help="By whom it counts: a tenant, TENANT/KEY, TENANT/TEAM, a tag.")
+@click.option("--who", metavar="NAME", help="By whom it counts: a tenant, TENANT:KEY, TENANT:TEAM, a tag.")
 @click.option("--key", metavar="NAME", help="The key whose own budget it is, instead of --budget.")
 @click.option("--usd", required=True, help="Dollars on top; in place of an earlier raise, so 0 takes that back.")
 @click.option("--until", required=True, metavar="WHEN", help="A time from now, 7d, or a date, 2027-01-31.")

@@ -13,7 +13,7 @@ from gateway.keys.raise_store import AskedRaise, StoredRaise
 from gateway.keys.terms import moment_from
 from gateway.ledger.amounts import usd_text
 from policies.keys.settings import KeyTerms
-from policies.limits.rules import OWN
+from policies.limits.rules import OWN, who_of_key
 from policies.limits.settings import MOST_DOLLARS
 from policies.policy_file.problems import unknown_name
 from policies.prices.price import PICO_PER_DOLLAR
@@ -82,7 +82,7 @@ def _of_key(name: object, policy: Policy, store: KeyStore) -> str:
         terms = store.get(name).terms
     if terms.budget is None:
         raise InvalidRequest(f'key: "{name}" has no budget of its own; raise one of `budgets`', param="key")
-    return f"{terms.tenant}/{name}"
+    return who_of_key(terms.tenant, name)
 
 
 def _amount(usd: object) -> int:

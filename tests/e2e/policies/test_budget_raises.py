@@ -106,7 +106,7 @@ async def test_spent_budget_is_raised_for_a_while_and_warned_of_again(upstream: 
 
     assert spent["message"] == 'the budget "tenants" of 0.01 USD is spent'
     assert raised["message"] == 'the budget "tenants" of 0.01 USD, raised by 0.01, is spent'
-    assert [(each["budget"], each["who"]) for each in before["data"]] == [("tenants", "red"), ("(key)", "red/alice")]
+    assert [(each["budget"], each["who"]) for each in before["data"]] == [("tenants", "red"), ("(key)", "red:alice")]
     assert before["data"][0]["share"] >= 1
     assert not before["is_whole"]
     assert first["status"] == "in_force"
@@ -120,7 +120,7 @@ async def test_spent_budget_is_raised_for_a_while_and_warned_of_again(upstream: 
     ]
     # At half of it, and at half of what it had then. At a dollar not half of it was spent.
     assert warnings == 2
-    assert own["who"] == "red/alice"
+    assert own["who"] == "red:alice"
 
 
 async def test_raise_reaches_the_other_gateway_over_redis_and_survives_a_restart(

@@ -127,10 +127,10 @@ def test_budget_of_a_key_is_raised_and_the_trail_says_by_whom(run: Run, file: Pa
     (listed,) = json.loads(run("budgets", "raises", "--config", file, "--format", "json").stdout)
     text = run("budgets", "raises", "--config", file).stdout
 
-    assert made.stdout.startswith("(key) of default/alice: 0.5 USD more until ")
+    assert made.stdout.startswith("(key) of default:alice: 0.5 USD more until ")
     assert 'no key named "bob"' in unknown.stderr
     assert "give `budget` and `who`, or `key`" in neither.stderr
     assert (listed["usd"], listed["status"], listed["why"]) == ("0.5", "in_force", "launch")
     assert listed["by"].startswith("user:")
-    assert "default/alice" in text
+    assert "default:alice" in text
     assert "slipstream budgets raise --config" in run("budgets", "raise", "--help").output
