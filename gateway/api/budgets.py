@@ -6,7 +6,6 @@ Under /admin/budgets, for keys of the policy file with `manages_keys: true`.
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
 from backends.errors import InvalidRequest
@@ -18,7 +17,7 @@ from gateway.keys.raise_store import StoredRaise
 from gateway.keys.raise_terms import checked_raise, raise_object
 from gateway.keys.stored_keys import StoredKeys
 from gateway.ledger.amounts import usd_text
-from gateway.limits.budget_view import BudgetState
+from gateway.limits.budget_object import budget_object
 from gateway.runtime import Runtime
 
 _logger = logging.getLogger(__name__)
@@ -75,31 +74,6 @@ class BudgetsApi:
             principal.key,
         )
         return raise_object(made, now)
-
-
-def budget_object(state: BudgetState) -> dict[str, Any]:
-    """A budget as it is shown; amounts are decimal text."""
-    until = state.raised_until
-    return {
-        "object": "budget",
-        "budget": state.budget.name,
-        "who": state.who,
-        "every": state.budget.terms.every,
-        "window": state.window.name or None,
-        "ends": _moment(state.window.ends_at),
-        "usd": usd_text(state.budget.most),
-        "raised_usd": usd_text(state.raised),
-        "raised_until": _moment(until),
-        "spent_usd": usd_text(state.spent),
-        "held_usd": usd_text(state.held),
-        "left_usd": usd_text(state.most - state.spent),
-        "share": round(state.spent / state.most, 4),
-        "on_exceed": state.budget.terms.on_exceed,
-    }
-
-
-def _moment(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 def _offset(text: str) -> int:

@@ -1,20 +1,34 @@
-"""`slipstream budgets`: raises budgets for a while, and shows who raised what, whether gateways run or not."""
+"""`slipstream budgets`: who has spent how much of what, and raises for a while, whether gateways run or not."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pwd
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from backends.clock import SystemClock
-from gateway.cli.keys import store_of
+from backends.errors import ConfigurationError, StoreUnavailable
+from gateway.assembly.stores import build_ledger_database
+from gateway.cli.keys import every_key, store_of
+from gateway.cli.loading import FileProblem, read_policy_or_exit
+from gateway.http.auth import Callers, Principal
 from gateway.keys.raise_terms import checked_raise, raise_object
+from gateway.keys.stored_key import StoredKey
+from gateway.limits.budget_object import budget_object
+from gateway.limits.budget_view import BudgetState, by_share
+from gateway.limits.spent_before import Spent, SpentInLedger
+from policies.limits.plan import UsageRules
+from policies.limits.raises import Raise
+from policies.schema import Policy
 
 _PAGE = 1000
+_SPENT = ("budget", "who", "window", "spent_usd", "usd", "raised_usd", "share", "ends")
 _LISTED = ("id", "status", "budget", "who", "usd", "until", "by", "why")
 _config_option = click.option(
     "--config",
@@ -36,7 +50,54 @@ _format_option = click.option(
 
 @click.group()
 def budgets() -> None:
-    """Raise budgets for a while. Gateways that run know of each raise within seconds."""
+    """See what is spent of budgets, and raise them for a while. Gateways that run know of each raise within seconds."""
+
+
+@budgets.command("list")
+@click.option(
+    "--config",
+    "file",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The policy whose budgets these are; its `ledger` says what was spent.",
+)
+@_format_option
+def list_budgets(file: Path, form: str) -> None:
+    """List what is spent of each budget in the window that is open, nearest to the end first.
+
+    As the ledger has it, which is a second or so behind the calls; what calls under way hold is not in it. Gateways
+    tell more at GET /admin/budgets.
+
+    \b
+    Example:
+      slipstream budgets list --config policy.yaml
+    """
+    policy = read_policy_or_exit(file, no_env=True).policy
+    if policy.ledger is None:
+        raise FileProblem(f"{file}: the policy has no `ledger`, which says what was spent")
+    raises: dict[tuple[str, str], Raise] = {}
+    callers = _KeysByName(policy)
+    if policy.stores.keys is not None:
+        with store_of(file) as (store, _):
+            store.open()
+            raises = store.raises.in_force()
+            callers.add(every_key(store))
+    in_force = _InForce(UsageRules(policy.limits, policy.budgets, policy.time_zone), callers)
+    clock = SystemClock()
+    try:
+        database = build_ledger_database(policy.ledger, is_read_only=True)
+        spent = asyncio.run(SpentInLedger(database, policy.ledger.time_zone, lambda: in_force, clock).by_budget())
+    except (ConfigurationError, StoreUnavailable) as error:
+        raise FileProblem(error.message) from error
+    states = [_state(each, raises.get((each.budget.name, each.who)), clock.wall()) for each in spent]
+    shown = [budget_object(state) for state in sorted(states, key=by_share)]
+    if form == "json":
+        click.echo(json.dumps(shown, indent=2))
+    elif shown:
+        _print_table([[_text(each, column) for column in _SPENT] for each in shown], _SPENT)
+    else:
+        click.echo("nothing is spent of any budget")
 
 
 @budgets.command("raise")
@@ -88,9 +149,46 @@ def raises(file: Path, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(shown, indent=2))
         return
-    rows = [[str(each[column]) for column in _LISTED] for each in shown]
-    widths = [max(map(len, column)) for column in zip(_LISTED, *rows, strict=True)]
-    for row in (_LISTED, *rows):
+    _print_table([[str(each[column]) for column in _LISTED] for each in shown], _LISTED)
+
+
+class _KeysByName:
+    """Callers by the names of their keys, those of the policy first."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._callers = Callers(policy.time_zone)
+        self._known = {(key.name, key.tenant): self._callers.of(key.name, key) for key in policy.keys}
+
+    def add(self, keys: Iterable[StoredKey]) -> None:
+        """Those of a key store."""
+        for key in keys:
+            self._known.setdefault((key.name, key.terms.tenant), self._callers.of(key.name, key.terms))
+
+    def named(self, name: str, tenant: str) -> Principal | None:
+        """As `KnownCallers`."""
+        return self._known.get((name, tenant))
+
+
+class _InForce(NamedTuple):
+    rules: UsageRules
+    keyring: _KeysByName
+
+
+def _state(spent: Spent, raised: Raise | None, now: float) -> BudgetState:
+    amount, until = (0, None) if raised is None or raised.until <= now else (raised.amount, raised.until)
+    return BudgetState(spent.budget, spent.who, spent.window, spent.amount, None, amount, until)
+
+
+def _text(shown: dict[str, Any], column: str) -> str:
+    value = shown[column]
+    if column == "share":
+        return f"{value:.1%}"
+    return "-" if value is None or value == "" else str(value)
+
+
+def _print_table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> None:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 

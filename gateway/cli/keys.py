@@ -103,7 +103,7 @@ def list_keys(file: Path, form: str) -> None:
       slipstream keys list --config policy.yaml
     """
     with store_of(file) as (store, _):
-        found = [key_object(key, SystemClock.wall()) for key in _every_key(store)]
+        found = [key_object(key, SystemClock.wall()) for key in every_key(store)]
     if form == "json":
         click.echo(json.dumps(found, indent=2))
         return
@@ -190,7 +190,8 @@ def store_of(file: Path, *, may_make: bool = False) -> Iterator[tuple[KeyStore, 
         raise FileProblem(error.message) from error
 
 
-def _every_key(store: KeyStore) -> Iterator[StoredKey]:
+def every_key(store: KeyStore) -> Iterator[StoredKey]:
+    """All that there are, a page at a time."""
     after = ""
     while page := store.page(_PAGE, after=after):
         yield from page

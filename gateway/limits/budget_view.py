@@ -74,7 +74,7 @@ class BudgetView:
             amount, held = (spent[place], None) if counted is None else counted[index]
             states.append(BudgetState(*place, window, amount, held, *self._raised(place, now_s)))
             await slices.give_way()
-        await asyncio.to_thread(states.sort, key=_by_share)
+        await asyncio.to_thread(states.sort, key=by_share)
         return BudgetStates(states, is_whole)
 
     async def _in_ledger(self) -> tuple[dict[_Place, int], bool]:
@@ -107,5 +107,6 @@ def _seen(runtime: Runtime) -> list[_Place]:
     return [(ask.rule, ask.who) for ask in asks]
 
 
-def _by_share(state: BudgetState) -> tuple[float, str, str]:
+def by_share(state: BudgetState) -> tuple[float, str, str]:
+    """The order in which budgets are shown: those nearest to their end first."""
     return -state.spent / state.most, state.budget.name, state.who

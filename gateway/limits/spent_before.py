@@ -6,18 +6,38 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from backends.clock import Clock
+from gateway.http.auth import Principal
 from gateway.ledger.report import Period, costs
-from gateway.runtime import Runtime
 from gateway.sql.database import Database
 from policies.limits.counters import SpentBefore
+from policies.limits.plan import UsageRules
 from policies.limits.rules import Asker, Budget
 from policies.limits.windows import Window
 
 _NOBODY = dict.fromkeys(Asker.__struct_fields__, "")
+
+
+class KnownCallers(Protocol):
+    """Who may call."""
+
+    def named(self, name: str, tenant: str) -> Principal | None:
+        """The caller with the key of that name, if it is one of that tenant."""
+
+
+class BudgetsInForce(Protocol):
+    """Whose budgets are looked at: those of a policy, and of its keys."""
+
+    @property
+    def rules(self) -> UsageRules:
+        """Those of the policy."""
+
+    @property
+    def keyring(self) -> KnownCallers:
+        """Whose keys may have their own."""
 
 
 class Spent(NamedTuple):
@@ -36,7 +56,9 @@ class SpentInLedger:
     began: too much, and never too little. Where no sums tell a budget's calls from others, the rows themselves do.
     """
 
-    def __init__(self, database: Database, time_zone: str, in_force: Callable[[], Runtime], clock: Clock) -> None:
+    def __init__(
+        self, database: Database, time_zone: str, in_force: Callable[[], BudgetsInForce], clock: Clock
+    ) -> None:
         """`time_zone`: the ledger's."""
         self._database = database
         self._zone = ZoneInfo(time_zone)
@@ -53,18 +75,18 @@ class SpentInLedger:
 
     async def by_budget(self) -> Sequence[Spent]:
         """The same, by whom. Raises whatever the ledger's store comes to."""
-        runtime, now_s = self._in_force(), self._clock.wall()
-        return await asyncio.to_thread(lambda: [*self._of_rules(runtime, now_s), *self._of_keys(runtime, now_s)])
+        in_force, now_s = self._in_force(), self._clock.wall()
+        return await asyncio.to_thread(lambda: [*self._of_rules(in_force, now_s), *self._of_keys(in_force, now_s)])
 
-    def _of_rules(self, runtime: Runtime, now_s: float) -> Iterator[Spent]:
-        for budget in runtime.rules.budgets:
+    def _of_rules(self, in_force: BudgetsInForce, now_s: float) -> Iterator[Spent]:
+        for budget in in_force.rules.budgets:
             window = budget.windows.at(now_s)
             by = sorted(budget.depends_on | {"tenant"})
             yield from _of_budget(budget, window, self._askers(by, self._first_day(window)))
 
-    def _of_keys(self, runtime: Runtime, now_s: float) -> Iterator[Spent]:
+    def _of_keys(self, in_force: BudgetsInForce, now_s: float) -> Iterator[Spent]:
         """Keys with the same terms have one budget; sums are read once for each window that one of them has."""
-        askers = {asker: _own_budgets(runtime, asker) for asker, _ in self._askers(["key", "tenant"], None)}
+        askers = {asker: _own_budgets(in_force, asker) for asker, _ in self._askers(["key", "tenant"], None)}
         budgets = {budget for own in askers.values() for budget in own}
         spent_since: dict[date | None, list[tuple[Asker, int]]] = {}
         for budget in budgets:
@@ -84,8 +106,8 @@ class SpentInLedger:
         return None if window.first_day is None else datetime.fromtimestamp(window.begins_at, self._zone).date()
 
 
-def _own_budgets(runtime: Runtime, asker: Asker) -> Sequence[Budget]:
-    principal = runtime.keyring.named(asker.key, asker.tenant)
+def _own_budgets(in_force: BudgetsInForce, asker: Asker) -> Sequence[Budget]:
+    principal = in_force.keyring.named(asker.key, asker.tenant)
     return [] if principal is None else [rule for rule in principal.rules if isinstance(rule, Budget)]
 
 
