@@ -25,7 +25,7 @@ def test_settings_have_their_documented_defaults() -> None:
 
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8080, 1)
     assert not settings.is_public
-    assert settings.access_log == "json"
+    assert settings.access_log == "auto"
     assert settings.cors_origins == ()
 
 

@@ -159,15 +159,15 @@ def test_price_that_is_no_whole_number_of_pico_dollars_is_refused(per_1m: float)
 def test_a_price_may_stand_with_the_route_or_with_the_backend(place: str) -> None:
     """With everything that a price may have, read from YAML."""
     price = """
-      input_per_1m: 1
-      output_per_1m: 2
-      long_context: [{above_tokens: 9, input_per_1m: 2, output_per_1m: 3}]
-      service_tiers:
-        flex:
-          input_per_1m: 0.5
-          output_per_1m: 1
-          long_context: [{above_tokens: 9, input_per_1m: 1, output_per_1m: 1}]
-      batch: {input_per_1m: 0.5, output_per_1m: 1}
+        input_per_1m: 1
+        output_per_1m: 2
+        long_context: [{above_tokens: 9, input_per_1m: 2, output_per_1m: 3}]
+        service_tiers:
+          flex:
+            input_per_1m: 0.5
+            output_per_1m: 1
+            long_context: [{above_tokens: 9, input_per_1m: 1, output_per_1m: 1}]
+        batch: {input_per_1m: 0.5, output_per_1m: 1}
 """
     of_backend, of_route = (f"price:{price}" if place == name else "" for name in ("backend", "route"))
     policy = parse(
