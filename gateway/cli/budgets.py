@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,8 +87,8 @@ def list_budgets(file: Path, form: str) -> None:
     in_force = _InForce(UsageRules(policy.limits, policy.budgets, policy.time_zone), callers)
     clock = SystemClock()
     try:
-        database = build_ledger_database(policy.ledger, is_read_only=True)
-        spent = asyncio.run(SpentInLedger(database, policy.ledger.time_zone, lambda: in_force, clock).by_budget())
+        with closing(build_ledger_database(policy.ledger, is_read_only=True)) as database:
+            spent = asyncio.run(SpentInLedger(database, policy.ledger.time_zone, lambda: in_force, clock).by_budget())
     except (ConfigurationError, StoreUnavailable) as error:
         raise FileProblem(error.message) from error
     states = [_state(each, raises.get((each.budget.name, each.who)), clock.wall()) for each in spent]

@@ -153,6 +153,7 @@ def _opened(file: Path, since: datetime | None, until: datetime | None) -> tuple
         database = build_ledger_database(policy, is_read_only=True)
     except ConfigurationError as error:
         raise FileProblem(f"{file}: {error.message}") from error
+    click.get_current_context().call_on_close(database.close)
     return database, Period(_day(since), _day(until), policy.time_zone)
 
 

@@ -8,8 +8,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -17,7 +15,9 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from gateway.cli.main import cli
 from tests.faults.test_workers import workers_of
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.ledger import running_postgres
@@ -49,11 +49,10 @@ def ledger(
     policy: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> str:
-    """What `slipstream ledger` prints; on standard error where it is to fail."""
-    command = [str(Path(sys.executable).with_name("slipstream")), "ledger", arguments[0], "--config"]
-    command += [str(policy or gateway.policy), *arguments[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environ or {})})
-    assert done.returncode == code, done.stderr
+    """What `slipstream ledger` prints; on standard error where it is to fail. A process each time takes a second."""
+    command = ["ledger", arguments[0], "--config", str(policy or gateway.policy), *arguments[1:]]
+    done = CliRunner().invoke(cli, command, env=environ)
+    assert done.exit_code == code, done.output
     return done.stdout if code == 0 else done.stderr
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from gateway.cli.main import cli
 from tests.support.gateway import Gateway, running_gateway
 from tests.support.servers.openai_server import Behaviour, OpenAIServer, error
 
@@ -59,12 +60,11 @@ class Counted:
 
     async def reported(self, *, when: tuple[int, int]) -> dict[str, dict[str, Any]]:
         """The ledger's sums by backend, once those of tokens, of prompts and answers, are more than these."""
-        command = [str(Path(sys.executable).with_name("slipstream")), "ledger", "report", "--format", "json"]
-        command += ["--config", str(self.gateway.policy), "--by", "backend"]
+        command = ["ledger", "report", "--format", "json", "--config", str(self.gateway.policy), "--by", "backend"]
         async with asyncio.timeout(20):
             while True:
-                done = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-                lines = {line["backend"]: line for line in json.loads((await done.communicate())[0])}
+                done = await asyncio.to_thread(CliRunner().invoke, cli, command)
+                lines = {line["backend"]: line for line in json.loads(done.stdout)}
                 sums = (sum(line[f"{kind}_tokens"] for line in lines.values()) for kind in ("input", "output"))
                 if all(found >= wanted for found, wanted in zip(sums, when, strict=True)):
                     return lines

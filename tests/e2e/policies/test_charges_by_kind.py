@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
+from click.testing import CliRunner
 
+from gateway.cli.main import cli
 from tests.support.gateway import Gateway, running_gateway
 from tests.support.servers.anthropic_server import AnthropicServer, make_message, text_block
 from tests.support.servers.openai_server import Behaviour, OpenAIServer, error
@@ -98,13 +99,11 @@ def chat(model: str, **fields: Any) -> dict[str, Any]:
 
 async def exported(gateway: Gateway, count: int) -> list[dict[str, Any]]:
     """The ledger's lines once there are so many, in the order of the calls."""
-    command = [str(Path(sys.executable).with_name("slipstream")), "ledger", "export", "--format", "jsonl"]
+    command = ["ledger", "export", "--format", "jsonl", "--config", str(gateway.policy)]
     async with asyncio.timeout(20):
         while True:
-            done = await asyncio.create_subprocess_exec(
-                *command, "--config", str(gateway.policy), stdout=asyncio.subprocess.PIPE
-            )
-            lines = [json.loads(line) for line in (await done.communicate())[0].splitlines()]
+            done = await asyncio.to_thread(CliRunner().invoke, cli, command)
+            lines = [json.loads(line) for line in done.stdout.splitlines()]
             if len(lines) >= count:
                 return sorted(lines, key=lambda line: str(line["at"]))
 
