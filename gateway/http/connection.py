@@ -105,14 +105,11 @@ class ClientConnection(HttpToolsProtocol):
         # A client that sent `expect: 100-continue` and got a final answer may or may not send its body. What comes next
         # could be a body or a request, so the connection cannot be reused.
         keep_alive = cycle.keep_alive and not cycle.waiting_for_100_continue
-        lines = [b"%b: %b\r\n" % field for field in headers]
-        head = b"%b%bcontent-length: %d\r\n%b\r\n" % (
-            STATUS_LINE[status],
-            b"".join(lines),
-            len(body),
-            b"" if keep_alive else b"connection: close\r\n",
-        )
-        if head.count(b"\n") != len(lines) + (3 if keep_alive else 4):
+        fields = [b"content-length: %d" % len(body), *map(b": ".join, headers)]
+        if not keep_alive:
+            fields.append(b"connection: close")
+        head = b"%b%b\r\n\r\n" % (STATUS_LINE[status], b"\r\n".join(fields))
+        if head.count(b"\n") != len(fields) + 2:
             raise ValueError("a field of the answer holds a line break")
         self._corked.write_rest(head if cycle.scope["method"] == "HEAD" else head + body)
         cycle.response_started = cycle.response_complete = True

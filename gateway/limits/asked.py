@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from backends.operations import Metering, Operation, Terms
 from gateway.runtime import Stack
@@ -21,7 +23,7 @@ _MOST_UNSEEN_TOKENS = 200_000
 """Of pictures, files and earlier answers in a prompt: what fits the context of most models."""
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """As far as limits and budgets depend on it."""
 
     num_bytes: int

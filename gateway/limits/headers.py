@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from backends.protocol import Headers
 from policies.limits.plan import AskPlan
@@ -25,14 +26,19 @@ def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
         place, per_minute, capacity = (
             places[0] if len(places) == 1 else min(places, key=lambda rate: left[rate.place] / rate.capacity)
         )
-        limit, remaining, reset = _NAMES[kind]
+        _, remaining, reset = _NAMES[kind]
         rest = left[place]
         headers += (
-            (limit, b"%d" % per_minute),
+            _limit(kind, per_minute),
             (remaining, b"%d" % rest),
             (reset, duration((capacity - rest) * 60 / per_minute)),
         )
     return headers
+
+
+@lru_cache(maxsize=1024)
+def _limit(kind: Reached, per_minute: int) -> tuple[bytes, bytes]:
+    return _NAMES[kind][0], b"%d" % per_minute
 
 
 def without_rates(headers: Headers) -> Headers:
@@ -43,7 +49,7 @@ def without_rates(headers: Headers) -> Headers:
 def duration(seconds: float) -> bytes:
     """As OpenAI writes it: 12ms, 1s, 6m0s, 1h2m3s."""
     if seconds < 1:
-        return b"%dms" % round(seconds * 1e3)
+        return b"%dms" % int(seconds * 1e3 + 0.5)
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

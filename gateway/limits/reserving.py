@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from backends.errors import BudgetSpent
 from backends.protocol import Charge, Facts
 from gateway.http.auth import Principal
@@ -71,7 +69,7 @@ class Reserving:
                 route=route,
                 prompt_tokens=asked.prompt_tokens,
                 most_output_tokens=asked.most_output_tokens,
-                worst=partial(asked.most, stack, exchange.model),
+                worst=asked.most(stack, exchange.model) if plan.budgets else 0,
                 waived=waived,
             )
             if answer is None:
@@ -99,11 +97,12 @@ class Reserving:
             return
         exchange.grant = None
         facts = exchange.facts
-        running = [charge for charge in facts.charges or () if not charge.is_settled]
-        if running:
-            _Late(self, grant, facts, len(running)).wait_for(running)
-        else:
-            self.settle_now(grant, facts)
+        for charge in facts.charges or ():
+            if not charge.is_settled:
+                running = [each for each in facts.charges or () if not each.is_settled]
+                _Late(self, grant, facts, len(running)).wait_for(running)
+                return
+        self.settle_now(grant, facts)
 
     def settle_now(self, grant: Grant, facts: Facts) -> None:
         """Every attempt has ended."""

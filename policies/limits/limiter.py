@@ -81,31 +81,30 @@ class Limiter:
         route: str,
         prompt_tokens: int,
         most_output_tokens: int,
-        worst: Callable[[], int | None],
+        worst: int | None,
         waived: Collection[Budget] = (),
     ) -> Grant | Instead | Refused | None:
         """Hold what a call of that plan may use; None where nothing limits it.
 
-        `worst` says what it costs at most, in pico-dollars; None where nobody knows. `waived` budgets count it only.
+        `worst` is what it costs at most, in pico-dollars; None where nobody knows. `waived` budgets count it only.
         Cancelled, the call holds nothing.
         """
-        cost = worst() if plan.budgets else 0
         asks = plan.asks
-        if cost is None:
+        if worst is None:
             for budget in plan.budgets:
                 if budget.terms.unmetered == "refuse":
                     self.refused[budget.name, "unmetered"] += 1
                     message = f"nobody knows what this call will cost, so the budget {budget.title} cannot bear it"
                     return Refused(CostUnknown(message))
-            cost = 0
-        elif not cost:
+            worst = 0
+        elif not worst:
             # What can cost nothing is none of a budget's business.
             asks = plan.of_limits
             if not asks:
                 return None
         tokens = prompt_tokens + int(min(most_output_tokens, self._mean_tokens.get(route, _FIRST_MEAN_TOKENS)))
         # What is larger than any budget is let in where it is alone, or not at all.
-        expected = Expected(tokens, min(cost, UNBOUNDED), self._clock.wall(), waived, self.raises)
+        expected = Expected(tokens, min(worst, UNBOUNDED), self._clock.wall(), waived, self.raises)
         wants = tuple([ask.want(expected) for ask in asks])
         answer = await self.counters.reserve(wants)
         if isinstance(answer, Hold):

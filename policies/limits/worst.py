@@ -15,6 +15,7 @@ from backends.operations import Operation
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict")
 """Every name of the most that one choice may have, those of vLLM, TGI and llama.cpp included."""
 _SEVERAL = frozenset({"n", "best_of", "prompt"})
+_BOUNDS = _SEVERAL.union(_LIMITS)
 _MAX_DIGITS = 18
 _MOST = 10**9
 """More than any answer has: larger numbers count as this one."""
@@ -71,7 +72,7 @@ def most_output(body: Mapping[str, Any] | None, operation: Operation) -> MostOut
     """
     if operation is Operation.EMBEDDING:
         return _NO_OUTPUT
-    if body is None:
+    if body is None or _BOUNDS.isdisjoint(body):
         return _ONE
     tokens: int | None = None
     for name in _LIMITS:

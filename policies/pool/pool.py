@@ -130,7 +130,7 @@ class Pool:
 
     def prices_of(self, model: str) -> tuple[Price | None, ...]:
         """What its members take for a call that asks for that model; None for those of whom nobody knows."""
-        return tuple(place.member.price_of(model) for place in self._places)
+        return tuple([place.member.price_of(model) for place in self._places])
 
     @property
     def capabilities(self) -> Capabilities:
