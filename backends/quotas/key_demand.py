@@ -5,14 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from backends.operations import Operation
+from backends.prompts.size import tokens_of_body
 from backends.prompts.text import BYTES_PER_TOKEN, KEPT_FROM_TOKENS, KEY_BYTES, prompt_text
 from backends.protocol import Call
-
-_LOOKED_FOR_MEDIA_BYTES = 16 * 1024
-_MEDIA_FROM_BYTES = 4 * 1024
-_MEDIA_TOKENS = 1000
-"""About what OpenAI and Anthropic count for a picture (their guides on vision)."""
-_MEDIA_MARKS = (b";base64,", b'"data":"', b'"data": "')
 
 
 class KeyDemand(msgspec.Struct, frozen=True):
@@ -36,15 +31,8 @@ def key_demand(call: Call, model: str, *, shares_objects: bool) -> KeyDemand:
 
 
 def prompt_tokens(call: Call) -> int:
-    """About how many tokens a call has before it is answered; none where it is passed on unread.
-
-    Pictures, sound and files inside of it are not text: each counts as so many tokens whatever its size.
-    """
-    if not call.operation.traits.prompt:
-        return 0
-    raw = call.raw
-    num_media, media_bytes = _media(raw) if len(raw) > _LOOKED_FOR_MEDIA_BYTES else (0, 0)
-    return (len(raw) - media_bytes) // BYTES_PER_TOKEN + num_media * _MEDIA_TOKENS or 1
+    """About how many tokens a call has before it is answered; none where it is passed on unread."""
+    return (tokens_of_body(call.raw) or 1) if call.operation.traits.prompt else 0
 
 
 def is_bound(call: Call, *, shares_objects: bool) -> bool:
@@ -57,21 +45,6 @@ def is_bound(call: Call, *, shares_objects: bool) -> bool:
     if call.operation is Operation.RESPONSES:
         return body.get("store") is not False or bool(body.get("previous_response_id"))
     return call.operation is Operation.CHAT and bool(body.get("store") or body.get("audio"))
-
-
-def _media(raw: bytes) -> tuple[int, int]:
-    """How many strings of base64 there are, and their bytes: what follows such a mark up to the end of its string."""
-    number = num_bytes = 0
-    for mark in _MEDIA_MARKS:
-        at = raw.find(mark)
-        while at >= 0:
-            begin = at + len(mark)
-            end = raw.find(b'"', begin)
-            if end - begin > _MEDIA_FROM_BYTES:
-                number += 1
-                num_bytes += end - begin
-            at = raw.find(mark, max(begin, end))
-    return number, num_bytes
 
 
 def _beginning(call: Call) -> bytes:

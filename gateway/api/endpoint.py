@@ -122,7 +122,7 @@ class Endpoint:
         exchange.agent = agent_family(incoming.user_agent)
         if runtime.rules.all or principal.rules:
             terms = stack.passes.terms(method, plain) if self._passes else None
-            request = asked_of(self._operation, asked.body, len(raw), terms)
+            request = asked_of(self._operation, asked.body, raw, terms)
             stack = await self._core.reserving.let_in(request, stack, exchange, runtime)
             exchange.route = stack.policy.name
             check_operation(stack, self._operation, path)

@@ -172,7 +172,7 @@ class LineCalls:
         body = read_request(raw).raw
         if visit.runtime.rules.all or caller.rules:
             operation: Operation = exchange.operation
-            request = asked_of(operation, decode_body(body, operation)[0], len(body))
+            request = asked_of(operation, decode_body(body, operation)[0], body)
             stack = await self._core.reserving.let_in(request, stack, exchange, visit.runtime)
             exchange.route = stack.policy.name
         call = self._call(batch, body, stack, visit, exchange)

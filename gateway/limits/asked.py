@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from backends.operations import Metering, Operation, Terms
+from backends.prompts.size import tokens_of_body
 from gateway.runtime import Stack
 from policies.limits.worst import most_output, refers_elsewhere, unmetered_part
 
-_BYTES_PER_TOKEN = 4
 _LEAST_BYTES_PER_TOKEN = 2
 """Of texts that tokenizers know badly; a budget is asked for what a call costs at most."""
 _USUAL_MOST_TOKENS = 4096
@@ -27,6 +27,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """As far as limits and budgets depend on it."""
 
     num_bytes: int
+    prompt_tokens: int
+    """About so many; none of what only passes and is not metered, such as files."""
     most_output_tokens: int
     """Of all answers together."""
     is_metered: bool
@@ -36,11 +38,6 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     refers_elsewhere: bool = False
     """Whether its prompt may be longer than its bytes say."""
     service_tier: str = ""
-
-    @property
-    def prompt_tokens(self) -> int:
-        """About so many."""
-        return self.num_bytes // _BYTES_PER_TOKEN
 
     def most(self, stack: Stack, model: str) -> int | None:
         """Pico-dollars that it costs at most, whoever of a stack answers it; None where nobody knows."""
@@ -64,7 +61,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
         return worst
 
 
-def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: int, terms: Terms | None = None) -> Asked:
+def asked_of(operation: Operation, body: Mapping[str, Any] | None, raw: bytes, terms: Terms | None = None) -> Asked:
     """What a request asks for; its body is None where it cannot be read. `terms`: of one that only passes through."""
     most = most_output(body, operation)
     tokens = _USUAL_MOST_TOKENS if most.tokens is None else most.tokens
@@ -80,7 +77,8 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, num_bytes: in
             cost = 0 if terms.is_reading else 1
     service_tier = body.get("service_tier") if body is not None else None
     return Asked(
-        num_bytes,
+        len(raw),
+        tokens_of_body(raw) if is_metered else 0,
         min(tokens * most.choices * most.prompts, _MOST_OUTPUT_TOKENS),
         is_metered and unmetered_part(body, operation) is None,
         cost,

@@ -19,7 +19,8 @@ _NAMES: Mapping[Reached, tuple[bytes, bytes, bytes]] = {
 def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
     """`x-ratelimit-limit-*`, `-remaining-*` and `-reset-*` for requests and for tokens, as far as these are limited.
 
-    `left` is for each ask of the plan what remains, which may be sent at once; in `reset` it is full again.
+    `left` is for each ask of the plan what remains, which may be sent at once, below zero where that has to flow in
+    first; in `reset` it is full again.
     """
     headers: Headers = []
     for kind, places in plan.rates:
@@ -30,7 +31,7 @@ def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
         rest = left[place]
         headers += (
             _limit(kind, per_minute),
-            (remaining, b"%d" % rest),
+            (remaining, b"%d" % (rest if rest > 0 else 0)),
             (reset, duration((capacity - rest) * 60 / per_minute)),
         )
     return headers

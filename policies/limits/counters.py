@@ -21,14 +21,21 @@ before it says of whom. No name of a policy has one."""
 class Rate(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=0):
     """Of a bucket that fills with `per_minute` and holds at most `capacity`, both at least 1: `amount` now.
 
-    An amount above the capacity is cut to it. Settled, the level falls by what was used beyond that, also below zero,
-    or rises by what was not, at most to the capacity. A key that nobody has asked for has a full bucket.
+    An amount above the capacity waits for a full bucket and takes the level below zero, for those behind it wait for
+    what it will use; but for no more than a minute's, since it is its caller's word. Settled, the level falls by what
+    was used beyond that, or rises by what was not, at most to the capacity. A key that nobody has asked for has a full
+    bucket.
     """
 
     key: str
     per_minute: int
     capacity: int
     amount: int
+
+    @property
+    def taken(self) -> int:
+        """How much of the bucket is taken for it."""
+        return min(self.amount, max(self.capacity, self.per_minute))
 
 
 class Slots(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
@@ -56,8 +63,9 @@ Want: TypeAlias = Rate | Slots | Spend
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """What a call holds until it is settled. `left` says for each want what others can still get: tokens of a bucket
-    and slots, never below 0; pico-dollars, below 0 where a call was let in alone that is larger than the rest.
+    """What a call holds until it is settled. `left` says for each want what others can still get: slots; what a bucket
+    has, below 0 where that has to flow in first; pico-dollars, below 0 where a call was let in alone that is larger
+    than the rest.
     """
 
     id: bytes

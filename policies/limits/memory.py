@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import floor
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -48,25 +49,28 @@ class _Bucket:
     def take(self, want: Rate, now: float) -> int | None:
         """What is left to others afterwards; None where it does not fit."""
         per_minute, capacity = want.per_minute, want.capacity
-        amount = want.amount if want.amount < capacity else capacity
+        amount = want.amount
+        needed = taken = amount
+        if amount > capacity:
+            needed, taken = capacity, want.taken
         level = self.level + (now - self.seen_at) * per_minute / 60.0
         if level > capacity:
             level = capacity
         self.seen_at = now
         self.per_minute = per_minute
         self.capacity = capacity
-        if level < amount:
+        if level < needed:
             self.level = level
             return None
-        self.level = level = level - amount
+        self.level = level = level - taken
         self.num_held += 1
-        return int(level)
+        return floor(level)
 
     def settle(self, want: Rate, used: int) -> None:
         self.num_held -= 1
-        reserved = want.amount if want.amount < want.capacity else want.capacity
-        if used != reserved:
-            level = self.level - used + reserved
+        taken = want.amount if want.amount < want.capacity else want.taken
+        if used != taken:
+            level = self.level - used + taken
             self.level = level if level < want.capacity else want.capacity
 
     def wait_s(self, want: Rate, wall_s: float) -> float | None:
@@ -74,7 +78,7 @@ class _Bucket:
 
     def left(self, want: Rate, now: float) -> int:
         level = self.level + (now - self.seen_at) * want.per_minute / 60.0
-        return max(0, int(min(level, want.capacity)))
+        return floor(min(level, want.capacity))
 
     def is_needed(self, now: float, wall_s: float) -> bool:
         return self.num_held > 0 or self.level + (now - self.seen_at) * self.per_minute / 60.0 < self.capacity

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from policies.limits.bursts import burst_of_requests, burst_of_tokens
 from policies.limits.counters import INVENTED, Rate, Slots, Spend, Want
 from policies.limits.raises import Raises
 from policies.limits.settings import MOST_DOLLARS, BudgetPolicy, BudgetTerms, ConcernedPolicy, LimitTerms, Per, pico_of
@@ -163,9 +164,9 @@ class Limit(UsageRule):
         """One for each bound."""
         terms, key = self._terms, f"{self._counted_as}{who}"
         if terms.rpm is not None:
-            yield AskRequests(self, f"rpm:{key}", terms.rpm, _capacity(terms.rpm, terms.burst))
+            yield AskRequests(self, f"rpm:{key}", terms.rpm, burst_of_requests(terms.rpm, terms.burst))
         if terms.tpm is not None:
-            yield AskTokens(self, f"tpm:{key}", terms.tpm, _capacity(terms.tpm, terms.burst))
+            yield AskTokens(self, f"tpm:{key}", terms.tpm, burst_of_tokens(terms.tpm, terms.burst))
         if terms.concurrent is not None:
             yield AskSlot(self, f"concurrent:{key}", terms.concurrent)
 
@@ -220,10 +221,6 @@ class _Test:
         text: str = getattr(asker, field)
         texts = text.split(",") if field == "tags" else (text.casefold() if field == "model" else text,)
         return any(self._match(each) is not None for each in texts)
-
-
-def _capacity(per_minute: int, burst_s: float) -> int:
-    return max(1, int(per_minute * burst_s / 60))
 
 
 def _digest(tenant: str, name: str) -> Sequence[str]:

@@ -15,7 +15,7 @@ for _, each in ipairs(cmsgpack.unpack(ARGV[4])) do
       elseif want[1] == SPENDING then
         add_to_budget(want[2], want[5], nano(want[4]), was_swept and -nano(want[4]) or 0)
       elseif not was_swept then
-        keep_level(want, level_of(want) - amount_of(want))
+        keep_level(want, level_of(want) - taken_of(want))
       end
     end
   end

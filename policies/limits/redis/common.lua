@@ -31,9 +31,14 @@ local function is_current(replica, connection)
   return redis.call('HGET', CONNECTIONS, replica) == connection
 end
 
--- A rate is {RATE, key, per_minute, capacity, amount}; an amount above the capacity is cut to it.
-local function amount_of(want)
+-- A rate is {RATE, key, per_minute, capacity, amount}; an amount above the capacity waits for a full bucket, and takes the
+-- level below zero by at most a minute's.
+local function needed_of(want)
   return math.min(want[5], want[4])
+end
+
+local function taken_of(want)
+  return math.min(want[5], math.max(want[3], want[4]))
 end
 
 local function keep_level(want, level)

@@ -85,5 +85,5 @@ def _packable(want: Want) -> Want:
     if isinstance(want, Spend):
         changed |= {"most": min(want.most, _MOST), "worst": min(want.worst, _MOST)}
     elif isinstance(want, Rate):
-        changed["amount"] = min(want.amount, want.capacity)
+        changed["amount"] = want.taken
     return msgspec.structs.replace(want, **changed)

@@ -14,9 +14,9 @@ local function look()
     local fits, wait_ms = true, 1000
     if want[1] == RATE then
       before[i] = level_of(want)
-      fits = before[i] >= amount_of(want)
-      figures[i] = math.floor(math.max(0, before[i]))
-      if not fits then wait_ms = math.ceil((amount_of(want) - before[i]) * 60000 / want[3]) end
+      fits = before[i] >= needed_of(want)
+      figures[i] = math.floor(before[i])
+      if not fits then wait_ms = math.ceil((needed_of(want) - before[i]) * 60000 / want[3]) end
     elseif want[1] == SLOTS then
       local taken = tonumber(redis.call('GET', key_of('slots', want[2]))) or 0
       fits = taken < want[3]
@@ -45,9 +45,9 @@ if first then return cmsgpack.pack({0, first - 1, retry_after_ms, unpack(figures
 if redis.call('HSETNX', holds, id, packed) == 1 then
   for i, want in ipairs(wants) do
     if want[1] == RATE then
-      local level = before[i] - amount_of(want)
+      local level = before[i] - taken_of(want)
       keep_level(want, level)
-      figures[i] = math.floor(math.max(0, level))
+      figures[i] = math.floor(level)
     elseif want[1] == SLOTS then
       take_slot(want)
       figures[i] = figures[i] - 1

@@ -12,7 +12,7 @@ for number, each in ipairs(cmsgpack.unpack(ARGV[2])) do
     for i, want in ipairs(cmsgpack.unpack(packed)) do
       local used = each[2][i]
       if want[1] == RATE then
-        keep_level(want, math.min(want[4], level_of(want) + amount_of(want) - used))
+        keep_level(want, math.min(want[4], level_of(want) + taken_of(want) - used))
       elseif want[1] == SLOTS then
         if is_held then free_slot(want) end
       elseif is_held then

@@ -1,8 +1,9 @@
-"""Two gateways with two workers each, as on two machines, race over HTTP for one budget and one limit in one Redis.
+"""Two gateways with two workers each, as on two machines, race over HTTP for a budget and two limits in one Redis.
 
     python -m tests.benchmarks.faults.gateways_race [--minutes 10] [--redis8] [--kill]
 
-In real time. A call is let in when its client has the answer. `--kill` kills a worker in the middle of the first race.
+In real time. A call is let in when its client has the answer. Prompts count as words here, so calls use less than was
+expected of them, by more or less. `--kill` kills a worker in the middle of the first race.
 `limits_race` does the same to counters without gateways, where ten minutes go by in one.
 """
 
@@ -15,6 +16,7 @@ import signal
 import time
 from contextlib import AsyncExitStack
 from decimal import Decimal
+from typing import Literal
 
 import httpx
 from redis.asyncio import Redis
@@ -29,6 +31,7 @@ _BUDGET = Decimal(2)
 _PER_WORD = Decimal("0.001")
 _WORST = _MOST_WORDS * _PER_WORD
 _PER_MINUTE = 600
+_TOKENS_PER_MINUTE = 24_000
 _CLIENTS = 16
 _POLICY = f"""
 version: 1
@@ -47,9 +50,11 @@ budgets:
   - {{name: money, per: all, models: [priced], usd: {_BUDGET}, every: total}}
 limits:
   - {{name: calls, per: all, models: [limited], rpm: {_PER_MINUTE}, burst: 6s}}
+  - {{name: words, per: all, models: [counted], tpm: {_TOKENS_PER_MINUTE}, burst: 6s}}
 routes:
   - {{name: all, match: {{models: ["*"]}}, backends: [{{ref: up}}]}}
 """
+_KINDS: tuple[Literal["requests", "tokens"], ...] = ("requests", "tokens")
 _KEY = "{race:limits}:budget:usd:money::"
 
 
@@ -60,8 +65,8 @@ class Client:
         self._url = f"{gateway.url}/v1/chat/completions"
         content = [{"role": "user", "content": "go on"}]
         self._body = {"model": model, "messages": content, "max_tokens": _MOST_WORDS}
-        self.calls: list[tuple[float, int]] = []
-        """When each was answered, and with how many words."""
+        self.calls: list[tuple[float, int, int]] = []
+        """When each was answered, with how many words, and how many tokens it has used."""
         self.refused = 0
         self.broken = 0
 
@@ -75,7 +80,8 @@ class Client:
                     self.broken += 1
                     continue
                 if answer.status_code == 200:
-                    self.calls.append((time.monotonic(), answer.json()["usage"]["completion_tokens"]))
+                    usage = answer.json()["usage"]
+                    self.calls.append((time.monotonic(), usage["completion_tokens"], usage["total_tokens"]))
                     continue
                 assert answer.status_code == 429, answer.text
                 self.refused += 1
@@ -104,7 +110,7 @@ async def _race_for_budget(gateways: list[Gateway], server: RedisServer, *, kill
         await asyncio.sleep(0.5)
         os.kill(workers_of(gateways[1])[0], signal.SIGKILL)
     clients = await racing
-    known = sum(words for client in clients for _, words in client.calls) * _PER_WORD
+    known = sum(words for client in clients for _, words, _ in client.calls) * _PER_WORD
     async with Redis.from_url(server.url) as redis:
         kept = await redis.hgetall(_KEY)
     spent, held = (Decimal(int(kept[name])) / 10**9 for name in (b"spent", b"held"))
@@ -122,12 +128,19 @@ async def _race_for_budget(gateways: list[Gateway], server: RedisServer, *, kill
     _report("  held in the end", "0", f"{held}")
 
 
-async def _race_for_limit(gateways: list[Gateway], minutes: float) -> None:
-    clients = await _race(gateways, "limited", minutes * 60)
-    race = Race(url="", kind="requests", begins_at=0.0, per_minute=_PER_MINUTE, minutes=minutes)
-    got = admitted(race, [Result([(at, 1) for at, _ in client.calls], client.refused) for client in clients])
+async def _race_for_limit(gateways: list[Gateway], kind: Literal["requests", "tokens"], minutes: float) -> None:
+    model, per_minute = ("limited", _PER_MINUTE) if kind == "requests" else ("counted", _TOKENS_PER_MINUTE)
+    clients = await _race(gateways, model, minutes * 60)
+    race = Race(url="", kind=kind, begins_at=0.0, per_minute=per_minute, minutes=minutes)
+    got = admitted(
+        race,
+        [
+            Result([(at, 1 if kind == "requests" else used) for at, _, used in client.calls], client.refused)
+            for client in clients
+        ],
+    )
     num_calls, refused = sum(len(client.calls) for client in clients), sum(client.refused for client in clients)
-    print(f"limit of {_PER_MINUTE} a minute, {minutes:g} minutes: {num_calls} answered, {refused} refused")
+    print(f"limit of {per_minute} {kind} a minute, {minutes:g} minutes: {num_calls} answered, {refused} refused")
     _report("  of burst + rate x time", "97 % to 101 %", f"{100 * got.whole:.2f} %")
     _report("  worst 60 s, of the rate", "110 % at most", f"{100 * got.worst_minute:.2f} %")
 
@@ -142,13 +155,14 @@ async def _run(options: argparse.Namespace) -> None:
         ]
         _report("two gateways, two workers each", "asked", "measured")
         await _race_for_budget(gateways, server, kills=options.kill)
-        await _race_for_limit(gateways, options.minutes)
+        for kind in _KINDS:
+            await _race_for_limit(gateways, kind, options.minutes)
 
 
 def main() -> None:
     """Print what was asked and what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0, help="Of the race for the limit.")
+    parser.add_argument("--minutes", type=float, default=10.0, help="Of each race for a limit.")
     parser.add_argument("--redis8", action="store_true", help="A Redis 8 instead of the one that is installed.")
     parser.add_argument("--kill", action="store_true", help="A worker, in the middle of the race for the budget.")
     asyncio.run(_run(parser.parse_args()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backends.operations import Operation
+from backends.operations import Metering, Operation, Terms
 from gateway.limits.asked import asked_of
 
 
@@ -22,4 +22,15 @@ from gateway.limits.asked import asked_of
 )
 def test_nobody_holds_more_of_a_budget_than_a_call_can_come_to(body: dict[str, Any], tokens: int) -> None:
     """Others need it too: what is absurd is refused by the upstream, but only after a while."""
-    assert asked_of(Operation.COMPLETION, body, 100).most_output_tokens == tokens
+    assert asked_of(Operation.COMPLETION, body, b"x" * 100).most_output_tokens == tokens
+
+
+def test_a_picture_is_expected_to_have_as_many_tokens_as_pictures_have() -> None:
+    """Not as many as its bytes would be as text, which would take a minute of a limit away; and a file has none."""
+    picture = b'{"messages": [{"image_url": {"url": "data:image/png;base64,%s"}}]}' % (b"A" * 4_000_000)
+    prompt = asked_of(Operation.CHAT, {}, picture).prompt_tokens
+    file = asked_of(Operation.PASSTHROUGH, None, b"x" * 4_000_000, Terms(Metering.FREE)).prompt_tokens
+
+    assert 1000 <= prompt <= 1100
+    assert file == 0
+    assert asked_of(Operation.CHAT, {}, b"x" * 4_000_000).prompt_tokens == 1_000_000

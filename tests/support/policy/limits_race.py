@@ -18,6 +18,7 @@ from typing import Literal
 
 import msgspec
 
+from policies.limits.bursts import burst_of_requests, burst_of_tokens
 from policies.limits.counters import Full, Hold, Rate, Spend
 from policies.limits.redis.store import RedisCounters
 from tests.support.policy.limits import counting
@@ -49,8 +50,8 @@ class Race(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rate(self) -> Rate:
         """The bucket, as fast as time is."""
-        per_minute = round(self.per_minute * self.scale)
-        return Rate(self.key, per_minute, max(1, round(self.per_minute * self.burst_s / 60)), 1)
+        burst = burst_of_tokens if self.kind == "tokens" else burst_of_requests
+        return Rate(self.key, round(self.per_minute * self.scale), burst(self.per_minute, self.burst_s), 1)
 
     @property
     def took_s(self) -> float:

@@ -81,7 +81,7 @@ async def test_settle_bucket_goes_below_zero_and_never_above_its_capacity(server
         held = await hold(counters, tokens(5))
         counters.settle(held, (25,))
         answer = await counters.reserve((tokens(1),))
-        assert answer == Full(0, pytest.approx(16 * 60.0, abs=1.0), (0,))
+        assert answer == Full(0, pytest.approx(16 * 60.0, abs=1.0), (-15,))
 
         generous = await hold(counters, tokens(5, key="other"))
         assert (await hold(counters, tokens(0, key="other", capacity=5))).left == (5,)
@@ -96,6 +96,33 @@ async def test_reserve_amount_above_the_capacity_is_cut_to_it(server: RedisServe
         assert held.left == (0,)
         counters.settle(held, (4,))
         assert (await hold(counters, tokens(6))).left == (0,)
+
+
+async def test_reserve_amount_above_the_capacity_is_taken_up_to_a_minute(server: RedisServer) -> None:
+    """It waits for a full bucket only, and those behind it wait for all of it, as in memory."""
+    memory = MemoryCounters(SystemClock())
+    want = tokens(40, per_minute=60)
+    async with counting(server.url) as counters:
+        for each in (counters, memory):
+            held = await each.reserve((want,))
+            assert isinstance(held, Hold)
+            assert held.left == (-30,)
+            refused = await each.reserve((want,))
+            assert isinstance(refused, Full)
+            assert refused.retry_after_s == pytest.approx(40.0, abs=1.0)
+            each.settle(held, (40,))
+            small = await each.reserve((tokens(1, per_minute=60),))
+            assert isinstance(small, Full)
+            assert small.retry_after_s == pytest.approx(31.0, abs=1.0)
+
+            huge = tokens(10**9, key="huge", per_minute=60)
+            held = await each.reserve((huge,))
+            assert isinstance(held, Hold)
+            assert held.left == (-50,)
+            each.settle(held, (10,))
+            after = await each.reserve((tokens(0, key="huge", per_minute=60),))
+            assert isinstance(after, Hold)
+            assert after.left == (0,)
 
 
 async def test_reserve_bucket_fills_by_the_clock_of_redis(server: RedisServer) -> None:
