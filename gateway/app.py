@@ -19,6 +19,7 @@ from backends.operations import BY_PATH, Operation
 from gateway.api.endpoint import Endpoint
 from gateway.api.own_apis import OWN_APIS
 from gateway.core import Core
+from gateway.dashboard.app import ROOT, Dashboard
 from gateway.door import refuse
 from gateway.http.cors import preflight_headers
 from gateway.http.keyless import KeylessAccess
@@ -33,6 +34,7 @@ from policies.passthrough.rules import API_ROOTS
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
+    from gateway.dashboard.reader import LedgerReader
     from gateway.ledger.ledger import Ledger
     from policies.cache.store import Store
 
@@ -51,6 +53,7 @@ class Application:
         reloader: Reloader,
         batches: Batches | None,
         ledger: Ledger | None,
+        reader: LedgerReader | None,
     ) -> None:
         self._core = core
         self._store = store
@@ -69,6 +72,7 @@ class Application:
         self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
         scrape = Scrape(core.metrics.registry, self._refresh_gauges, core.clock)
         self._pages = Pages(core, scrape, lambda: self.failure).application()
+        self._dashboard = Dashboard(core, scrape, reader)
         loops = {"reload": reloader.run, "observer": core.observer.run, "gauges": self._keep_gauges}
         self._vitals = Vitals(loops if batches is None else {**loops, "batches": batches.run}, core.clock)
         self._gauges_left = Failures("gauges", core.clock)
@@ -132,6 +136,8 @@ class Application:
             return own[0]
         if path.startswith("/v1/") or root in API_ROOTS:
             return self._passthrough
+        if root == ROOT or path == "/":
+            return self._dashboard
         return self._pages
 
     async def _preflight(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,6 +197,7 @@ class Application:
             await self._batches.aclose()
         await self._core.reserving.aclose()
         self._core.observer.close()
+        self._dashboard.close()
         if self._ledger is not None:
             await self._ledger.aclose()
         await self._store.aclose()

@@ -38,7 +38,7 @@ class KeysApi:
     def __init__(self, core: Core, keys: StoredKeys) -> None:
         self._core = core
         self._keys = keys
-        self._budgets = BudgetsApi(core, keys)
+        self.budgets = BudgetsApi(core, keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -52,15 +52,10 @@ class KeysApi:
             if root != "keys":
                 raise UnknownPath(f"there is no {scope['path']}")
             if method == "GET":
-                return await (self._show(name) if name else self._list(query_of(scope)))
+                return await (self._show(name) if name else self.page(query_of(scope)))
             if method != "POST" or (name and not name.endswith(("/rotate", "/revoke"))):
                 raise MethodNotAllowed(f"{scope['path']} does not take {method}")
-            body = await self._read(receive, incoming)
-            key, secret, what = await self._change(name, body, runtime)
-            # Calls to this process go by it at once, to others within seconds.
-            await self._keys.refresh()
-            _logger.info("key %s %s by key %s", key.name, what, principal.key)
-            return {**key_object(key, self._core.clock.wall()), **({"key": secret} if secret else {})}
+            return await self.change(name, await self._read(receive, incoming), runtime, principal)
 
         await respond(self._core, scope, make)
 
@@ -72,10 +67,10 @@ class KeysApi:
             raise UnknownPath(f"there is no {scope['path']}")
         if method == "GET":
             query = query_of(scope)
-            return await (self._budgets.list_raises(query) if name else self._budgets.list_budgets(query, runtime))
+            return await (self.budgets.list_raises(query) if name else self.budgets.list_budgets(query, runtime))
         if method != "POST" or not name:
             raise MethodNotAllowed(f"{scope['path']} does not take {method}")
-        return await self._budgets.add_raise(await self._read(receive, incoming), runtime, principal)
+        return await self.budgets.add_raise(await self._read(receive, incoming), runtime, principal)
 
     async def _read(self, receive: Receive, incoming: Incoming) -> dict[str, Any]:
         raw = await read_body(receive, incoming, _MAX_BODY_BYTES, self._core.pace())
@@ -103,7 +98,16 @@ class KeysApi:
         change = {"expires": moment_from(body["expires"], now)} if body.get("expires") is not None else {}
         return *await self._keys.ask(lambda store: store.rotate(name, overlap_s, change)), "rotated"
 
-    async def _list(self, query: dict[str, str]) -> dict[str, Any]:
+    async def change(self, name: str, body: dict[str, Any], runtime: Runtime, principal: Principal) -> dict[str, Any]:
+        """Make a key where there is no name, or `NAME/rotate` or `NAME/revoke` it; told with its new secret, if any."""
+        key, secret, what = await self._change(name, body, runtime)
+        # Calls to this process go by it at once, to others within seconds.
+        await self._keys.refresh()
+        _logger.info("key %s %s by key %s", key.name, what, principal.key)
+        return {**key_object(key, self._core.clock.wall()), **({"key": secret} if secret else {})}
+
+    async def page(self, query: dict[str, str]) -> dict[str, Any]:
+        """Keys by their names, so many behind one of them."""
         limit = parse_limit(query.get("limit"), _LIMIT, _MAX_LIMIT)
         after = query.get("after", "")
         found = await self._keys.ask(lambda store: store.page(limit + 1, after=after))

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from backends.clock import Clock
 from backends.errors import ConfigurationError
 from gateway.api.owners import Owners
+from gateway.dashboard.reader import LedgerReader
 from gateway.ledger.days import Days
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.store import LEDGER, LedgerStore
@@ -18,7 +19,7 @@ from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore
 from policies.database_url import is_postgres, sqlite_path
 from policies.ledger.settings import SEGMENT_BYTES, LedgerPolicy
-from policies.schema import StoresPolicy
+from policies.schema import Policy, StoresPolicy
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
@@ -77,6 +78,13 @@ def build_ledger(policy: LedgerPolicy, clock: Clock) -> Ledger:
         outlives_power=policy.durability == "power",
         clock=clock,
     )
+
+
+def build_ledger_reader(policy: Policy) -> LedgerReader | None:
+    """What the dashboard reads the ledger with, where one is kept. Raises: ConfigurationError."""
+    if policy.ledger is None:
+        return None
+    return LedgerReader(build_ledger_database(policy.ledger, is_read_only=True), policy.ledger.time_zone)
 
 
 def build_ledger_database(policy: LedgerPolicy, *, is_read_only: bool = False) -> Database:

@@ -46,6 +46,9 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
         )
         prompts = "  ".join(f'"{prompt}"' for prompt in TRIAL_PROMPTS)
         lines.append(f"They answer these, and little else: {prompts}")
+    if loaded.policy.ledger is not None:
+        is_of_a_file = source.endswith((".yaml", ".yml"))
+        lines.append(f"Dashboard: {root}/dashboard" + ("" if is_of_a_file else " (its ledger ends with this run)"))
     question = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
     body = shlex.quote(json.dumps(question))
     header = f' \\\n    -H "authorization: Bearer {key}"' if key else ""

@@ -18,7 +18,8 @@ from gateway.cli.loading import FileProblem, read_policy_or_exit
 from gateway.ledger.amounts import usd_text
 from gateway.ledger.export import COLUMNS, count_calls, export
 from gateway.ledger.percentiles import LATENCY_DIMENSIONS, LatencyDimension, spreads
-from gateway.ledger.report import DIMENSIONS, Dimension, Line, Period, report
+from gateway.ledger.report import Period, report
+from gateway.ledger.sums import DIMENSIONS, Dimension, Line
 from gateway.sql.database import Database
 from policies.ledger.settings import LedgerPolicy
 

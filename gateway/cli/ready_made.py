@@ -37,14 +37,17 @@ def has_embedded_models() -> bool:
 @contextmanager
 def ready_made_policy(origin: PolicyOrigin, *, has_key: bool) -> Iterator[Path]:
     """A generated policy file, deleted afterwards. `has_key`: `UPSTREAM_KEY` is set in the environment."""
-    if origin.upstream is None and origin.model is None:
+    if origin.upstream is not None:
+        policy = _for_upstream(origin.upstream, has_key)
+    elif origin.model is not None:
+        policy = _for_model(origin.model)
+    else:
         name = "embedded.yaml" if has_embedded_models() else "scripted.yaml"
-        with resources.as_file(resources.files("policies.presets").joinpath(name)) as path:
-            yield path
-        return
-    policy = _for_upstream(origin.upstream, has_key) if origin.upstream is not None else _for_model(origin.model or {})
-    with tempfile.TemporaryDirectory(prefix="slipstream-") as directory:
+        policy = yaml.safe_load(resources.files("policies.presets").joinpath(name).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix="slipstream-", ignore_cleanup_errors=True) as directory:
         path = Path(directory, "policy.yaml")
+        # So that the dashboard has something to show; it goes with the folder.
+        policy["ledger"] = {"url": f"sqlite:///{path.with_name('ledger.sqlite3')}", "keep": "8d"}
         path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
         yield path
 

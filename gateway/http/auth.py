@@ -33,6 +33,8 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
     expires_at: float | None = None
     """Seconds since the Unix epoch."""
     manages_keys: bool = False
+    viewer: bool = False
+    """Whether it may see its tenant on the dashboard."""
     rules: tuple[UsageRule, ...] = ()
     """Its limit and its budget, where it has these of its own."""
 
@@ -78,6 +80,7 @@ class Callers:
             ",".join(terms.tags),
             terms.expires_at,
             manages_keys,
+            terms.viewer,
             self._rules_of(terms),
         )
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from gateway.ledger.amounts import usd_text
 from gateway.ledger.days import day_text
-from gateway.ledger.report import Period, check_version
+from gateway.ledger.report import Period
 from gateway.ledger.row import AMOUNTS, FIELDS, SAVINGS
 from gateway.ledger.schema import quoted
+from gateway.ledger.sums import check_version
 from gateway.sql.database import Database, Transaction
 
 _PAGE = 2000
@@ -24,7 +25,7 @@ _READ = ("seq", "worker", "n", "at_us", "day", *_PLAIN, "price", *AMOUNTS)
 
 def count_calls(database: Database, period: Period) -> int:
     """How many lines there will be. Raises: ConfigurationError, StoreUnavailable."""
-    where, values = period.condition("day")
+    where, values = period.days.condition()
     with database.reading() as transaction:
         check_version(transaction, database)
         ((number,),) = transaction.fetch(f"SELECT COUNT(*) FROM calls WHERE part = 0 AND {where}", values)
@@ -36,7 +37,7 @@ def export(database: Database, period: Period) -> Iterator[dict[str, Any]]:
 
     Raises: ConfigurationError, StoreUnavailable.
     """
-    where, values = period.condition("day")
+    where, values = period.days.condition()
     select = f"SELECT {quoted(_READ)} FROM calls WHERE part = 0 AND seq > ? AND {where} ORDER BY seq LIMIT {_PAGE}"
     seq = 0
     while True:

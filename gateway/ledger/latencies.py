@@ -52,7 +52,7 @@ class Counts(NamedTuple):
 
 COUNTS: Final = (
     Counts("latencies_by_day", ("day", "tenant", "route", "model", "prompt")),
-    Counts("latencies_by_hour", ("day", "hour", "route", "prompt")),
+    Counts("latencies_by_hour", ("day", "hour", "tenant", "route", "prompt")),
 )
 """The one that is shorter over a long time is asked first."""
 

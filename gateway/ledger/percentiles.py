@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, get_args
 
 from backends.errors import ConfigurationError
 from gateway.ledger import latencies
-from gateway.ledger.report import Period, check_version, value_text
+from gateway.ledger.report import Period
 from gateway.ledger.schema import quoted
 from gateway.ledger.store import mark_and_newest
-from gateway.sql.database import Database
+from gateway.ledger.sums import Within, check_version, value_text
+from gateway.sql.database import Database, Transaction
 
 LatencyDimension = Literal["tenant", "route", "model", "prompt", "hour", "day"]
 LATENCY_DIMENSIONS: tuple[LatencyDimension, ...] = get_args(LatencyDimension)
@@ -46,23 +47,39 @@ def spreads(database: Database, by: Sequence[LatencyDimension], period: Period) 
 
     Raises: ConfigurationError, StoreUnavailable.
     """
-    table = _table_of(by)
-    where, bounds = period.condition("day")
-    keys = quoted((*by, "measure", "at_least_us"))
     with database.reading() as transaction:
         check_version(transaction, database)
-        mark, newest = mark_and_newest(transaction, latencies.MARK)
-        fresh = latencies.select(f"seq > {mark:d} AND seq <= {newest:d}")
-        names = quoted((*table.keys, "calls"))
-        found = transaction.fetch(
-            f"SELECT {keys}, SUM(calls) FROM (SELECT {names} FROM {table.table} WHERE {where} "
-            f"UNION ALL SELECT {names} FROM ({fresh}) AS fresh WHERE {where}) AS counted "
-            f"GROUP BY {keys} ORDER BY {keys}",
-            (*bounds, *bounds),
-        )
-        for (*values, measure), group in groupby(found, key=lambda row: row[: len(by) + 1]):
-            texts = tuple(value_text(name, value) for name, value in zip(by, values, strict=True))
-            yield Spread(texts, measure, tuple((int(row[-2]), int(row[-1])) for row in group))
+        yield from counted(transaction, by, period.days)
+
+
+def counted(
+    transaction: Transaction,
+    by: Sequence[LatencyDimension],
+    within: Within,
+    only: Mapping[LatencyDimension, str] | None = None,
+) -> Iterator[Spread]:
+    """The same within hours or days; `only` of calls with these values.
+
+    Raises: ConfigurationError where no table tells all of these apart.
+    """
+    only = only or {}
+    where, bounds = within.condition()
+    table = _table_of((*by, *only, *([within.column] if bounds else [])))
+    where = " AND ".join([where, *(f'"{name}" = ?' for name in only)])
+    values = (*bounds, *only.values())
+    keys = quoted((*by, "measure", "at_least_us"))
+    mark, newest = mark_and_newest(transaction, latencies.MARK)
+    fresh = latencies.select(f"seq > {mark:d} AND seq <= {newest:d}")
+    names = quoted((*table.keys, "calls"))
+    found = transaction.fetch(
+        f"SELECT {keys}, SUM(calls) FROM (SELECT {names} FROM {table.table} WHERE {where} "
+        f"UNION ALL SELECT {names} FROM ({fresh}) AS fresh WHERE {where}) AS counted "
+        f"GROUP BY {keys} ORDER BY {keys}",
+        (*values, *values),
+    )
+    for (*of, measure), group in groupby(found, key=lambda row: row[: len(by) + 1]):
+        texts = tuple(value_text(name, value) for name, value in zip(by, of, strict=True))
+        yield Spread(texts, measure, tuple((int(row[-2]), int(row[-1])) for row in group))
 
 
 def _table_of(by: Sequence[LatencyDimension]) -> latencies.Counts:

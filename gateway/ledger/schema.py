@@ -41,6 +41,19 @@ _COUNTS = {
     "unknown": _count("cost IS NULL"),
     "saved_unknown": _count("saved_exact IS NULL"),
 }
+_CACHES = {
+    "looked_up": _count("part = 0 AND cache IN ('hit', 'joined', 'semantic', 'miss')"),
+    "hits": _count("part = 0 AND cache = 'hit'"),
+    "joined": _count("part = 0 AND cache = 'joined'"),
+    "semantic": _count("part = 0 AND cache = 'semantic'"),
+}
+"""Of the calls that met a cache, those that it answered."""
+_FAULTS = {
+    "failed_gateway": _count("part = 0 AND fault = 'gateway' AND error <> 'slo_shed'"),
+    "failed_upstream": _count("part = 0 AND fault = 'upstream'"),
+    "failed_client": _count("part = 0 AND fault = 'client'"),
+    "turned_away": _count("part = 0 AND error = 'slo_shed'"),
+}
 _TOKENS = {name: f'SUM("{name}")' for name in TOKENS}
 _AMOUNTS = {column: sql for name in AMOUNTS for column, sql in _amount(name, name).items()}
 _TIMES = {
@@ -57,7 +70,7 @@ _BRIEF = {
     **_amount("cost", "cost"),
     **_amount("saved", f"({_SAVED})"),
 }
-_WHOLE = {**_BRIEF, **_TOKENS, **_AMOUNTS, **_TIMES}
+_WHOLE = {**_BRIEF, **_TOKENS, **_AMOUNTS, **_TIMES, **_CACHES, **_FAULTS}
 
 
 class Grouping(NamedTuple):
@@ -121,7 +134,7 @@ _PEOPLE = Grouping("new_people", ("session", "user", "tenant", "day"), _BRIEF)
 GROUPINGS = (_WORK, _PEOPLE)
 ROLLUPS = (
     Rollup("by_day", "day", ("tenant", "team", "key", "route", "operation", "backend", "model"), _WHOLE, _WORK),
-    Rollup("by_hour", "hour", ("tenant", "key", "route", "backend", "model"), _BRIEF, _WORK),
+    Rollup("by_hour", "hour", ("tenant", "key", "route", "backend", "model"), _WHOLE, _WORK),
     Rollup("by_user", "day", ("tenant", "user"), _BRIEF, _PEOPLE),
     Rollup("by_session", "day", ("tenant", "session"), _BRIEF, _PEOPLE),
 )

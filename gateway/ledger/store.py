@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from operator import itemgetter
+from secrets import token_hex
 
 from backends.errors import ConfigurationError
 from gateway.ledger import latencies
 from gateway.ledger.row import COLUMNS, Stored
 from gateway.ledger.schema import GROUPINGS, INSERT_COLUMNS, ROLLUPS
-from gateway.ledger.tables import ROLLED_UP, VERSION, bring_up_to_date, make_settings, read_settings
+from gateway.ledger.tables import ROLLED_UP, SESSION_SECRET, VERSION, bring_up_to_date, make_settings, read_settings
 from gateway.sql.database import Database, Purpose, RowRefused, Transaction
 
 LEDGER = Purpose("ledger", "ledger.url", 0x534C4C47)
@@ -45,7 +46,7 @@ class LedgerStore:
                     "it back, or begin another ledger"
                 )
             bring_up_to_date(transaction, self._database.seq)
-            for setting in (("version", str(VERSION)), ("time_zone", zone)):
+            for setting in (("version", str(VERSION)), ("time_zone", zone), (SESSION_SECRET, token_hex(32))):
                 transaction.execute("INSERT INTO settings VALUES (?, ?) ON CONFLICT DO NOTHING", setting)
 
     def insert(self, rows: Sequence[Stored]) -> tuple[int, int]:

@@ -16,6 +16,10 @@ from gateway.sql.database import Transaction
 VERSION = 1
 ROLLED_UP = "rolled_up"
 """The mark of the sums."""
+SESSION_SECRET = "session_secret"
+"""The setting with which cookies of the dashboard are sealed, by all gateways of a ledger alike."""
+MADE_UP = "made_up"
+"""The setting of a ledger whose rows nobody has asked for in earnest."""
 
 _BOOLEANS = frozenset({"stream", "estimated", "in_slo"})
 _SETTINGS = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)"

@@ -20,7 +20,7 @@ from gateway.assembly.assemble import Prepared, assemble, assemble_in_steps, pre
 from gateway.assembly.checks import check_batches, check_resume
 from gateway.assembly.keys import build_stored_keys, check_key_names
 from gateway.assembly.limits import build_reserving
-from gateway.assembly.stores import build_batches, build_ledger, build_owners, build_store
+from gateway.assembly.stores import build_batches, build_ledger, build_ledger_reader, build_owners, build_store
 from gateway.batches.metrics import BatchesMetrics
 from gateway.core import Core
 from gateway.keys.known_keys import RowReader
@@ -193,4 +193,4 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
         metrics.of(KeysMetrics).watch(keys)
     if ledger is not None:
         metrics.of(LedgerMetrics).watch(ledger)
-    return Application(core, store, Reloader(core, files, build), batches, ledger)
+    return Application(core, store, Reloader(core, files, build), batches, ledger, build_ledger_reader(loaded.policy))

@@ -81,6 +81,7 @@ class KeyTerms(Config):
         {}, max_length=_MAX_PAIRS, description="Texts of your own, by name; nobody but you reads them."
     )
 
+    viewer: bool = Field(False, description="May sign in to the dashboard, and sees its tenant there.")
     limit: LimitTerms | None = Field(
         None, description="How much it may be used, beside what `limits` of the policy say of it and others."
     )
@@ -109,7 +110,10 @@ class _Written(Config):
 class KeyPolicy(KeyTerms, _Written):
     """A key that clients may present. Kept only as a hash."""
 
-    admin: bool = Field(False, description="May look into the semantic cache and delete from it, of every tenant.")
+    admin: bool = Field(
+        False,
+        description="May look into the semantic cache and delete from it, and see the dashboard, of every tenant.",
+    )
     manages_keys: bool = Field(
         False,
         description="May make, rotate and revoke keys of `stores.keys`, of every tenant; only a key of the file can.",

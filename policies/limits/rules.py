@@ -134,6 +134,7 @@ class UsageRule:
         # Models are those of all tenants; other names that clients choose stand behind that of their tenant.
         self._counted_as = f"{name}:{INVENTED}" if per == "model" else f"{name}:"
         self._who = _WHO[per]
+        self._is_within_tenant = per in ("tenant", "team", "key", "user", "session")
         self.depends_on = frozenset(_FIELDS[per]).union(*(test.fields for test in self._tests))
         """What of an asker decides whether a call counts, and with whom."""
 
@@ -143,6 +144,10 @@ class UsageRule:
             if not test(asker):
                 return ()
         return self._who(asker)
+
+    def is_of(self, who: str, tenant: str) -> bool:
+        """Whether those who are counted together are of that tenant alone."""
+        return self._is_within_tenant and who.partition(INVENTED)[0].partition(":")[0] == tenant
 
     def may_concern(self, caller: Asker) -> bool:
         """Whether calls of that caller may count, whatever they ask for."""

@@ -19,10 +19,11 @@ import msgspec
 
 from gateway.ledger.latencies import MEASURES
 from gateway.ledger.percentiles import LatencyDimension, Spread, spreads
-from gateway.ledger.report import Dimension, Period, report
+from gateway.ledger.report import Period, report
 from gateway.ledger.row import COLUMNS, FIELDS
 from gateway.ledger.schema import INSERT_COLUMNS
 from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.ledger.sums import Dimension
 from gateway.sql.sqlite import SqliteDatabase
 from tests.support.ledger import sample_row
 

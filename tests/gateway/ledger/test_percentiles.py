@@ -134,7 +134,7 @@ def test_counts_go_with_the_rows_and_rows_only_once_they_are_counted(connect: Co
 
 
 def test_hours_have_the_calls_that_began_in_them(connect: Connect) -> None:
-    """By route and length of prompts; not by tenant, and that is said."""
+    """By tenant, route and length of prompts; not by model, and that is said."""
     store = LedgerStore(database := connect(), KATHMANDU)
     store.open()
     rows = [row for row in timed_rows(400) if row.status < 400]
@@ -143,5 +143,5 @@ def test_hours_have_the_calls_that_began_in_them(connect: Connect) -> None:
     told = {s.values: s.calls for s in spreads(database, ("hour", "route"), ALWAYS) if s.measure == "total"}
 
     assert told == Counter((hour_text(row.at_us // 3_600_000_000), row.route) for row in rows)
-    with pytest.raises(ConfigurationError, match="no times are counted by hour and tenant together: choose among day"):
-        list(spreads(database, ("hour", "tenant"), ALWAYS))
+    with pytest.raises(ConfigurationError, match="no times are counted by hour and model together: choose among day"):
+        list(spreads(database, ("hour", "model"), ALWAYS))

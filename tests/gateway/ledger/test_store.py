@@ -13,10 +13,11 @@ import pytest
 
 from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.ledger.days import Days
-from gateway.ledger.report import Dimension, Period, report
+from gateway.ledger.report import Period, report
 from gateway.ledger.row import FIELDS, SAVINGS, Row, Stored, stored
 from gateway.ledger.schema import ROLLUPS
 from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.ledger.sums import Dimension
 from gateway.sql.database import Database
 from gateway.sql.sqlite import SqliteDatabase
 from tests.gateway.ledger.conftest import Connect

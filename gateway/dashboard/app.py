@@ -1,0 +1,319 @@
+"""The dashboard's addresses: its page and files, who signs in, and what the page asks. Nothing of it runs unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from backends.errors import Forbidden, InvalidRequest, Unauthorized, UnknownPath
+from gateway.api.files import query_of
+from gateway.api.keys import KeysApi
+from gateway.core import Core
+from gateway.dashboard import access
+from gateway.dashboard.access import Sessions, Visitor
+from gateway.dashboard.assets import POLICY, Asset, Assets
+from gateway.dashboard.budgets import shown_budgets
+from gateway.dashboard.filters import condition_of
+from gateway.dashboard.live import live
+from gateway.dashboard.queries import calls
+from gateway.dashboard.queries.asked import Selection, asked
+from gateway.dashboard.queries.backends import backends
+from gateway.dashboard.queries.overview import overview
+from gateway.dashboard.reader import LedgerReader
+from gateway.door import refuse
+from gateway.http.auth import ANONYMOUS, Principal
+from gateway.http.decode import decode_json
+from gateway.http.incoming import Incoming, read_body
+from gateway.ledger.tables import MADE_UP, SESSION_SECRET, read_settings
+from gateway.metrics.scrape import Scrape
+from gateway.runtime import Runtime
+
+ROOT = "dashboard"
+_MAX_BODY_BYTES = 64 * 1024
+_MOST_BUDGETS = 1000
+_LEAST_COMPRESSED = 1000
+_SAFE = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+
+
+class Inquiry(NamedTuple):
+    """Of somebody who has signed in, with the policy in force."""
+
+    request: Request
+    runtime: Runtime
+    principal: Principal
+    visitor: Visitor
+    query: dict[str, str]
+    reader: LedgerReader
+
+
+_Answer = Callable[[Inquiry], Awaitable[object]]
+
+
+class Dashboard:
+    """All that is below /dashboard. Bare ASGI. `reader` is None where no ledger is kept."""
+
+    def __init__(self, core: Core, scrape: Scrape, reader: LedgerReader | None) -> None:
+        self._core = core
+        self._scrape = scrape
+        self._reader = reader
+        self._assets = Assets()
+        self._sessions: Sessions | None = None
+        self._keys = None if core.keys is None else KeysApi(core, core.keys)
+        read: dict[str, _Answer] = {
+            "me": self._me,
+            "overview": self._overview,
+            "backends": self._backends,
+            "errors": self._errors,
+            "budgets": self._budgets,
+            "keys": self._list_keys,
+            "requests": self._requests,
+            "requests/{seq:int}": self._request,
+        }
+        written: dict[str, _Answer] = {
+            "keys": self._change_key,
+            "keys/{name:path}": self._change_key,
+            "raises": self._raise,
+        }
+        api = f"/{ROOT}/api"
+        routes = [
+            Route(f"{api}/sign-in", self._bordered(self._sign_in), methods=["POST"]),
+            Route(f"{api}/sign-out", self._bordered(self._sign_out), methods=["POST"]),
+            *(Route(f"{api}/{path}", self._bordered(self._answer(do)), methods=["GET"]) for path, do in read.items()),
+            *(
+                Route(f"{api}/{path}", self._bordered(self._answer(do, is_write=True)), methods=["POST"])
+                for path, do in written.items()
+            ),
+            Route(f"/{ROOT}/assets/{{hash}}/{{name:path}}", self._bordered(self._asset), methods=["GET"]),
+            Route("/", _to_the_page),
+            Route(f"/{ROOT}{{rest:path}}", self._bordered(self._page), methods=["GET"]),
+        ]
+        self._router = Router(routes, redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._router(scope, receive, send)
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _bordered(self, answer: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+        async def bordered(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                response = await answer(Request(scope, receive))
+            except Exception as error:  # a named border: one page's failure is nobody else's
+                await refuse(self._core, scope, error)
+            else:
+                response.raw_headers.extend(_SAFE)
+                await response(scope, receive, send)
+
+        return _Endpoint(bordered)
+
+    async def _page(self, request: Request) -> Response:
+        rest: str = request.path_params["rest"]
+        if rest.startswith(("/api/", "/assets/")) or (rest and not rest.startswith("/")):
+            raise UnknownPath(f"there is no {request.url.path}")
+        page = await asyncio.to_thread(lambda: self._assets.page)
+        return _sent(page, {"cache-control": "no-store"})
+
+    async def _asset(self, request: Request) -> Response:
+        files = await asyncio.to_thread(lambda: self._assets.files)
+        found = files.get(request.path_params["name"])
+        if found is None or request.path_params["hash"] != self._assets.hash:
+            raise UnknownPath(f"there is no {request.url.path}")
+        return _sent(found, {"cache-control": "public, max-age=31536000, immutable"})
+
+    async def _sign_in(self, request: Request) -> Response:
+        access.check_write(request.headers, has_token=False)
+        body = await self._read(request)
+        key = body.get("key")
+        if not isinstance(key, str) or not key.isascii() or not key.strip():
+            raise Unauthorized("name a key")
+        principal = await self._core.runtime.keyring.authenticate(key.strip().encode())
+        access.visitor_of(principal)
+        cookie = (await self._sealed()).cookie(principal)
+        return _json({"ok": True}, {"set-cookie": access.set_cookie(cookie, is_secure=_is_secure(request))})
+
+    async def _sign_out(self, request: Request) -> Response:
+        access.check_write(request.headers, has_token=True)
+        return _json({"ok": True}, {"set-cookie": access.set_cookie("", is_secure=_is_secure(request))})
+
+    def _answer(self, answer: _Answer, *, is_write: bool = False) -> Callable[[Request], Awaitable[Response]]:
+        async def answered(request: Request) -> Response:
+            if is_write:
+                access.check_write(request.headers, has_token=True)
+            runtime = self._core.runtime
+            principal = await self._principal(request, runtime)
+            visitor = access.visitor_of(principal)
+            if is_write and not visitor.may_manage:
+                raise Forbidden("this key may not manage keys; one of the policy file with `manages_keys: true` may")
+            if self._reader is None:
+                raise UnknownPath("no ledger is kept: add `ledger` to the policy")
+            query = query_of(request.scope)
+            inquiry = Inquiry(request, runtime, principal, visitor, query, self._reader)
+            return _json(await answer(inquiry), {"cache-control": "no-store"})
+
+        return answered
+
+    async def _principal(self, request: Request, runtime: Runtime) -> Principal:
+        if runtime.keyring.is_open:
+            return ANONYMOUS
+        cookie = request.cookies.get(access.COOKIE)
+        if not cookie:
+            raise Unauthorized("sign in to see the dashboard")
+        return (await self._sealed()).principal(cookie, runtime.keyring)
+
+    async def _sealed(self) -> Sessions:
+        """Sealed with a secret that all gateways of this ledger share. Raises: StoreUnavailable where it is away."""
+        if self._sessions is None:
+            if self._reader is None:
+                raise UnknownPath("no ledger is kept: add `ledger` to the policy")
+            secret = await self._reader.ask(lambda transaction: read_settings(transaction)[SESSION_SECRET])
+            self._sessions = Sessions(bytes.fromhex(secret), self._core.clock)
+        return self._sessions
+
+    async def _me(self, inquiry: Inquiry) -> object:
+        visitor, reader = inquiry.visitor, inquiry.reader
+        made_up = await reader.ask(lambda transaction: MADE_UP in read_settings(transaction))
+        return {
+            "name": visitor.name,
+            "tenant": visitor.scope.tenant,
+            "may_manage": visitor.may_manage and self._keys is not None,
+            "has_keys": not inquiry.runtime.keyring.is_open,
+            "zone": reader.time_zone,
+            "is_made_up": made_up,
+            "revision": inquiry.runtime.revision,
+            "models": sorted(inquiry.runtime.model_labels)[:100],
+        }
+
+    async def _overview(self, inquiry: Inquiry) -> object:
+        about = self._selection(inquiry)
+        found = await inquiry.reader.ask(lambda transaction: overview(transaction, about))
+        wrong = (await live(self._scrape))["semantic"] if inquiry.visitor.sees_all else {}
+        return {**found, "wrong": wrong, "as_of": about.now_s}
+
+    async def _backends(self, inquiry: Inquiry) -> object:
+        _check_sees_all(inquiry)
+        about = self._selection(inquiry)
+        found = await inquiry.reader.ask(lambda transaction: backends(transaction, about))
+        now = (await live(self._scrape))["backends"]
+        known = {row["name"]: row for row in found}
+        names = sorted({*known, *inquiry.runtime.loaded.backends})
+        nothing = {"calls": [], "failed": 0, "input_tokens": 0, "cached_tokens": 0, "mean_ttft_ms": None}
+        rows = [{**nothing, **known.get(name, {}), "name": name, "now": now.get(name, {})} for name in names]
+        return {"at": [tick.at for tick in about.span.ticks], "rows": rows}
+
+    async def _errors(self, inquiry: Inquiry) -> object:
+        since_us = self._selection(inquiry).span.ticks[0].at * 10**6
+        scope = inquiry.visitor.scope
+        return await inquiry.reader.ask(lambda transaction: calls.failures(transaction, scope, since_us))
+
+    async def _requests(self, inquiry: Inquiry) -> object:
+        query, scope = inquiry.query, inquiry.visitor.scope
+        wanted = condition_of(query.get("filter", ""))
+        before, after = (_number(query.get(name)) for name in ("before", "after"))
+        return await inquiry.reader.ask(
+            lambda transaction: calls.page(transaction, scope, wanted, before=before, after=after)
+        )
+
+    async def _request(self, inquiry: Inquiry) -> object:
+        seq, scope = inquiry.request.path_params["seq"], inquiry.visitor.scope
+        return await inquiry.reader.ask(lambda transaction: calls.one(transaction, scope, seq))
+
+    async def _budgets(self, inquiry: Inquiry) -> object:
+        found = await self._core.reserving.view.states(inquiry.runtime)
+        shown = shown_budgets(found.states, inquiry.visitor.scope, self._core.clock.wall())
+        return {"rows": shown[:_MOST_BUDGETS], "total": len(shown), "is_whole": found.is_whole}
+
+    async def _list_keys(self, inquiry: Inquiry) -> object:
+        _check_sees_all(inquiry)
+        policy = inquiry.runtime.loaded.policy
+        of_file = [{"name": key.name, "tenant": key.tenant, "team": key.team} for key in policy.keys]
+        if self._keys is None or not inquiry.visitor.may_manage:
+            return {"of_file": of_file, "stored": None}
+        return {"of_file": of_file, "stored": await self._keys.page(inquiry.query)}
+
+    async def _change_key(self, inquiry: Inquiry) -> object:
+        name = inquiry.request.path_params.get("name", "")
+        if self._keys is None or (name and not name.endswith(("/rotate", "/revoke"))):
+            raise UnknownPath(f"there is no {inquiry.request.url.path}")
+        return await self._keys.change(name, await self._read(inquiry.request), inquiry.runtime, inquiry.principal)
+
+    async def _raise(self, inquiry: Inquiry) -> object:
+        if self._keys is None:
+            raise UnknownPath("budgets are raised where keys are stored: add `stores.keys` to the policy")
+        body = await self._read(inquiry.request)
+        return await self._keys.budgets.add_raise(body, inquiry.runtime, inquiry.principal)
+
+    def _selection(self, inquiry: Inquiry) -> Selection:
+        return asked(inquiry.query, inquiry.visitor.scope, self._core.clock.wall(), inquiry.reader.time_zone)
+
+    async def _read(self, request: Request) -> dict[str, Any]:
+        incoming = Incoming(request.scope["headers"])
+        body = decode_json(await read_body(request.receive, incoming, _MAX_BODY_BYTES, self._core.pace()))
+        if not isinstance(body, dict):
+            raise InvalidRequest("the body is not a JSON object")
+        return body
+
+
+class _Endpoint:
+    """An ASGI application that Starlette takes for one: a function would be called with a request."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._application(scope, receive, send)
+
+
+async def _to_the_page(request: Request) -> Response:
+    return RedirectResponse(f"/{ROOT}", 307)
+
+
+def _check_sees_all(inquiry: Inquiry) -> None:
+    """Names of backends and of others are no tenant's to know."""
+    if not inquiry.visitor.sees_all:
+        raise UnknownPath(f"there is no {inquiry.request.url.path}")
+
+
+def _number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InvalidRequest("before, after: the number of a call")
+    return int(text)
+
+
+def _is_secure(request: Request) -> bool:
+    """Whether the browser came over TLS, here or at a proxy in front."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+
+
+def _sent(asset: Asset, headers: dict[str, str]) -> Response:
+    return Response(
+        asset.body,
+        headers={**headers, "content-encoding": "gzip", "vary": "accept-encoding"},
+        media_type=asset.media_type,
+    )
+
+
+def _json(said: object, headers: dict[str, str]) -> Response:
+    body = msgspec.json.encode(said)
+    if len(body) > _LEAST_COMPRESSED:
+        body = gzip.compress(body, 1)
+        headers = {**headers, "content-encoding": "gzip"}
+    return Response(body, headers=headers, media_type="application/json")

@@ -1,0 +1,43 @@
+"""How backends are just now, and how sure the semantic cache is: from the metrics of all workers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gateway.metrics.scrape import Scrape
+
+_BACKENDS = {
+    "slipstream_backend_in_flight": "in_flight",
+    "slipstream_breaker_open": "breaker_open",
+    "slipstream_probe_up": "probe_up",
+}
+_BOUNDS = {
+    "slipstream_semantic_wrong_hit_rate": "likely",
+    "slipstream_semantic_wrong_hit_rate_upper": "at_most",
+    "slipstream_semantic_wrong_hit_rate_bound": "bound",
+}
+_SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+async def live(scrape: Scrape) -> dict[str, Any]:
+    """`backends` by name; `semantic` by route: likely wrong answers per look-up, at most so many, and the bound."""
+    text = b"".join(await scrape.pieces(compressed=False)).decode()
+    backends: dict[str, dict[str, float]] = {}
+    semantic: dict[str, dict[str, float]] = {}
+    for line in text.splitlines():
+        # Nearly all lines are of other metrics.
+        if not line.startswith(("slipstream_b", "slipstream_p", "slipstream_s")):
+            continue
+        if (sample := _SAMPLE.match(line)) is None:
+            continue
+        name, labels, value = sample.groups()
+        for fields, known, label in ((_BACKENDS, backends, "backend"), (_BOUNDS, semantic, "route")):
+            if name in fields:
+                of = _ESCAPED.sub(lambda sign: "\n" if sign[1] == "n" else sign[1], dict(_LABEL.findall(labels))[label])
+                figures = known.setdefault(of, {})
+                # A backend of several routes is out where it is out of one.
+                figures[fields[name]] = max(figures.get(fields[name], 0.0), float(value))
+    return {"backends": backends, "semantic": semantic}

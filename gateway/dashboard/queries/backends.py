@@ -1,0 +1,45 @@
+"""What each backend has done over a span."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.dashboard.queries.asked import Selection
+from gateway.ledger.days import day_text, hour_text
+from gateway.ledger.sums import Line, sums
+from gateway.sql.database import Transaction
+
+
+def backends(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
+    """Those that have answered, or failed to, by their names; calls that no backend was asked for are in none."""
+    span = asked.span
+    text = day_text if span.step == "day" else hour_text
+    steps: dict[str, dict[str, Line]] = {}
+    for line in sums(transaction, ("backend", span.step), span.within, asked.only):
+        steps.setdefault(line.values[0], {})[line.values[1]] = line
+    return [
+        {
+            "name": name,
+            "calls": [by_step[at].sums["calls"] if at in by_step else 0 for at in map(text, _numbers(asked))],
+            **_whole(list(by_step.values())),
+        }
+        for name, by_step in sorted(steps.items())
+        if name
+    ]
+
+
+def _numbers(asked: Selection) -> list[int]:
+    return [tick.number for tick in asked.span.ticks]
+
+
+def _whole(lines: list[Line]) -> dict[str, Any]:
+    of = {
+        name: sum(line.sums[name] for line in lines)
+        for name in ("failed_upstream", "input_tokens", "cached_tokens", "ttft_us", "ttft_calls")
+    }
+    return {
+        "failed": of["failed_upstream"],
+        "input_tokens": of["input_tokens"],
+        "cached_tokens": of["cached_tokens"],
+        "mean_ttft_ms": round(of["ttft_us"] / of["ttft_calls"] / 1000, 1) if of["ttft_calls"] else None,
+    }

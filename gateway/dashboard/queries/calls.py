@@ -1,0 +1,138 @@
+"""Calls, the newest first: looked for by any column in slices, so that a search that finds nothing tells how far it
+got instead of taking for ever; and one call with all that was charged for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+from backends.errors import InvalidRequest, UnknownPath
+from gateway.dashboard.access import Scope
+from gateway.dashboard.filters import Condition
+from gateway.ledger.amounts import usd_text
+from gateway.ledger.row import AMOUNTS, FIELDS, SAVINGS
+from gateway.ledger.schema import quoted
+from gateway.sql.database import Transaction
+
+_SLICE = 20_000
+_SEARCH_S = 0.2
+_MOST = 100
+_SHOWN = (
+    *("seq", "at_us", "request_id", "key", "tenant", "route", "backend", "model", "stream", "cache", "status", "error"),
+    *("fault", "input_tokens", "output_tokens", "cost", "ttft_us", "total_us"),
+)
+_WHOLE = ("seq", *FIELDS)
+_MAX_SEQ = 2**62
+
+
+def page(
+    transaction: Transaction, scope: Scope, wanted: Condition, *, before: int | None = None, after: int | None = None
+) -> dict[str, Any]:
+    """The newest before one call, or of those after one. `next`: go on before that one; None at the end."""
+    ((first, last),) = transaction.fetch("SELECT COALESCE(MIN(seq), 1), COALESCE(MAX(seq), 0) FROM calls")
+    upper = last + 1 if before is None else min(before, last + 1)
+    lowest = first if after is None else max(after + 1, first)
+    rows: list[tuple[Any, ...]] = []
+    until = monotonic() + _SEARCH_S
+    while upper > lowest and len(rows) < _MOST and monotonic() < until:
+        lower = max(upper - _SLICE, lowest)
+        found = list(_rows(transaction, scope, wanted, (lower, upper), _MOST - len(rows)))
+        rows += found
+        upper = rows[-1][0] if len(rows) >= _MOST else lower
+    searched_to = None
+    if upper > lowest:
+        searched_to = next((at for (at,) in transaction.fetch("SELECT at_us FROM calls WHERE seq = ?", (upper,))), None)
+    return {
+        "rows": [_shown(row) for row in rows],
+        "next": upper if upper > lowest else None,
+        "newest": last,
+        "searched_to": None if searched_to is None else searched_to / 1e6,
+    }
+
+
+def _rows(
+    transaction: Transaction, scope: Scope, wanted: Condition, within: tuple[int, int], most: int
+) -> Iterator[tuple[Any, ...]]:
+    own = "1 = 1" if scope.tenant is None else "tenant = ?"
+    values = () if scope.tenant is None else (scope.tenant,)
+    return transaction.fetch(
+        f"SELECT {quoted(_SHOWN)} FROM calls WHERE seq >= ? AND seq < ? AND part = 0 AND {own} AND {wanted.sql} "
+        "ORDER BY seq DESC LIMIT ?",
+        (*within, *values, *wanted.values, most),
+    )
+
+
+def _shown(row: tuple[Any, ...]) -> dict[str, Any]:
+    call = dict(zip(_SHOWN, row, strict=True))
+    return {**call, "cost": usd_text(call["cost"]), "stream": bool(call["stream"])}
+
+
+def one(transaction: Transaction, scope: Scope, seq: int) -> dict[str, Any]:
+    """A call and its parts. Raises: UnknownPath where there is none that may be seen."""
+    if not 0 < seq < _MAX_SEQ:
+        raise InvalidRequest("a call's number is a whole number")
+    own = "" if scope.tenant is None else " AND tenant = ?"
+    values = () if scope.tenant is None else (scope.tenant,)
+    found = list(transaction.fetch(f"SELECT worker, n FROM calls WHERE seq = ?{own}", (seq, *values)))
+    if not found:
+        raise UnknownPath("there is no such call any more")
+    parts = [
+        dict(zip(_WHOLE, row, strict=True))
+        for row in transaction.fetch(
+            f"SELECT {quoted(_WHOLE)} FROM calls WHERE worker = ? AND n = ? ORDER BY part", found[0]
+        )
+    ]
+    amounts = {name: _total([part[name] for part in parts]) for name in AMOUNTS}
+    return {
+        "call": {**parts[0], **{name: usd_text(parts[0][name]) for name in AMOUNTS}},
+        "parts": [{**part, **{name: usd_text(part[name]) for name in AMOUNTS}} for part in parts],
+        "cost": usd_text(amounts["cost"]),
+        "saved": {name.removeprefix("saved_"): usd_text(amounts[name]) for name in SAVINGS},
+    }
+
+
+def _total(amounts: list[int | None]) -> int | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def failures(transaction: Transaction, scope: Scope, since_us: int) -> dict[str, Any]:
+    """What has failed since then, in kinds: how often, since when, and the last call of each. The newest first, as far
+    as a moment's search gets.
+    """
+    ((first, last),) = transaction.fetch("SELECT COALESCE(MIN(seq), 1), COALESCE(MAX(seq), 0) FROM calls")
+    own = "1 = 1" if scope.tenant is None else "tenant = ?"
+    values = () if scope.tenant is None else (scope.tenant,)
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    upper, until, num_rows = last + 1, monotonic() + _SEARCH_S, 0
+    is_done = False
+    while upper > first and monotonic() < until and not is_done:
+        lower = max(upper - _SLICE, first)
+        found = transaction.fetch(
+            "SELECT fault, error, status, route, backend, COUNT(*), MIN(at_us), MAX(at_us), MAX(seq) FROM calls "
+            f"WHERE seq >= ? AND seq < ? AND part = 0 AND fault <> '' AND at_us >= ? AND {own} "
+            "GROUP BY fault, error, status, route, backend",
+            (lower, upper, since_us, *values),
+        )
+        for *kind, count, begin, end, seq in found:
+            known = kinds.setdefault(tuple(kind), [0, begin, end, seq])
+            known[0] += count
+            known[1] = min(known[1], begin)
+        ((oldest,),) = transaction.fetch("SELECT MIN(at_us) FROM calls WHERE seq >= ? AND seq < ?", (lower, upper))
+        is_done = oldest is not None and oldest < since_us
+        upper, num_rows = lower, num_rows + _SLICE
+    names = ("fault", "error", "status", "route", "backend")
+    rows = [
+        {**dict(zip(names, kind, strict=True)), "count": n, "first": begin / 1e6, "last": end / 1e6, "seq": seq}
+        for kind, (n, begin, end, seq) in kinds.items()
+    ]
+    is_whole = is_done or upper <= first
+    searched_to = None
+    if not is_whole:
+        searched_to = next((at for (at,) in transaction.fetch("SELECT at_us FROM calls WHERE seq = ?", (upper,))), None)
+    return {
+        "rows": sorted(rows, key=lambda row: -int(row["count"])),
+        "searched_to": None if searched_to is None else searched_to / 1e6,
+    }

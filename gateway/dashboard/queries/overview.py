@@ -1,0 +1,94 @@
+"""The first page: money, caches and service over one span, from one pass through the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from gateway.dashboard.queries import money
+from gateway.dashboard.queries.asked import Selection
+from gateway.dashboard.ranges import Range, Tick
+from gateway.ledger.amounts import usd_text
+from gateway.ledger.days import day_text, hour_text
+from gateway.ledger.percentiles import LatencyDimension, Spread, counted
+from gateway.ledger.sums import Line, sums
+from gateway.sql.database import Transaction
+
+_COUNTS = (
+    *("calls", "looked_up", "hits", "joined", "semantic", "input_tokens", "cached_tokens", "output_tokens"),
+    *("failed_gateway", "failed_upstream", "failed_client", "turned_away", "slo_calls", "slo_met"),
+)
+_PERCENTS = (50, 95, 99)
+_MOST_SHARES = 8
+
+
+def overview(transaction: Transaction, asked: Selection) -> dict[str, Any]:
+    """Amounts are decimal text; a step without a call is a 0 of what is counted, and None of what is measured."""
+    span = asked.span
+    lines = {line.values[0]: line for line in sums(transaction, (span.step,), span.within, asked.only)}
+    before = {line.values[0]: line for line in sums(transaction, (span.step,), span.before, asked.only)}
+    now_lines, before_lines = list(lines.values()), list(before.values())
+    steps = [lines.get(_text(span, tick.number)) for tick in span.ticks]
+    return {
+        "range": span.name,
+        "step": span.step,
+        "at": [tick.at for tick in span.ticks],
+        "cost": [usd_text(0 if line is None else money.pico(line, "cost")) for line in steps],
+        "cost_before": [_before(span, tick, before) for tick in span.ticks],
+        "counts": {name: [0 if line is None else line.sums[name] for line in steps] for name in _COUNTS},
+        "totals": _totals(now_lines),
+        "totals_before": _totals(before_lines) if before_lines else None,
+        "money": money.spent(transaction, asked, now_lines, before_lines),
+        "times": _times(transaction, asked),
+        "shares": _shares(transaction, asked) if asked.scope.tenant is None else [],
+    }
+
+
+def _text(span: Range, number: int) -> str:
+    return day_text(number) if span.step == "day" else hour_text(number)
+
+
+def _before(span: Range, tick: Tick, before: dict[str, Line]) -> str | None:
+    line = None if tick.before is None else before.get(_text(span, tick.before))
+    return None if line is None else usd_text(money.pico(line, "cost"))
+
+
+def _totals(lines: Sequence[Line]) -> dict[str, int]:
+    return {name: sum(line.sums[name] for line in lines) for name in _COUNTS}
+
+
+def _times(transaction: Transaction, asked: Selection) -> dict[str, Any]:
+    """Percentiles in milliseconds of each step and of the whole; of calls by route and tenant, for no more is counted.
+
+    Empty where calls of one key or one backend are asked for.
+    """
+    only = asked.only
+    if not only.keys() <= {"tenant", "route", "model"} or ("model" in only and asked.span.step == "hour"):
+        return {}
+    span = asked.span
+    among = cast(Mapping[LatencyDimension, str], only)
+    by_step: dict[str, dict[str, Spread]] = {}
+    for spread in counted(transaction, (span.step,), span.within, among):
+        by_step.setdefault(spread.measure, {})[spread.values[0]] = spread
+    whole = {spread.measure: spread for spread in counted(transaction, (), span.within, among)}
+    return {
+        measure: {
+            "whole": {f"p{percent}": _ms(whole.get(measure), percent) for percent in _PERCENTS},
+            **{
+                f"p{percent}": [_ms(steps.get(_text(span, tick.number)), percent) for tick in span.ticks]
+                for percent in _PERCENTS
+            },
+        }
+        for measure, steps in by_step.items()
+    }
+
+
+def _ms(spread: Spread | None, percent: int) -> float | None:
+    return None if spread is None else round(spread.percentile_us(percent) / 1000, 1)
+
+
+def _shares(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
+    """Who has had how much of the work, by tokens."""
+    found = sums(transaction, ("tenant",), asked.span.within, asked.only)
+    shares = [(line.sums["input_tokens"] + line.sums["output_tokens"], line.values[0]) for line in found]
+    return [{"name": name, "tokens": tokens} for tokens, name in sorted(shares, reverse=True)[:_MOST_SHARES]]

@@ -1,0 +1,85 @@
+"""Spans of time that can be looked at, in steps, each beside the one that it is compared with."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from typing import Literal, NamedTuple, get_args
+from zoneinfo import ZoneInfo
+
+from gateway.ledger.days import day_number
+from gateway.ledger.sums import Within
+
+RangeName = Literal["24h", "7d", "30d", "month"]
+RANGES: tuple[RangeName, ...] = get_args(RangeName)
+
+_WEEK_H = 7 * 24
+
+
+class Tick(NamedTuple):
+    """One step: the hour or the day as the ledger counts it, when it begins, and what it is compared with."""
+
+    number: int
+    at: int
+    """Seconds since the Unix epoch."""
+    before: int | None
+
+
+class Range(NamedTuple):
+    """A span that ends now. The last step of it is not over; its counterpart is compared up to the same hour."""
+
+    name: RangeName
+    step: Literal["hour", "day"]
+    today: date
+    ticks: tuple[Tick, ...]
+    before_hours: Within | None
+    """Of the last day before, the hours that have their counterpart in today; None where steps are hours."""
+
+    @property
+    def within(self) -> Within:
+        """What is looked at."""
+        return Within(self.step, self.ticks[0].number, self.ticks[-1].number)
+
+    @property
+    def before(self) -> Within:
+        """What it is compared with."""
+        known = [tick.before for tick in self.ticks if tick.before is not None]
+        return Within(self.step, known[0], known[-1])
+
+
+def range_of(name: RangeName, now_s: float, zone: str) -> Range:
+    """24 hours are compared with those a week ago, 7 and 30 days with as many before them, a month with the same days
+    of the one before."""
+    place = _zone(zone)
+    today = datetime.fromtimestamp(now_s, place).date()
+    if name == "24h":
+        hour = int(now_s // 3600)
+        hours = range(hour - 23, hour + 1)
+        return Range(name, "hour", today, tuple(Tick(h, h * 3600, h - _WEEK_H) for h in hours), None)
+    if name == "month":
+        first = today.replace(day=1)
+        before_first = (first - timedelta(days=1)).replace(day=1)
+    else:
+        num_days = 7 if name == "7d" else 30
+        first = today - timedelta(days=num_days - 1)
+        before_first = first - timedelta(days=num_days)
+    ticks = []
+    for index in range((today - first).days + 1):
+        day = first + timedelta(days=index)
+        before = before_first + timedelta(days=index)
+        is_there = before < first
+        ticks.append(Tick(day_number(day), _begin(day, place), day_number(before) if is_there else None))
+    last_before = before_first + timedelta(days=len(ticks) - 1)
+    hours_today = int((now_s - _begin(today, place)) // 3600)
+    before_hours = None
+    if last_before < first:
+        first_hour = _begin(last_before, place) // 3600
+        before_hours = Within("hour", first_hour, first_hour + hours_today)
+    return Range(name, "day", today, tuple(ticks), before_hours)
+
+
+def _zone(zone: str) -> ZoneInfo | timezone:
+    return UTC if zone == "UTC" else ZoneInfo(zone)
+
+
+def _begin(day: date, zone: ZoneInfo | timezone) -> int:
+    return int(datetime.combine(day, time(), zone).timestamp())

@@ -1,0 +1,42 @@
+// What is asked of the gateway. An answer is its JSON; a failure is an Error that says what to do.
+
+export class Failure extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function answered(response) {
+  if (response.ok) return response.json();
+  let message = `the gateway answered with ${response.status}`;
+  try {
+    message = (await response.json()).error.message;
+  } catch { /* then it is not the gateway that has answered */ }
+  throw new Failure(response.status, message);
+}
+
+/** GET /dashboard/api/PATH. Raises: Failure, with status 0 where the gateway is away. */
+export async function ask(path, query = {}) {
+  const known = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const search = new URLSearchParams(known).toString();
+  let response;
+  try {
+    response = await fetch(`/dashboard/api/${path}${search ? `?${search}` : ""}`, { headers: { accept: "application/json" } });
+  } catch {
+    throw new Failure(0, "the gateway does not answer");
+  }
+  return answered(response);
+}
+
+/** POST, which changes something. */
+export async function tell(path, body) {
+  const headers = { "content-type": "application/json", "x-slipstream-csrf": "1" };
+  let response;
+  try {
+    response = await fetch(`/dashboard/api/${path}`, { method: "POST", headers, body: JSON.stringify(body) });
+  } catch {
+    throw new Failure(0, "the gateway does not answer");
+  }
+  return answered(response);
+}

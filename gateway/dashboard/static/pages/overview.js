@@ -1,0 +1,229 @@
+// The first page: one sentence, what needs somebody, then money, caches, service and backends.
+
+import { Failure, ask } from "../api.js";
+import { bars, lines } from "../charts.js";
+import { bar, h, spark, table } from "../dom.js";
+import * as format from "../format.js";
+import { notesOf } from "../notes.js";
+import { tryIt } from "../try_it.js";
+
+export const title = "Overview";
+
+const SPANS = { "24h": ["24 hours", "on the same day last week"], "7d": ["7 days", "in the 7 days before"], "30d": ["30 days", "in the 30 days before"], month: ["this month", "in as many days of the month before"] };
+const CAUSES = { exact: "Exact cache", joined: "Joined calls", semantic: "Semantic cache", prompt: "Prompt cache, asked for", provider: "Prompt cache, provider's own", cheaper: "Cheaper backend", batch: "Batch price", share: "Shared calls", extra: "Checks, hedges, failed attempts" };
+const BY = { model: "By model", backend: "By backend", route: "By route", tenant: "By tenant", key: "By key" };
+
+/** All that the page shows; backends and budgets only for who may see them. */
+export async function load({ query, me }) {
+  const asked = { range: query.range, by: query.by, only: query.only };
+  const [found, backends, budgets] = await Promise.all([
+    ask("overview", asked),
+    me.tenant === null && !query.only ? ask("backends", { range: query.range }) : null,
+    ask("budgets").catch((error) => {
+      if (error instanceof Failure && error.status >= 500) return { rows: [] };
+      throw error;
+    }),
+  ]);
+  return { ...found, backends, budgets: budgets.rows };
+}
+
+export function draw(found, context) {
+  if (found.totals.calls === 0 && found.totals_before === null && !context.query.only) return empty(found, context);
+  return [
+    sentence(found, context),
+    notes(found, context),
+    money(found, context),
+    caches(found),
+    service(found),
+    found.backends && backends(found),
+  ];
+}
+
+function empty(found, context) {
+  return [
+    h("h1", null, "Nothing has come by yet."),
+    h("p", { class: "fine" }, "As soon as a call has passed through this gateway, this page shows what it cost, what was saved, and how long it took."),
+    tryIt(context),
+  ];
+}
+
+function sentence(found, { query, go, address }) {
+  const { spent, before, saved, unknown, charges } = found.money;
+  const [span, spanBefore] = SPANS[found.range];
+  const by = format.change(Number(spent), Number(before));
+  const more = before === null || by === "" ? "." : by === "no change" ? `, as much as ${spanBefore}.` : `, ${by.slice(1)} ${by[0] === "+" ? "more" : "less"} than ${spanBefore}.`;
+  const missing = unknown ? ` The price of ${format.count(unknown)} of ${format.count(charges)} charges is unknown.` : "";
+  const savedText = Number(saved) < 0 ? ` ${format.usd(String(-Number(saved)))} more than without the gateway.` : ` ${format.usd(saved)} saved.`;
+  return [
+    h("h1", null, `${format.usd(spent)} spent in ${span}${more}${savedText}${missing}`),
+    query.only && h("p", null, h("span", { class: "chip" }, query.only, " ", h("button", { class: "quiet", onclick: () => go(address("", { only: null })) }, "show all"))),
+  ];
+}
+
+function notes(found, { link, address }) {
+  const all = notesOf(found);
+  if (!all.length) return h("p", { class: "fine" }, "Nothing needs you.");
+  return h("ul", { class: "notes" }, all.slice(0, 5).map((note) =>
+    h("li", null, h("span", { class: "sign", "aria-hidden": "true" }, "▲"), note.page ? link(address(note.page), null, note.text) : note.text)));
+}
+
+function section(name, ...children) {
+  return h("section", { "aria-label": name }, h("h2", null, name), ...children);
+}
+
+function money(found, context) {
+  const { at, step, cost, cost_before: before, money: sums } = found;
+  const spanBefore = SPANS[found.range][1];
+  const by = format.change(Number(sums.spent), Number(sums.before));
+  const text = `Spent by ${step}: ${at.map((moment, index) => `${format.step(moment, step, true)} ${format.usd(cost[index])}`).join(", ")}`;
+  const figure = h("figure", null,
+    h("h3", null, `Spent, by ${step}`),
+    h("p", { class: "big" }, format.usd(sums.spent)),
+    h("p", { class: "change" }, sums.before === null ? "" : `${by || "nothing"}; the short lines: ${spanBefore}`),
+    bars(at, step, cost.map(Number), before.map((value) => (value === null ? null : Number(value))), short, text),
+    month(sums.month, found.budgets));
+  return section("Money", h("div", { class: "grid money" }, figure, ranked(found, context), saved(sums)));
+}
+
+function short(value) {
+  return value >= 10 ? `$${Math.round(value).toLocaleString("en-US")}` : format.usd(String(value));
+}
+
+function month(forecast, budgets) {
+  if (!forecast) return null;
+  const whole = budgets.find((budget) => budget.every === "month" && budget.who === "");
+  const limit = whole ? Number(whole.usd) + Number(whole.raised_usd) : null;
+  const name = format.month(forecast.name);
+  const soFar = Number(forecast.so_far);
+  const likely = forecast.likely === undefined ? null : Number(forecast.likely);
+  const most = limit ?? (likely === null ? soFar : Number(forecast.most));
+  return h("div", null,
+    h("p", { class: "fine" },
+      likely === null ? `${name}: ${format.usd(forecast.so_far)} so far; what it will come to can be told after a week.` : h("span", null, h("strong", null, `${name}: about ${format.usd(forecast.likely)}`), limit === null ? "" : ` of ${format.usd(String(limit))}`, ` (${format.usd(forecast.least)} to ${format.usd(forecast.most)}); ${format.usd(forecast.so_far)} so far.`)),
+    most > 0 && bar(0, soFar / most, limit !== null && (likely ?? soFar) > limit ? "alert" : ""));
+}
+
+function ranked(found, { query, go, address }) {
+  const by = query.by ?? "model";
+  const rows = found.money.by;
+  const most = Math.max(...rows.map((row) => Number(row.cost ?? 0)), 1e-12);
+  const choose = h("select", { class: "plain", "aria-label": "Told apart by", onchange: (event) => go(address("", { by: event.target.value })) },
+    Object.entries(BY).map(([name, text]) => h("option", { value: name, selected: name === by }, text)));
+  const [shown, rest] = [rows.slice(0, 6), rows.slice(6)];
+  const item = (name, row, onclick) => h("li", null,
+    h("div", { class: "row" },
+      onclick ? h("button", { class: "name", title: `Only ${name}`, onclick }, name || "none") : h("span", { class: "name" }, name),
+      h("span", null, format.usd(row.cost)),
+      h("span", { class: "change" }, format.change(Number(row.cost), Number(row.before)))),
+    bar(0, Number(row.cost ?? 0) / most));
+  const others = rest.reduce((sum, row) => ({ cost: String(Number(sum.cost) + Number(row.cost ?? 0)), before: null }), { cost: "0" });
+  const columns = [
+    { title: BY[by].slice(3), of: (row) => row.name || (row.others ? `${row.others} others` : "none") },
+    { title: "spent usd", number: true, of: (row) => format.usd(row.cost), csv: (row) => row.cost },
+    { title: "before usd", number: true, of: (row) => (row.before === null ? "–" : format.usd(row.before)), csv: (row) => row.before },
+    { title: "saved usd", number: true, of: (row) => format.usd(row.saved), csv: (row) => row.saved },
+    { title: "calls", number: true, of: (row) => format.count(row.calls), csv: (row) => row.calls },
+    { title: "prompt tokens", number: true, of: (row) => format.count(row.input_tokens), csv: (row) => row.input_tokens },
+    { title: "answer tokens", number: true, of: (row) => format.count(row.output_tokens), csv: (row) => row.output_tokens },
+  ];
+  return h("div", null, choose,
+    h("ul", { class: "ranked" },
+      shown.map((row) => item(row.name, row, () => go(address("", { only: `${by}:${row.name}` })))),
+      rest.length > 0 && item(`${rest.length} others`, others, null)),
+    h("details", null, h("summary", { class: "fine" }, "All as a table"), table(`spent-by-${by}`, columns, rows)));
+}
+
+function saved(sums) {
+  const list = Number(sums.list);
+  const whole = Math.max(list, Number(sums.spent), 1e-12);
+  let left = list;
+  const rows = Object.entries(sums.causes).filter(([, amount]) => Number(amount) !== 0).map(([cause, amount]) => {
+    const before = left;
+    left -= Number(amount);
+    return h("li", null,
+      h("div", { class: "row" }, h("span", { class: "name" }, CAUSES[cause]), h("span", null, format.usd(negative(amount)))),
+      bar(Math.min(before, left) / whole, Math.max(before, left) / whole, Number(amount) < 0 ? "alert" : ""));
+  });
+  const line = (name, amount) => h("li", { class: "whole" }, h("div", { class: "row" }, h("span", { class: "name" }, name), h("span", null, format.usd(amount))), bar(0, Number(amount) / whole, "rest"));
+  return h("div", null, h("h3", null, "What was saved, and by what"),
+    h("ul", { class: "ranked" }, line("At list price, no gateway", sums.list), rows, line("Paid", sums.spent)));
+}
+
+function negative(text) {
+  return text.startsWith("-") ? text.slice(1) : `-${text}`;
+}
+
+function small(name, value, note, chart, isBad = false) {
+  return h("figure", null, h("h3", null, name), h("p", { class: "big" }, value), h("p", { class: `change ${isBad ? "bad" : ""}` }, note), chart);
+}
+
+function points(now, before) {
+  if (now === null || before === null) return "";
+  const by = (now - before) * 100;
+  return Math.abs(by) < 0.05 ? "no change" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(1)} points`;
+}
+
+function shares(counts, parts, whole) {
+  return counts[whole].map((all, index) => format.share(parts.reduce((sum, part) => sum + counts[part][index], 0), all));
+}
+
+function caches({ at, step, counts, totals, totals_before: before, wrong }) {
+  const rate = (of, parts, whole) => (of ? format.share(parts.reduce((sum, part) => sum + of[part], 0), of[whole]) : null);
+  const chart = (name, parts, whole) => lines(at, step, [{ values: shares(counts, parts, whole) }], format.percent, `${name} by ${step}`);
+  const exact = rate(totals, ["hits", "joined"], "looked_up");
+  const semantic = rate(totals, ["semantic"], "looked_up");
+  const cached = rate(totals, ["cached_tokens"], "input_tokens");
+  const worst = Object.entries(wrong).sort(([, one], [, other]) => (other.at_most ?? 0) - (one.at_most ?? 0))[0];
+  return section("Caches", h("div", { class: "grid" },
+    small("Exact and joined", format.percent(exact), totals.looked_up ? `${points(exact, rate(before, ["hits", "joined"], "looked_up"))}${totals.joined ? `; joined ${format.percent(totals.joined / totals.looked_up)}` : ""}` : "no call met a cache", chart("Exact and joined hits", ["hits", "joined"], "looked_up")),
+    small("Semantic", format.percent(semantic), points(semantic, rate(before, ["semantic"], "looked_up")), chart("Semantic hits", ["semantic"], "looked_up")),
+    worst
+      ? small("Semantic, wrong answers", format.percent(worst[1].likely ?? null), `at most ${format.percent(worst[1].at_most)}, bound ${format.percent(worst[1].bound ?? null)} (${worst[0]})`, null, worst[1].at_most > worst[1].bound)
+      : small("Semantic, wrong answers", "–", "no semantic cache has been asked", null),
+    small("Provider's cache, by tokens", format.percent(cached), points(cached, rate(before, ["cached_tokens"], "input_tokens")), chart("Prompt tokens that providers had kept", ["cached_tokens"], "input_tokens"))));
+}
+
+function service({ at, step, counts, totals, totals_before: before, times, shares: tenants }) {
+  const failed = (of) => of.failed_gateway + of.failed_upstream;
+  const latency = (name, measure) => {
+    const of = times[measure];
+    if (!of) return small(name, "–", "no streamed call", null);
+    const series = [["p50", "mid"], ["p95", "mark"], ["p99", "before"]].map(([key, color]) => ({ values: of[key], color, name: key }));
+    return small(name, format.ms(of.whole.p95), `p95; half ${format.ms(of.whole.p50)}, p99 ${format.ms(of.whole.p99)}`, lines(at, step, series, format.ms, `${name}: p50, p95 and p99 by ${step}`));
+  };
+  const late = totals.slo_calls ? 1 - totals.slo_met / totals.slo_calls : null;
+  const rateOf = (part) => lines(at, step, [{ values: counts.calls.map((all, index) => format.share(part(index), all)), color: "mark" }], format.percent, `by ${step}`);
+  const failedShare = format.share(failed(totals), totals.calls);
+  const whole = tenants.reduce((sum, tenant) => sum + tenant.tokens, 0);
+  return section("Service", h("div", { class: "grid" },
+    small("Requests", format.count(totals.calls), before ? format.change(totals.calls, before.calls) : "", lines(at, step, [{ values: counts.calls }], format.count, `Requests by ${step}`)),
+    latency("First token", "ttft"),
+    latency("Time per token", "tpot"),
+    latency("Whole call", "total"),
+    small("Tokens", format.count(totals.input_tokens + totals.output_tokens), `${format.percent(format.share(totals.input_tokens, totals.input_tokens + totals.output_tokens))} of them prompt`,
+      lines(at, step, [{ values: counts.input_tokens, name: "prompt" }, { values: counts.output_tokens, color: "before", name: "answer" }], format.count, `Prompt and answer tokens by ${step}`)),
+    small("Late (outside the SLO)", format.percent(late), totals.slo_calls ? `of ${format.count(totals.slo_calls)} calls with a limit` : "no route has an SLO",
+      lines(at, step, [{ values: counts.slo_calls.map((all, index) => (all ? 1 - counts.slo_met[index] / all : null)) }], format.percent, `Late calls by ${step}`)),
+    small("Failed", format.percent(failedShare), totals.calls ? `${format.count(totals.failed_upstream)} upstream's fault, ${format.count(totals.failed_gateway)} ours` : "",
+      rateOf((index) => counts.failed_gateway[index] + counts.failed_upstream[index]), failedShare > 0.01),
+    tenants.length > 1
+      ? h("div", null, h("h3", null, "Share of the work, by tenant"), h("ul", { class: "ranked" }, tenants.map((tenant) => h("li", null,
+        h("div", { class: "row" }, h("span", { class: "name" }, tenant.name), h("span", null, format.percent(tenant.tokens / whole))), bar(0, tenant.tokens / whole)))))
+      : small("Turned away", format.percent(format.share(totals.turned_away, totals.calls)), "for want of room in time", rateOf((index) => counts.turned_away[index]))));
+}
+
+function backends({ backends: { rows } }) {
+  const state = (row) => (row.now.breaker_open ? "■ out" : row.now.probe_up === 0 ? "■ does not answer" : "● working");
+  const sum = (values) => values.reduce((all, value) => all + value, 0);
+  const columns = [
+    { title: "Backend", of: (row) => row.name },
+    { title: "State", of: state, cell: (row) => h("span", { class: state(row).startsWith("■") ? "bad" : "good" }, state(row)) },
+    { title: "In flight", number: true, of: (row) => format.count(row.now.in_flight ?? 0) },
+    { title: "Calls", number: true, of: (row) => format.count(sum(row.calls)), csv: (row) => sum(row.calls) },
+    { title: "Load", of: () => "", cell: (row) => (row.calls.length ? spark(row.calls) : "") },
+    { title: "First token, mean", number: true, of: (row) => format.ms(row.mean_ttft_ms) },
+    { title: "Prompt cache", number: true, of: (row) => format.percent(format.share(row.cached_tokens, row.input_tokens)) },
+    { title: "Failed", number: true, of: (row) => format.percent(format.share(row.failed, sum(row.calls))) },
+  ];
+  return section("Backends", table("backends", columns, rows));
+}

@@ -1,0 +1,89 @@
+// Calls, the newest first: looked for by any column; one of them with all that was charged for it.
+
+import { ask } from "../api.js";
+import { bar, h, table } from "../dom.js";
+import * as format from "../format.js";
+
+export const title = "Requests";
+export const every_s = 2;
+
+const NAMES = ["request_id", "at", "tenant", "team", "key", "user", "session", "agent", "tags", "route", "operation", "backend", "model", "served", "stream", "cache", "status", "end", "error", "fault", "estimated", "price"];
+const TOKENS = ["input_tokens", "cached_tokens", "written_5m_tokens", "written_1h_tokens", "output_tokens", "reasoning_tokens", "audio_tokens", "image_tokens"];
+
+export async function load({ rest, query }) {
+  if (rest) return { one: await ask(`requests/${encodeURIComponent(rest)}`) };
+  return { page: await ask("requests", { filter: query.filter, before: query.before }) };
+}
+
+export function draw({ one, page }, context) {
+  return one ? details(one, context) : list(page, context);
+}
+
+function list(page, { query, go, address }) {
+  const field = h("input", { type: "search", name: "filter", value: query.filter ?? "", placeholder: "model:gpt-5-mini status:5xx cost:>0.01 -tenant:research", "aria-label": "Filter" });
+  const search = (event) => {
+    event.preventDefault();
+    field.blur();
+    go(address("requests", { filter: field.value.trim() || null }));
+  };
+  const columns = [
+    { title: "At", of: (row) => format.moment(row.at_us / 1e6), csv: (row) => new Date(row.at_us / 1000).toISOString() },
+    { title: "Status", of: (row) => `${row.status}${row.error ? ` ${row.error}` : ""}`, cell: (row) => h("span", { class: row.fault ? "bad" : "" }, `${row.fault ? "■ " : ""}${row.status}${row.error ? ` ${row.error}` : ""}`) },
+    { title: "Model", of: (row) => row.model },
+    { title: "Backend", of: (row) => row.backend || "–" },
+    { title: "Route", of: (row) => row.route },
+    { title: "Tenant", of: (row) => row.tenant },
+    { title: "Key", of: (row) => row.key || "–" },
+    { title: "Cache", of: (row) => row.cache || "–" },
+    { title: "Tokens", number: true, of: (row) => `${format.count(row.input_tokens)} + ${format.count(row.output_tokens)}`, csv: (row) => row.input_tokens + row.output_tokens },
+    { title: "Cost", number: true, of: (row) => format.usd(row.cost), csv: (row) => row.cost },
+    { title: "First token", number: true, of: (row) => (row.ttft_us === null ? "–" : format.ms(row.ttft_us / 1000)) },
+    { title: "In all", number: true, of: (row) => format.ms(row.total_us / 1000), csv: (row) => row.total_us / 1000 },
+  ];
+  const older = () => go(address("requests", { filter: query.filter, before: String(page.next) }));
+  return [
+    h("h1", null, "Requests"),
+    h("form", { class: "tools", onsubmit: search, role: "search" }, field, h("button", { class: "action" }, "Find")),
+    page.rows.length
+      ? table("requests", columns, page.rows, { onpick: (row) => go(address(`requests/${row.seq}`, { filter: query.filter })) })
+      : h("p", { class: "fine" }, query.filter ? "None found so far." : "No call has come by yet."),
+    page.next !== null && h("div", { class: "tools" },
+      page.searched_to !== null && h("span", { class: "fine" }, `Looked back to ${format.minute(page.searched_to)}.`),
+      h("button", { class: "action", onclick: older }, "Go on")),
+  ];
+}
+
+function details({ call, parts, cost, saved }, { query, link, address }) {
+  const value = (name) => (name === "at" ? format.moment(call.at_us / 1e6) : name === "stream" || name === "estimated" ? (call[name] ? "yes" : "no") : String(call[name] ?? ""));
+  const columns = [
+    { title: "Part", of: (part) => (part.part === 0 ? "the call" : part.kind) },
+    { title: "Backend", of: (part) => part.backend || "–" },
+    { title: "Served", of: (part) => part.served || "–" },
+    { title: "Prompt", number: true, of: (part) => format.count(part.input_tokens), csv: (part) => part.input_tokens },
+    { title: "Cached", number: true, of: (part) => format.count(part.cached_tokens), csv: (part) => part.cached_tokens },
+    { title: "Answer", number: true, of: (part) => format.count(part.output_tokens), csv: (part) => part.output_tokens },
+    { title: "Cost", number: true, of: (part) => format.usd(part.cost), csv: (part) => part.cost },
+  ];
+  const causes = Object.entries(saved).filter(([, amount]) => amount !== null && Number(amount) !== 0);
+  return [
+    h("p", null, link(address("requests", { filter: query.filter }), null, "All requests")),
+    h("h1", null, `${call.model}, ${call.status}${call.fault ? `, ${call.fault}'s fault` : ""}, ${format.usd(cost)}`),
+    waterfall(call),
+    h("h2", null, "Charges"), table(`call-${call.seq}`, columns, parts),
+    h("p", { class: "fine" }, cost === null ? "A price is unknown." : `$${cost} in all.`, causes.map(([cause, amount]) => ` ${cause}: ${format.usd(amount)} saved.`)),
+    h("h2", null, "The call"),
+    h("dl", { class: "facts" }, NAMES.filter((name) => value(name)).map((name) => [h("dt", null, name), h("dd", null, value(name))]),
+      TOKENS.filter((name) => call[name]).map((name) => [h("dt", null, name), h("dd", null, call[name].toLocaleString("en-US"))])),
+  ];
+}
+
+/** From its arrival to its end: waiting, until the first token, the rest. */
+function waterfall(call) {
+  const whole = Math.max(call.total_us, 1);
+  const waited = call.queue_us ?? 0;
+  const first = call.ttft_us;
+  const spans = [["In all", 0, whole], call.queue_us !== null && ["Waited for room", 0, waited], first !== null && ["Until the first token", waited, first], first !== null && ["The other tokens", first, whole]].filter(Boolean);
+  return h("ul", { class: "ranked" }, spans.map(([name, from, to]) => h("li", null,
+    h("div", { class: "row" }, h("span", { class: "name" }, name), h("span", null, format.ms((to - from) / 1000))), bar(from / whole, to / whole, name === "In all" ? "rest" : ""))),
+    call.tpot_us !== null && h("li", { class: "fine" }, `${format.ms(call.tpot_us / 1000)} a token`));
+}

@@ -1,0 +1,195 @@
+"""The dashboard in a real Chromium: every page with data, empty, signed out and refused; light, dark and on a phone.
+
+What anybody may put into a name is a text there, and the browser has nothing to complain of.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.gateway import Gateway, running_gateway
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+if CHROMIUM is None:
+    pytest.skip("no Chromium", allow_module_level=True)
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+POLICY = """
+version: 1
+ledger: {{url: "sqlite:///{folder}/ledger.sqlite3"}}
+stores: {{keys: {{url: "sqlite:///{folder}/keys.sqlite3"}}}}
+backends:
+  answers: {{type: scripted, price: {{input_per_1m: 200000, output_per_1m: 800000}}}}
+  dead: {{type: openai, base_url: "http://127.0.0.1:9/v1", price: {{input_per_1m: 1, output_per_1m: 1}}}}
+routes:
+  - {{name: dead, match: {{models: [dead]}}, backends: [{{ref: dead}}]}}
+  - {{name: all, match: {{models: ["*"]}}, backends: [{{ref: answers}}], cache: {{exact: {{ttl: 60s}}}}}}
+budgets: [{{name: month, per: tenant, usd: 15, every: month, on_exceed: warn}}]
+keys:
+  - {{name: keeper, key: env:KEEPER, manages_keys: true}}
+  - {{name: viewer, key: env:VIEWER, tenant: acme, viewer: true}}
+  - {{name: plain, key: env:PLAIN}}
+"""
+ENVIRON = {name: f"sk-{name.lower()}-0123456789" for name in ("KEEPER", "VIEWER", "PLAIN")}
+PAGES = ("", "/requests", "/errors", "/budgets")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """One with some traffic, some of it failed, some of it named by an enemy."""
+    folder = tmp_path_factory.mktemp("dashboard")
+    with running_gateway(POLICY.format(folder=folder), environ=ENVIRON) as running:
+        with httpx.Client(base_url=running.url, headers={"authorization": f"Bearer {ENVIRON['PLAIN']}"}) as client:
+            for model in ("m1", "m1", "m2", "dead", HOSTILE):
+                body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "Hello"}]}
+                client.post(
+                    "/v1/chat/completions",
+                    json={**body, "user": HOSTILE},
+                    headers={"user-agent": HOSTILE, "x-session-id": HOSTILE},
+                )
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def looking(browser: playwright.Browser, gateway: Gateway, name: str, **look: object) -> Iterator[playwright.Page]:
+    """A page of who has signed in; fails where the browser has complained of anything but what was refused."""
+    said: list[str] = []
+    with browser.new_context(base_url=gateway.url, **look) as context:
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: (said.append(f"a dialog: {dialog.message}"), dialog.accept()))
+        page.goto("/dashboard")
+        page.get_by_label("Key").fill(ENVIRON[name])
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("navigation", name="Pages").wait_for()
+        yield page
+    complaints = [text for text in said if not re.search("status of 40[0-9]", text)]
+    assert complaints == []
+
+
+def has_settled(page: playwright.Page) -> None:
+    page.locator("main:not([aria-busy]) h1").wait_for()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1240), ("dark", 1240), ("light", 390)])
+def test_each_page_shows_its_figures(gateway: Gateway, browser: playwright.Browser, scheme: str, width: int) -> None:
+    """Nothing runs out of the window, charts are drawn, names are texts, whatever they are."""
+    with looking(browser, gateway, "KEEPER", color_scheme=scheme, viewport={"width": width, "height": 1800}) as page:
+        for path in PAGES:
+            page.goto(f"/dashboard{path}")
+            has_settled(page)
+            assert page.evaluate("document.documentElement.scrollWidth") == width, path
+            assert page.locator("img").count() == 0
+        page.goto("/dashboard")
+        page.locator("canvas").nth(5).wait_for()
+        page.wait_for_function(
+            "[...document.querySelectorAll('canvas')].every(canvas => canvas.width > 0 &&"
+            " canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(value => value > 0))"
+        )
+        assert page.get_by_text(HOSTILE, exact=True).count() >= 1
+        assert "spent in 7 days" in page.locator("h1").inner_text()
+        background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert background == ("rgb(19, 23, 27)" if scheme == "dark" else "rgb(252, 252, 251)")
+
+
+def test_a_call_is_found_and_opened(gateway: Gateway, browser: playwright.Browser) -> None:
+    """By the keyboard alone, from a filter to the call's charges; the address leads there again, Back leads back."""
+    with looking(browser, gateway, "KEEPER") as page:
+        page.goto("/dashboard/requests")
+        field = page.get_by_role("searchbox")
+        field.fill("model:m1 cache:hit")
+        field.press("Enter")
+        page.wait_for_url("**/requests?filter=model*")
+        row = page.locator("tbody tr")
+        playwright.expect(row).to_have_count(1)
+        row.focus()
+        row.press("Enter")
+        page.get_by_role("heading", name="Charges").wait_for()
+        page.reload()
+        page.get_by_role("heading", name="Charges").wait_for()
+        assert "exact:" in page.locator("main").inner_text()
+        page.go_back()
+        playwright.expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_errors_lead_to_their_calls(gateway: Gateway, browser: playwright.Browser) -> None:
+    """Whose fault, how often; a click shows those calls."""
+    with looking(browser, gateway, "KEEPER") as page:
+        page.get_by_role("link", name="Errors").click()
+        page.get_by_role("heading", name="1 of 5 calls have failed.").wait_for()
+        page.locator("tbody tr").first.click()
+        page.wait_for_url("**/requests?filter=fault*")
+        playwright.expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_keys_are_made_and_revoked(gateway: Gateway, browser: playwright.Browser) -> None:
+    """The secret is shown once; one that is revoked says so."""
+    with looking(browser, gateway, "KEEPER") as page:
+        page.goto("/dashboard/budgets")
+        page.get_by_text("Make a key").click()
+        page.get_by_label("Name").fill("made-here")
+        page.get_by_role("button", name="Make").click()
+        secret = page.locator("dialog pre").inner_text()
+        page.get_by_role("button", name="I have it").click()
+        row = page.locator("tr", has_text="made-here")
+        playwright.expect(row).to_contain_text("active")
+        assert secret.endswith(row.locator("td").nth(4).inner_text().removeprefix("…"))
+        assert secret not in page.content()
+
+
+def test_a_viewer_has_no_backends_and_no_keys(gateway: Gateway, browser: playwright.Browser) -> None:
+    """And no traffic of others: its tenant has none, so it is told how to begin."""
+    with looking(browser, gateway, "VIEWER") as page:
+        page.get_by_role("heading", name="Nothing has come by yet.").wait_for()
+        assert "curl" in page.locator("pre").inner_text()
+        page.goto("/dashboard/budgets")
+        has_settled(page)
+        assert page.get_by_text("Make a key").count() == 0
+
+
+def test_who_may_not_look_stays_outside(gateway: Gateway, browser: playwright.Browser) -> None:
+    """With the reason; who signs out is asked again."""
+    with looking(browser, gateway, "VIEWER") as page:
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Key").fill(ENVIRON["PLAIN"])
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_text("this key may not see the dashboard").wait_for()
+
+
+def test_an_open_gateway_is_tried_from_its_page(browser: playwright.Browser, tmp_path: Path) -> None:
+    """A question in the box, its answer streamed, and then there are figures."""
+    policy = POLICY.partition("budgets:")[0].replace("stores:", "# ").format(folder=tmp_path)
+    with running_gateway(policy) as gateway, browser.new_context(base_url=gateway.url) as context:
+        page = context.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.goto("/")
+        page.get_by_label("Model").fill("m1")
+        page.get_by_label("Question").fill("What is this?")
+        page.get_by_role("button", name="Ask").click()
+        page.get_by_text("tokens").wait_for()
+        assert page.locator(".answer").inner_text()
+        until = time.monotonic() + 15
+        while "spent" not in page.locator("h1").inner_text():
+            assert time.monotonic() < until
+            page.reload()
+            has_settled(page)
+        assert said == []

@@ -1,0 +1,149 @@
+"""The figures of the first page are the ledger's own, to the last decimal, for everybody and for one tenant."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.dashboard.access import Scope
+from gateway.dashboard.queries.asked import asked
+from gateway.dashboard.queries.backends import backends
+from gateway.dashboard.queries.overview import overview
+from gateway.dashboard.ranges import RANGES, RangeName, range_of
+from gateway.ledger.days import Days, day_number
+from gateway.ledger.row import SAVINGS, Row, stored
+from gateway.ledger.store import LedgerStore
+from tests.gateway.ledger.conftest import Connect
+from tests.support.ledger import sample_row
+
+ZONE = "Europe/Vienna"
+NOW_S = datetime(2026, 11, 15, 15, 40, tzinfo=UTC).timestamp()
+
+
+def rows_of_weeks(number: int) -> list[Row]:
+    random_ = random.Random(7)
+    rows = []
+    for n in range(number):
+        row = sample_row(n, at_us=int(NOW_S * 1e6) - random_.randrange(40 * 86400 * 10**6))
+        row.cache = random_.choice(("hit", "joined", "semantic", "miss", "", "bypass"))
+        row.fault = random_.choice(("", "", "", "upstream", "gateway", "client"))
+        rows.append(row)
+    return rows
+
+
+def filled(connect: Connect, rows: list[Row], *, rolled_up: int) -> LedgerStore:
+    """So many of the rows are in the sums."""
+    store = LedgerStore(connect(), ZONE)
+    store.open()
+    days = Days(ZONE)
+    store.insert([stored(list(msgspec.structs.astuple(row)), 1, days.of(row.at_us)) for row in rows])
+    store.roll_up(rolled_up)
+    store.count_latencies(rolled_up)
+    return store
+
+
+def usd(pico: int) -> Decimal:
+    return Decimal(pico) / 10**12
+
+
+@pytest.mark.parametrize("name", RANGES)
+@pytest.mark.parametrize("tenant", [None, "tenant-2"])
+def test_figures_are_the_ledgers(connect: Connect, name: RangeName, tenant: str | None) -> None:
+    """Spent, saved by each cause, caches and faults, whether they are in the sums yet or not."""
+    rows = rows_of_weeks(1500)
+    filled(connect, rows, rolled_up=900)
+    about = asked({"range": name, "by": "backend"}, Scope(tenant), NOW_S, ZONE)
+    with connect().reading() as transaction:
+        found = overview(transaction, about)
+        by_backend = backends(transaction, about)
+    begin_us = about.span.ticks[0].at * 10**6
+    mine = [row for row in rows if row.at_us >= begin_us and tenant in (None, row.tenant)]
+
+    assert Decimal(found["money"]["spent"]) == usd(sum(row.cost or 0 for row in mine))
+    assert sum(map(Decimal, found["cost"])) == Decimal(found["money"]["spent"])
+    for cause in SAVINGS:
+        saved = sum(getattr(row, cause) or 0 for row in mine)
+        assert Decimal(found["money"]["causes"][cause.removeprefix("saved_")]) == usd(saved)
+    assert Decimal(found["money"]["list"]) - Decimal(found["money"]["saved"]) == Decimal(found["money"]["spent"])
+    assert sum(Decimal(line["cost"] or 0) for line in found["money"]["by"]) == Decimal(found["money"]["spent"])
+    totals = found["totals"]
+    assert totals["calls"] == len(mine)
+    assert totals["looked_up"] == sum(row.cache in ("hit", "joined", "semantic", "miss") for row in mine)
+    assert (totals["hits"], totals["joined"]) == tuple(sum(row.cache == c for row in mine) for c in ("hit", "joined"))
+    assert totals["failed_upstream"] == sum(row.fault == "upstream" for row in mine)
+    assert sum(sum(row["calls"]) for row in by_backend) == len(mine)
+    assert found["times"]["total"]["whole"]["p50"] is not None
+
+
+def test_the_week_before_is_that_of_this_hour(connect: Connect) -> None:
+    """Of its last day only the hours that today has had, so that a morning is no decline."""
+    rows = rows_of_weeks(3000)
+    filled(connect, rows, rolled_up=3000)
+    with connect().reading() as transaction:
+        found = overview(transaction, asked({"range": "7d"}, Scope(None), NOW_S, ZONE))
+    zone = ZoneInfo(ZONE)
+    first = datetime(2026, 11, 2, tzinfo=zone).timestamp()
+    last = datetime(2026, 11, 8, 17, tzinfo=zone).timestamp()
+    before = sum(row.cost or 0 for row in rows if first * 1e6 <= row.at_us < last * 1e6)
+
+    assert Decimal(found["money"]["before"]) == usd(before)
+
+
+def test_one_model_is_all_that_is_looked_at(connect: Connect) -> None:
+    """`only` narrows everything on the page; a name that is SQL is a name."""
+    rows = rows_of_weeks(500)
+    filled(connect, rows, rolled_up=500)
+    with connect().reading() as transaction:
+        one = overview(transaction, asked({"range": "30d", "only": "model:model-1"}, Scope(None), NOW_S, ZONE))
+        none = overview(transaction, asked({"only": "model:' OR 1=1 --"}, Scope(None), NOW_S, ZONE))
+
+    assert {line["name"] for line in one["money"]["by"]} == {"model-1"}
+    assert none["totals"]["calls"] == 0
+
+
+def test_a_month_is_foretold_from_like_weekdays(connect: Connect) -> None:
+    """Mondays cost 7 dollars, other days 1: the rest of the month will do as much."""
+    rows = []
+    for back in range(1, 35):
+        day = datetime(2026, 11, 15, 12, tzinfo=UTC) - timedelta(days=back)
+        row = sample_row(back, at_us=int(day.timestamp() * 1e6))
+        row.cost = (7 if day.weekday() == 0 else 1) * 10**12
+        rows.append(row)
+    filled(connect, rows, rolled_up=100)
+    with connect().reading() as transaction:
+        month = overview(transaction, asked({}, Scope(None), NOW_S, ZONE))["money"]["month"]
+    # The 1st to the 14th have two Mondays, the 15th to the 30th three.
+    assert (month["name"], Decimal(month["so_far"])) == ("2026-11", Decimal(12 + 2 * 7))
+    assert Decimal(month["likely"]) == 26 + 13 + 3 * 7
+    assert Decimal(month["least"]) == Decimal(month["most"]) == Decimal(month["likely"])
+
+
+@given(
+    name=st.sampled_from(RANGES),
+    now_s=st.integers(1_700_000_000, 1_900_000_000),
+    zone=st.sampled_from(["UTC", ZONE, "Asia/Kathmandu", "America/St_Johns", "Australia/Lord_Howe"]),
+)
+def test_ranges_end_now_and_leave_nothing_out(name: RangeName, now_s: int, zone: str) -> None:
+    """Their steps follow each other over any change of the clocks, and so do those that they are compared with."""
+    span = range_of(name, now_s, zone)
+    numbers = [tick.number for tick in span.ticks]
+    begins = [tick.at for tick in span.ticks]
+    before = [tick.before for tick in span.ticks if tick.before is not None]
+
+    assert begins == sorted(begins)
+    assert begins[-1] <= now_s < begins[-1] + (3600 if span.step == "hour" else 26 * 3600)
+    if span.step == "hour":
+        assert numbers == list(range(numbers[0], numbers[0] + 24))
+    else:
+        today = datetime.fromtimestamp(now_s, ZoneInfo(zone)).date()
+        assert numbers == [day_number(today - timedelta(days=back)) for back in reversed(range(len(numbers)))]
+        assert all(date.fromisoformat(str(number)) for number in before)
+    assert before == sorted(set(before))
+    assert before[-1] < numbers[0]
