@@ -8,8 +8,11 @@ from backends.clock import Clock
 from backends.protocol import Headers
 from backends.quotas.ration import Ration
 from backends.quotas.settings import BURST_S, ApiKeyConfig, QuotaConfig
-from backends.quotas.upstream_key import UpstreamKey
+from backends.quotas.upstream_key import MAX_MODELS, UpstreamKey
 from backends.quotas.upstream_keys import UpstreamKeys
+
+_MAX_MODELS_OF_ALL = 16_384
+"""Of all keys together: each takes less than a kilobyte."""
 
 
 def build_keys(
@@ -31,8 +34,9 @@ def build_keys(
             return None
         return Ration(limits.rpm, limits.tpm, burst_s, now)
 
+    max_models = min(MAX_MODELS, _MAX_MODELS_OF_ALL // max(1, len(given)))
     keys = [
-        UpstreamKey(str(number), present(each.key.get_secret_value()), ration(each), weight)
+        UpstreamKey(str(number), present(each.key.get_secret_value()), ration(each), weight, max_models=max_models)
         for number, (each, weight) in enumerate(zip(given, _weights(given), strict=True), 1)
     ]
     return UpstreamKeys(

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 from backends.config import Config, Duration, Secret
 from backends.headers import is_field_value
 
-_MAX_KEYS = 64
+_MAX_KEYS = 1000
 _MAX_RATE = 10**12
 BURST_S = 6.0
 

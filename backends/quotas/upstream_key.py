@@ -16,7 +16,7 @@ from backends.quotas.told import QuotaKind
 KeyRefusal = Literal["rejected", "exhausted"]
 """Why a key was left out: the upstream does not take it, or it has nothing left."""
 
-_MAX_MODELS = 64
+MAX_MODELS = 64
 """Models come from clients: of more, those that were not asked for the longest time are forgotten."""
 _REJECTED_S = 60.0
 _MAX_REJECTED_S = 600.0
@@ -38,18 +38,37 @@ class UpstreamKey:
     """Known by its place in the list, from 1 on. Its text is nowhere but in `fields`, which present it."""
 
     __slots__ = (
-        *("_allowances", "_exhaustions", "_rejections", "counts", "fields", "name", "ration", "rejected_until"),
+        *(
+            "_allowances",
+            "_exhaustions",
+            "_max_models",
+            "_rejections",
+            "counts",
+            "fields",
+            "name",
+            "ration",
+            "rejected_until",
+        ),
         "weight",
     )
 
-    def __init__(self, name: str, fields: Headers, ration: Ration | None = None, weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        fields: Headers,
+        ration: Ration | None = None,
+        weight: float = 1.0,
+        *,
+        max_models: int = MAX_MODELS,
+    ) -> None:
         """No `fields` for a backend that wants no key. `ration`: what it alone may ask; `weight`: how much of the
-        prompts that begin alike it takes, beside the other keys.
+        prompts that begin alike it takes, beside the other keys. `max_models`: of which it is known what is left.
         """
         self.name = name
         self.fields = tuple(fields)
         self.ration = ration
         self.weight = weight
+        self._max_models = max_models
         self.rejected_until = 0.0
         self.counts: Counter[KeyRefusal | Literal["sent"]] = Counter()
         """Since they were last taken."""
@@ -79,7 +98,7 @@ class UpstreamKey:
         known = self._allowances.get(model)
         if known is None:
             known = self._allowances[model] = Allowance()
-            if len(self._allowances) > _MAX_MODELS:
+            if len(self._allowances) > self._max_models:
                 self._allowances.popitem(last=False)
         else:
             self._allowances.move_to_end(model)

@@ -1,4 +1,4 @@
-"""The keys of one backend, and which of them a call takes: by what each has left, and by who holds its prompt."""
+"""The keys of one backend, the quota that they share, and what a call holds of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Protocol, runtime_checkable
 
 from backends.clock import Clock
 from backends.errors import UpstreamExhausted
-from backends.prompts.rendezvous import rendezvous
 from backends.protocol import Call, Charge, Headers
 from backends.quotas.allowance import QuotaLeft, Taken
+from backends.quotas.key_choice import KeyChoice
 from backends.quotas.key_demand import KeyDemand, is_bound, key_demand, prompt_tokens
 from backends.quotas.ration import Ration
 from backends.quotas.told import QuotaKind
@@ -23,7 +23,7 @@ _MEAN_OF = 32
 class UpstreamKeys:
     """Those of one backend, in the order of the policy file, and the quota that they share.
 
-    It chooses and counts only; `http/keyed_wire.py` asks with them.
+    It counts only; `key_choice.py` chooses, and `http/keyed_wire.py` asks with them.
     """
 
     def __init__(
@@ -46,6 +46,8 @@ class UpstreamKeys:
         self._clock = clock
         self._shares_objects = shares_objects
         self._mean_output = _FIRST_GUESS_TOKENS
+        self._choice = KeyChoice(self.all)
+        self._first_only = KeyChoice(self.all[:1])
 
     def share_among(self, number: int) -> None:
         """So many processes keep to what was declared, each to its share."""
@@ -55,12 +57,9 @@ class UpstreamKeys:
 
     def room_in_s(self, call: Call, model: str) -> float:
         """Seconds until the upstream may be asked that; 0 if now."""
-        now = self._clock.now()
         tokens = self._wanted(prompt_tokens(call), writes=call.operation.traits.writes_text)
-        keys = self.all[:1] if is_bound(call, shares_objects=self._shares_objects) else self.all
-        accepted = [key for key in keys if key.rejected_until <= now]
-        keys_s = min((key.wait_s(model, tokens, now) for key in accepted), default=0.0)
-        return keys_s if self.ration is None else max(keys_s, self.ration.wait_s(tokens, now))
+        is_about_the_first = is_bound(call, shares_objects=self._shares_objects)
+        return self._room_in_s(is_about_the_first, model, tokens, self._clock.now())
 
     def reserve(self, call: Call, model: str) -> QuotaReservation:
         """A key to ask with first, whose quota is taken from now on.
@@ -68,17 +67,19 @@ class UpstreamKeys:
         Raises: UpstreamExhausted where nothing is left. Where the upstream rejects all keys, the one that is longest in
         that state is taken: it may have been mended.
         """
-        wait_s = self.room_in_s(call, model)
+        now = self._clock.now()
+        demand = key_demand(call, model, shares_objects=self._shares_objects)
+        tokens = self._wanted(demand.tokens, writes=demand.writes)
+        wait_s = self._room_in_s(demand.is_bound, model, tokens, now)
         if wait_s > 0:
             self.hold_back()
             raise UpstreamExhausted(
                 f'the quota of the upstream "{self._backend}" is used up; retry in {wait_s:.1f} s', retry_after_s=wait_s
             )
-        now = self._clock.now()
-        demand = key_demand(call, model, shares_objects=self._shares_objects)
-        tokens = self._wanted(demand.tokens, writes=demand.writes)
-        keys = self.all[:1] if demand.is_bound else self.all
-        key = self._best(keys, demand, tokens, now) or min(keys, key=lambda each: each.rejected_until)
+        key = self._choice_for(demand.is_bound).best(demand, tokens, now)
+        if key is None:
+            keys = self.all[:1] if demand.is_bound else self.all
+            key = min(keys, key=lambda each: each.rejected_until)
         return QuotaReservation(self, demand, key, tokens, now)
 
     def hold_back(self) -> None:
@@ -89,8 +90,7 @@ class UpstreamKeys:
         """Another key that may be asked now; None if there is none."""
         if reservation.demand.is_bound:
             return None
-        left = [key for key in self.all if key not in tried]
-        return self._best(left, reservation.demand, reservation.tokens, self._clock.now())
+        return self._choice.best(reservation.demand, reservation.tokens, self._clock.now(), tried)
 
     def note(self, key: UpstreamKey, model: str, headers: Headers, taken: Taken | None = None) -> None:
         """What the answer to an attempt has told; without `taken`, where nobody counts what is sent."""
@@ -125,19 +125,12 @@ class UpstreamKeys:
     def _wanted(self, prompt: int, *, writes: bool) -> float:
         return prompt + self._mean_output if writes else prompt
 
-    def _best(self, keys: Sequence[UpstreamKey], demand: KeyDemand, tokens: float, now: float) -> UpstreamKey | None:
-        """Of those that may be asked now."""
-        usable = [key for key in keys if key.wait_s(demand.model, tokens, now) <= 0]
-        if len(usable) < 2:
-            return usable[0] if usable else None
-        rooms = {key: key.room(demand.model, demand.tokens, now) for key in usable}
-        if demand.beginning:
-            score = rendezvous(demand.beginning)
-            with_room = [key for key in usable if rooms[key][0]]
-            if with_room:
-                return max(with_room, key=lambda key: score(key.name, key.weight))
-        # Among equals the one that was asked least lately.
-        return max(usable, key=lambda key: (*rooms[key], -key.counts["sent"]))
+    def _choice_for(self, is_bound: bool) -> KeyChoice:
+        return self._first_only if is_bound else self._choice
+
+    def _room_in_s(self, is_bound: bool, model: str, tokens: float, now: float) -> float:
+        keys_s = self._choice_for(is_bound).wait_s(model, tokens, now)
+        return keys_s if self.ration is None else max(keys_s, self.ration.wait_s(tokens, now))
 
 
 class QuotaReservation:

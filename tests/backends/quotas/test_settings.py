@@ -31,14 +31,17 @@ ENVIRON = {"A": "sk-secret-a", "B": "sk-secret-b", "A_TOO": "sk-secret-a", "BROK
         ({"api_keys": [{"rpm": 5}]}, "Field required"),
         ({"api_keys": ["sk-secret-pasted"]}, "written as env:NAME or file:PATH"),
         ({"api_keys": ["env:MISSING"]}, "the environment variable MISSING is not set"),
-        ({"api_keys": [f"env:K{number}" for number in range(65)]}, "api_keys has 65 keys; at most 64 are chosen from"),
+        (
+            {"api_keys": [f"env:K{number}" for number in range(1001)]},
+            "api_keys has 1001 keys; at most 1000 are chosen from",
+        ),
     ],
 )
 def test_keys_that_cannot_be_used_are_said_without_showing_them(
     config: Any, keys: dict[str, Any], message: str
 ) -> None:
     """By their place."""
-    environ = ENVIRON | {f"K{number}": f"sk-secret-{number}" for number in range(65)}
+    environ = ENVIRON | {f"K{number}": f"sk-secret-{number}" for number in range(1001)}
     with pytest.raises(ValidationError) as caught:
         config.model_validate({"base_url": "http://h/v1", **keys}, context={"environ": environ})
 
