@@ -23,7 +23,8 @@ test: $(VENV)/.dev ## Install what the tests need, then run all of them
 	$(BIN)/mypy
 # Commands and gateways are started by the hundred: where Python is told to keep no bytecode, each would compile it anew.
 	@$(BIN)/python -m compileall -q backends gateway kernels policies
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+# Tests wait for servers a third of their time, so three processes keep two cores busy.
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 coverage: $(VENV)/.dev ## Run the tests of policies and HTTP backends, and hold their branch coverage to its floor
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/backends tests/contract tests/policies --ignore=tests/policies/cache/semantic --cov --cov-report=

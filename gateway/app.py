@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -19,7 +20,6 @@ from backends.operations import BY_PATH, Operation
 from gateway.api.endpoint import Endpoint
 from gateway.api.own_apis import OWN_APIS
 from gateway.core import Core
-from gateway.dashboard.app import ROOT, Dashboard
 from gateway.door import refuse
 from gateway.http.cors import preflight_headers
 from gateway.http.keyless import KeylessAccess
@@ -34,6 +34,7 @@ from policies.passthrough.rules import API_ROOTS
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
+    from gateway.dashboard.app import Dashboard
     from gateway.dashboard.reader import LedgerReader
     from gateway.ledger.ledger import Ledger
     from policies.cache.store import Store
@@ -72,7 +73,8 @@ class Application:
         self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
         scrape = Scrape(core.metrics.registry, self._refresh_gauges, core.clock)
         self._pages = Pages(core, scrape, lambda: self.failure).application()
-        self._dashboard = Dashboard(core, scrape, reader)
+        self._make_dashboard = partial(_make_dashboard, core, scrape, reader)
+        self._dashboard: Dashboard | None = None
         loops = {"reload": reloader.run, "observer": core.observer.run, "gauges": self._keep_gauges}
         self._vitals = Vitals(loops if batches is None else {**loops, "batches": batches.run}, core.clock)
         self._gauges_left = Failures("gauges", core.clock)
@@ -136,7 +138,9 @@ class Application:
             return own[0]
         if path.startswith("/v1/") or root in API_ROOTS:
             return self._passthrough
-        if root == ROOT or path == "/":
+        if root == "dashboard" or path == "/":
+            if self._dashboard is None:
+                self._dashboard = self._make_dashboard()
             return self._dashboard
         return self._pages
 
@@ -197,7 +201,8 @@ class Application:
             await self._batches.aclose()
         await self._core.reserving.aclose()
         self._core.observer.close()
-        self._dashboard.close()
+        if self._dashboard is not None:
+            self._dashboard.close()
         if self._ledger is not None:
             await self._ledger.aclose()
         await self._store.aclose()
@@ -206,3 +211,10 @@ class Application:
             await self._core.keys.aclose()
         if self._core.tracer is not None:
             await asyncio.to_thread(self._core.tracer.close)
+
+
+def _make_dashboard(core: Core, scrape: Scrape, reader: LedgerReader | None) -> Dashboard:
+    # Imported late: most gateways start far more often than somebody looks at them, and it is a tenth of their start.
+    from gateway.dashboard.app import Dashboard
+
+    return Dashboard(core, scrape, reader)

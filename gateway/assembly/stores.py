@@ -10,7 +10,6 @@ from pydantic import SecretStr
 from backends.clock import Clock
 from backends.errors import ConfigurationError
 from gateway.api.owners import Owners
-from gateway.dashboard.reader import LedgerReader
 from gateway.ledger.days import Days
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.store import LEDGER, LedgerStore
@@ -24,6 +23,7 @@ from policies.schema import Policy, StoresPolicy
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
     from gateway.core import Core
+    from gateway.dashboard.reader import LedgerReader
 
 
 def build_store(policy: StoresPolicy, clock: Clock) -> Store:
@@ -84,6 +84,8 @@ def build_ledger_reader(policy: Policy) -> LedgerReader | None:
     """What the dashboard reads the ledger with, where one is kept. Raises: ConfigurationError."""
     if policy.ledger is None:
         return None
+    from gateway.dashboard.reader import LedgerReader
+
     return LedgerReader(build_ledger_database(policy.ledger, is_read_only=True), policy.ledger.time_zone)
 
 
