@@ -139,7 +139,8 @@ class Charge(msgspec.Struct, eq=False):
 
     Opened when the attempt goes out, settled once when the upstream's answer ends, which may be after the call.
     `usage` stays None where nothing is owed: nobody was reached, or the upstream refused. `is_estimated` where it did
-    not tell. Without a `price` nobody knows what it costs.
+    not tell. `cost` is in pico-dollars, None where nobody knows, as without a `price`, or it is not settled yet;
+    `is_at_price` where it is what the price says of the usage, no share and not flat. `listeners` asked before the end.
     """
 
     backend: str
@@ -147,19 +148,18 @@ class Charge(msgspec.Struct, eq=False):
     price: Pricing | None = None
     usage: Usage | None = None
     cost: int | None = None
-    """Pico-dollars; None where nobody knows, or it is not settled yet."""
     is_estimated: bool = False
     is_settled: bool = False
+    is_at_price: bool = False
     is_kept_by_gateway: bool = False
     """Whether it was the gateway that asked the provider to keep the prompt."""
     listeners: tuple[Callable[[Charge], None], ...] = ()
-    """Who asked before it was settled."""
 
     def settle(self, usage: Usage | None, *, is_estimated: bool = False) -> None:
         """The upstream's answer is over, in whichever way."""
         cost = None if usage is not None or is_estimated else 0
         if usage is not None and self.price is not None and not self.is_settled:
-            cost = self.price.amount(usage)
+            cost, self.is_at_price = self.price.amount(usage), True
         self.settle_at(cost, usage, is_estimated=is_estimated)
 
     def settle_at(self, cost: int | None, usage: Usage | None, *, is_estimated: bool = False) -> None:

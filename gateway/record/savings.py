@@ -43,14 +43,18 @@ def note_answer(row: Row, asked: Pricing | None, charge: Charge) -> None:
         return
     if asked is None:
         return
+    is_listed = price is not None and price.name == asked.name
+    if is_listed and charge.is_at_price and plain is usage:
+        _note_nothing(row, cost)
+        return
     listed = asked.amount(plain)
     if cost is None or price is None:
         row.list_cost = listed
         return
     _note_nothing(row, listed)
-    if listed == cost and price is asked:
+    if is_listed and listed == cost:
         return
-    served = listed if price is asked else price.amount(plain)
+    served = listed if is_listed else price.amount(plain)
     kept = served if plain is usage else price.amount(msgspec.structs.replace(usage, service_tier=""))
     in_tier = kept if not usage.service_tier else price.amount(usage)
     row.saved_cheaper = listed - served

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.sql.database import Purpose, RowRefused
 
 _BUSY_S = 5.0
+_NOTHING: Mapping[object, str] = {None: "NULL", 0: "0", "": "''"}
+"""What says nothing, as SQL."""
 
 
 class SqliteDatabase:
@@ -142,9 +144,24 @@ class SqliteTransaction:
 
     def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
         """As `Transaction.insert`."""
-        places = ", ".join("?" * len(rows[0]))
+        places, told = _told(rows)
         try:
             sql = f"INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING"
-            return self._connection.executemany(sql, rows).rowcount
+            return self._connection.executemany(sql, told).rowcount
         except (OverflowError, UnicodeEncodeError, sqlite3.IntegrityError, sqlite3.DataError) as error:
             raise RowRefused(str(error)) from error
+
+
+def _told(rows: Sequence[Sequence[Any]]) -> tuple[str, Iterable[tuple[Any, ...]]]:
+    """Places for values, and the values of each row. Most columns say nothing in all rows, and then it stands in the
+    places: the driver takes longer to hand over a value, and thrice as long for None, than SQLite to keep it.
+    """
+    places, told = [], []
+    for values in zip(*rows, strict=True):
+        nothing = _NOTHING.get(values[0])
+        if nothing is not None and values.count(values[0]) == len(values):
+            places.append(nothing)
+        else:
+            places.append("?")
+            told.append(values)
+    return ", ".join(places), zip(*told, strict=True)
