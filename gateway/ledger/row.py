@@ -13,7 +13,7 @@ WORKER_KILLED = "worker_killed"
 """The `end` of a call whose worker was gone before it was over; so it stands in the journal until it is over."""
 
 
-class Row(msgspec.Struct, array_like=True, kw_only=True, gc=False):
+class Row(msgspec.Struct, array_like=True, gc=False):
     """One charge. `n` counts the calls of one worker; times are in microseconds, `at_us` since the Unix epoch.
 
     `input_tokens` are all of the prompt, `cached_tokens` those of them that the provider had kept, `written_*` those
@@ -23,7 +23,7 @@ class Row(msgspec.Struct, array_like=True, kw_only=True, gc=False):
 
     n: int
     part: int = 0
-    at_us: int
+    at_us: int = 0
     request_id: str = ""
     kind: str = "call"
     key: str = ""

@@ -20,8 +20,12 @@ from policies.ledger.settings import SEGMENT_BYTES
 _MAGIC = b"SLPLEDG1"
 _HEAD = Struct("<8sQ")
 _RECORD = Struct("<IIIQ")
+_RECORD_BYTES = _RECORD.size
 _pack_record = _RECORD.pack_into
 _unpack_record = _RECORD.unpack_from
+
+_MOST_END = SEGMENT_BYTES - 4
+"""Zeros stay behind the last record."""
 
 
 class RecordKind(IntEnum):
@@ -53,14 +57,14 @@ class Segment:
 
     def append(self, payload: bytes, kind: RecordKind, n: int) -> bool:
         """Write one record, if there is room for it."""
-        begin = self.end + _RECORD.size
-        end = begin + len(payload)
-        # Four zeros stay behind the last record.
-        if end + 4 > SEGMENT_BYTES:
+        at, length = self.end, len(payload)
+        begin = at + _RECORD_BYTES
+        end = begin + length
+        if end > _MOST_END:
             return False
         mapped = self._map
         mapped[begin:end] = payload
-        _pack_record(mapped, self.end, len(payload), crc32(payload, (kind ^ n) & 0xFFFFFFFF), kind, n)
+        _pack_record(mapped, at, length, crc32(payload, (kind ^ n) & 0xFFFFFFFF), kind, n)
         self.end = end
         return True
 
@@ -68,7 +72,7 @@ class Segment:
         """Each next record's payload, kind and number, as far as there are any; `read_at` is behind the last one that
         was taken. Raises: ValueError where what comes next is damaged, and then what is behind it is skipped.
         """
-        mapped, head_bytes = self._map, _RECORD.size
+        mapped, head_bytes = self._map, _RECORD_BYTES
         # Looked at once: the other thread writes meanwhile, and what it adds is for the next time.
         at, limit = self.read_at, self.end
         while at + head_bytes <= limit:

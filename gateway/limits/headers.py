@@ -27,10 +27,10 @@ def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
         place, per_minute, capacity = (
             places[0] if len(places) == 1 else min(places, key=lambda rate: left[rate.place] / rate.capacity)
         )
-        _, remaining, reset = _NAMES[kind]
+        limit, remaining, reset = _fields(kind, per_minute)
         rest = left[place]
         headers += (
-            _limit(kind, per_minute),
+            limit,
             (remaining, b"%d" % (rest if rest > 0 else 0)),
             (reset, duration((capacity - rest) * 60 / per_minute)),
         )
@@ -38,8 +38,10 @@ def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
 
 
 @lru_cache(maxsize=1024)
-def _limit(kind: Reached, per_minute: int) -> tuple[bytes, bytes]:
-    return _NAMES[kind][0], b"%d" % per_minute
+def _fields(kind: Reached, per_minute: int) -> tuple[tuple[bytes, bytes], bytes, bytes]:
+    """The one that is always the same, and the names of the others."""
+    limit, remaining, reset = _NAMES[kind]
+    return (limit, b"%d" % per_minute), remaining, reset
 
 
 def without_rates(headers: Headers) -> Headers:

@@ -28,7 +28,7 @@ _OF_TOKENS = re.compile(
 """Types of tools of OpenAI and Anthropic that cost no more than tokens: the client runs them, or they only read, which
 comes into the prompt. A provider may take money by the use for any other, as for searches and code."""
 _REFERENCES = frozenset({"previous_response_id", "conversation", "container", "mcp_servers"})
-_PROMPTS = ("messages", "input", "system")
+_PROMPTS = frozenset({"messages", "input", "system"})
 _TEXTS = frozenset(
     {
         *("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal", "message", "reasoning"),
@@ -108,8 +108,8 @@ def refers_elsewhere(body: Mapping[str, Any] | None, operation: Operation) -> bo
     tools = body.get("tools")
     if type(tools) is list and any(_reads_more(tool) for tool in tools):
         return True
-    for name in _PROMPTS:
-        items = body.get(name)
+    for name in _PROMPTS.intersection(body):
+        items = body[name]
         if type(items) is list and _has_more_than_text(items):
             return True
     return False
@@ -155,6 +155,9 @@ def _reads_more(tool: object) -> bool:
 def _has_more_than_text(items: list[Any]) -> bool:
     for item in items:
         if type(item) is not dict:
+            continue
+        if len(item) == 2 and "role" in item and type(item.get("content")) is str:
+            # Most messages are no more than that.
             continue
         kind = item.get("type")
         if kind is None:
