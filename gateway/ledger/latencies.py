@@ -51,6 +51,7 @@ class Counts(NamedTuple):
 
 
 COUNTS: Final = (
+    Counts("latencies_by_route", ("day", "route", "prompt")),
     Counts("latencies_by_day", ("day", "tenant", "route", "model", "prompt")),
     Counts("latencies_by_hour", ("day", "hour", "tenant", "route", "prompt")),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, get_args
@@ -40,6 +41,15 @@ class Spread:
             if rank <= 0:
                 return at_least_us + (latencies.width_us(at_least_us) - 1) / 2
         raise AssertionError("a spread has calls")
+
+
+def together(measure: str, parts: Iterable[Spread]) -> Spread:
+    """Spreads of one measure as one."""
+    counts: Counter[int] = Counter()
+    for part in parts:
+        for at_least_us, count in part.counts:
+            counts[at_least_us] += count
+    return Spread((), measure, tuple(sorted(counts.items())))
 
 
 def spreads(database: Database, by: Sequence[LatencyDimension], period: Period) -> Iterator[Spread]:

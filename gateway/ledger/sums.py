@@ -49,21 +49,27 @@ class Within:
 
 
 def sums(
-    transaction: Transaction, by: Sequence[Dimension], within: Within, only: Mapping[Dimension, str] | None = None
+    transaction: Transaction,
+    by: Sequence[Dimension],
+    within: Within,
+    only: Mapping[Dimension, str] | None = None,
+    names: Sequence[str] = (),
 ) -> Iterator[Line]:
-    """A line for each combination of values that there was, in their order; `only` of calls with these values.
+    """A line for each combination of values that there was, in their order; `only` of calls with these values. `names`:
+    which sums, for each takes its time; all of them if none is named.
 
     Raises: ConfigurationError where no table tells all of these apart.
     """
     only = only or {}
     rollup = table_of((*by, *only), within.column)
+    names = names or tuple(rollup.sums)
     where, values = within.condition()
     terms = [where, *(f'"{name}" = ?' for name in only)]
     mark, newest = mark_and_newest(transaction)
-    columns = quoted((*rollup.keys, *rollup.sums))
+    columns = quoted((*rollup.keys, *names))
     new = f"SELECT {columns} FROM ({rollup.select('seq > ? AND seq <= ?')}) AS fresh"
     parts = f"SELECT {columns} FROM {rollup.table} UNION ALL {new}"
-    added = ", ".join(f'SUM("{name}")' for name in rollup.sums)
+    added = ", ".join(f'SUM("{name}")' for name in names)
     groups = f"GROUP BY {quoted(by)} ORDER BY {quoted(by)}" if by else ""
     found = transaction.fetch(
         f"SELECT {', '.join([*(quoted([name]) for name in by), added])} FROM ({parts}) AS parts "
@@ -75,7 +81,7 @@ def sums(
             # All together, and there are none.
             return
         values_of = tuple(value_text(name, value) for name, value in zip(by, row, strict=False))
-        yield Line(values_of, dict(zip(rollup.sums, map(int, row[len(by) :]), strict=True)))
+        yield Line(values_of, dict(zip(names, map(int, row[len(by) :]), strict=True)))
 
 
 def table_of(by: Sequence[Dimension], time: str = "day") -> Rollup:

@@ -9,13 +9,15 @@ from gateway.ledger.days import day_text, hour_text
 from gateway.ledger.sums import Line, sums
 from gateway.sql.database import Transaction
 
+_WHOLE = ("failed_upstream", "input_tokens", "cached_tokens", "ttft_us", "ttft_calls")
+
 
 def backends(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
     """Those that have answered, or failed to, by their names; calls that no backend was asked for are in none."""
     span = asked.span
     text = day_text if span.step == "day" else hour_text
     steps: dict[str, dict[str, Line]] = {}
-    for line in sums(transaction, ("backend", span.step), span.within, asked.only):
+    for line in sums(transaction, ("backend", span.step), span.within, asked.only, ("calls", *_WHOLE)):
         steps.setdefault(line.values[0], {})[line.values[1]] = line
     return [
         {
@@ -33,10 +35,7 @@ def _numbers(asked: Selection) -> list[int]:
 
 
 def _whole(lines: list[Line]) -> dict[str, Any]:
-    of = {
-        name: sum(line.sums[name] for line in lines)
-        for name in ("failed_upstream", "input_tokens", "cached_tokens", "ttft_us", "ttft_calls")
-    }
+    of = {name: sum(line.sums[name] for line in lines) for name in _WHOLE}
     return {
         "failed": of["failed_upstream"],
         "input_tokens": of["input_tokens"],

@@ -23,6 +23,12 @@ _LEAST_DAYS = 7
 _WEEKS = 5
 
 
+COST = ("cost_micro", "cost_pico")
+AMOUNTS = (*COST, "charges", "unknown", *(f"{name}_{part}" for name in SAVINGS for part in ("micro", "pico")))
+"""The sums that `spent` needs of its lines."""
+_NAMED = (*COST, "saved_micro", "saved_pico", "charges", "unknown", "calls", "input_tokens", "output_tokens")
+
+
 def pico(line: Line, name: str) -> int:
     """One amount of a line; of what has no price nothing."""
     return line.sums[f"{name}_micro"] * PICO_PER_MICRO + line.sums[f"{name}_pico"]
@@ -59,14 +65,14 @@ def _until_now(transaction: Transaction, asked: Selection, before: Sequence[Line
         return total(before, "cost")
     last = day_text(asked.span.before.last or 0)
     whole_days = [line for line in before if line.values[0] != last]
-    return total(whole_days, "cost") + total(sums(transaction, ("tenant",), hours, asked.only), "cost")
+    return total(whole_days, "cost") + total(sums(transaction, ("tenant",), hours, asked.only, COST), "cost")
 
 
 def _by(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
     """The dearest first, the rest together; what has no price stands by its calls."""
     only = asked.only
-    now = {line.values[0]: line for line in sums(transaction, (asked.by,), asked.span.within, only)}
-    before = {line.values[0]: line for line in sums(transaction, (asked.by,), asked.span.before, only)}
+    now = {line.values[0]: line for line in sums(transaction, (asked.by,), asked.span.within, only, _NAMED)}
+    before = {line.values[0]: line for line in sums(transaction, (asked.by,), asked.span.before, only, COST)}
     names = sorted(now, key=lambda name: (-pico(now[name], "cost"), -now[name].sums["calls"], name))
     shown, rest = names[:_MOST_NAMES], names[_MOST_NAMES:]
     lines = [_line_of(name, [now[name]], [before[name]] if name in before else []) for name in shown]
@@ -103,7 +109,7 @@ def _month(transaction: Transaction, asked: Selection) -> dict[str, Any] | None:
     first = today.replace(day=1)
     since = min(first, today - timedelta(weeks=_WEEKS))
     within = Within("day", day_number(since), day_number(today))
-    costs = {line.values[0]: pico(line, "cost") for line in sums(transaction, ("day",), within, asked.only)}
+    costs = {line.values[0]: pico(line, "cost") for line in sums(transaction, ("day",), within, asked.only, COST)}
     known = [day for day in costs if costs[day]]
     if not known:
         return None

@@ -10,7 +10,7 @@ from gateway.dashboard.queries.asked import Selection
 from gateway.dashboard.ranges import Range, Tick
 from gateway.ledger.amounts import usd_text
 from gateway.ledger.days import day_text, hour_text
-from gateway.ledger.percentiles import LatencyDimension, Spread, counted
+from gateway.ledger.percentiles import LatencyDimension, Spread, counted, together
 from gateway.ledger.sums import Line, sums
 from gateway.sql.database import Transaction
 
@@ -25,8 +25,14 @@ _MOST_SHARES = 8
 def overview(transaction: Transaction, asked: Selection) -> dict[str, Any]:
     """Amounts are decimal text; a step without a call is a 0 of what is counted, and None of what is measured."""
     span = asked.span
-    lines = {line.values[0]: line for line in sums(transaction, (span.step,), span.within, asked.only)}
-    before = {line.values[0]: line for line in sums(transaction, (span.step,), span.before, asked.only)}
+    lines = {
+        line.values[0]: line
+        for line in sums(transaction, (span.step,), span.within, asked.only, (*_COUNTS, *money.AMOUNTS))
+    }
+    before = {
+        line.values[0]: line
+        for line in sums(transaction, (span.step,), span.before, asked.only, (*_COUNTS, *money.COST))
+    }
     now_lines, before_lines = list(lines.values()), list(before.values())
     steps = [lines.get(_text(span, tick.number)) for tick in span.ticks]
     return {
@@ -70,10 +76,9 @@ def _times(transaction: Transaction, asked: Selection) -> dict[str, Any]:
     by_step: dict[str, dict[str, Spread]] = {}
     for spread in counted(transaction, (span.step,), span.within, among):
         by_step.setdefault(spread.measure, {})[spread.values[0]] = spread
-    whole = {spread.measure: spread for spread in counted(transaction, (), span.within, among)}
     return {
         measure: {
-            "whole": {f"p{percent}": _ms(whole.get(measure), percent) for percent in _PERCENTS},
+            "whole": {f"p{percent}": _ms(together(measure, steps.values()), percent) for percent in _PERCENTS},
             **{
                 f"p{percent}": [_ms(steps.get(_text(span, tick.number)), percent) for tick in span.ticks]
                 for percent in _PERCENTS
@@ -89,6 +94,6 @@ def _ms(spread: Spread | None, percent: int) -> float | None:
 
 def _shares(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
     """Who has had how much of the work, by tokens."""
-    found = sums(transaction, ("tenant",), asked.span.within, asked.only)
+    found = sums(transaction, ("tenant",), asked.span.within, asked.only, ("input_tokens", "output_tokens"))
     shares = [(line.sums["input_tokens"] + line.sums["output_tokens"], line.values[0]) for line in found]
     return [{"name": name, "tokens": tokens} for tokens, name in sorted(shares, reverse=True)[:_MOST_SHARES]]

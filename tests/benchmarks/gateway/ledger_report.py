@@ -27,7 +27,7 @@ from gateway.ledger.sums import Dimension
 from gateway.sql.sqlite import SqliteDatabase
 from tests.support.ledger import sample_row
 
-_DAYS = 30
+DAYS = 30
 _BEGIN_US = int(datetime(2026, 10, 1, tzinfo=UTC).timestamp()) * 10**6
 _STEP = 500_000
 _WAYS: tuple[tuple[Dimension, ...], ...] = (
@@ -42,15 +42,15 @@ _A_WEEK = Period(date(2026, 10, 20), date(2026, 10, 26), "UTC")
 _ALWAYS = Period(None, None, "UTC")
 
 
-def make(path: Path, num_rows: int) -> None:
+def make(path: Path, num_rows: int, begin_us: int = _BEGIN_US) -> None:
     """Fill the file, by statements: rows like the sample's, each with values of its own."""
     store = LedgerStore(SqliteDatabase(path, LEDGER), "UTC")
     store.open()
     varied = {
         "worker": "1",
         "n": "i",
-        "at_us": f"{_BEGIN_US} + i * ({_DAYS} * 86400000000 / {num_rows})",
-        "day": f"20261001 + i * {_DAYS} / {num_rows}",
+        "at_us": (at_us := f"{begin_us} + i * ({DAYS} * 86400000000 / {num_rows})"),
+        "day": f"CAST(strftime('%Y%m%d', ({at_us}) / 1000000, 'unixepoch') AS INTEGER)",
         "key": "'key-' || (i * 7 % 200)",
         "tenant": "'tenant-' || (i * 7 % 200 / 10)",
         "model": "'model-' || (i % 3)",
