@@ -85,6 +85,19 @@ MONEY = Board(
         one("Spent per hour", "currencyUSD", f"3600 * {rate(_UPSTREAM, 'route', _ROUTE)}", "{{route}}"),
         one("Spent per hour, by backend", "currencyUSD", f"3600 * {rate(_UPSTREAM, 'backend', _ROUTE)}", "{{backend}}"),
         one(
+            "Saved per hour, by cause",
+            "currencyUSD",
+            f"3600 * {rate('slipstream_saved_usd_total', 'cause', _ROUTE)}",
+            "{{cause}}",
+        ),
+        one(
+            "Paid beyond the list price per hour, by cause",
+            "currencyUSD",
+            f"3600 * ({rate('slipstream_overpaid_usd_total', 'cause', _ROUTE)}"
+            f" or 0 * {rate('slipstream_saved_usd_total', 'cause', _ROUTE)})",
+            "{{cause}}",
+        ),
+        one(
             "Attempts without a known price",
             "reqps",
             f"{rate('slipstream_upstream_unpriced_total', 'route', _ROUTE)} or 0 * {rate(_UPSTREAM, 'route', _ROUTE)}",
@@ -112,6 +125,7 @@ MONEY = Board(
         ),
         one("Ledger: rows stored", "reqps", f"sum(rate(slipstream_ledger_rows_total[{WINDOW}]))", "rows"),
         one("Ledger: age of what waits", "s", "max(slipstream_ledger_lag_seconds)", "lag"),
+        one("Ledger: drift from the metrics", "currencyUSD", "sum(slipstream_ledger_drift_usd)", "drift"),
     ),
 )
 

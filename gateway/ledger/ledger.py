@@ -111,9 +111,9 @@ class Ledger:
         """A call begins: this is its row if the worker is killed before it is noted."""
         self._append(row, _BEGINNING)
 
-    def note(self, row: Row) -> None:
-        """A charge is known. Neither waits nor raises; what finds no room is dropped and counted."""
-        self._append(row, _PART if row.part else _CALL)
+    def note(self, row: Row) -> bool:
+        """A charge is known: whether the journal has it. Neither waits nor raises; what finds no room is counted."""
+        return self._append(row, _PART if row.part else _CALL)
 
     def statistics(self) -> LedgerStatistics:
         """A snapshot."""
@@ -129,17 +129,18 @@ class Ledger:
         }
         return LedgerStatistics(done.rows, dropped, done.killed, self._num_noted - done.read + done.waiting, lag_s)
 
-    def _append(self, row: Row, kind: RecordKind) -> None:
+    def _append(self, row: Row, kind: RecordKind) -> bool:
         journal = self._journal
         try:
             payload = self._encode(row)
         except (ValueError, OverflowError):
             # A text that is no Unicode, a number beyond 64 bits.
             self._num_refused += 1
-            return
+            return False
         if journal is None or not journal.append(payload, kind, row.n):
             self._num_dropped += kind is not _BEGINNING
-            return
+            return False
         self._num_noted += 1
         if not self._num_noted % BATCH and self._writer is not None:
             self._writer.wake()
+        return True

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from gateway.metrics.group import MetricGroup, Step
+from policies.prices.price import PICO_PER_DOLLAR
 
 if TYPE_CHECKING:
     from gateway.ledger.ledger import Ledger
@@ -32,12 +33,16 @@ class LedgerMetrics(MetricGroup):
         self.lag = gauge(
             "lag_seconds", "How long the oldest of them has waited for a store that is away.", workers="livemax"
         )
+        self.drift = gauge(
+            "drift_usd", "What the metrics say that calls have cost and the ledger's journal does not, or the reverse."
+        )
         self._shown: Tally[str] = Tally()
         self._ledger: Ledger | None = None
+        self._drift: Callable[[], int] = int
 
-    def watch(self, ledger: Ledger) -> None:
-        """Show what it does."""
-        self._ledger = ledger
+    def watch(self, ledger: Ledger, drift: Callable[[], int]) -> None:
+        """Show what it does, and how many pico-dollars lie between it and the metrics."""
+        self._ledger, self._drift = ledger, drift
 
     def refresh(self, runtime: Runtime) -> Iterator[Step]:
         """One for all."""
@@ -52,6 +57,8 @@ class LedgerMetrics(MetricGroup):
             self.dropped.labels(reason).inc(self._new(reason, number))
         self.waiting.set(now.waiting)
         self.lag.set(now.lag_s)
+        # Of several workers, too much in one must not make up for too little in another.
+        self.drift.set(abs(self._drift()) / PICO_PER_DOLLAR)
 
     def _new(self, name: str, total: int) -> int:
         new = max(0, total - self._shown[name])

@@ -25,6 +25,7 @@ from gateway.metrics.routing import RoutingMetrics
 from gateway.metrics.semantic import SemanticMetrics
 from gateway.metrics.store import StoreMetrics
 from gateway.metrics.upstream_quotas import UpstreamQuotaMetrics
+from gateway.record.savings_metrics import SavingsMetrics
 
 GROUPS = (
     RequestMetrics,
@@ -42,6 +43,7 @@ GROUPS = (
     BatchingMetrics,
     BatchesMetrics,
     LedgerMetrics,
+    SavingsMetrics,
     KeysMetrics,
     LimitMetrics,
     AdmissionMetrics,

@@ -37,6 +37,7 @@ from gateway.record.access_log import AccessLog
 from gateway.record.booking import Booking
 from gateway.record.exchange import Observer
 from gateway.record.lines_for_people import LinesForPeople
+from gateway.record.savings_metrics import SavingsMetrics
 from gateway.record.tracing import otlp_tracer
 from gateway.reload import Reloader
 from gateway.runtime import Runtime
@@ -142,15 +143,16 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     if settings.access_log != "off":
         output = FileIO(sys.stdout.fileno(), "wb", closefd=False)
         access_log = _access_log(settings, output, metrics.of(ProcessMetrics).log_lines_dropped)
+    observer = Observer(clock, metrics, access_log)
     core = Core(
         settings,
         clock,
         assemble(loaded, clock, store, registry, workers=settings.workers, keys=keys),
         metrics=metrics,
-        observer=Observer(clock, metrics, access_log),
+        observer=observer,
         tracer=otlp_tracer(clock) if settings.tracing else None,
         owners=build_owners(loaded.policy.stores, clock, shared_directory()),
-        booking=None if ledger is None else Booking(ledger, clock),
+        booking=None if ledger is None else Booking(ledger, clock, observer, metrics.of(SavingsMetrics)),
         reserving=build_reserving(loaded.policy, clock, lambda: core.runtime, raises),
         keys=keys,
     )
@@ -192,5 +194,6 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     if keys is not None:
         metrics.of(KeysMetrics).watch(keys)
     if ledger is not None:
-        metrics.of(LedgerMetrics).watch(ledger)
+        assert core.booking is not None, "it goes with the ledger"
+        metrics.of(LedgerMetrics).watch(ledger, core.booking.drift)
     return Application(core, store, Reloader(core, files, build), batches, ledger, build_ledger_reader(loaded.policy))

@@ -14,9 +14,10 @@ from backends.protocol import Charge, Pricing, Usage
 from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import WORKER_KILLED, Row
-from gateway.record.exchange import Exchange, bounded, outcome_of
+from gateway.record.exchange import Exchange, Observer, bounded, outcome_of
 from gateway.record.fault import fault_of
 from gateway.record.savings import note_answer, note_extra, note_given
+from gateway.record.savings_metrics import SavingsMetrics
 
 _OF_THE_CALL = (
     *("request_id", "key", "tenant", "team", "tags", "user", "session", "agent"),
@@ -32,9 +33,13 @@ _FIRST_EXTRA = 1000
 class Booking:
     """Of one process. `begins` goes before the stack is asked, `ends` behind the last byte of the answer."""
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, observer: Observer, savings: SavingsMetrics) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._observer = observer
+        self._savings = savings
+        self._accepted = 0
+        """Pico-dollars of calls, as far as the journal has them."""
 
     def begins(self, exchange: Exchange) -> None:
         """The call is about to be sent. Its row goes with the exchange, and into the journal as if it had no end."""
@@ -73,6 +78,11 @@ class Booking:
     def note(self, row: Row) -> None:
         """The row of such a call, which begins and ends at once."""
         self._ledger.note(row)
+        self._savings.note(row)
+
+    def drift(self) -> int:
+        """How many pico-dollars more the metrics have than the journal: two ways to count the same, so it must be 0."""
+        return self._observer.counted() - self._accepted
 
     def ends(self, exchange: Exchange) -> None:
         """The call is over; one that no route took is not told of."""
@@ -117,7 +127,7 @@ class Booking:
         row.total_us = int((now - exchange.started_at) * 1e6)
         if exchange.slo is not None and (outcome := outcome_of(exchange)) is not None:
             row.in_slo = outcome == "met"
-        self._ledger.note(row)
+        self._account(row)
         for part, charge in enumerate(charges, start=1):
             if charge is not answered or not charge.is_settled:
                 late = _asked(exchange) if charge is answered else None
@@ -125,6 +135,7 @@ class Booking:
 
     def _add_extra(self, row: Row, parts: Iterator[int], charge: Charge) -> None:
         """What the gateway has asked because of the call, beside it."""
+        charge.when_settled(partial(self._observer.charges.count, row.route))
         charge.when_settled(partial(self._add_part, row, next(parts), is_answer=False, asked=None))
 
     def _add_part(self, row: Row, part: int, charge: Charge, *, is_answer: bool, asked: Pricing | None) -> None:
@@ -143,7 +154,12 @@ class Booking:
             note_answer(further, asked, charge)
         else:
             note_extra(further)
-        self._ledger.note(further)
+        self._account(further)
+
+    def _account(self, row: Row) -> None:
+        if self._ledger.note(row) and row.cost:
+            self._accepted += row.cost
+        self._savings.note(row)
 
 
 def _asked(exchange: Exchange) -> Pricing | None:

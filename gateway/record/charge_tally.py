@@ -18,6 +18,8 @@ class ChargeTally:
     """Sums since the last flush."""
 
     def __init__(self, metrics: ChargeMetrics) -> None:
+        self.counted = 0
+        """Pico-dollars since the start, as whole ones: what the ledger is held against."""
         self._metrics = metrics
         self._tokens: dict[tuple[str, str, bool], list[int]] = {}
         self._costs: Counter[tuple[str, str]] = Counter()
@@ -28,20 +30,10 @@ class ChargeTally:
     def add(self, route: str, facts: Facts) -> None:
         """The attempts of a request that is over. One that still runs, for whoever joined it, is added at its end."""
         for charge in facts.charges or ():
-            charge.when_settled(partial(self._add, route))
+            charge.when_settled(partial(self.count, route))
 
-    def flushes(self) -> Iterator[Callable[[], None]]:
-        """A step for each route and backend."""
-        for labels in list(self._tokens):
-            yield partial(self._flush, labels)
-        for where in list(self._costs):
-            yield partial(self._flush_cost, where)
-        for where in list(self._unpriced):
-            yield partial(self._flush_unpriced, where)
-        for where in list(self._unmetered):
-            yield partial(self._flush_unmetered, where)
-
-    def _add(self, route: str, charge: Charge) -> None:
+    def count(self, route: str, charge: Charge) -> None:
+        """One that is settled."""
         usage = charge.usage
         backend = charge.backend or OTHER
         if usage is not None:
@@ -53,8 +45,24 @@ class ChargeTally:
                 self._unpriced[route, backend] += 1
             else:
                 self._costs[route, backend] += charge.cost
+                self.counted += charge.cost
         elif charge.is_estimated:
             self._unmetered[route, backend] += 1
+
+    def flushes(self) -> Iterator[Callable[[], None]]:
+        """A step for each route and backend, to run before the next one is asked for: others may flush in between."""
+        for labels in list(self._tokens):
+            if labels in self._tokens:
+                yield partial(self._flush, labels)
+        for where in list(self._costs):
+            if where in self._costs:
+                yield partial(self._flush_cost, where)
+        for where in list(self._unpriced):
+            if where in self._unpriced:
+                yield partial(self._flush_unpriced, where)
+        for where in list(self._unmetered):
+            if where in self._unmetered:
+                yield partial(self._flush_unmetered, where)
 
     def _flush(self, labels: tuple[str, str, bool]) -> None:
         route, backend, is_estimated = labels

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 
 import msgspec
 
@@ -23,12 +24,15 @@ from gateway.metrics.requests import OTHER, RequestMetrics, RouteMetrics
 from gateway.record.access_log import AccessLog, LogLine
 from gateway.record.charge_tally import ChargeTally
 from gateway.record.slo_outcome import SloOutcome, slo_outcome
+from gateway.settings import shares_metrics
 from policies.failures import Failures
 from policies.limits.limiter import Grant
 from policies.prices.source import PriceSource
 
 _BATCH = 64
 _RECORD_EVERY_S = 0.1
+_FLUSHED_AT_ONCE = 20
+"""At ten microseconds each; of more routes at once the others wait for the next time, or for somebody to look."""
 _BYTES_PER_TOKEN = 4
 _MAX_FOREIGN_CHARS = 256
 
@@ -87,7 +91,7 @@ class Observer:
         self._finished: list[Exchange] = []
         self._routes: dict[tuple[str, Operation, str], RouteMetrics] = {}
         self._attempts: dict[tuple[str, str], int] = {}
-        self._charges = ChargeTally(metrics.of(ChargeMetrics))
+        self.charges = ChargeTally(metrics.of(ChargeMetrics))
         self._slo: Counter[tuple[str, SloOutcome]] = Counter()
         self.failures = Failures("observer", clock)
 
@@ -106,15 +110,24 @@ class Observer:
                 yield route.flush
         for where in list(self._attempts):
             yield partial(self._flush_attempts, where)
-        yield from self._charges.flushes()
+        yield from self.charges.flushes()
         for key in list(self._slo):
             yield partial(self._flush_outcome, key)
+
+    def counted(self) -> int:
+        """Pico-dollars that attempts have cost since the start, those of calls that are over only now included."""
+        self._record_finished()
+        return self.charges.counted
 
     async def run(self) -> None:
         """Record finished exchanges and write the log until cancelled."""
         while True:
             await asyncio.sleep(_RECORD_EVERY_S)
             self._record_finished()
+            if shares_metrics():
+                # What a worker has not written into the files of all is lost when it is killed, and this is money.
+                for step in islice(self.charges.flushes(), _FLUSHED_AT_ONCE):
+                    step()
             if self._log is not None:
                 self._log.flush()
 
@@ -158,7 +171,7 @@ class Observer:
             where = (exchange.route, facts.backend or OTHER)
             self._attempts[where] = self._attempts.get(where, 0) + facts.attempts
         if facts.charges is not None:
-            self._charges.add(exchange.route, facts)
+            self.charges.add(exchange.route, facts)
         if outcome is not None:
             self._slo[exchange.route, outcome] += 1
         for each in facts.resumed or ():

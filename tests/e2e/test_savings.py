@@ -78,6 +78,20 @@ def parts(row: dict[str, Any]) -> dict[str, str]:
     return {name: amount for name, amount in found.items() if amount != "0"}
 
 
+async def assert_metrics_say_so(gateway: Gateway, rows: list[dict[str, Any]]) -> None:
+    """Cost and each part, in whole pico-dollars, are what the rows add up to; and the ledger says that it has all."""
+    metrics = await gateway.metrics()
+    for name in SAVED:
+        amounts = [Decimal(row[f"saved_{name}_usd"] or 0) for row in rows]
+        shown = metrics.value("slipstream_saved_usd_total", cause=name)
+        shown_below = metrics.value("slipstream_overpaid_usd_total", cause=name)
+        assert round(shown * 1e12) == sum(amount for amount in amounts if amount > 0) * 10**12, name
+        assert round(shown_below * 1e12) == -sum(amount for amount in amounts if amount < 0) * 10**12, name
+    cost = sum(Decimal(row["cost_usd"] or 0) for row in rows)
+    assert round(metrics.value("slipstream_upstream_cost_usd_total") * 1e12) == cost * 10**12
+    assert [value for name, _, value in metrics.samples if name == "slipstream_ledger_drift_usd"] == [0]
+
+
 async def test_each_way_is_told_by_its_part(gateway: Gateway, upstream: OpenAIServer) -> None:
     """A dollar that was not paid has one reason, and what was paid besides is taken off."""
     async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
@@ -96,6 +110,7 @@ async def test_each_way_is_told_by_its_part(gateway: Gateway, upstream: OpenAISe
                 await client.post(CHAT, json=chat(model, "word " * 4000 if model == "kept" else "hello"))
             ).is_success
         rows = await wait_exported(gateway, 8)
+    await assert_metrics_say_so(gateway, rows)
 
     plain, first, hit, failed_over, kept_by_itself, kept_for_us, unknown, unknown_hit = rows
     assert (plain["list_usd"], plain["cost_usd"], parts(plain)) == ("0.013", "0.013", {})
@@ -120,6 +135,7 @@ async def test_an_attempt_that_broke_off_is_taken_off(gateway: Gateway, upstream
     async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
         assert (await client.post(CHAT, json=chat("two"))).is_success
         (row,) = await wait_exported(gateway, 1)
+    await assert_metrics_say_so(gateway, [row])
 
     found = {name: Decimal(amount) for name, amount in parts(row).items()}
     assert found["cheaper"] == Decimal("0.0117")

@@ -51,7 +51,7 @@ _MODELS = ("m", "cached", "m", "shaky", "cached", "m", "cached", "m", "broken", 
 _REPEATED = 300
 """As many different questions go to the cache."""
 _FRESH_WITHIN_S = 7.0
-"""Workers bring their counters up to date every five seconds."""
+"""Workers bring all their counters up to date every five seconds."""
 
 
 @dataclass(slots=True)
