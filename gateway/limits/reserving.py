@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from backends.errors import BudgetSpent
 from backends.protocol import Charge, Facts
 from gateway.http.auth import Principal
@@ -92,46 +94,22 @@ class Reserving:
 
     def settle(self, exchange: Exchange) -> None:
         """The exchange is over. Attempts that still run, for others or to their end, are waited for."""
-        grant = exchange.grant
-        if grant is None:
-            return
-        exchange.grant = None
-        facts = exchange.facts
-        for charge in facts.charges or ():
-            if not charge.is_settled:
-                running = [each for each in facts.charges or () if not each.is_settled]
-                _Late(self, grant, facts, len(running)).wait_for(running)
-                return
-        self.settle_now(grant, facts)
+        grant, exchange.grant = exchange.grant, None
+        if grant is not None:
+            self._settle(grant, exchange.facts)
 
-    def settle_now(self, grant: Grant, facts: Facts) -> None:
-        """Every attempt has ended."""
+    def _settle(self, grant: Grant, facts: Facts, _: Charge | None = None) -> None:
+        """What its attempts have used; while one runs, at the end of that."""
         tokens = cost = 0
         for charge in facts.charges or ():
+            if not charge.is_settled:
+                charge.when_settled(partial(self._settle, grant, facts))
+                return
             cost += charge.cost or 0
             if charge.usage is not None:
                 tokens += charge.usage.prompt_tokens + charge.usage.completion_tokens
         answered = facts.usage
         self.limiter.settle(grant, tokens, cost, None if answered is None else answered.completion_tokens)
-
-
-class _Late:
-    """Settles what a call holds when the last of its attempts has ended."""
-
-    def __init__(self, reserving: Reserving, grant: Grant, facts: Facts, num_running: int) -> None:
-        self._reserving = reserving
-        self._grant = grant
-        self._facts = facts
-        self._num_running = num_running
-
-    def wait_for(self, running: list[Charge]) -> None:
-        for charge in running:
-            charge.when_settled(self._one_less)
-
-    def _one_less(self, _: Charge) -> None:
-        self._num_running -= 1
-        if not self._num_running:
-            self._reserving.settle_now(self._grant, self._facts)
 
 
 def has_budget(runtime: Runtime, principal: Principal) -> bool:
