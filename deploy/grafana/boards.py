@@ -112,6 +112,12 @@ MONEY = Board(
             f' / sum(rate(slipstream_upstream_tokens_total{{kind!="cached"}}[{WINDOW}])), 0)',
             "share",
         ),
+        one(
+            "Budgets of all calls: used",
+            "percentunit",
+            "max by (rule) (slipstream_limit_budget_used_usd) / (max by (rule) (slipstream_limit_budget_usd) > 0)",
+            "{{rule}}",
+        ),
         Panel(
             "Budgets: warnings and refusals",
             "short",

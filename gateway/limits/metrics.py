@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from gateway.metrics.group import MetricGroup, Step
+from policies.prices.price import PICO_PER_DOLLAR
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
     from policies.limits.counters import SharedStatistics
     from policies.limits.limiter import Limiter
+    from policies.limits.rules import Budget
 
 
 class LimitMetrics(MetricGroup):
@@ -27,6 +29,15 @@ class LimitMetrics(MetricGroup):
         super().__init__(registry, "slipstream_limit_")
         self.refused = self.counter("refused", "Calls that a limit or budget refused.", "rule", "reached")
         self.warned = self.counter("warnings", "Budgets of which a warning went out.", "rule")
+        self.budget = self.gauge(
+            "budget_usd", "What a budget of all calls together has now, raises included.", "rule", workers="livemax"
+        )
+        self.used = self.gauge(
+            "budget_used_usd",
+            "What of it was spent, or held by others, when a call asked last.",
+            "rule",
+            workers="livemax",
+        )
         self.is_away = self.gauge("store_away", "1 while Redis does not count limits and budgets.", workers="livemax")
         self.outages = self.counter("store_outages", "How often it began not to.")
         self.without = self.counter("without_store", "Calls that were let in or refused without it.")
@@ -48,6 +59,13 @@ class LimitMetrics(MetricGroup):
             yield partial(self._begin, budget.name)
         if self._limiter is not None:
             yield partial(self._copy, self._limiter)
+            for budget in runtime.rules.budgets:
+                if budget.is_of_all:
+                    yield partial(self._copy_budget, self._limiter, budget)
+
+    def retire(self, previous: Runtime, runtime: Runtime) -> Iterator[Step]:
+        """What a budget has is told as long as there is one."""
+        yield from self.drops("rule", _of_all(previous) - _of_all(runtime))
 
     def _begin(self, budget: str) -> None:
         self.warned.labels(budget)
@@ -63,6 +81,12 @@ class LimitMetrics(MetricGroup):
         if shared is not None:
             self._copy_shared(shared)
 
+    def _copy_budget(self, limiter: Limiter, budget: Budget) -> None:
+        most, used = limiter.state_of(budget)
+        self.budget.labels(budget.name).set(most / PICO_PER_DOLLAR)
+        if used is not None:
+            self.used.labels(budget.name).set(used / PICO_PER_DOLLAR)
+
     def _copy_shared(self, shared: SharedStatistics) -> None:
         self.is_away.set(shared.is_away)
         self.replicas.set(shared.replicas)
@@ -77,3 +101,7 @@ class LimitMetrics(MetricGroup):
         new = total - self._shown[labels]
         self._shown[labels] = total
         return new
+
+
+def _of_all(runtime: Runtime) -> set[str]:
+    return {budget.name for budget in runtime.rules.budgets if budget.is_of_all}

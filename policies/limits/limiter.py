@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,6 +31,13 @@ class BudgetWarning(msgspec.Struct, frozen=True):
     spent: int
     most: int
     webhook: str | None
+
+
+class SeenSpent(NamedTuple):
+    """Pico-dollars that were spent or held of a budget when a call asked last, and when its window is over."""
+
+    amount: int
+    ends_at: float | None
 
 
 class Instead(msgspec.Struct, frozen=True):
@@ -73,6 +81,8 @@ class Limiter:
         """Calls refused, by rule and by what of it was reached."""
         self.warned: Counter[str] = Counter()
         """Warnings, by budget."""
+        self._seen: dict[str, SeenSpent] = {}
+        """By budget, of those that count all calls together."""
 
     async def reserve(
         self,
@@ -108,8 +118,10 @@ class Limiter:
         wants = tuple([ask.want(expected) for ask in asks])
         answer = await self.counters.reserve(wants)
         if isinstance(answer, Hold):
-            for place in range(len(plan.of_limits), len(asks)):
-                self._look_whether_to_warn(asks[place], wants[place], answer.left[place])
+            # Where the store is away and nobody counts, there is nothing to see.
+            if answer.is_counted:
+                for place in range(len(plan.of_limits), len(asks)):
+                    self._look_at_budget(asks[place], wants[place], answer.left[place])
             return Grant(answer, asks, route)
         if isinstance(answer, Away):
             return Refused(StoreUnavailable("the store of limits does not answer, and nobody goes on without it"))
@@ -117,8 +129,23 @@ class Limiter:
         ask = asks[answer.index]
         if isinstance(ask, AskDollars) and ask.rule.terms.fallback is not None and ask.rule not in waived:
             return Instead(ask.rule.terms.fallback, ask.rule)
+        if isinstance(ask, AskDollars) and ask.rule.is_of_all:
+            want = wants[answer.index]
+            assert isinstance(want, Spend), "it asks for dollars"
+            self._seen[ask.rule.name] = SeenSpent(want.most - answer.left[answer.index], want.ends_at)
         self.refused[ask.rule.name, ask.kind] += 1
         return Refused(_error(ask, wants[answer.index], answer.retry_after_s), answer.left)
+
+    def state_of(self, budget: Budget) -> tuple[int, int | None]:
+        """What a budget of all calls together has now, and what of it was spent or held when a call asked last: None
+        where no call has, for another process may have spent something.
+        """
+        now_s = self._clock.wall()
+        most = budget.most + self.raises.added(budget.name, "", now_s)
+        seen = self._seen.get(budget.name)
+        if seen is None:
+            return most, None
+        return most, 0 if seen.ends_at is not None and seen.ends_at <= now_s else seen.amount
 
     def settle(self, grant: Grant, tokens: int, cost: int, output_tokens: int | None) -> None:
         """The call is over: `tokens` that upstreams worked on for it, and what they take for that in pico-dollars.
@@ -134,12 +161,14 @@ class Limiter:
         used: dict[Reached, int] = {"requests": 1, "tokens": tokens, "concurrent": 0, "usd": cost}
         self.counters.settle(grant.hold, [used[ask.kind] for ask in grant.asks])
 
-    def _look_whether_to_warn(self, ask: Ask, want: Want, left: int) -> None:
+    def _look_at_budget(self, ask: Ask, want: Want, left: int) -> None:
         assert isinstance(ask, AskDollars), "budgets stand last"
         assert isinstance(want, Spend), "they ask for dollars"
         rule = ask.rule
         # What this call may cost is not spent yet.
         spent = want.most - left - want.worst
+        if rule.is_of_all:
+            self._seen[rule.name] = SeenSpent(spent, want.ends_at)
         if spent < rule.warn_at:
             return
         most = rule.most + self.raises.added(rule.name, ask.who, self._clock.wall())

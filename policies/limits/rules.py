@@ -134,6 +134,8 @@ class UsageRule:
         # Models are those of all tenants; other names that clients choose stand behind that of their tenant.
         self._counted_as = f"{name}:{INVENTED}" if per == "model" else f"{name}:"
         self._who = _WHO[per]
+        self.is_of_all = per == "all"
+        """Whether all calls that it counts are counted together."""
         self._is_within_tenant = per in ("tenant", "team", "key", "user", "session")
         self.depends_on = frozenset(_FIELDS[per]).union(*(test.fields for test in self._tests))
         """What of an asker decides whether a call counts, and with whom."""

@@ -296,6 +296,25 @@ def told_window() -> str:
     return datetime.now(UTC).date().replace(day=1).isoformat()
 
 
+@with_rules("budgets: [{name: whole, per: all, usd: 0.006, every: day}, {name: each, usd: 1}]")
+async def test_metrics_tell_what_a_budget_of_all_calls_has_and_what_is_used(limited: Limited) -> None:
+    """Nothing is claimed before somebody has asked; a budget that a reload takes away is not told of."""
+    used, has = "slipstream_limit_budget_used_usd", "slipstream_limit_budget_usd"
+    before = await limited.gateway.metrics()
+    assert before.value(has, rule="whole") == 0.006
+    assert used not in {name for name, _, _ in before.samples}
+
+    answered, _ = await limited.ask_until_refused(headers={"cache-control": "no-store"})
+    after = await limited.gateway.metrics()
+    assert answered == 3
+    # Three answers of two words, and prompts: what was refused says where it stands.
+    assert 0.006 <= after.value(used, rule="whole") < 0.007
+    assert {labels["rule"] for name, labels, _ in after.samples if name in (used, has)} == {"whole"}
+
+    assert await limited.gateway.reload(policy_of(limited.upstream, "budgets: [{name: each, usd: 1}]"))
+    assert not {name for name, _, _ in (await limited.gateway.metrics()).samples} & {used, has}
+
+
 @with_rules("budgets: [{name: cents, usd: 0.004}]")
 async def test_a_reload_gives_nothing_back(limited: Limited) -> None:
     """What was spent stays spent; a larger budget is there at once."""
