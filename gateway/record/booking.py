@@ -5,7 +5,7 @@ Only calls that a route has taken are in the ledger; whoever is turned away at t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 
@@ -27,7 +27,7 @@ _OF_THE_CALL = (
 
 _CLEAN = StreamEnd.CLEAN
 _FIRST_EXTRA = 1000
-"""The first part of what is asked because of a call, beside it: behind all its attempts."""
+"""The first part of what is asked because of calls, beside them: behind all attempts of one."""
 
 
 class Booking:
@@ -36,6 +36,7 @@ class Booking:
     def __init__(self, ledger: Ledger, clock: Clock, observer: Observer, savings: SavingsMetrics) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._extra_parts = count(_FIRST_EXTRA)
         self._observer = observer
         self._savings = savings
         self._accepted = 0
@@ -69,7 +70,7 @@ class Booking:
         row.fault = "gateway"
         row.estimated = True
         self._ledger.begin(row)
-        exchange.facts.extra = partial(self._add_extra, row, count(_FIRST_EXTRA))
+        exchange.facts.extra = partial(self._add_extra, row)
 
     def next_call(self) -> tuple[int, int]:
         """The number and the time of a call that was no exchange of its own."""
@@ -133,10 +134,10 @@ class Booking:
                 late = _asked(exchange) if charge is answered else None
                 charge.when_settled(partial(self._add_part, row, part, is_answer=charge is answered, asked=late))
 
-    def _add_extra(self, row: Row, parts: Iterator[int], charge: Charge) -> None:
+    def _add_extra(self, row: Row, charge: Charge) -> None:
         """What the gateway has asked because of the call, beside it."""
         charge.when_settled(partial(self._observer.charges.count, row.route))
-        charge.when_settled(partial(self._add_part, row, next(parts), is_answer=False, asked=None))
+        charge.when_settled(partial(self._add_part, row, next(self._extra_parts), is_answer=False, asked=None))
 
     def _add_part(self, row: Row, part: int, charge: Charge, *, is_answer: bool, asked: Pricing | None) -> None:
         """Another attempt of the call, or one that has ended only now, for others who joined the call."""

@@ -198,7 +198,7 @@ def outcome_of(exchange: Exchange) -> SloOutcome | None:
 
 def bounded(text: str | None) -> str | None:
     """A text from outside, cut to what fits a log line."""
-    return text if text is None or len(text) <= _MAX_FOREIGN_CHARS else text[:_MAX_FOREIGN_CHARS]
+    return text and text[:_MAX_FOREIGN_CHARS]
 
 
 def _log_line(exchange: Exchange, wall_offset_s: float) -> LogLine:
