@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from backends.clock import SystemClock
@@ -26,6 +28,7 @@ class Record:
     """What a process records of its calls, without the calls."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         clock = SystemClock()
         self.metrics = Metrics(CollectorRegistry())
         self.observer = Observer(clock, self.metrics, None)
@@ -53,9 +56,13 @@ class Record:
         self.booking.ends(exchange)
 
     def cost(self) -> float:
-        """What the metrics say."""
+        """What the metrics say to somebody who looks."""
         for step in self.observer.flushes():
             step()
+        return self.shown()
+
+    def shown(self) -> float:
+        """What is written there so far."""
         value: float = self.metrics.of(ChargeMetrics).cost.labels("r", "up")._value.get()
         return value
 
@@ -138,3 +145,23 @@ async def test_two_may_bring_the_metrics_up_to_date_at_once(tmp_path: Path) -> N
                 step()
 
     assert record.cost() == 2.0
+
+
+async def test_a_worker_writes_what_upstreams_cost_for_all_before_somebody_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be killed at any time. A process that is alone has nobody to write it for."""
+    async with recording(tmp_path) as alone, recording(tmp_path / "worker") as worker:
+        for record, shared in ((alone, False), (worker, True)):
+            if shared:
+                monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+            exchange = record.begun()
+            spend(exchange, 0).settle_at(1_500_000_000_000, Usage(5, 0))
+            record.over(exchange)
+            running = asyncio.create_task(record.observer.run())
+            async with asyncio.timeout(5):
+                while not record.observer.charges.counted:
+                    await asyncio.sleep(0.01)
+            running.cancel()
+
+    assert (alone.shown(), worker.shown()) == (0, 1.5)
