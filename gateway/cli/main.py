@@ -99,6 +99,12 @@ class LazyGroup(click.Group):
             "slipstream serve policy.yaml --port 8080",
             holds_sighup=True,
         ),
+        "demo": Deferred(
+            "gateway.demo.command:demo",
+            "Show the dashboard with made-up data.",
+            "slipstream demo",
+            holds_sighup=True,
+        ),
         "budgets": Deferred(
             "gateway.cli.budgets:budgets",
             "Raise budgets for a while, and see who raised what.",

@@ -78,7 +78,7 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
       slipstream serve --model models/Qwen3-0.6B --quantization int8 --device cpu
       slipstream serve policy.yaml --host 0.0.0.0 --workers 2
     """
-    settings = _settings({"policy": file, **{name: options[name] for name in ("host", "port", "workers")}})
+    settings = gateway_settings({"policy": file, **{name: options[name] for name in ("host", "port", "workers")}})
     origin = PolicyOrigin(upstream, _model_settings(options))
     if settings.policy is not None and origin != PolicyOrigin():
         option = "--upstream" if upstream is not None else "--model"
@@ -100,7 +100,7 @@ def serve(file: Path | None, upstream: str | None, **options: Any) -> None:
                 raise click.BadParameter(problem, param_hint="--upstream")
             if settings.is_public and not loaded.policy.asks_for_keys:
                 raise click.ClickException(_no_keys_message(settings, source))
-            _run(settings, loaded, partial(application_of, settings, registry, files, loaded), source, upstream)
+            run_gateway(settings, loaded, partial(application_of, settings, registry, files, loaded), source, upstream)
         except ConfigurationError as error:
             if origin != PolicyOrigin():
                 _blame_option(error)
@@ -132,7 +132,7 @@ def _blame_option(error: ConfigurationError) -> None:
             raise click.BadParameter(problem, param_hint=option) from error
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def gateway_settings(given: dict[str, Any]) -> Settings:
     """The settings of the command line, which take precedence, and those of the environment."""
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
@@ -144,7 +144,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         raise click.ClickException(problems) from error
 
 
-def _run(
+def run_gateway(
     settings: Settings, loaded: LoadedPolicy, create: Callable[[], Application], source: str, upstream: str | None
 ) -> None:
     # Imported late: when prometheus_client is imported, it decides whether the workers share their metrics.

@@ -113,7 +113,7 @@ function ranked(found, { query, go, address }) {
   const item = (name, row, onclick) => h("li", null,
     h("div", { class: "row" },
       onclick ? h("button", { class: "name", title: `Only ${name}`, onclick }, name || "none") : h("span", { class: "name" }, name),
-      h("span", null, format.usd(row.cost)),
+      h("span", { title: row.unknown ? `the price of ${row.unknown} charges is unknown` : null }, format.usd(row.cost), row.unknown > 0 && row.cost !== null && " + ?"),
       h("span", { class: "change" }, format.change(Number(row.cost), Number(row.before)))),
     bar(0, Number(row.cost ?? 0) / most));
   const others = rest.reduce((sum, row) => ({ cost: String(Number(sum.cost) + Number(row.cost ?? 0)), before: null }), { cost: "0" });
