@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -69,25 +70,24 @@ def test_same_seed_same_weeks(tmp_path: Path) -> None:
     assert spent[0]["month"]["likely"] is not None
 
 
-def test_demo_serves_a_dashboard_until_it_is_told_to_end() -> None:
+def test_demo_serves_a_dashboard_until_it_is_told_to_end(tmp_path: Path) -> None:
     """And leaves nothing behind."""
     command = [str(Path(sys.executable).with_name("slipstream")), "demo", "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environ)
+    try:
         assert process.stderr is not None
-        said = ""
-        for line in process.stderr:
-            said += line
-            if found := re.search(r"Dashboard: (http://\S+/)dashboard", line):
-                break
-        assert found, said
+        lines = iter(process.stderr)
+        found = next(filter(None, (re.search(r"Dashboard: (http://\S+/)dashboard", line) for line in lines)))
         me = httpx.get(f"{found[1]}dashboard/api/me").json()
         budgets = httpx.get(f"{found[1]}dashboard/api/budgets").json()["rows"]
-        folder = Path(f"/proc/{process.pid}/fd")
-        held = [target for fd in folder.iterdir() if "slipstream-demo-" in (target := str(fd.readlink()))]
+        assert list(tmp_path.iterdir())
         process.send_signal(signal.SIGINT)
-        process.stderr.read()
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
 
     assert me["is_made_up"]
     assert {budget["who"] for budget in budgets if 0.9 < budget["share"] < 0.94} == {"research"}
-    assert held
-    assert not any(Path(target.split(".sqlite3")[0]).parent.exists() for target in held)
+    assert not list(tmp_path.iterdir())
