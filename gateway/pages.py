@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backends.errors import MethodNotAllowed, SlipstreamError, UnknownPath
@@ -33,7 +33,7 @@ class Pages:
         """Answers each of them, and 404 and 405 elsewhere."""
         pages = dict(zip(PATHS, (self._health, self._ready, self._metrics), strict=True))
         routes = [Route(path, _Page(self._core, answer), methods=["GET"]) for path, answer in pages.items()]
-        return Starlette(routes=routes, exception_handlers={HTTPException: self._refused})
+        return application(self._core, routes)
 
     async def _health(self, request: Request) -> Response:
         return self._failed() or _status("ok")
@@ -55,18 +55,6 @@ class Pages:
         reason = self._failure()
         return None if reason is None else _status("failed", 503, reason=reason)
 
-    async def _refused(self, request: Request, error: Exception) -> Response:
-        """Starlette's own refusals, in OpenAI's shape."""
-        assert isinstance(error, HTTPException), "registered for that class"
-        own: SlipstreamError
-        if error.status_code == 405:
-            own = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
-        else:
-            own = UnknownPath(f"there is no {request.url.path}; the API begins at /v1")
-        request_id = self._core.request_id(Incoming(request.scope["headers"]))
-        headers = {**(error.headers or {}), "x-request-id": request_id}
-        return Response(own.body(), own.status, headers=headers, media_type="application/json")
-
 
 class _Page:
     """One of them: what fails in it is told as everywhere else."""
@@ -82,6 +70,25 @@ class _Page:
             await refuse(self._core, scope, error)
         else:
             await response(scope, receive, send)
+
+
+def application(core: Core, routes: Sequence[BaseRoute]) -> ASGIApp:
+    """Of these routes. Elsewhere it answers 404 and 405, in OpenAI's shape."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException), "registered for that class"
+        own: SlipstreamError
+        if error.status_code == 405:
+            own = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
+        else:
+            own = UnknownPath(f"there is no {request.url.path}; the API begins at /v1")
+        request_id = core.request_id(Incoming(request.scope["headers"]))
+        headers = {**(error.headers or {}), "x-request-id": request_id}
+        return Response(own.body(), own.status, headers=headers, media_type="application/json")
+
+    starlette = Starlette(routes=routes, exception_handlers={HTTPException: refused})
+    starlette.router.redirect_slashes = False
+    return starlette
 
 
 def _status(status: str, code: int = 200, **more: str) -> Response:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route, Router
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backends.errors import Forbidden, InvalidRequest, Unauthorized, UnknownPath
@@ -34,6 +34,7 @@ from gateway.http.decode import decode_json
 from gateway.http.incoming import Incoming, read_body
 from gateway.ledger.tables import MADE_UP, SESSION_SECRET, read_settings
 from gateway.metrics.scrape import Scrape
+from gateway.pages import application
 from gateway.runtime import Runtime
 
 ROOT = "dashboard"
@@ -97,14 +98,14 @@ class Dashboard:
                 for path, do in written.items()
             ),
             Route(f"/{ROOT}/assets/{{hash}}/{{name:path}}", self._bordered(self._asset), methods=["GET"]),
-            Route("/", _to_the_page),
+            Route("/", self._bordered(_to_the_page)),
             Route(f"/{ROOT}{{rest:path}}", self._bordered(self._page), methods=["GET"]),
         ]
-        self._router = Router(routes, redirect_slashes=False)
+        self._application = application(core, routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._router(scope, receive, send)
+        await self._application(scope, receive, send)
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -281,6 +282,9 @@ class _Endpoint:
 
 
 async def _to_the_page(request: Request) -> Response:
+    """Of browsers; a program that asks for / has the wrong address."""
+    if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+        raise UnknownPath("there is no /; the API begins at /v1")
     return RedirectResponse(f"/{ROOT}", 307)
 
 

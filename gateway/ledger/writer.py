@@ -85,7 +85,7 @@ class Writer:
         """Whether this turn is for what workers have left that are gone."""
         self._waiting: list[Stored] = []
         self._are_killed = False
-        """Whether those that wait are what is left of a worker that is gone."""
+        """Whether those that wait are the last of what a worker has left that is gone."""
         self._due = {"adopt": 0.0, "roll_up": 0.0, "count": 0.0, "prune": 0.0}
         """When what is done now and then is done again, in monotonic seconds."""
         self._has_new = True
@@ -188,6 +188,7 @@ class Writer:
             if num_refused:
                 _logger.error("the ledger does not take %d rows, which are lost", num_refused)
             if self._are_killed:
+                self._end_adoption()
                 self.done.killed += num_new
                 self._are_killed = False
             self._waiting = []
@@ -214,14 +215,20 @@ class Writer:
                 _logger.warning("the ledger takes over what a worker has left that is gone")
         if self._adoption is None:
             return
-        rows, self._are_killed = self._adoption.take(_MOST_AT_ONCE)
-        if rows:
-            self._take(self._adoption.worker, rows)
-        else:
-            done, self._adoption = self._adoption, None
+        rows, are_killed = self._adoption.take(_MOST_AT_ONCE)
+        if not rows:
+            self._end_adoption()
+            return
+        self._take(self._adoption.worker, rows)
+        self._are_killed = are_killed and bool(self._waiting)
+
+    def _end_adoption(self) -> None:
+        """The store has all that the worker has left."""
+        done, self._adoption = self._adoption, None
+        if done is not None:
             done.done()
-            # There may be another one.
-            self._due["adopt"] = 0.0
+        # There may be another one.
+        self._due["adopt"] = 0.0
 
     def _roll_up(self) -> bool:
         has_more = self._store.roll_up(_ROLLED_UP_AT_ONCE) == _ROLLED_UP_AT_ONCE

@@ -190,7 +190,7 @@ async def test_page_and_files_are_its_own(gateway: Gateway) -> None:
             weight += int(file.headers["content-length"])
         assert weight < 250 * 1024
         assert b"Chart" in (await client.get(f"{folder}chart.bundle.js")).content
-        root = await client.get("/")
+        root = await client.get("/", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
         assert (root.status_code, root.headers["location"]) == (307, "/dashboard")
         for path in ("../app.py", "..%2fapp.py", "%2e%2e/app.py", "pages/", "", "/etc/passwd"):
             assert (await client.get(folder + path)).status_code == 404, path

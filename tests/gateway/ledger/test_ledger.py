@@ -104,6 +104,25 @@ async def test_call_that_is_not_over_at_the_end_is_left_to_the_next(connect: Con
     assert list((tmp_path / "journal").iterdir()) == []
 
 
+async def test_own_calls_after_a_worker_left_only_whole_ones_are_not_called_killed(
+    connect: Connect, tmp_path: Path
+) -> None:
+    """What it left is stored, what comes meanwhile is stored too, and nobody was killed in the middle of a call."""
+    store = connect()
+    journal = Journal(tmp_path / "journal", 2)
+    for n in range(3):
+        assert journal.append(msgspec.msgpack.encode(sample_row(n)), RecordKind.CALL, n)
+    journal.close(is_stored=False)
+    async with running(store, tmp_path / "journal") as ledger:
+        for n in range(10, 400):
+            ledger.note(sample_row(n))
+            if n % 20 == 0:
+                await asyncio.sleep(0.01)
+        await until(lambda: ledger.statistics().rows == 393)
+
+        assert ledger.statistics().killed == 0
+
+
 async def test_rows_wait_for_a_store_that_is_away() -> None:
     """From before the start, and in the middle: nobody waits, nothing is lost, and how long it takes is shown."""
     with running_postgres() as server, tempfile.TemporaryDirectory() as name:
