@@ -20,6 +20,14 @@ settings.register_profile("long", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The kernels' first, which take minutes each: of several processes none is then left with them at the end. Those
+    that are marked `alone` last, when nobody is busy for so long that the others stand still.
+    """
+    kernels = Path(__file__).parent / "kernels"
+    items.sort(key=lambda item: (item.get_closest_marker("alone") is not None, kernels not in item.path.parents))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A test that is marked `alone` waits for those of other processes to end, and they wait for it."""
