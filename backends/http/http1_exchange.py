@@ -382,7 +382,9 @@ class HttpExchange:
             raise _RefusedError(f"a header section longer than {MAX_FRAMING_BYTES} bytes")
         self.headers = fields
         self.status = status
-        self.keeps_alive = self._parser.should_keep_alive()
+        # A server that sends a body to HEAD all the same would have it read as the answer to whoever comes next; where
+        # it comes late, nobody sees it in time.
+        self.keeps_alive = not self._is_head and self._parser.should_keep_alive()
         self.is_complete = self._is_head
 
     def on_message_complete(self) -> None:

@@ -25,6 +25,7 @@ from gateway.ledger.store import LEDGER, LedgerStore
 from gateway.sql.database import Database
 from gateway.sql.postgres import PostgresDatabase
 from gateway.sql.sqlite import SqliteDatabase
+from policies.ledger.settings import SEGMENT_BYTES
 from tests.gateway.ledger.conftest import Connect
 from tests.support.clock import FakeClock
 from tests.support.ledger import running_postgres, sample_beginning, sample_row
@@ -195,7 +196,8 @@ async def test_full_disk_holds_nobody_up(tmp_path: Path) -> None:
     disk.mkdir()
     with small_disk(disk):
         async with running(SqliteDatabase(disk / "ledger.sqlite3", LEDGER), disk / "journal", segments=4) as ledger:
-            await until(lambda: len(list((disk / "journal").glob("*.segment"))) == 2)
+            sizes = [SEGMENT_BYTES, SEGMENT_BYTES]
+            await until(lambda: [each.stat().st_size for each in (disk / "journal").glob("*.segment")] == sizes)
             fill(disk / "filler")
             for n in range(2000):
                 ledger.note(sample_row(n))
