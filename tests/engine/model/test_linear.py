@@ -83,9 +83,15 @@ def test_linear_quantized_stays_near_its_dequantized_weight(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize(("quantization", "count"), [(None, 64), ("int8", 1), ("int8", 16)])
 def test_linear_half_precision_never_falls_back_to_a_loop(
-    dtype: torch.dtype, quantization: str | None, count: int
+    request: pytest.FixtureRequest, dtype: torch.dtype, quantization: str | None, count: int
 ) -> None:
-    """Also where the processor has no instructions for it, half precision takes a small factor of float32's time."""
+    """Also where the processor has no instructions for it, half precision takes a small factor of float32's time.
+
+    On one thread: where cores are busy, several spend their time on waiting for each other.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    request.addfinalizer(lambda: torch.set_num_threads(num_threads))
 
     def best_s(dtype: torch.dtype) -> float:
         weight, _ = layer(1024, 1024, dtype)
