@@ -18,7 +18,7 @@ from backends.errors import (
 )
 from backends.operations import BY_PATH, Operation
 from gateway.api.endpoint import Endpoint
-from gateway.api.own_apis import OWN_APIS
+from gateway.api.own_apis import OWN_APIS, Needs
 from gateway.core import Core
 from gateway.door import refuse
 from gateway.http.cors import preflight_headers
@@ -35,8 +35,8 @@ from policies.passthrough.rules import API_ROOTS
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
     from gateway.dashboard.app import Dashboard
-    from gateway.dashboard.reader import LedgerReader
     from gateway.ledger.ledger import Ledger
+    from gateway.ledger.reader import LedgerReader
     from policies.cache.store import Store
 
 _logger = logging.getLogger(__name__)
@@ -66,7 +66,8 @@ class Application:
         for path, operation in BY_PATH.items():
             endpoint = Endpoint(core, operation, path)
             self._hot[path.encode("ascii")] = self._hot[b"/v1" + path.encode("ascii")] = endpoint
-        made = ((api, api.make(core, batches)) for api in OWN_APIS)
+        needs = Needs(core, batches, reader)
+        made = ((api, api.make(needs)) for api in OWN_APIS)
         self._own: dict[str, tuple[ASGIApp, frozenset[str]]] = {
             api.root: (app, api.methods) for api, app in made if app is not None
         }

@@ -15,9 +15,9 @@ import click
 import pytest
 
 from backends.http.openai_settings import presets
+from gateway.cli.config.reference import with_settings
 from gateway.cli.loading import read_policy
 from gateway.cli.main import cli
-from gateway.cli.reference import with_settings
 from gateway.record.access_log import LogLine
 from policies.schema import BackendPolicy
 from tests.support.architecture_map import with_generated

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+from gateway.cli.config.reference import with_reference
+from gateway.cli.config.schema import schema_text
 from gateway.cli.loading import read_policy
-from gateway.cli.reference import with_reference
-from gateway.cli.schema import schema_text
 from policies.policy_file.locate import read_document
 
 DOCS = Path(__file__).parent.parent / "docs"

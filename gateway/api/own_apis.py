@@ -13,6 +13,15 @@ from gateway.core import Core
 
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
+    from gateway.ledger.reader import LedgerReader
+
+
+class Needs(NamedTuple):
+    """What an API may be made of."""
+
+    core: Core
+    batches: Batches | None
+    reader: LedgerReader | None
 
 
 class OwnApi(NamedTuple):
@@ -20,38 +29,47 @@ class OwnApi(NamedTuple):
     a method that is not in `methods`; empty: it takes all."""
 
     root: str
-    make: Callable[[Core, Batches | None], ASGIApp | None]
+    make: Callable[[Needs], ASGIApp | None]
     methods: frozenset[str] = frozenset()
 
 
-def _files(core: Core, batches: Batches | None) -> ASGIApp | None:
-    if batches is None:
+def _files(needs: Needs) -> ASGIApp | None:
+    if needs.batches is None:
         return None
     from gateway.api.files import FilesApi
 
-    return FilesApi(core, batches)
+    return FilesApi(needs.core, needs.batches)
 
 
-def _batches(core: Core, batches: Batches | None) -> ASGIApp | None:
-    if batches is None:
+def _batches(needs: Needs) -> ASGIApp | None:
+    if needs.batches is None:
         return None
     from gateway.api.batches import BatchesApi
 
-    return BatchesApi(core, batches)
+    return BatchesApi(needs.core, needs.batches)
 
 
-def _keys(core: Core, _: Batches | None) -> ASGIApp | None:
-    if core.keys is None:
+def _keys(needs: Needs) -> ASGIApp | None:
+    if needs.core.keys is None:
         return None
     from gateway.api.keys import KeysApi
 
-    return KeysApi(core, core.keys)
+    return KeysApi(needs.core, needs.core.keys)
+
+
+def _calls(needs: Needs) -> ASGIApp | None:
+    if needs.reader is None:
+        return None
+    from gateway.api.calls import CallsApi
+
+    return CallsApi(needs.core, needs.reader)
 
 
 OWN_APIS = (
-    OwnApi("models", lambda core, _: Models(core), frozenset({"GET", "HEAD"})),
-    OwnApi("cache", lambda core, _: CacheApi(core)),
+    OwnApi("models", lambda needs: Models(needs.core), frozenset({"GET", "HEAD"})),
+    OwnApi("cache", lambda needs: CacheApi(needs.core)),
     OwnApi("files", _files),
     OwnApi("batches", _batches),
     OwnApi("admin", _keys),
+    OwnApi("calls", _calls),
 )

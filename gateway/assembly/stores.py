@@ -23,7 +23,7 @@ from policies.schema import Policy, StoresPolicy
 if TYPE_CHECKING:
     from gateway.batches.service import Batches
     from gateway.core import Core
-    from gateway.dashboard.reader import LedgerReader
+    from gateway.ledger.reader import LedgerReader
 
 
 def build_store(policy: StoresPolicy, clock: Clock) -> Store:
@@ -84,7 +84,7 @@ def build_ledger_reader(policy: Policy) -> LedgerReader | None:
     """What the dashboard reads the ledger with, where one is kept. Raises: ConfigurationError."""
     if policy.ledger is None:
         return None
-    from gateway.dashboard.reader import LedgerReader
+    from gateway.ledger.reader import LedgerReader
 
     return LedgerReader(build_ledger_database(policy.ledger, is_read_only=True), policy.ledger.time_zone)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.config import effective_policy
+from gateway.cli.config.config import effective_policy
 from gateway.cli.loading import FileProblem, read_policy_or_exit
 from gateway.cli.module import check_can_be_written, check_installed, run_module
 from policies.policy_file.load import LoadedPolicy

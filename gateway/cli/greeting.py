@@ -52,6 +52,8 @@ def greeting(settings: Settings, loaded: LoadedPolicy, source: str, port: int, m
     question = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
     body = shlex.quote(json.dumps(question))
     header = f' \\\n    -H "authorization: Bearer {key}"' if key else ""
+    key_option = " --key env:NAME" if key else ""
+    lines.append(f"Talk to it: slipstream chat --url {root} --model {shlex.quote(model)}{key_option}")
     lines.append("Try it:")
     lines.append(f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json'{header} \\\n    -d {body}")
     return "\n".join(lines)

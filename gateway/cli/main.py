@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
             "slipstream explain policy.yaml request.json --header 'x-team: support'",
         ),
         "config": Deferred(
-            "gateway.cli.config:config",
+            "gateway.cli.config.config:config",
             "Show a policy with every default filled in; print the JSON Schema.",
             "slipstream config show --effective policy.yaml",
         ),
@@ -98,6 +98,11 @@ class LazyGroup(click.Group):
             "Start the gateway.",
             "slipstream serve policy.yaml --port 8080",
             holds_sighup=True,
+        ),
+        "chat": Deferred(
+            "gateway.cli.chat.chat:chat",
+            "Talk to a gateway, and see how fast and how dear its answers are.",
+            "slipstream chat 'What is 12+30?'",
         ),
         "demo": Deferred(
             "gateway.demo.command:demo",

@@ -27,11 +27,11 @@ from gateway.dashboard.queries import calls
 from gateway.dashboard.queries.asked import Selection, asked
 from gateway.dashboard.queries.backends import backends
 from gateway.dashboard.queries.overview import overview
-from gateway.dashboard.reader import LedgerReader
 from gateway.door import refuse
 from gateway.http.auth import ANONYMOUS, Principal
 from gateway.http.decode import decode_json
 from gateway.http.incoming import Incoming, read_body
+from gateway.ledger.reader import LedgerReader
 from gateway.ledger.tables import MADE_UP, SESSION_SECRET, read_settings
 from gateway.metrics.scrape import Scrape
 from gateway.pages import application

@@ -10,9 +10,9 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from backends.errors import ConfigurationError
-from gateway.cli.config import effective_policy
+from gateway.cli.config.config import effective_policy
+from gateway.cli.config.schema import schema_text
 from gateway.cli.loading import read_policy
-from gateway.cli.schema import schema_text
 from policies.policy_file.load import LoadedPolicy
 
 

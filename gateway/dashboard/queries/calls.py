@@ -12,7 +12,8 @@ from backends.errors import InvalidRequest, UnknownPath
 from gateway.dashboard.access import Scope
 from gateway.dashboard.filters import Condition
 from gateway.ledger.amounts import usd_text
-from gateway.ledger.row import AMOUNTS, FIELDS, SAVINGS
+from gateway.ledger.lookup import parts_of, total
+from gateway.ledger.row import AMOUNTS, SAVINGS
 from gateway.ledger.schema import quoted
 from gateway.sql.database import Transaction
 
@@ -23,7 +24,6 @@ _SHOWN = (
     *("seq", "at_us", "request_id", "key", "tenant", "route", "backend", "model", "stream", "cache", "status", "error"),
     *("fault", "input_tokens", "output_tokens", "cost", "ttft_us", "total_us"),
 )
-_WHOLE = ("seq", *FIELDS)
 _MAX_SEQ = 2**62
 
 
@@ -78,24 +78,14 @@ def one(transaction: Transaction, scope: Scope, seq: int) -> dict[str, Any]:
     found = list(transaction.fetch(f"SELECT worker, n FROM calls WHERE seq = ?{own}", (seq, *values)))
     if not found:
         raise UnknownPath("there is no such call any more")
-    parts = [
-        dict(zip(_WHOLE, row, strict=True))
-        for row in transaction.fetch(
-            f"SELECT {quoted(_WHOLE)} FROM calls WHERE worker = ? AND n = ? ORDER BY part", found[0]
-        )
-    ]
-    amounts = {name: _total([part[name] for part in parts]) for name in AMOUNTS}
+    parts = parts_of(transaction, *found[0])
+    amounts = {name: total([part[name] for part in parts]) for name in AMOUNTS}
     return {
         "call": {**parts[0], **{name: usd_text(parts[0][name]) for name in AMOUNTS}},
         "parts": [{**part, **{name: usd_text(part[name]) for name in AMOUNTS}} for part in parts],
         "cost": usd_text(amounts["cost"]),
         "saved": {name.removeprefix("saved_"): usd_text(amounts[name]) for name in SAVINGS},
     }
-
-
-def _total(amounts: list[int | None]) -> int | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else None
 
 
 def failures(transaction: Transaction, scope: Scope, since_us: int) -> dict[str, Any]:

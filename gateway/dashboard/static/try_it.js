@@ -53,6 +53,20 @@ async function stream(body, answer) {
       usage = chunk.usage ?? usage;
     }
   }
+  const cost = await costOf(response.headers.get("x-request-id"));
   const cache = response.headers.get("x-cache");
-  return [`first token ${format.ms(first)}`, `in all ${format.ms(performance.now() - begun)}`, usage && `${usage.prompt_tokens} + ${usage.completion_tokens} tokens`, cache && `cache: ${cache}`].filter(Boolean).join("; ");
+  return [`first token ${format.ms(first)}`, `in all ${format.ms(performance.now() - begun)}`, usage && `${usage.prompt_tokens} + ${usage.completion_tokens} tokens`, cache && `cache: ${cache}`, cost].filter(Boolean).join("; ");
+}
+
+/** As the ledger has it, which takes about a second. */
+async function costOf(id) {
+  for (let tries = 0; tries < 12; tries += 1) {
+    const answer = await fetch(`/v1/calls/${encodeURIComponent(id)}`);
+    if (answer.ok) {
+      const { cost_usd } = await answer.json();
+      return cost_usd === null ? "of unknown price" : `$${cost_usd}`;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 250));
+  }
+  return null;
 }

@@ -9,9 +9,9 @@ import click
 import yaml
 from pydantic import BaseModel, SecretStr
 
+from gateway.cli.config.reference import docs
+from gateway.cli.config.schema import schema
 from gateway.cli.loading import file_argument, no_env_option, read_policy_or_exit
-from gateway.cli.reference import docs
-from gateway.cli.schema import schema
 from policies.policy_file.load import LoadedPolicy
 from policies.policy_file.locate import Document, Place
 from policies.policy_file.problems import is_secret_word

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from backends.registry import Registry
-from gateway.cli.schema import schema_text
+from gateway.cli.config.schema import schema_text
 from policies.policy_file.units import Unit, unit_of, with_unit, without_wrapping
 from policies.schema import Policy
 

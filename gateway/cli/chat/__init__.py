@@ -1,0 +1,1 @@
+"""`slipstream chat`: a conversation with a gateway, on a terminal."""

@@ -1,0 +1,1 @@
+"""`slipstream audit`: what one tenant can find out about another."""
