@@ -155,7 +155,7 @@ class UnknownEntry(RequestError):
 
 
 class UnknownObject(RequestError):
-    """The tenant has no file, batch, call or other object of that id, or not any more; or there is no key of that name."""
+    """The tenant has no file, batch, call or other object of that id (any more); or there is no key of that name."""
 
     status = 404
     code = "not_found"

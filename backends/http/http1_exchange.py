@@ -380,10 +380,8 @@ class HttpExchange:
         # What was read with the head may be body.
         if self._framing_bytes > MAX_FRAMING_BYTES and sum(len(n) + len(v) + 4 for n, v in fields) > MAX_FRAMING_BYTES:
             raise _RefusedError(f"a header section longer than {MAX_FRAMING_BYTES} bytes")
-        self.headers = fields
-        self.status = status
-        # A server that sends a body to HEAD all the same would have it read as the answer to whoever comes next; where
-        # it comes late, nobody sees it in time.
+        self.headers, self.status = fields, status
+        # What a server sends behind a HEAD all the same, too late to be seen, would be the next caller's answer.
         self.keeps_alive = not self._is_head and self._parser.should_keep_alive()
         self.is_complete = self._is_head
 
