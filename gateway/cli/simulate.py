@@ -30,6 +30,12 @@ _MAX_CLIENTS_SHOWN = 8
     help="Requests to replay, gzip or plain: our own format, the access log, Mooncake's, Azure's or BurstGPT's.",
 )
 @click.option(
+    "--columns",
+    metavar="NAMES",
+    help="The trace is another CSV file, with these columns: at=created,prompt=tokens_in,output=tokens_out, and "
+    "model= and client= if there are such.",
+)
+@click.option(
     "--policy",
     "policies",
     required=True,
@@ -92,6 +98,7 @@ def simulate(trace: Path, policies: tuple[Path, ...], html: Path | None, as_json
       slipstream simulate --trace access.log --policy old.yaml --policy new.yaml --fleet h200-8b:8 --html page.html
       slipstream simulate --trace trace.jsonl.gz --policy policy.yaml --fleet 4..16 --rate 12 --slo ttft=1s
       slipstream simulate --trace access.log --policy policy.yaml --replay
+      slipstream simulate --trace calls.csv --columns at=created,prompt=in,output=out --policy policy.yaml --fleet 8
       slipstream simulate --trace access.log --policy new.yaml --fit-from access.log --rate 40
     """
     if html is not None and not html.parent.is_dir():
@@ -111,6 +118,7 @@ def _results(
     trace: Path,
     policies: tuple[Path, ...],
     *,
+    columns: str | None,
     fleet: str | None,
     fit_from: Path | None,
     is_replay: bool,
@@ -131,7 +139,7 @@ def _results(
     from gateway.simulate.simulated_fleet import BALANCES, parse_fleets
     from gateway.simulate.slo import parse_slo
     from gateway.simulate.study import StudyOptions, compare_with_log, log_of, simulate
-    from gateway.simulate.traces import read_trace
+    from gateway.simulate.traces import Columns, read_trace
 
     if balance is not None and balance not in BALANCES:
         raise click.BadParameter(f"{balance} is not one of {', '.join(BALANCES)}", param_hint="--balance")
@@ -156,7 +164,7 @@ def _results(
         fitted=fit_backends(log_of(read_trace(fit_from)).requests) if fit_from is not None else None,
     )
     loaded = [read_policy(path, no_env=True) for path in policies]
-    requests = read_trace(trace)
+    requests = read_trace(trace, None if columns is None else Columns.of(columns))
     results = []
     for policy in loaded:
         for each in fleets:

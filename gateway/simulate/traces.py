@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ Tokens = Annotated[int, msgspec.Meta(ge=1, le=_MAX_TOKENS)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_TOKENS)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Block = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-TraceFormat = Literal["slipstream", "mooncake", "access log", "azure", "burstgpt"]
+TraceFormat = Literal["slipstream", "mooncake", "access log", "azure", "burstgpt", "columns"]
 
 
 class Logged(msgspec.Struct, frozen=True):
@@ -71,6 +71,35 @@ class TraceRequest(msgspec.Struct, frozen=True):
     def cached_tokens(self) -> int:
         """How much of the prompt a cache is known to have had."""
         return self.logged.cached_tokens if self.logged is not None else 0
+
+
+class Columns(NamedTuple):
+    """The names of a CSV file's columns, in any case; empty: there is none. `at` has seconds, or dates and times."""
+
+    at: str
+    prompt: str
+    output: str
+    model: str = ""
+    client: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Columns:
+        """Of `at=NAME,prompt=NAME,output=NAME` and, if there are such, `model=NAME,client=NAME`.
+
+        Raises: ConfigurationError.
+        """
+        named: dict[str, str] = {}
+        for part in text.split(","):
+            field, _, name = part.partition("=")
+            field = field.strip()
+            if field not in cls._fields or field in named or not name.strip():
+                known = ", ".join(cls._fields)
+                raise ConfigurationError(f"{_shown(part)} is no FIELD=NAME with a field of {known}, each once at most")
+            named[field] = name.strip().lower()
+        missing = [field for field in ("at", "prompt", "output") if field not in named]
+        if missing:
+            raise ConfigurationError(f"name the column of {missing[0]} too: {missing[0]}=NAME")
+        return cls(**named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +160,8 @@ _Row = tuple[float, TraceRequest] | None
 """A request with its moment on the trace's own clock, in seconds; None for a line to skip."""
 
 
-def read_trace(path: Path) -> Trace:
-    """Read a trace, gzip or plain, in one of the known formats.
+def read_trace(path: Path, columns: Columns | None = None) -> Trace:
+    """Read a trace, gzip or plain, in one of the known formats, or a CSV file with a head that has these columns.
 
     Raises: ConfigurationError, naming the file, the line and the field.
     """
@@ -140,8 +169,12 @@ def read_trace(path: Path) -> Trace:
     number, first = next(lines, (0, ""))
     if not first:
         raise ConfigurationError(f"{path}: the trace is empty")
-    name, parse = _recognise(path, first)
-    numbered: Iterable[tuple[int, str]] = lines if first[0] != "{" else _with_first(number, first, lines)
+    if columns is None:
+        name, parse = _recognise(path, first)
+    else:
+        name, parse = "columns", _CsvReader(path, _head(first), columns, _moment)
+    has_head = columns is not None or first[0] != "{"
+    numbered: Iterable[tuple[int, str]] = lines if has_head else _with_first(number, first, lines)
     rows: list[tuple[float, TraceRequest]] = []
     num_skipped = 0
     for number, line in numbered:
@@ -195,15 +228,21 @@ def _recognise(path: Path, first: str) -> tuple[TraceFormat, Callable[[int, str]
         if {"request_id", "total_ms"} & keys:
             return "access log", _JsonReader(path, _LogLine, _logged)
     else:
-        columns = [column.strip().lower() for column in next(csv.reader([first]))]
-        if {"contexttokens", "generatedtokens"} & set(columns):
-            return "azure", _CsvReader(path, columns, ("timestamp", "contexttokens", "generatedtokens"), _date)
-        if {"request tokens", "response tokens"} & set(columns):
-            return "burstgpt", _CsvReader(path, columns, ("timestamp", "request tokens", "response tokens"), _seconds)
+        head = _head(first)
+        if {"contexttokens", "generatedtokens"} & set(head):
+            return "azure", _CsvReader(path, head, Columns("timestamp", "contexttokens", "generatedtokens"), _date)
+        if {"request tokens", "response tokens"} & set(head):
+            columns = Columns("timestamp", "request tokens", "response tokens", "model" if "model" in head else "")
+            return "burstgpt", _CsvReader(path, head, columns, _seconds)
     raise ConfigurationError(
         f"{path}:1: this is no known format of traces; it begins {_shown(first)}. Known are our own (t, i, o, h, c), "
-        "Mooncake's, the access log, and the CSV files of Azure and BurstGPT; see docs/simulate.md"
+        "Mooncake's, the access log, and the CSV files of Azure and BurstGPT; for another CSV file name its --columns; "
+        "see docs/simulate.md"
     )
+
+
+def _head(line: str) -> list[str]:
+    return [column.strip().lower() for column in next(csv.reader([line]))]
 
 
 class _JsonReader:
@@ -226,33 +265,32 @@ class _JsonReader:
 
 
 class _CsvReader:
-    """Lines of a CSV file with a head. `needs` are the columns of time, prompt tokens and answer tokens."""
+    """Lines of a CSV file with that head."""
 
-    def __init__(
-        self, path: Path, columns: list[str], needs: tuple[str, str, str], moment: Callable[[str], float]
-    ) -> None:
+    def __init__(self, path: Path, head: list[str], columns: Columns, moment: Callable[[str], float]) -> None:
         self._path = path
-        self._num_columns = len(columns)
-        for column in needs:
-            if column not in columns:
+        self._num_columns = len(head)
+        for column in filter(None, columns):
+            if column not in head:
                 raise ConfigurationError(f'{path}:1: field "{column}": the head has no such column')
-        self._needs = [(column, columns.index(column)) for column in needs]
-        self._model_at = columns.index("model") if "model" in columns else None
+        self._columns = columns
+        self._places = [head.index(column) if column else None for column in columns]
         self._moment = moment
 
     def __call__(self, number: int, line: str) -> _Row:
         cells = next(csv.reader([line]))
         if len(cells) != self._num_columns:
             raise _torn(self._path, number, line)
-        (at_name, at), *counts = self._needs
-        seconds = self._parsed(number, at_name, cells[at], self._moment)
-        prompt, output = (self._parsed(number, name, cells[index], _count) for name, index in counts)
+        names = self._columns
+        at, prompt_text, output_text, model, client = ("" if place is None else cells[place] for place in self._places)
+        seconds = self._parsed(number, names.at, at, self._moment)
+        prompt = self._parsed(number, names.prompt, prompt_text, _count)
+        output = self._parsed(number, names.output, output_text, _count)
         if not output:
             return None
         if not prompt:
-            raise ConfigurationError(f'{self._path}:{number}: field "{counts[0][0]}": a prompt has at least one token')
-        model = cells[self._model_at] if self._model_at is not None else ""
-        return seconds, TraceRequest(0.0, prompt, output, number, model=model)
+            raise ConfigurationError(f'{self._path}:{number}: field "{names.prompt}": a prompt has at least one token')
+        return seconds, TraceRequest(0.0, prompt, output, number, client=client, model=model)
 
     def _parsed(self, number: int, name: str, text: str, parse: Callable[[str], _T]) -> _T:
         try:
@@ -317,6 +355,13 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds <= 1e12:
         raise ValueError("is no number of seconds")
     return seconds
+
+
+def _moment(text: str) -> float:
+    try:
+        return _seconds(text)
+    except ValueError:
+        return _date(text)
 
 
 def _count(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backends.errors import ConfigurationError
-from gateway.simulate.traces import TraceRequest, read_trace
+from gateway.simulate.traces import Columns, TraceRequest, read_trace
 
 OWN = '{"t":1.5,"i":600,"o":3,"h":[4,9],"c":"a"}\n{"t":0.5,"i":2,"o":1}\n'
 MOONCAKE = '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}\n'
@@ -102,3 +102,54 @@ def test_trace_that_is_wrong_names_line_and_field(tmp_path: Path, text: str | by
 
     assert str(path) in caught.value.message
     assert message in caught.value.message
+
+
+CALLS = (
+    "id,Created,Tokens In,tokens_out,who,model\n"
+    "1,2026-11-22T10:00:02Z,12,3,ann,small\n2,2026-11-22 10:00:00.5,7,9,,large\n3,2026-11-22T10:00:01Z,7,0,bob,large\n"
+)
+
+
+def test_columns_that_are_named_are_read(tmp_path: Path) -> None:
+    """In any case; dates, or seconds as here in the second file; who has no answer is left out."""
+    columns = Columns.of("at=created, prompt=tokens in,output=tokens_out,client=Who,model=model")
+    trace = read_trace(written(tmp_path, CALLS), columns)
+    seconds = read_trace(written(tmp_path, "s,i,o\n5.5,1,2\n4,3,4\n"), Columns.of("at=s,prompt=i,output=o"))
+
+    assert (trace.format, trace.num_skipped) == ("columns", 1)
+    assert trace.requests == (
+        TraceRequest(0, 7, 9, 3, model="large"),
+        TraceRequest(1.5, 12, 3, 2, client="ann", model="small"),
+    )
+    assert seconds.requests == (TraceRequest(0, 3, 4, 3), TraceRequest(1.5, 1, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("at=a,prompt=b", "name the column of output too"),
+        ("at=a,at=b,prompt=c,output=d", "'at=b' is no FIELD=NAME"),
+        ("when=a,prompt=c,output=d", "'when=a' is no FIELD=NAME"),
+        ("at=,prompt=c,output=d", "'at=' is no FIELD=NAME"),
+        ("", "'' is no FIELD=NAME"),
+    ],
+)
+def test_columns_that_name_none_are_an_error(columns: str, problem: str) -> None:
+    """Which says what is missing, or what it knows."""
+    with pytest.raises(ConfigurationError, match=problem):
+        Columns.of(columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a,b,c\n1,2,3\n", r'trace\.txt:1: field "d": the head has no such column'),
+        ("a,b,d\nsoon,2,3\n", r"trace\.txt:2: field \"a\": 'soon' is no date and time"),
+        ("a,b,d\n1,2\n", r"trace\.txt:2: this line is torn"),
+        ("a,b,d\n1,-2,3\n", r"trace\.txt:2: field \"b\": '-2' is no whole number"),
+    ],
+)
+def test_columns_of_a_file_that_has_others_are_an_error(tmp_path: Path, text: str, problem: str) -> None:
+    """With line and field."""
+    with pytest.raises(ConfigurationError, match=problem):
+        read_trace(written(tmp_path, text), Columns.of("at=a,prompt=b,output=d"))
