@@ -130,6 +130,11 @@ class LazyGroup(click.Group):
             "Show what each backend takes for a model, and who says so.",
             "slipstream prices --config policy.yaml gpt-5",
         ),
+        "samples": Deferred(
+            "gateway.demo.samples.command:samples",
+            "Write made-up policies, traces and logs, to try the next commands on.",
+            "slipstream samples",
+        ),
         "simulate": Deferred(
             "gateway.cli.simulate:simulate",
             "Replay a trace of requests through a policy, in virtual time, on a fleet that need not exist.",
@@ -138,7 +143,7 @@ class LazyGroup(click.Group):
         "cache": Deferred(
             "gateway.cli.cache:cache",
             "Find out how often the semantic cache would have served on a log of yours, and how often wrongly.",
-            "slipstream cache replay log.jsonl --policy policy.yaml",
+            "slipstream cache replay log.jsonl.gz --policy policy.yaml",
         ),
         "audit": Deferred(
             "gateway.cli.audit.audit:audit",

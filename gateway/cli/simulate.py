@@ -32,7 +32,7 @@ _MAX_CLIENTS_SHOWN = 8
 @click.option(
     "--columns",
     metavar="NAMES",
-    help="The trace is another CSV file, with these columns: at=created,prompt=tokens_in,output=tokens_out, and "
+    help="The trace is another CSV file, with these columns: at=time,prompt=input,output=output, and "
     "model= and client= if there are such.",
 )
 @click.option(
@@ -95,11 +95,11 @@ def simulate(trace: Path, policies: tuple[Path, ...], html: Path | None, as_json
     \b
     Examples:
       slipstream simulate --trace trace.jsonl.gz --policy policy.yaml --fleet h200-8b:8 --load 0.95
-      slipstream simulate --trace access.log --policy old.yaml --policy new.yaml --fleet h200-8b:8 --html page.html
+      slipstream simulate --trace access.log --policy old.yaml --policy policy.yaml --fleet h200-8b:8 --html page.html
       slipstream simulate --trace trace.jsonl.gz --policy policy.yaml --fleet 4..16 --rate 12 --slo ttft=1s
-      slipstream simulate --trace access.log --policy policy.yaml --replay
-      slipstream simulate --trace calls.csv --columns at=created,prompt=in,output=out --policy policy.yaml --fleet 8
-      slipstream simulate --trace access.log --policy new.yaml --fit-from access.log --rate 40
+      slipstream simulate --trace access.log --policy old.yaml --replay
+      slipstream simulate --trace calls.csv --columns at=time,prompt=input,output=output --policy old.yaml --fleet 8
+      slipstream simulate --trace access.log --policy policy.yaml --fit-from access.log --rate 40
     """
     if html is not None and not html.parent.is_dir():
         raise click.BadParameter(f"there is no such folder as {html.parent}", param_hint="--html")

@@ -1,0 +1,1 @@
+"""`slipstream samples`: made-up files on which the examples of other commands run as they are written."""
