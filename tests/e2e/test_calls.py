@@ -72,6 +72,13 @@ async def test_call_of_another_key_is_not_told(tmp_path: Path) -> None:
             async with client_of(gateway, name) as stranger:
                 for request_id in ("mine/1:a", "mine%2F1%3Aa", "' OR 1=1 --"):
                     assert openai_error(await stranger.get(f"calls/{request_id}"), 404)["code"] == "not_found"
+        async with client_of(gateway, "ALICE") as me:
+            for model in ("m", "n"):
+                asked = await me.post("chat/completions", json={**CHAT, "model": model})
+                waited = await me.get(f"calls/{asked.headers['x-request-id']}?wait=10")
+                assert waited.json()["model"] == model
+            for wrong in ("11", "-1", "1e1", "\u0663"):
+                assert openai_error(await me.get("calls/x", params={"wait": wrong}), 400)["param"] == "wait"
         async with httpx.AsyncClient(base_url=f"{gateway.url}/v1/") as nobody:
             openai_error(await nobody.get("calls/mine/1:a"), 401)
         async with client_of(gateway, "ALICE") as me:

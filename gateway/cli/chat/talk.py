@@ -15,9 +15,8 @@ from backends.errors import UpstreamGarbage
 from backends.sse import EventBuffer, event_data
 
 _TIMEOUT = httpx.Timeout(300.0, connect=5.0)
-_LEDGER_WITHIN_S = 2.5
+_LEDGER_WITHIN_S = 3
 """Rows reach the ledger about a second after a call's end."""
-_LOOK_EVERY_S = 0.25
 
 
 class ChatError(Exception):
@@ -113,20 +112,19 @@ class Talk:
 
     def cost(self) -> str | None:
         """What the newest answer has cost, as the gateway's ledger has it: "$0.0012"; None where it does not say."""
-        until = time.monotonic() + _LEDGER_WITHIN_S
-        while self._has_ledger and self.took.request_id and time.monotonic() < until:
-            try:
-                answer = self._client.get(f"calls/{quote(self.took.request_id, safe='')}")
-                said = answer.json()
-            except (httpx.HTTPError, ValueError):
-                return None
-            if answer.status_code == 200 and isinstance(said, dict) and said.get("object") == "call":
-                cost = said.get("cost_usd")
-                return "of unknown price" if cost is None else f"${cost}"
-            if answer.status_code != 404 or _code_of(said) != "not_found":
-                # No ledger, or no gateway of ours.
-                self._has_ledger = False
-            time.sleep(_LOOK_EVERY_S)
+        if not self._has_ledger or not self.took.request_id:
+            return None
+        address = f"calls/{quote(self.took.request_id, safe='')}"
+        try:
+            answer = self._client.get(address, params={"wait": _LEDGER_WITHIN_S})
+            said = answer.json()
+        except (httpx.HTTPError, ValueError):
+            return None
+        if answer.status_code == 200 and isinstance(said, dict) and said.get("object") == "call":
+            cost = said.get("cost_usd")
+            return "of unknown price" if cost is None else f"${cost}"
+        # Otherwise there is no ledger, or no gateway of ours.
+        self._has_ledger = answer.status_code == 404 and _code_of(said) == "not_found"
         return None
 
     def _pieces(self, answer: httpx.Response) -> Iterator[str]:

@@ -60,13 +60,8 @@ async function stream(body, answer) {
 
 /** As the ledger has it, which takes about a second. */
 async function costOf(id) {
-  for (let tries = 0; tries < 12; tries += 1) {
-    const answer = await fetch(`/v1/calls/${encodeURIComponent(id)}`);
-    if (answer.ok) {
-      const { cost_usd } = await answer.json();
-      return cost_usd === null ? "of unknown price" : `$${cost_usd}`;
-    }
-    await new Promise((resolve) => setTimeout(resolve, 250));
-  }
-  return null;
+  const answer = await fetch(`/v1/calls/${encodeURIComponent(id)}?wait=10`);
+  if (!answer.ok) return null;
+  const { cost_usd } = await answer.json();
+  return cost_usd === null ? "of unknown price" : `$${cost_usd}`;
 }

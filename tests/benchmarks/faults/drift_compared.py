@@ -1,4 +1,4 @@
-"""Compares what clients, upstream, ledger and metrics say of the same calls, to the last pico-dollar.
+"""Compares what clients, upstream, ledger, metrics and dashboard say of the same calls, to the last pico-dollar.
 
 What broke off in the killed worker is nobody's drift: the questions of these calls are left out, and counted. What the
 killed worker had not yet put into the metrics is in the ledger alone; it can only be what it did in its last second.
@@ -7,20 +7,22 @@ killed worker had not yet put into the metrics is in the ledger alone; it can on
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.rows import namedtuple_row
 
 from gateway.ledger.amounts import usd_text
+from gateway.ledger.row import SAVINGS
 from tests.benchmarks.faults.drift_upstream import Used
 from tests.support.faults import Figure, at_most, none
 from tests.support.gateway import Metrics
 
 _COLUMNS = (
     *("worker", "n", "part", "request_id", "backend", "status", '"end"', "at_us + total_us AS ended_us"),
-    *("input_tokens", "cached_tokens", "output_tokens", "cost"),
+    *("input_tokens", "cached_tokens", "output_tokens", "cost", *SAVINGS),
 )
 _KEPT_BACK_US = 1_000_000
 """A worker brings what upstreams cost up to date ten times a second; on a busy machine less often."""
@@ -40,9 +42,12 @@ def compared(
     broken: Collection[str],
     upstream: Mapping[str, Used],
     metrics: Metrics,
+    overviews: Sequence[Mapping[str, Any]],
     killed_at_us: int,
 ) -> list[Figure]:
-    """The figures. `told` by request id; `broken`: the questions of calls that were not answered whole."""
+    """The figures. `told` by request id; `broken`: the questions of calls that were not answered whole; `overviews`:
+    what the dashboard says of spans in which all of it was.
+    """
     with psycopg.connect(url, row_factory=namedtuple_row) as connection:
         rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM calls").fetchall()
     calls = [row for row in rows if row.part == 0]
@@ -51,6 +56,7 @@ def compared(
         *_against_clients(calls, told, len(broken)),
         *_against_upstream(rows, told, broken, upstream),
         *_against_metrics(rows, metrics, killed_at_us),
+        *_against_dashboard(rows, overviews),
     ]
 
 
@@ -114,6 +120,26 @@ def _against_metrics(rows: list[Any], metrics: Metrics, killed_at_us: int) -> li
     ]
 
 
+def _against_dashboard(rows: list[Any], overviews: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Its sums, those of its steps and of its lines by model: what was spent, what was saved by what, calls."""
+    cost = sum(row.cost or 0 for row in rows)
+    saved = {name: sum(getattr(row, name) or 0 for row in rows) for name in SAVINGS}
+    calls = sum(row.part == 0 for row in rows)
+    apart = 0
+    for overview in overviews:
+        money = overview["money"]
+        steps = sum(map(_pico, filter(None, overview["cost"])))
+        by_model = sum(_pico(line["cost"]) for line in money["by"])
+        apart += abs(_pico(money["spent"]) - cost) + abs(steps - cost) + abs(by_model - cost)
+        apart += sum(abs(_pico(money["causes"][name.removeprefix("saved_")]) - saved[name]) for name in SAVINGS)
+        apart += abs(_pico(money["saved"]) - sum(saved.values())) + abs(overview["totals"]["calls"] - calls)
+        shown = f"{overview['totals']['calls']} calls, {money['spent']} USD, {money['saved']} saved"
+        print(f"dashboard, {overview['range']}: {shown}")
+    return [
+        none("differences between dashboard and ledger, pico-dollars and calls", apart),
+    ]
+
+
 def _sum(rows: list[Any]) -> Used:
     total = Used()
     for row in rows:
@@ -123,6 +149,10 @@ def _sum(rows: list[Any]) -> Used:
 
 def _used(row: Any) -> Used:
     return Used(row.input_tokens, row.cached_tokens, row.output_tokens, row.cost or 0)
+
+
+def _pico(usd: str) -> int:
+    return int(Decimal(usd) * 10**12)
 
 
 def _said(used: Used) -> str:

@@ -1,4 +1,4 @@
-"""Whether ledger, metrics, upstream and clients say the same, over an outage of the store and the death of a worker.
+"""Whether ledger, metrics, dashboard, upstream and clients say the same, while the store is away and a worker dies.
 
     python -m tests.benchmarks.faults.ledger_drift --count 20000 --outage 60
 
@@ -17,6 +17,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import httpx
 
 from tests.benchmarks.faults.drift_compared import Told, compared
 from tests.benchmarks.faults.drift_upstream import PRICE, CountingUpstream
@@ -140,6 +143,13 @@ async def _settled(gateway: Gateway, timeout_s: float = 90.0) -> Metrics:
         await asyncio.sleep(0.5)
 
 
+async def _dashboard(gateway: Gateway) -> list[Any]:
+    """Its first page, of spans that are added up from hours and from days."""
+    async with httpx.AsyncClient(base_url=f"{gateway.url}/dashboard/api/", timeout=30) as client:
+        answers = [await client.get("overview", params={"range": span, "by": "model"}) for span in ("24h", "7d", "30d")]
+    return [answer.raise_for_status().json() for answer in answers]
+
+
 async def measure(count: int, outage_s: float) -> int:
     """Print the figures; the exit code."""
     killed = Killed()
@@ -152,8 +162,9 @@ async def measure(count: int, outage_s: float) -> int:
                     group.create_task(_trouble(traffic, gateway, server, count, outage_s, killed))
                     await traffic.run()
                 metrics = await _settled(gateway)
+                shown = await _dashboard(gateway)
                 figures = await asyncio.to_thread(
-                    compared, server.url, traffic.told, traffic.broken, upstream.used, metrics, killed.at_us
+                    compared, server.url, traffic.told, traffic.broken, upstream.used, metrics, shown, killed.at_us
                 )
     return report(figures)
 
