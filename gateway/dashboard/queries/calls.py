@@ -31,7 +31,7 @@ def page(
     transaction: Transaction, scope: Scope, wanted: Condition, *, before: int | None = None, after: int | None = None
 ) -> dict[str, Any]:
     """The newest before one call, or of those after one. `next`: go on before that one; None at the end."""
-    ((first, last),) = transaction.fetch("SELECT COALESCE(MIN(seq), 1), COALESCE(MAX(seq), 0) FROM calls")
+    first, last = _ends(transaction)
     upper = last + 1 if before is None else min(before, last + 1)
     lowest = first if after is None else max(after + 1, first)
     rows: list[tuple[Any, ...]] = []
@@ -50,6 +50,13 @@ def page(
         "newest": last,
         "searched_to": None if searched_to is None else searched_to / 1e6,
     }
+
+
+def _ends(transaction: Transaction) -> tuple[int, int]:
+    """The first row and the last. Asked for both at once, SQLite would look at every row."""
+    first, last = "(SELECT MIN(seq) FROM calls)", "(SELECT MAX(seq) FROM calls)"
+    ((begin, end),) = transaction.fetch(f"SELECT COALESCE({first}, 1), COALESCE({last}, 0)")
+    return begin, end
 
 
 def _rows(
@@ -92,7 +99,7 @@ def failures(transaction: Transaction, scope: Scope, since_us: int) -> dict[str,
     """What has failed since then, in kinds: how often, since when, and the last call of each. The newest first, as far
     as a moment's search gets.
     """
-    ((first, last),) = transaction.fetch("SELECT COALESCE(MIN(seq), 1), COALESCE(MAX(seq), 0) FROM calls")
+    first, last = _ends(transaction)
     own = "1 = 1" if scope.tenant is None else "tenant = ?"
     values = () if scope.tenant is None else (scope.tenant,)
     kinds: dict[tuple[Any, ...], list[int]] = {}
