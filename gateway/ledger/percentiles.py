@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Literal, get_args
 
 from backends.errors import ConfigurationError
 from gateway.ledger import latencies
+from gateway.ledger.days import day_number
 from gateway.ledger.report import Period
 from gateway.ledger.schema import quoted
 from gateway.ledger.store import mark_and_newest
@@ -75,8 +77,9 @@ def counted(
     only = only or {}
     where, bounds = within.condition()
     table = _table_of((*by, *only, *([within.column] if bounds else [])))
-    where = " AND ".join([where, *(f'"{name}" = ?' for name in only)])
-    values = (*bounds, *only.values())
+    about, days = _days_about(within)
+    where = " AND ".join([where, *about, *(f'"{name}" = ?' for name in only)])
+    values = (*bounds, *days, *only.values())
     keys = quoted((*by, "measure", "at_least_us"))
     mark, newest = mark_and_newest(transaction, latencies.MARK)
     fresh = latencies.select(f"seq > {mark:d} AND seq <= {newest:d}")
@@ -90,6 +93,18 @@ def counted(
     for (*of, measure), group in groupby(found, key=lambda row: row[: len(by) + 1]):
         texts = tuple(value_text(name, value) for name, value in zip(by, of, strict=True))
         yield Spread(texts, measure, tuple((int(row[-2]), int(row[-1])) for row in group))
+
+
+def _days_about(within: Within) -> tuple[list[str], list[int]]:
+    """As SQL, and its values: the days of any time zone in which these hours may lie, by which rows are found without
+    looking at all of them. Nothing of what is given in days.
+    """
+    if within.column == "day":
+        return [], []
+    ends = [(within.first, "day >= ?", -1), (within.last, "day <= ?", 1)]
+    known = [(hour, term, more) for hour, term, more in ends if hour is not None]
+    moments = [datetime.fromtimestamp(hour * 3600, UTC) + timedelta(days=more) for hour, _, more in known]
+    return [term for _, term, _ in known], [day_number(moment.date()) for moment in moments]
 
 
 def _table_of(by: Sequence[LatencyDimension]) -> latencies.Counts:
