@@ -23,6 +23,26 @@ class ChatError(Exception):
     """The gateway does not answer, or not with an answer; the message says why."""
 
 
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int = 0
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
 @dataclass(slots=True)
 class Took:
     """What an answer took. None is "not told"; times are in seconds."""
@@ -133,21 +153,18 @@ class Talk:
             for event in events.feed(part):
                 data = event_data(event)
                 if data is not None and data.strip() != b"[DONE]":
-                    yield from self._read(msgspec.json.decode(data))
+                    yield from self._read(msgspec.json.decode(data, type=_Chunk))
 
-    def _read(self, chunk: Any) -> Iterator[str]:
-        if not isinstance(chunk, dict):
-            return
-        if "error" in chunk:
-            raise ChatError(_message_of(chunk))
-        if isinstance(usage := chunk.get("usage"), dict):
-            self.took.input_tokens = usage.get("prompt_tokens")
-            self.took.output_tokens = usage.get("completion_tokens")
-        for choice in chunk.get("choices") or ():
-            self.took.finish = choice.get("finish_reason") or self.took.finish
-            content = (choice.get("delta") or {}).get("content")
-            if isinstance(content, str) and content:
-                yield content
+    def _read(self, chunk: _Chunk) -> Iterator[str]:
+        if chunk.error is not None:
+            raise ChatError(_message_of({"error": chunk.error}))
+        if chunk.usage is not None:
+            self.took.input_tokens = chunk.usage.prompt_tokens
+            self.took.output_tokens = chunk.usage.completion_tokens
+        for choice in chunk.choices or ():
+            self.took.finish = choice.finish_reason or self.took.finish
+            if choice.delta is not None and choice.delta.content:
+                yield choice.delta.content
 
     def _unreachable(self, error: httpx.HTTPError) -> str:
         return f"{self._client.base_url} does not answer: {error or type(error).__name__}"

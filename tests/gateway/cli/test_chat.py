@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from tests.support.cli import Run
 from tests.support.gateway import Gateway, running_gateway
+from tests.support.servers.openai_server import Behaviour, OpenAIServer
 
 ENVIRON = {"ALICE": "sk-alice-0123456789"}
 POLICY = """
@@ -100,3 +102,24 @@ def test_chat_on_a_terminal_is_a_conversation(gateway: Gateway) -> None:
     assert b"Red \xef\xbf\xbd[31mtext." in stdout
     assert b"good\nbad" in stderr
     assert b"status 5" in stderr
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '{"choices": ["x"]}',
+        '{"choices": [{"delta": {"content": {"text": 1}}}]}',
+        '{"choices": [], "usage": {"prompt_tokens": "many"}}',
+        '["x"]',
+        "\x1b]0;title\x07",
+    ],
+)
+async def test_chat_of_what_is_no_chat_is_an_error(run: Run, openai_server: OpenAIServer, data: str) -> None:
+    """A server that says what no model says is told of, and no traceback."""
+    openai_server.default = Behaviour(events=(f"data: {data}\n\n".encode(), b"data: [DONE]\n\n"))
+
+    said = await asyncio.to_thread(run, "chat", "--url", openai_server.base_url, "--model", "any", "x")
+
+    assert said.exit_code == 1, said.stderr
+    assert "no stream of a chat" in said.stderr
+    assert "\x1b" not in said.stderr
