@@ -9,7 +9,8 @@ from starlette.types import Receive, Scope, Send
 
 from backends.config import parse_duration
 from backends.errors import InvalidRequest, MethodNotAllowed, UnknownPath
-from gateway.api.files import keep_seconds, page, path_below, query_of
+from gateway.api.address import path_below, query_of
+from gateway.api.files import keep_seconds, page
 from gateway.api.respond import respond
 from gateway.batches.file_store import parse_limit
 from gateway.batches.input_lines import ENDPOINTS

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from backends.errors import InvalidRequest, MethodNotAllowed, UnknownObject, UnknownPath
-from gateway.api.files import query_of
+from gateway.api.address import path_below, query_of
 from gateway.api.respond import respond
 from gateway.core import Core
 from gateway.http.auth import Principal
@@ -32,7 +32,7 @@ class CallsApi:
         """Answer one request."""
 
         async def make(runtime: Runtime, principal: Principal, incoming: Incoming) -> object:
-            request_id: str = scope["path"].removeprefix("/v1").removeprefix("/calls").strip("/")
+            request_id = path_below(scope, "calls")
             if not request_id:
                 raise UnknownPath(f"there is no {scope['path']}; name a call: /v1/calls/REQUEST_ID")
             if scope["method"] not in ("GET", "HEAD"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, BinaryIO
-from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
 from backends.errors import InvalidRequest, MethodNotAllowed, StoreUnavailable, UnknownPath
 from backends.protocol import Headers
+from gateway.api.address import path_below, query_of
 from gateway.api.respond import Streamed, respond
 from gateway.batches.file_store import FileStore, parse_limit
 from gateway.batches.records import FileRow, Tenant
@@ -18,7 +18,7 @@ from gateway.batches.upload import Upload, receive_upload
 from gateway.core import Core
 from gateway.http.auth import Principal
 from gateway.http.connection import connection_of
-from gateway.http.incoming import Incoming, ascii_text
+from gateway.http.incoming import Incoming
 from gateway.runtime import Runtime
 
 _READ_BYTES = 256 * 1024
@@ -125,17 +125,6 @@ def page(found: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
         "last_id": found[-1]["id"] if found else None,
         "has_more": has_more,
     }
-
-
-def path_below(scope: Scope, root: str) -> str:
-    """What stands in a path behind /v1/ROOT/."""
-    path: str = scope["path"]
-    return path.removeprefix("/v1").strip("/").removeprefix(root).strip("/")
-
-
-def query_of(scope: Scope) -> dict[str, str]:
-    """The query's fields, the last of each name. Raises: InvalidRequest."""
-    return dict(parse_qsl(ascii_text(scope["query_string"], "query")))
 
 
 def keep_seconds(anchor: object, seconds: object, name: str) -> int:

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from backends.errors import Forbidden, InvalidRequest, MethodNotAllowed, UnknownPath
+from gateway.api.address import query_of
 from gateway.api.budgets import BudgetsApi
-from gateway.api.files import query_of
 from gateway.api.respond import respond
 from gateway.batches.file_store import parse_limit
 from gateway.core import Core

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backends.errors import Forbidden, InvalidRequest, Unauthorized, UnknownPath
-from gateway.api.files import query_of
+from gateway.api.address import query_of
 from gateway.api.keys import KeysApi
 from gateway.core import Core
 from gateway.dashboard import access

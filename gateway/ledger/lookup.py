@@ -38,15 +38,19 @@ def newest_call(transaction: Transaction, tenant: str, key: str, request_id: str
     return None if found is None else _shown(parts_of(transaction, *found))
 
 
-def total(amounts: list[int | None]) -> int | None:
-    """Not known where a part of it is not."""
+def amounts_of(parts: list[dict[str, Any]]) -> dict[str, int | None]:
+    """All `AMOUNTS` of a call, in pico-dollars; one is not known where a part of it is not."""
+    return {name: _total([part[name] for part in parts]) for name in AMOUNTS}
+
+
+def _total(amounts: list[int | None]) -> int | None:
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None
 
 
 def _shown(parts: list[dict[str, Any]]) -> dict[str, Any]:
     call = parts[0]
-    amounts = {name: total([part[name] for part in parts]) for name in AMOUNTS}
+    amounts = amounts_of(parts)
     return {
         **{name: call[name] or None for name in _TEXTS},
         "stream": bool(call["stream"]),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TypeVar
 
 from backends.protocol import Charge, Facts
 from gateway.metrics.charges import ChargeMetrics
 from gateway.metrics.requests import OTHER
 from policies.prices.price import PICO_PER_DOLLAR
 
+_Labels = TypeVar("_Labels")
 _KINDS = ("prompt", "completion", "cached")
 
 
@@ -51,20 +53,12 @@ class ChargeTally:
 
     def flushes(self) -> Iterator[Callable[[], None]]:
         """A step for each route and backend, to run before the next one is asked for: others may flush in between."""
-        for labels in list(self._tokens):
-            if labels in self._tokens:
-                yield partial(self._flush, labels)
-        for where in list(self._costs):
-            if where in self._costs:
-                yield partial(self._flush_cost, where)
-        for where in list(self._unpriced):
-            if where in self._unpriced:
-                yield partial(self._flush_unpriced, where)
-        for where in list(self._unmetered):
-            if where in self._unmetered:
-                yield partial(self._flush_unmetered, where)
+        yield from _steps(self._tokens, self._flush_tokens)
+        yield from _steps(self._costs, self._flush_cost)
+        yield from _steps(self._unpriced, self._flush_unpriced)
+        yield from _steps(self._unmetered, self._flush_unmetered)
 
-    def _flush(self, labels: tuple[str, str, bool]) -> None:
+    def _flush_tokens(self, labels: tuple[str, str, bool]) -> None:
         route, backend, is_estimated = labels
         source = "estimated" if is_estimated else "upstream"
         for kind, number in zip(_KINDS, self._tokens.pop(labels), strict=True):
@@ -79,3 +73,9 @@ class ChargeTally:
 
     def _flush_unmetered(self, where: tuple[str, str]) -> None:
         self._metrics.unmetered.labels(*where).inc(self._unmetered.pop(where))
+
+
+def _steps(sums: Mapping[_Labels, object], flush: Callable[[_Labels], None]) -> Iterator[Callable[[], None]]:
+    for labels in list(sums):
+        if labels in sums:
+            yield partial(flush, labels)

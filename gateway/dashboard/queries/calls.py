@@ -12,7 +12,7 @@ from backends.errors import InvalidRequest, UnknownPath
 from gateway.dashboard.access import Scope
 from gateway.dashboard.filters import Condition
 from gateway.ledger.amounts import usd_text
-from gateway.ledger.lookup import parts_of, total
+from gateway.ledger.lookup import amounts_of, parts_of
 from gateway.ledger.row import AMOUNTS, SAVINGS
 from gateway.ledger.schema import quoted
 from gateway.sql.database import Transaction
@@ -86,7 +86,7 @@ def one(transaction: Transaction, scope: Scope, seq: int) -> dict[str, Any]:
     if not found:
         raise UnknownPath("there is no such call any more")
     parts = parts_of(transaction, *found[0])
-    amounts = {name: total([part[name] for part in parts]) for name in AMOUNTS}
+    amounts = amounts_of(parts)
     return {
         "call": {**parts[0], **{name: usd_text(parts[0][name]) for name in AMOUNTS}},
         "parts": [{**part, **{name: usd_text(part[name]) for name in AMOUNTS}} for part in parts],

@@ -20,25 +20,28 @@ backends:
   gpu-b: {type: simulated, speed: 0.6}
 routes: [{name: support, match: {models: ["*"]}, backends: [{ref: gpu-a}, {ref: gpu-b}], routing: {policy: weighted}}]
 """
-_OLD = """\
-# What is in force: two servers take turns.
+_SERVERS = """\
 version: 1
 backends:
   gpu-a: {type: openai, base_url: "http://10.0.0.1:8000/v1"}
   gpu-b: {type: openai, base_url: "http://10.0.0.2:8000/v1"}
+"""
+_OLD = (
+    f"# What is in force: two servers take turns.\n{_SERVERS}"
+    + """\
 routes:
   - name: support
     match: {models: ["*"]}
     backends: [{ref: gpu-a}, {ref: gpu-b}]
     routing: {policy: weighted}
 """
-_NEW = """\
+)
+_NEW = (
+    f"""\
 # What could be: each call goes where its first token is expected soonest, and questions that came before are answered
 # from the caches.
-version: 1
-backends:
-  gpu-a: {type: openai, base_url: "http://10.0.0.1:8000/v1"}
-  gpu-b: {type: openai, base_url: "http://10.0.0.2:8000/v1"}
+{_SERVERS}"""
+    + """\
 routes:
   - name: urgent
     match: {models: ["*"], headers: {x-team: support}}
@@ -52,6 +55,7 @@ routes:
       exact: {ttl: 1h}
       semantic: {mode: verified, max_wrong_hit_rate: 0.01, ttl: 1d}
 """
+)
 _REQUEST = {
     "model": "help",
     "messages": [{"role": "user", "content": "How long does delivery take?"}],

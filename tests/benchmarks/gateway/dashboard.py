@@ -8,17 +8,15 @@ ten million rows), behind a gateway. Times of questions are a client's, over loo
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
 import httpx
 
-from tests.benchmarks.gateway.ledger_report import DAYS, make
+from tests.benchmarks.gateway.ledger_report import DAYS, filled_ledger
 from tests.support.gateway import Gateway, running_gateway
 
 POLICY = """
@@ -117,19 +115,12 @@ def measure_paint(gateway: Gateway, repeat: int) -> None:
 
 def main() -> None:
     """Print tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--repeat", type=int, default=5)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
-        path = Path(made) / "ledger.sqlite3"
-        print(f"filling a ledger with {options.rows:,} rows ...", flush=True)
-        make(path, options.rows, int(time.time() - DAYS * 86400) * 10**6)
-        with running_gateway(POLICY.format(path=path)) as gateway:
-            with httpx.Client(base_url=gateway.url, timeout=60) as client:
-                measure_questions(client, options.repeat)
-                measure_cpu(client, gateway, options.repeat)
-            measure_paint(gateway, options.repeat)
+    begin_us = int(time.time() - DAYS * 86400) * 10**6
+    with filled_ledger(__doc__, begin_us) as (path, repeat), running_gateway(POLICY.format(path=path)) as gateway:
+        with httpx.Client(base_url=gateway.url, timeout=60) as client:
+            measure_questions(client, repeat)
+            measure_cpu(client, gateway, repeat)
+        measure_paint(gateway, repeat)
 
 
 if __name__ == "__main__":

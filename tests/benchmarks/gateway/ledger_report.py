@@ -12,6 +12,8 @@ import argparse
 import sqlite3
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -42,7 +44,7 @@ _A_WEEK = Period(date(2026, 10, 20), date(2026, 10, 26), "UTC")
 _ALWAYS = Period(None, None, "UTC")
 
 
-def make(path: Path, num_rows: int, begin_us: int = _BEGIN_US) -> None:
+def make(path: Path, num_rows: int, begin_us: int) -> None:
     """Fill the file, by statements: rows like the sample's, each with values of its own."""
     store = LedgerStore(SqliteDatabase(path, LEDGER), "UTC")
     store.open()
@@ -118,19 +120,27 @@ def percentiles_are_those_of_rows(path: Path, found: list[Spread]) -> bool:
     return True
 
 
-def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+@contextmanager
+def filled_ledger(description: str | None, begin_us: int = _BEGIN_US) -> Iterator[tuple[Path, int]]:
+    """A ledger of as many rows as the command line says, and how often to measure."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         path = Path(made) / "ledger.sqlite3"
-        make(path, options.rows)
+        print(f"filling a ledger with {options.rows:,} rows ...", flush=True)
+        make(path, options.rows, begin_us)
+        yield path, options.repeat
+
+
+def main() -> None:
+    """Print a table."""
+    with filled_ledger(__doc__) as (path, repeat):
         for by in _WAYS:
             times_s: list[float] = []
             num_lines = 0
-            for _ in range(options.repeat):
+            for _ in range(repeat):
                 begin = time.perf_counter()
                 database = SqliteDatabase(path, LEDGER)
                 num_lines = len(list(report(database, by, _ALWAYS)))
@@ -140,7 +150,7 @@ def main() -> None:
             print(f"{' x '.join(by):<20}{num_lines:>8,} lines{min(times_s) * 1e3:>10.1f} ms  {same}")
         for period in (_ALWAYS, _A_WEEK):
             for percentiles_by in _LATENCY_WAYS:
-                _measure_percentiles(path, percentiles_by, period, options.repeat)
+                _measure_percentiles(path, percentiles_by, period, repeat)
 
 
 def _measure_percentiles(path: Path, by: tuple[LatencyDimension, ...], period: Period, repeat: int) -> None:
