@@ -1,1 +1,1 @@
-"""`slipstream audit`: what one tenant can find out about another."""
+"""`slipstream config`: a policy with its defaults filled in, its JSON Schema, its reference page."""
