@@ -28,6 +28,7 @@ from policies.pool.balance.settings import Balance, RoutingPolicy
 from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
 from policies.prices.price import Price
 from policies.prices.settings import PricePolicy, PricesPolicy
+from policies.speculation.settings import SpeculativePolicy
 
 
 class RouteBackend(Config):
@@ -78,6 +79,9 @@ class RoutePolicy(Config):
     resume: ResumePolicy | None = Field(
         None, description="Going on with streams that break off; without this section they stay broken."
     )
+    speculative: SpeculativePolicy | None = Field(
+        None, description="A smaller backend that goes first, or beside; without this section there is none."
+    )
     fallbacks: FallbacksPolicy | None = Field(None, description="Other routes to ask.")
     cache: CachePolicy | None = Field(None, description="Caching; without this section nothing is cached.")
     passthrough: PassthroughPolicy = Field(
@@ -100,6 +104,17 @@ class RoutePolicy(Config):
     def _has_limits(self) -> Self:
         if self.admission is not None and self.slo is None:
             raise ValueError("admission needs `slo`: what it is to keep")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_draft_of_its_own(self) -> Self:
+        if self.speculative is not None:
+            draft = self.speculative.draft, self.speculative.model
+            if draft in ((part.ref, part.model) for part in self.backends):
+                raise ValueError(
+                    f'the draft "{draft[0]}" is one of the route\'s own backends: name another one under '
+                    "`speculative.draft`, or give it another `model`"
+                )
         return self
 
     @property

@@ -10,6 +10,7 @@ from policies.matching.conditions import below_root
 from policies.matching.route_matcher import RouteMatcher
 from policies.matching.settings import MatchPolicy
 from policies.schema import Policy
+from policies.speculation.settings import CascadePolicy
 
 _MAX_COMPARED = 200
 """With how many routes that have something in common a route is compared: the work stays linear in a long file."""
@@ -51,11 +52,14 @@ def _unused(policy: Policy) -> Iterable[str]:
     named |= {route.admission.degrade_to for route in policy.routes if route.admission and route.admission.degrade_to}
     semantics = [route.cache.semantic for route in policy.routes if route.cache is not None]
     named |= {semantic.judge.route for semantic in semantics if semantic is not None and semantic.judge is not None}
+    speculations = [route.speculative for route in policy.routes if route.speculative is not None]
+    named |= {each.verifier.route for each in speculations if isinstance(each, CascadePolicy) and each.verifier}
     for index, route in enumerate(policy.routes):
         if route.match.internal and route.name not in named:
             yield f'routes[{index}]: route "{route.name}" is internal, and no other route names it'
     refs = {part.ref for route in policy.routes for part in route.backends}
     refs |= {semantic.encoder.backend for semantic in semantics if semantic is not None and semantic.encoder.backend}
+    refs |= {each.draft for each in speculations}
     for name in policy.backends:
         if name not in refs:
             yield f"backends.{name}: no route asks this backend"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from backends.config import NAME_PATTERN
 from policies.keys.settings import TAG_PATTERN
 from policies.policy_file.locate import Document, Place, Problem
-from policies.policy_file.units import Unit, unit_of, with_unit, without_wrapping
+from policies.policy_file.units import Unit, unit_of, variants, with_unit, without_wrapping
 
 _SECRET_KEY = re.compile(r"key$|secret|password|authorization|cookie|token$", re.IGNORECASE)
 _QUOTED = re.compile(r"'([^']*)'")
@@ -87,7 +87,9 @@ def translate(error: ValidationError, model: type[BaseModel], document: Document
     problems = []
     for detail in error.errors(include_url=False):
         location = tuple(part for part in detail["loc"] if part != "[key]")
-        place = (*prefix, *location)
+        place = (*prefix, *_written(model, location))
+        if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
+            place = (*place, detail["ctx"]["discriminator"].strip("'"))
         value = document.value(place)
         if detail["type"] == "too_short" and _size(value) >= detail["ctx"]["min_length"]:
             continue  # it has items enough, and each that does not count has its own problem
@@ -109,6 +111,8 @@ def _message(detail: Any, model: type[BaseModel], location: Place, value: object
             return f'unknown key "{word}".{did_you_mean(word, fields)} Allowed: {", ".join(fields)}'
         meaning = fields[word].description if word in fields else None
         return "required, but not given" + (f". {meaning}" if meaning else "")
+    if kind == "union_tag_not_found":
+        return f"required, but not given. Allowed: {', '.join(variants(*_declared(model, location)))}"
     if detail["loc"][-1:] == ("[key]",):
         value = location[-1]
     unit = unit_of(*_declared(model, location))
@@ -118,12 +122,21 @@ def _message(detail: Any, model: type[BaseModel], location: Place, value: object
     return f"{short_value(value)} - {demand}"
 
 
+def _written(model: type[BaseModel], location: Place) -> Place:
+    """A place as the file has it: pydantic also names the kind of a section that has several."""
+    return tuple(
+        part for depth, part in enumerate(location) if part not in variants(*_declared(model, location[:depth]))
+    )
+
+
 def _demand(kind: str, context: dict[str, Any], message: str, value: object, unit: Unit | None) -> str:
     """What the value should have been."""
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
         return _choice(_QUOTED.findall(context["expected"]) or [context["expected"]], value)
+    if kind == "union_tag_invalid":
+        return _choice(_QUOTED.findall(context["expected_tags"]), value)
     if kind == "string_pattern_mismatch":
         return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}")
     if kind == "too_short":
@@ -154,7 +167,9 @@ def _declared(model: type[BaseModel], location: Place) -> tuple[Any, tuple[Any, 
     current: Any = model
     metadata: tuple[Any, ...] = ()
     for part in location:
-        if _is_model(current):
+        if part in (kinds := variants(current, metadata)):
+            current, metadata = kinds[str(part)], ()
+        elif _is_model(current):
             field = current.model_fields.get(part)
             current, inner = without_wrapping(field.annotation) if field is not None else (None, ())
             metadata = (*field.metadata, *inner) if field is not None else ()

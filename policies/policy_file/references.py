@@ -12,6 +12,9 @@ from policies.policy_file.problems import short_value, unknown_name
 _MAX_CYCLES = 20
 _JUDGE_ROUTE = ("cache", "semantic", "judge", "route")
 _DEGRADE_TO = ("admission", "degrade_to")
+_DRAFT = ("speculative", "draft")
+_VERIFIER_ROUTE = ("speculative", "verifier", "route")
+_ASKED = {"judge": "judges", "verifier": "verifiers"}
 _ENCODER_BACKEND = ("cache", "semantic", "encoder", "backend")
 
 
@@ -47,6 +50,8 @@ def check_references(document: Document, source: str) -> Iterator[Problem]:
     judges += _texts(document, ("defaults", *_JUDGE_ROUTE))
     encoders = [named for place in routes for named in _texts(document, (*place, *_ENCODER_BACKEND))]
     encoders += _texts(document, ("defaults", *_ENCODER_BACKEND))
+    drafts = [named for place in routes for named in _texts(document, (*place, *_DRAFT))]
+    verifiers = [named for place in routes for named in _texts(document, (*place, *_VERIFIER_ROUTE))]
     limits = [*_sections(document, ("limits",)), *_sections(document, ("budgets",))]
     rule_names = [named for place in limits for named in _texts(document, (*place, "name"))]
     cheaper = [named for place in limits for named in _texts(document, (*place, "fallback"))]
@@ -56,8 +61,8 @@ def check_references(document: Document, source: str) -> Iterator[Problem]:
     yield from _twice("route", route_names, document, source)
     yield from _twice("key", key_names, document, source)
     yield from _twice("rule", rule_names, document, source)
-    yield from _dangling("backend", [*refs, *encoders], known_backends, document)
-    named_routes = [*fallbacks, *degraded, *judges, *cheaper, *allowed]
+    yield from _dangling("backend", [*refs, *encoders, *drafts], known_backends, document)
+    named_routes = [*fallbacks, *degraded, *judges, *verifiers, *cheaper, *allowed]
     yield from _dangling("route", named_routes, [named.name for named in route_names], document)
     if document.value(("stores", "keys")) is None:
         # With a key store there are others than the file's, which come and go.
@@ -113,6 +118,7 @@ def _cycles(routes: list[Place], document: Document) -> Iterable[Problem]:
         for route in _texts(document, (*place, "name")):
             targets = graph.setdefault(route.name, {})
             targets.update((named.name, named.place) for named in _judge_of(document, place))
+            targets.update((named.name, named.place) for named in _texts(document, (*place, *_VERIFIER_ROUTE)))
             targets.update((named.name, named.place) for named in _texts(document, (*place, *_DEGRADE_TO)))
             targets.update((named.name, named.place) for named in _texts(document, (*place, "fallbacks", "routes")))
     for _ in range(_MAX_CYCLES):
@@ -122,7 +128,7 @@ def _cycles(routes: list[Place], document: Document) -> Iterable[Problem]:
             # Each name in the list is a fallback of the next one.
             path = list(reversed(error.args[1]))
             last_place = graph[path[-2]].pop(path[-1])
-            what = "judges" if "judge" in last_place else "fallbacks"
+            what = next((what for word, what in _ASKED.items() if word in last_place), "fallbacks")
             yield document.problem(last_place, f"{what} lead back: {' -> '.join(path)}")
         else:
             return

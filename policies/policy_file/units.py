@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
 
 from backends.config import ByteSize, Duration, format_duration
 
@@ -52,3 +53,12 @@ def without_wrapping(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
         if get_origin(annotation) not in (Union, UnionType) or len(present) != 1:
             return annotation, metadata
         annotation = present[0]
+
+
+def variants(annotation: Any, metadata: Sequence[object] = ()) -> dict[str, type[BaseModel]]:
+    """The models of a section whose kind one of its keys says, by the values of that key; empty for other types."""
+    union, inner = without_wrapping(annotation)
+    for part in (*metadata, *inner):
+        if isinstance(part, FieldInfo) and isinstance(key := part.discriminator, str):
+            return {kind: model for model in get_args(union) for kind in get_args(model.model_fields[key].annotation)}
+    return {}

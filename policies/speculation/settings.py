@@ -1,0 +1,85 @@
+"""The part of the policy file that says how a second, smaller backend helps to answer: a section for each `mode`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from backends.config import Config, Name
+from policies.pool.settings import HedgePolicy
+
+
+class VerifierPolicy(Config):
+    """A model that says whether an answer is right."""
+
+    route: Name = Field(description="The route that is asked.")
+    model: str = Field(min_length=1, max_length=256, description="The model to ask that route for.")
+
+
+class CascadePolicy(Config):
+    """Not exact: the draft answers the calls for which that is calibrated to be good enough, the route's backends the
+    others. Each answer says in `x-slipstream-stage` who gave it.
+    """
+
+    mode: Literal["cascade"] = Field(description="`cascade`: cheap first, and the target where that is not enough.")
+    draft: Name = Field(description="Who is asked first: a name under `backends`.")
+    model: str | None = Field(
+        None, min_length=1, max_length=256, description="The model name to ask it for, instead of the client's."
+    )
+    accept: Literal["router", "logprob", "verifier"] = Field(
+        "router",
+        description="What decides: what was learned of prompts, before anybody is asked; the mean log-probability of "
+        "the draft's answer; or a verifier's word on it.",
+    )
+    calibration: str | None = Field(
+        None, min_length=1, description="The file with what was learned of this pair; required."
+    )
+    quality: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Right answers that have to be left, as a share of the target's: the lower limit of the estimate "
+        "on answers that were held out.",
+    )
+    verifier: VerifierPolicy | None = Field(None, description="For `accept: verifier`: who says whether it is right.")
+
+    @model_validator(mode="after")
+    def _has_what_decides(self) -> Self:
+        if self.calibration is None:
+            raise ValueError(
+                "a cascade needs `calibration`: run `slipstream calibrate --on labelled.jsonl --out FILE`, and name "
+                "that file here"
+            )
+        if (self.verifier is None) == (self.accept == "verifier"):
+            raise ValueError("give `verifier` with accept: verifier, and only there")
+        return self
+
+    def describe(self) -> str:
+        """What it does, in the words of `slipstream explain`."""
+        how = {
+            "router": "where its calibrated router says so",
+            "logprob": "where it is sure enough of its words",
+            "verifier": f"where route {self.verifier.route} finds it right" if self.verifier is not None else "",
+        }[self.accept]
+        return f"cascade, not exact: {self.draft} answers {how}, for {100 * self.quality:g} % of the target's quality"
+
+
+class RacePolicy(HedgePolicy):
+    """Not exact: where the route's backends are late for a call, the draft is asked as well, and the first content of
+    an answer wins. Each answer says in `x-slipstream-stage` who gave it.
+    """
+
+    mode: Literal["race"] = Field(description="`race`: both, and the first that says something answers.")
+    draft: Name = Field(description="Who is asked as well: a name under `backends`.")
+    model: str | None = Field(
+        None, min_length=1, max_length=256, description="The model name to ask it for, instead of the client's."
+    )
+
+    def describe(self) -> str:
+        """What it does, in the words of `slipstream explain`."""
+        return f"race, not exact: {self.draft} is {super().describe()}"
+
+
+SpeculativePolicy = Annotated[CascadePolicy | RacePolicy, Field(discriminator="mode")]
+"""Section `speculative` of a route."""
