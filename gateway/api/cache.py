@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -21,11 +20,12 @@ from backends.errors import (
 )
 from backends.operations import Operation
 from backends.protocol import Call, Facts
+from gateway.api.address import path_below, query_of
 from gateway.api.respond import respond
 from gateway.core import Core
 from gateway.http.auth import Principal
 from gateway.http.decode import decode_body, decode_json
-from gateway.http.incoming import Incoming, ascii_text, read_body
+from gateway.http.incoming import Incoming, read_body
 from gateway.routing import stack_for
 from gateway.runtime import Runtime
 
@@ -42,10 +42,10 @@ class CacheRequest(msgspec.Struct, frozen=True):
     runtime: Runtime
     principal: Principal
     incoming: Incoming
-    id: str
     query: dict[str, str]
     body: bytes
     now: float
+    id: str = ""
 
 
 class Feedback(msgspec.Struct, frozen=True):
@@ -69,6 +69,7 @@ class CacheApi:
             ("DELETE", "entries"): _delete_entries,
             ("GET", "entries/ID"): _entry,
             ("DELETE", "entries/ID"): _delete_entry,
+            ("GET", "served/ID"): _served,
             ("POST", "feedback"): _feedback,
             ("POST", "explain"): _explain,
             ("GET", "policy"): _policy,
@@ -79,26 +80,29 @@ class CacheApi:
         core = self._core
 
         async def make(runtime: Runtime, principal: Principal, incoming: Incoming) -> object:
-            if not principal.admin:
-                raise Forbidden("this key may not look into the cache; an operator's key has `admin: true`")
-            answer, entry = self._find(scope)
+            check_admin(principal)
             raw = await read_body(receive, incoming, core.settings.max_body, core.pace())
-            asked = CacheRequest(runtime, principal, incoming, entry, _query(scope), raw, core.clock.now())
-            return await answer(_administration(runtime), asked)
+            asked = CacheRequest(runtime, principal, incoming, query_of(scope), raw, core.clock.now())
+            return await self.answer(scope["method"], path_below(scope, "cache"), asked)
 
         await respond(core, scope, make)
 
-    def _find(self, scope: Scope) -> tuple[_Answer, str]:
-        """Who answers that path, and the id in it."""
-        path = scope["path"].removeprefix("/v1").strip("/").removeprefix("cache").strip("/")
-        entry = path.removeprefix("entries/") if path.startswith("entries/") else ""
-        place = "entries/ID" if entry else path
-        found = self._paths.get((scope["method"], place))
-        if found is not None:
-            return found, entry
-        if any(known == place for _, known in self._paths):
-            raise MethodNotAllowed(f"{scope['path']} does not take {scope['method']}")
-        raise UnknownPath(f"there is no {scope['path']}")
+    async def answer(self, method: str, path: str, asked: CacheRequest) -> dict[str, Any]:
+        """What a path below /cache says to an operator. Raises: UnknownPath, MethodNotAllowed, and what it refuses."""
+        place, slash, entry = path.partition("/")
+        place += slash and "/ID"
+        answer = self._paths.get((method, place))
+        if answer is None and any(known == place for _, known in self._paths):
+            raise MethodNotAllowed(f"/cache/{path} does not take {method}")
+        if answer is None:
+            raise UnknownPath(f"there is no /cache/{path}")
+        return await answer(_administration(asked.runtime), msgspec.structs.replace(asked, id=entry))
+
+
+def check_admin(principal: Principal) -> None:
+    """Raises: Forbidden for who is no operator."""
+    if not principal.admin:
+        raise Forbidden("this key may not look into the cache; an operator's key has `admin: true`")
 
 
 def _administration(runtime: Runtime) -> Administration:
@@ -138,6 +142,14 @@ async def _delete_entries(cache: Administration, asked: CacheRequest) -> dict[st
     if not any(where.values()):
         raise InvalidRequest("say which entries: scope, tag or model", param="tag")
     return {"object": "cache.deleted", "deleted": await cache.delete_where(**where)}
+
+
+async def _served(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
+    """GET served/{request id}"""
+    said = cache.served(asked.id)
+    if said is None:
+        raise _unknown(asked.id)
+    return said
 
 
 async def _feedback(cache: Administration, asked: CacheRequest) -> dict[str, Any]:
@@ -206,7 +218,3 @@ def _where(query: dict[str, str]) -> dict[str, str | None]:
 
 def _unknown(id: str) -> UnknownEntry:
     return UnknownEntry(f"nothing is known of {id[:100]!r}; entries expire, and old requests are forgotten")
-
-
-def _query(scope: Scope) -> dict[str, str]:
-    return dict(parse_qsl(ascii_text(scope["query_string"], "query")))

@@ -40,6 +40,8 @@ class Visitor(NamedTuple):
     scope: Scope
     may_manage: bool
     """Keys and raises of budgets."""
+    is_admin: bool
+    """Whether it looks after the semantic cache and reads the policy."""
 
     @property
     def sees_all(self) -> bool:
@@ -54,7 +56,20 @@ def visitor_of(principal: Principal) -> Visitor:
         raise Forbidden(
             "this key may not see the dashboard: give it `viewer: true` to see its tenant, or `admin: true` to see all"
         )
-    return Visitor(principal.key, Scope(None if sees_all else principal.tenant), principal.manages_keys)
+    scope = Scope(None if sees_all else principal.tenant)
+    return Visitor(principal.key, scope, principal.manages_keys, principal.admin)
+
+
+def check_manages(visitor: Visitor) -> None:
+    """Raises: Forbidden for who may not change keys and budgets."""
+    if not visitor.may_manage:
+        raise Forbidden("this key may not manage keys; one of the policy file with `manages_keys: true` may")
+
+
+def check_admin(visitor: Visitor) -> None:
+    """Raises: Forbidden for who is no operator."""
+    if not visitor.is_admin:
+        raise Forbidden("this key is no operator's: one of the policy file with `admin: true` may do this")
 
 
 class _Session(msgspec.Struct, array_like=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -13,18 +13,19 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from backends.errors import Forbidden, InvalidRequest, Unauthorized, UnknownPath
+from backends.errors import InvalidRequest, Unauthorized, UnknownPath
 from gateway.api.address import query_of
 from gateway.api.keys import KeysApi
 from gateway.core import Core
 from gateway.dashboard import access
-from gateway.dashboard.access import Sessions, Visitor
+from gateway.dashboard.access import Sessions
 from gateway.dashboard.assets import POLICY, Asset, Assets
 from gateway.dashboard.budgets import shown_budgets
+from gateway.dashboard.caches import CachesPage
 from gateway.dashboard.filters import condition_of
+from gateway.dashboard.inquiry import Answer, Inquiry
 from gateway.dashboard.live import live
 from gateway.dashboard.queries import calls
-from gateway.dashboard.queries.asked import Selection, asked
 from gateway.dashboard.queries.backends import backends
 from gateway.dashboard.queries.overview import overview
 from gateway.door import refuse
@@ -49,20 +50,6 @@ _SAFE = [
 ]
 
 
-class Inquiry(NamedTuple):
-    """Of somebody who has signed in, with the policy in force."""
-
-    request: Request
-    runtime: Runtime
-    principal: Principal
-    visitor: Visitor
-    query: dict[str, str]
-    reader: LedgerReader
-
-
-_Answer = Callable[[Inquiry], Awaitable[object]]
-
-
 class Dashboard:
     """All that is below /dashboard. Bare ASGI. `reader` is None where no ledger is kept."""
 
@@ -73,29 +60,31 @@ class Dashboard:
         self._assets = Assets()
         self._sessions: Sessions | None = None
         self._keys = None if core.keys is None else KeysApi(core, core.keys)
-        read: dict[str, _Answer] = {
-            "me": self._me,
-            "overview": self._overview,
-            "backends": self._backends,
-            "errors": self._errors,
-            "budgets": self._budgets,
-            "keys": self._list_keys,
-            "requests": self._requests,
-            "requests/{seq:int}": self._request,
-        }
-        written: dict[str, _Answer] = {
-            "keys": self._change_key,
-            "keys/{name:path}": self._change_key,
-            "raises": self._raise,
-        }
+        self._caches = CachesPage(core, scrape)
         api = f"/{ROOT}/api"
+        answers: tuple[tuple[str, str, Answer], ...] = (
+            ("GET", "me", self._me),
+            ("GET", "overview", self._overview),
+            ("GET", "backends", self._backends),
+            ("GET", "errors", self._errors),
+            ("GET", "budgets", self._budgets),
+            ("GET", "keys", self._list_keys),
+            ("GET", "requests", self._requests),
+            ("GET", "requests/{seq:int}", self._request),
+            ("GET", "caches", self._caches.rates),
+            ("GET", "cache/{path:path}", self._caches.administer),
+            ("POST", "keys", self._change_key),
+            ("POST", "keys/{name:path}", self._change_key),
+            ("POST", "raises", self._raise),
+            ("POST", "cache/{path:path}", self._caches.administer),
+            ("DELETE", "cache/{path:path}", self._caches.administer),
+        )
         routes = [
             Route(f"{api}/sign-in", self._bordered(self._sign_in), methods=["POST"]),
             Route(f"{api}/sign-out", self._bordered(self._sign_out), methods=["POST"]),
-            *(Route(f"{api}/{path}", self._bordered(self._answer(do)), methods=["GET"]) for path, do in read.items()),
             *(
-                Route(f"{api}/{path}", self._bordered(self._answer(do, is_write=True)), methods=["POST"])
-                for path, do in written.items()
+                Route(f"{api}/{path}", self._bordered(self._answer(answer)), methods=[method])
+                for method, path, answer in answers
             ),
             Route(f"/{ROOT}/assets/{{hash}}/{{name:path}}", self._bordered(self._asset), methods=["GET"]),
             Route("/", self._bordered(_to_the_page)),
@@ -153,20 +142,20 @@ class Dashboard:
         access.check_write(request.headers, has_token=True)
         return _json({"ok": True}, {"set-cookie": access.set_cookie("", is_secure=_is_secure(request))})
 
-    def _answer(self, answer: _Answer, *, is_write: bool = False) -> Callable[[Request], Awaitable[Response]]:
+    def _answer(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
-            if is_write:
+            if request.method not in ("GET", "HEAD"):
                 access.check_write(request.headers, has_token=True)
             runtime = self._core.runtime
             principal = await self._principal(request, runtime)
             visitor = access.visitor_of(principal)
-            if is_write and not visitor.may_manage:
-                raise Forbidden("this key may not manage keys; one of the policy file with `manages_keys: true` may")
             if self._reader is None:
                 raise UnknownPath("no ledger is kept: add `ledger` to the policy")
             query = query_of(request.scope)
-            inquiry = Inquiry(request, runtime, principal, visitor, query, self._reader)
-            return _json(await answer(inquiry), {"cache-control": "no-store"})
+            now_s = self._core.clock.wall()
+            inquiry = Inquiry(request, runtime, principal, visitor, query, self._reader, now_s)
+            said = await answer(inquiry)
+            return said if isinstance(said, Response) else _json(said, {"cache-control": "no-store"})
 
         return answered
 
@@ -194,6 +183,7 @@ class Dashboard:
             "name": visitor.name,
             "tenant": visitor.scope.tenant,
             "may_manage": visitor.may_manage and self._keys is not None,
+            "is_admin": visitor.is_admin,
             "has_keys": not inquiry.runtime.keyring.is_open,
             "zone": reader.time_zone,
             "is_made_up": made_up,
@@ -202,14 +192,14 @@ class Dashboard:
         }
 
     async def _overview(self, inquiry: Inquiry) -> object:
-        about = self._selection(inquiry)
+        about = inquiry.selection()
         found = await inquiry.reader.ask(lambda transaction: overview(transaction, about))
         wrong = (await live(self._scrape))["semantic"] if inquiry.visitor.sees_all else {}
         return {**found, "wrong": wrong, "as_of": about.now_s}
 
     async def _backends(self, inquiry: Inquiry) -> object:
-        _check_sees_all(inquiry)
-        about = self._selection(inquiry)
+        inquiry.check_sees_all()
+        about = inquiry.selection()
         found = await inquiry.reader.ask(lambda transaction: backends(transaction, about))
         now = (await live(self._scrape))["backends"]
         known = {row["name"]: row for row in found}
@@ -219,7 +209,7 @@ class Dashboard:
         return {"at": [tick.at for tick in about.span.ticks], "rows": rows}
 
     async def _errors(self, inquiry: Inquiry) -> object:
-        since_us = self._selection(inquiry).span.ticks[0].at * 10**6
+        since_us = inquiry.selection().span.ticks[0].at * 10**6
         scope = inquiry.visitor.scope
         return await inquiry.reader.ask(lambda transaction: calls.failures(transaction, scope, since_us))
 
@@ -237,11 +227,11 @@ class Dashboard:
 
     async def _budgets(self, inquiry: Inquiry) -> object:
         found = await self._core.reserving.view.states(inquiry.runtime)
-        shown = shown_budgets(found.states, inquiry.visitor.scope, self._core.clock.wall())
+        shown = shown_budgets(found.states, inquiry.visitor.scope, inquiry.now_s)
         return {"rows": shown[:_MOST_BUDGETS], "total": len(shown), "is_whole": found.is_whole}
 
     async def _list_keys(self, inquiry: Inquiry) -> object:
-        _check_sees_all(inquiry)
+        inquiry.check_sees_all()
         policy = inquiry.runtime.loaded.policy
         of_file = [{"name": key.name, "tenant": key.tenant, "team": key.team} for key in policy.keys]
         if self._keys is None or not inquiry.visitor.may_manage:
@@ -249,19 +239,18 @@ class Dashboard:
         return {"of_file": of_file, "stored": await self._keys.page(inquiry.query)}
 
     async def _change_key(self, inquiry: Inquiry) -> object:
+        access.check_manages(inquiry.visitor)
         name = inquiry.request.path_params.get("name", "")
         if self._keys is None or (name and not name.endswith(("/rotate", "/revoke"))):
             raise UnknownPath(f"there is no {inquiry.request.url.path}")
         return await self._keys.change(name, await self._read(inquiry.request), inquiry.runtime, inquiry.principal)
 
     async def _raise(self, inquiry: Inquiry) -> object:
+        access.check_manages(inquiry.visitor)
         if self._keys is None:
             raise UnknownPath("budgets are raised where keys are stored: add `stores.keys` to the policy")
         body = await self._read(inquiry.request)
         return await self._keys.budgets.add_raise(body, inquiry.runtime, inquiry.principal)
-
-    def _selection(self, inquiry: Inquiry) -> Selection:
-        return asked(inquiry.query, inquiry.visitor.scope, self._core.clock.wall(), inquiry.reader.time_zone)
 
     async def _read(self, request: Request) -> dict[str, Any]:
         incoming = Incoming(request.scope["headers"])
@@ -286,12 +275,6 @@ async def _to_the_page(request: Request) -> Response:
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
         raise UnknownPath("there is no /; the API begins at /v1")
     return RedirectResponse(f"/{ROOT}", 307)
-
-
-def _check_sees_all(inquiry: Inquiry) -> None:
-    """Names of backends and of others are no tenant's to know."""
-    if not inquiry.visitor.sees_all:
-        raise UnknownPath(f"there is no {inquiry.request.url.path}")
 
 
 def _number(text: str | None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import Any
 
 from gateway.metrics.scrape import Scrape
@@ -16,6 +17,9 @@ _BOUNDS = {
     "slipstream_semantic_wrong_hit_rate": "likely",
     "slipstream_semantic_wrong_hit_rate_upper": "at_most",
     "slipstream_semantic_wrong_hit_rate_bound": "bound",
+    "slipstream_semantic_threshold": "threshold",
+    "slipstream_semantic_labels_known": "labels",
+    "slipstream_semantic_in_doubt": "in_doubt",
 }
 _SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -23,7 +27,9 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 async def live(scrape: Scrape) -> dict[str, Any]:
-    """`backends` by name; `semantic` by route: likely wrong answers per look-up, at most so many, and the bound."""
+    """`backends` by name; `semantic` by route: likely wrong answers per look-up, at most so many, the bound, and
+    what the decision has learned; a threshold that nothing reaches is infinite.
+    """
     text = b"".join(await scrape.pieces(compressed=False)).decode()
     backends: dict[str, dict[str, float]] = {}
     semantic: dict[str, dict[str, float]] = {}
@@ -39,5 +45,5 @@ async def live(scrape: Scrape) -> dict[str, Any]:
                 of = _ESCAPED.sub(lambda sign: "\n" if sign[1] == "n" else sign[1], dict(_LABEL.findall(labels))[label])
                 figures = known.setdefault(of, {})
                 # A backend of several routes is out where it is out of one.
-                figures[fields[name]] = max(figures.get(fields[name], 0.0), float(value))
+                figures[fields[name]] = max(figures.get(fields[name], -inf), float(value))
     return {"backends": backends, "semantic": semantic}

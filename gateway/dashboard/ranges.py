@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from typing import Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
-from gateway.ledger.days import day_number
+from gateway.ledger.days import day_number, day_text, hour_text
 from gateway.ledger.sums import Within
 
 RangeName = Literal["24h", "7d", "30d", "month"]
@@ -33,6 +33,10 @@ class Range(NamedTuple):
     ticks: tuple[Tick, ...]
     before_hours: Within | None
     """Of the last day before, the hours that have their counterpart in today; None where steps are hours."""
+
+    def text(self, number: int) -> str:
+        """A step as sums name it."""
+        return day_text(number) if self.step == "day" else hour_text(number)
 
     @property
     def within(self) -> Within:

@@ -34,7 +34,10 @@ keys:
   - {{name: plain, key: env:PLAIN, tenant: acme}}
 """
 ENVIRON = {name: f"sk-{name.lower()}-0123456789" for name in ("BOSS", "KEEPER", "ACME", "OTHER", "PLAIN")}
-READ = ("me", "overview", "backends", "errors", "budgets", "keys", "requests", "requests/1")
+READ = (
+    *("me", "overview", "backends", "errors", "budgets", "keys", "requests", "requests/1"),
+    *("caches", "cache/entries", "cache/served/1", "cache/policy"),
+)
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -128,7 +131,7 @@ async def test_without_a_session_there_is_nothing(gateway: Gateway, cookie: str)
     async with httpx.AsyncClient(base_url=f"{gateway.url}/dashboard/api/", headers=headers) as client:
         for path in READ:
             assert (await client.get(path)).status_code == 401, path
-        for path in ("keys", "keys/boss/revoke", "raises"):
+        for path in ("keys", "keys/boss/revoke", "raises", "cache/feedback", "cache/explain"):
             assert (await client.post(path, json={}, headers=own(gateway))).status_code == 401, path
 
 
@@ -163,6 +166,19 @@ async def test_changes_need_the_right_and_the_own_page(gateway: Gateway, boss: h
         assert (await keeper.post("raises", json=raised, headers=own(gateway))).status_code == 200
         assert (await keeper.post("keys/new/revoke", json={}, headers=own(gateway))).status_code == 200
         assert (await keeper.post(url, **call)).status_code == 401
+
+
+async def test_hits_are_told_by_step_route_and_tenant(boss: httpx.AsyncClient, viewer: httpx.AsyncClient) -> None:
+    """The same as on the first page; of a tenant its own, without how sure the semantic cache is of all of them."""
+    whole = await stored(boss, 5)
+    found, own = (await boss.get("caches")).json(), (await viewer.get("caches")).json()
+
+    for name, counts in found["counts"].items():
+        assert sum(counts) == found["totals"][name] == whole["totals"][name], name
+    assert [(route["name"], route["hits"]) for route in found["routes"]] == [("all", 1)]
+    assert found["totals"]["looked_up"] > own["totals"]["looked_up"] > 0
+    assert {model["name"] for model in own["models"]} == {"m1", HOSTILE}
+    assert (own["semantic"], own["has_entries"]) == ({}, False)
 
 
 async def test_who_signs_out_is_out(gateway: Gateway) -> None:

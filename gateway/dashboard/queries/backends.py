@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.dashboard.queries.asked import Selection
-from gateway.ledger.days import day_text, hour_text
 from gateway.ledger.sums import Line, sums
 from gateway.sql.database import Transaction
 
@@ -15,23 +14,21 @@ _WHOLE = ("failed_upstream", "input_tokens", "cached_tokens", "ttft_us", "ttft_c
 def backends(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
     """Those that have answered, or failed to, by their names; calls that no backend was asked for are in none."""
     span = asked.span
-    text = day_text if span.step == "day" else hour_text
     steps: dict[str, dict[str, Line]] = {}
     for line in sums(transaction, ("backend", span.step), span.within, asked.only, ("calls", *_WHOLE)):
         steps.setdefault(line.values[0], {})[line.values[1]] = line
     return [
         {
             "name": name,
-            "calls": [by_step[at].sums["calls"] if at in by_step else 0 for at in map(text, _numbers(asked))],
+            "calls": [
+                by_step[at].sums["calls"] if at in by_step else 0
+                for at in (span.text(tick.number) for tick in span.ticks)
+            ],
             **_whole(list(by_step.values())),
         }
         for name, by_step in sorted(steps.items())
         if name
     ]
-
-
-def _numbers(asked: Selection) -> list[int]:
-    return [tick.number for tick in asked.span.ticks]
 
 
 def _whole(lines: list[Line]) -> dict[str, Any]:

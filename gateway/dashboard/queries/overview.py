@@ -9,7 +9,6 @@ from gateway.dashboard.queries import money
 from gateway.dashboard.queries.asked import Selection
 from gateway.dashboard.ranges import Range, Tick
 from gateway.ledger.amounts import usd_text
-from gateway.ledger.days import day_text, hour_text
 from gateway.ledger.percentiles import LatencyDimension, Spread, counted, together
 from gateway.ledger.sums import Line, sums
 from gateway.sql.database import Transaction
@@ -34,7 +33,7 @@ def overview(transaction: Transaction, asked: Selection) -> dict[str, Any]:
         for line in sums(transaction, (span.step,), span.before, asked.only, (*_COUNTS, *money.COST))
     }
     now_lines, before_lines = list(lines.values()), list(before.values())
-    steps = [lines.get(_text(span, tick.number)) for tick in span.ticks]
+    steps = [lines.get(span.text(tick.number)) for tick in span.ticks]
     return {
         "range": span.name,
         "step": span.step,
@@ -50,12 +49,8 @@ def overview(transaction: Transaction, asked: Selection) -> dict[str, Any]:
     }
 
 
-def _text(span: Range, number: int) -> str:
-    return day_text(number) if span.step == "day" else hour_text(number)
-
-
 def _before(span: Range, tick: Tick, before: dict[str, Line]) -> str | None:
-    line = None if tick.before is None else before.get(_text(span, tick.before))
+    line = None if tick.before is None else before.get(span.text(tick.before))
     return None if line is None else usd_text(money.pico(line, "cost"))
 
 
@@ -80,7 +75,7 @@ def _times(transaction: Transaction, asked: Selection) -> dict[str, Any]:
         measure: {
             "whole": {f"p{percent}": _ms(together(measure, steps.values()), percent) for percent in _PERCENTS},
             **{
-                f"p{percent}": [_ms(steps.get(_text(span, tick.number)), percent) for tick in span.ticks]
+                f"p{percent}": [_ms(steps.get(span.text(tick.number)), percent) for tick in span.ticks]
                 for percent in _PERCENTS
             },
         }

@@ -29,12 +29,12 @@ export async function ask(path, query = {}) {
   return answered(response);
 }
 
-/** POST, which changes something. */
-export async function tell(path, body) {
+/** POST or DELETE, which changes something. */
+export async function tell(path, body, method = "POST") {
   const headers = { "content-type": "application/json", "x-slipstream-csrf": "1" };
   let response;
   try {
-    response = await fetch(`/dashboard/api/${path}`, { method: "POST", headers, body: JSON.stringify(body) });
+    response = await fetch(`/dashboard/api/${path}`, { method, headers, body: JSON.stringify(body) });
   } catch {
     throw new Failure(0, "the gateway does not answer");
   }

@@ -31,12 +31,13 @@ export function svg(tag, properties, ...children) {
   return filled(document.createElementNS(SVG, tag), properties, children);
 }
 
-/** A bar from one share to another one of its whole width. */
-export function bar(from, to, kind = "") {
+/** A bar from one share to another one of its whole width; `mark` is a line across it. */
+export function bar(from, to, kind = "", mark = null) {
   const clamp = (share) => Math.min(Math.max(share, 0), 1) * 100;
   return svg("svg", { class: "bar", viewBox: "0 0 100 5", preserveAspectRatio: "none", "aria-hidden": "true" },
     svg("rect", { class: "rail", width: 100, height: 5 }),
-    svg("rect", { class: `fill ${kind}`, x: clamp(from), width: Math.max(clamp(to) - clamp(from), 0), height: 5 }));
+    svg("rect", { class: `fill ${kind}`, x: clamp(from), width: Math.max(clamp(to) - clamp(from), 0), height: 5 }),
+    mark !== null && svg("rect", { class: "fill edge", x: clamp(mark), width: 0.6, height: 5 }));
 }
 
 /** A line without axes, as high as its greatest value. */

@@ -5,12 +5,13 @@ import { clear } from "./charts.js";
 import { fill, h } from "./dom.js";
 import { clock, useZone } from "./format.js";
 import * as budgets from "./pages/budgets.js";
+import * as caches from "./pages/caches.js";
 import * as errors from "./pages/errors.js";
 import * as overview from "./pages/overview.js";
 import * as requests from "./pages/requests.js";
 import * as signIn from "./pages/sign_in.js";
 
-const PAGES = { "": overview, requests, errors, budgets };
+const PAGES = { "": overview, requests, errors, caches, budgets };
 const RANGES = { "24h": "24 h", "7d": "7 d", "30d": "30 d", month: null };
 const EVERY_S = { "24h": 30, "7d": 60, "30d": 60, month: 60 };
 
@@ -59,7 +60,7 @@ function drawFrame() {
     link(address("", { only: null }), { class: "brand" }, "Slipstream"),
     h("nav", { "aria-label": "Pages" }, Object.entries(PAGES).map(([name, module]) =>
       link(address(name, name === "" ? {} : { only: null }), { "aria-current": name === page ? "page" : null }, module.title))),
-    page in { "": 1, errors: 1 } && h("nav", { class: "ranges", "aria-label": "Span of time" }, Object.entries(RANGES).map(([name, title]) =>
+    PAGES[page].hasRange && h("nav", { class: "ranges", "aria-label": "Span of time" }, Object.entries(RANGES).map(([name, title]) =>
       link(address(page, { range: name }), { "aria-current": name === range ? "true" : null }, title ?? thisMonth))));
   document.title = `${PAGES[page].title} · Slipstream`;
 }
@@ -82,6 +83,11 @@ async function begin() {
   useZone(me.zone);
 }
 
+/** Whether somebody fills in a form, or reads what has come of one: it must not go away under their hands. */
+function isInUse() {
+  return main.querySelector("details[open] form") !== null || (main.contains(document.activeElement) && document.activeElement.matches("input, textarea, select"));
+}
+
 async function draw(isAgain) {
   const mine = ++turn;
   clearTimeout(timer);
@@ -91,10 +97,10 @@ async function draw(isAgain) {
     if (me === null) await begin();
     drawFrame();
     if (!isAgain) main.setAttribute("aria-busy", "true");
-    const context = { me, query: at.query, rest: at.rest, address, go, link, again: () => draw(true), mayRedraw: () => mine === turn };
+    const context = { me, query: at.query, rest: at.rest, address, go, link, again: show };
     const found = await page.load(context);
     if (mine !== turn) return;
-    if (!(isAgain && main.contains(document.activeElement) && document.activeElement.matches("input, textarea, select"))) {
+    if (!(isAgain && isInUse())) {
       clear();
       fill(main, me.is_made_up && h("p", { class: "made-up" }, "Made-up data, from ", h("code", null, "slipstream demo"), "."), page.draw(found, context));
     }

@@ -12,9 +12,11 @@ from backends.protocol import Call
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.contracts import (
     AnswerStore,
+    Decision,
     EncoderBusy,
     History,
     PolicyState,
+    Proposal,
     SharedStoreUnavailable,
     StoredAnswer,
 )
@@ -94,6 +96,24 @@ class Administration:
             stage.tally.labels[LabelSource.FEEDBACK, verdict] += 1
             stage.tally.wrong_hits += not is_right
         return {"object": "cache.feedback", "entry": entry, "ok": is_right, "learned": given is not None}
+
+    def served(self, request_id: str) -> dict[str, Any] | None:
+        """Why a request was answered from an entry; None where that is not known, or not any more."""
+        for route, stage in self._stages.items():
+            given = stage.served(request_id)
+            if given is not None:
+                candidate = given.proposal.candidate
+                return {
+                    "object": "cache.served",
+                    "route": route,
+                    "text": candidate.text,
+                    "similarity": round(candidate.similarity, 4),
+                    "answer_id": candidate.answer_id,
+                    **_history(candidate.history),
+                    "proposal": _proposed(given.proposal),
+                    "decision": _state(given.decision),
+                }
+        return None
 
     def policies(self) -> list[dict[str, Any]]:
         """What each decision has learned, by route and tenant."""
@@ -181,20 +201,22 @@ def _explained(looked: LookupResult) -> dict[str, Any]:
     ]
     said: dict[str, Any] = {"reason": looked.reason, "candidates": candidates, "proposal": None, "decision": None}
     if looked.proposal is not None:
-        proposal = looked.proposal
-        features = [round(value, 4) for value in proposal.features]
-        said["proposal"] = {"entry": proposal.candidate.id, "features": features, "guarded": proposal.guarded}
+        said["proposal"] = _proposed(looked.proposal)
     if looked.decision is not None:
-        decision = msgspec.structs.asdict(looked.decision)
-        said["decision"] = {name: _finite(value) for name, value in decision.items()}
+        said["decision"] = _state(looked.decision)
     return said
+
+
+def _proposed(proposal: Proposal) -> dict[str, Any]:
+    features = [round(value, 4) for value in proposal.features]
+    return {"entry": proposal.candidate.id, "features": features, "guarded": proposal.guarded}
 
 
 def _history(history: History) -> dict[str, Any]:
     return {"good": history.good, "bad": history.bad, "served": history.served}
 
 
-def _state(state: PolicyState) -> dict[str, Any]:
+def _state(state: PolicyState | Decision) -> dict[str, Any]:
     return {name: _finite(value) for name, value in msgspec.structs.asdict(state).items()}
 
 

@@ -32,7 +32,7 @@ from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_s
 from policies.cache.replay.render import PacedReplay, Replayed, content_type_of, render
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.answers.quotas import Quotas
-from policies.cache.semantic.contracts import AnswerStore, Proposal, Question
+from policies.cache.semantic.contracts import AnswerStore, Decision, Proposal, Question
 from policies.cache.semantic.learning.comparators import Comparison
 from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.learning.judge import RouteJudge
@@ -69,11 +69,12 @@ class SemanticParts(msgspec.Struct, frozen=True):
 
 
 class ServedAnswer(msgspec.Struct, frozen=True):
-    """An answer given from an entry, as far as feedback on it needs to know."""
+    """An answer given from an entry, as far as feedback on it needs to know, and who asks why."""
 
     scope: bytes
     proposal: Proposal
     learning: Learning
+    decision: Decision
 
 
 class SemanticCache(Stage):
@@ -213,6 +214,10 @@ class SemanticCache(Stage):
             request_id = next(names, None)
         return self._served.pop(request_id, None) if request_id is not None else None
 
+    def served(self, request_id: str) -> ServedAnswer | None:
+        """The answer that was given to that request, while it is remembered; it still is afterwards."""
+        return self._served.get(request_id)
+
     @property
     def tally(self) -> SemanticTally:
         """Its counters, for who adds to them."""
@@ -237,7 +242,7 @@ class SemanticCache(Stage):
                 looked.reason = "shadow_busy"
                 return None
         self._parts.answers.record(looked.question.scope, answer.id, served=1)
-        self._remember(call.request_id, ServedAnswer(looked.question.scope, looked.proposal, looked.learning))
+        self._remember(call.request_id, ServedAnswer(looked.question.scope, looked.proposal, looked.learning, decision))
         age_s = max(0.0, self._clock.wall() - answer.entry.created)
         call.facts.cache_age_s = age_s
         call.facts.usage = answer.entry.usage

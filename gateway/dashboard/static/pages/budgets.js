@@ -3,6 +3,7 @@
 import { ask, tell } from "../api.js";
 import { bar, h, table } from "../dom.js";
 import * as format from "../format.js";
+import { form } from "../parts.js";
 
 export const title = "Keys and budgets";
 export const every_s = 30;
@@ -36,7 +37,7 @@ function budgetTable({ rows, total, is_whole: isWhole }, context) {
     table("budgets", columns, rows),
     total > rows.length && h("p", { class: "fine" }, `${format.count(total - rows.length)} more, which are further from their ends.`),
     !isWhole && h("p", { class: "fine" }, "Only of who has called this process since its start."),
-    context.me.may_manage && form("Raise a budget", [["budget", "Budget", rows[0].budget], ["who", "Whose", rows[0].who], ["usd", "By how many dollars", ""], ["until", "Until, as in 24h", "24h"], ["why", "Why", ""]], "Raise", (values) => tell("raises", withoutEmpty(values)), context),
+    context.me.may_manage && change("Raise a budget", [["budget", "Budget", rows[0].budget], ["who", "Whose", rows[0].who], ["usd", "By how many dollars", ""], ["until", "Until, as in 24h", "24h"], ["why", "Why", ""]], "Raise", (values) => tell("raises", values), context),
   ];
 }
 
@@ -61,7 +62,7 @@ function keyPart(keys, context) {
     h("h2", null, "Keys"),
     rows.length ? table("keys", columns, rows) : h("p", { class: "fine" }, "There are no keys: anybody on this machine may call."),
     keys.stored?.has_more && h("p", null, context.link(context.address("budgets", { after: keys.stored.last_name }), null, "More keys")),
-    keys.stored && context.me.may_manage && form("Make a key", [["name", "Name", ""], ["tenant", "Tenant", "default"], ["team", "Team", ""], ["expires", "Expires, as in 90d", ""]], "Make", (values) => tell("keys", withoutEmpty(values)), context),
+    keys.stored && context.me.may_manage && change("Make a key", [["name", "Name", ""], ["tenant", "Tenant", "default"], ["team", "Team", ""], ["expires", "Expires, as in 90d", ""]], "Make", (values) => tell("keys", values), context),
   ];
 }
 
@@ -78,21 +79,12 @@ function shown(made, { again }) {
   return box.showModal();
 }
 
-function form(name, fields, button, send, context) {
-  const inputs = fields.map(([field, label, value]) => h("label", null, label, h("input", { name: field, value })));
-  const said = h("p", { class: "bad", role: "alert" });
-  const submit = async (event) => {
-    event.preventDefault();
-    said.textContent = "";
-    try {
-      const made = await send(Object.fromEntries(new FormData(event.target)));
-      document.activeElement?.blur();
-      shown(made, context);
-    } catch (error) {
-      said.textContent = error.message;
-    }
-  };
-  return h("details", null, h("summary", null, name), h("form", { class: "form", onsubmit: submit }, inputs, h("button", { class: "action" }, button), said));
+function change(name, fields, button, send, context) {
+  return form(name, fields, button, async (values) => {
+    const made = await send(withoutEmpty(values));
+    document.activeElement?.blur();
+    shown(made, context);
+  });
 }
 
 function usedPart(used) {

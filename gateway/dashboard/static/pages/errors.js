@@ -6,6 +6,7 @@ import { h, table } from "../dom.js";
 import * as format from "../format.js";
 
 export const title = "Errors";
+export const hasRange = true;
 
 const FAULTS = { failed_upstream: "Upstream's fault", failed_gateway: "Ours", failed_client: "The caller's", turned_away: "Turned away" };
 

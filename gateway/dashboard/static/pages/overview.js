@@ -5,9 +5,11 @@ import { bars, lines } from "../charts.js";
 import { bar, h, spark, table } from "../dom.js";
 import * as format from "../format.js";
 import { notesOf } from "../notes.js";
+import { points, rates, section, share, small } from "../parts.js";
 import { tryIt } from "../try_it.js";
 
 export const title = "Overview";
+export const hasRange = true;
 
 const SPANS = { "24h": ["24 hours", "on the same day last week"], "7d": ["7 days", "in the 7 days before"], "30d": ["30 days", "in the 30 days before"], month: ["this month", "in as many days of the month before"] };
 const CAUSES = { exact: "Exact cache", joined: "Joined calls", semantic: "Semantic cache", prompt: "Prompt cache, asked for", provider: "Prompt cache, provider's own", cheaper: "Cheaper backend", batch: "Batch price", share: "Shared calls", extra: "Checks, hedges, failed attempts" };
@@ -33,7 +35,7 @@ export function draw(found, context) {
     sentence(found, context),
     notes(found, context),
     money(found, context),
-    caches(found),
+    caches(found, context),
     service(found),
     found.backends && backends(found),
   ];
@@ -65,10 +67,6 @@ function notes(found, { link, address }) {
   if (!all.length) return h("p", { class: "fine" }, "Nothing needs you.");
   return h("ul", { class: "notes" }, all.slice(0, 5).map((note) =>
     h("li", null, h("span", { class: "sign", "aria-hidden": "true" }, "▲"), note.page ? link(address(note.page), null, note.text) : note.text)));
-}
-
-function section(name, ...children) {
-  return h("section", { "aria-label": name }, h("h2", null, name), ...children);
 }
 
 function money(found, context) {
@@ -153,34 +151,19 @@ function negative(text) {
   return text.startsWith("-") ? text.slice(1) : `-${text}`;
 }
 
-function small(name, value, note, chart, isBad = false) {
-  return h("figure", null, h("h3", null, name), h("p", { class: "big" }, value), h("p", { class: `change ${isBad ? "bad" : ""}` }, note), chart);
-}
-
-function points(now, before) {
-  if (now === null || before === null) return "";
-  const by = (now - before) * 100;
-  return Math.abs(by) < 0.05 ? "no change" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(1)} points`;
-}
-
-function shares(counts, parts, whole) {
-  return counts[whole].map((all, index) => format.share(parts.reduce((sum, part) => sum + counts[part][index], 0), all));
-}
-
-function caches({ at, step, counts, totals, totals_before: before, wrong }) {
-  const rate = (of, parts, whole) => (of ? format.share(parts.reduce((sum, part) => sum + of[part], 0), of[whole]) : null);
-  const chart = (name, parts, whole) => lines(at, step, [{ values: shares(counts, parts, whole) }], format.percent, `${name} by ${step}`);
-  const exact = rate(totals, ["hits", "joined"], "looked_up");
-  const semantic = rate(totals, ["semantic"], "looked_up");
-  const cached = rate(totals, ["cached_tokens"], "input_tokens");
+function caches(found, { link, address }) {
+  const { totals, totals_before: before, wrong } = found;
+  const exact = share(totals, ["hits", "joined"], "looked_up");
+  const semantic = share(totals, ["semantic"], "looked_up");
+  const cached = share(totals, ["cached_tokens"], "input_tokens");
   const worst = Object.entries(wrong).sort(([, one], [, other]) => (other.at_most ?? 0) - (one.at_most ?? 0))[0];
-  return section("Caches", h("div", { class: "grid" },
-    small("Exact and joined", format.percent(exact), totals.looked_up ? `${points(exact, rate(before, ["hits", "joined"], "looked_up"))}${totals.joined ? `; joined ${format.percent(totals.joined / totals.looked_up)}` : ""}` : "no call met a cache", chart("Exact and joined hits", ["hits", "joined"], "looked_up")),
-    small("Semantic", format.percent(semantic), points(semantic, rate(before, ["semantic"], "looked_up")), chart("Semantic hits", ["semantic"], "looked_up")),
+  return section(link(address("caches", { only: null }), null, "Caches"), h("div", { class: "grid" },
+    small("Exact and joined", format.percent(exact), totals.looked_up ? `${points(exact, share(before, ["hits", "joined"], "looked_up"))}${totals.joined ? `; joined ${format.percent(totals.joined / totals.looked_up)}` : ""}` : "no call met a cache", rates(found, "Exact and joined hits", ["hits", "joined"], "looked_up")),
+    small("Semantic", format.percent(semantic), points(semantic, share(before, ["semantic"], "looked_up")), rates(found, "Semantic hits", ["semantic"], "looked_up")),
     worst
       ? small("Semantic, wrong answers", format.percent(worst[1].likely ?? null), `at most ${format.percent(worst[1].at_most)}, bound ${format.percent(worst[1].bound ?? null)} (${worst[0]})`, null, worst[1].at_most > worst[1].bound)
       : small("Semantic, wrong answers", "–", "no semantic cache has been asked", null),
-    small("Provider's cache, by tokens", format.percent(cached), points(cached, rate(before, ["cached_tokens"], "input_tokens")), chart("Prompt tokens that providers had kept", ["cached_tokens"], "input_tokens"))));
+    small("Provider's cache, by tokens", format.percent(cached), points(cached, share(before, ["cached_tokens"], "input_tokens")), rates(found, "Prompt tokens that providers had kept", ["cached_tokens"], "input_tokens"))));
 }
 
 function service({ at, step, counts, totals, totals_before: before, times, shares: tenants }) {

@@ -1,8 +1,9 @@
 // Calls, the newest first: looked for by any column; one of them with all that was charged for it.
 
-import { ask } from "../api.js";
+import { Failure, ask } from "../api.js";
 import { bar, h, table } from "../dom.js";
 import * as format from "../format.js";
+import { judged, reckoned } from "./caches.js";
 
 export const title = "Requests";
 export const every_s = 2;
@@ -10,13 +11,26 @@ export const every_s = 2;
 const NAMES = ["request_id", "at", "tenant", "team", "key", "user", "session", "agent", "tags", "route", "operation", "backend", "model", "served", "stream", "cache", "status", "end", "error", "fault", "estimated", "price"];
 const TOKENS = ["input_tokens", "cached_tokens", "written_5m_tokens", "written_1h_tokens", "output_tokens", "reasoning_tokens", "audio_tokens", "image_tokens"];
 
-export async function load({ rest, query }) {
-  if (rest) return { one: await ask(`requests/${encodeURIComponent(rest)}`) };
+export async function load({ rest, query, me }) {
+  if (rest) {
+    const one = await ask(`requests/${encodeURIComponent(rest)}`);
+    return { one, served: me.is_admin && one.call.cache === "semantic" ? await servedFrom(one.call) : null };
+  }
   return { page: await ask("requests", { filter: query.filter, before: query.before }) };
 }
 
-export function draw({ one, page }, context) {
-  return one ? details(one, context) : list(page, context);
+export function draw({ one, served, page }, context) {
+  return one ? details(one, served, context) : list(page, context);
+}
+
+/** Why the semantic cache has answered it; null where that is forgotten. */
+async function servedFrom(call) {
+  try {
+    return await ask(`cache/served/${encodeURIComponent(call.request_id)}`);
+  } catch (error) {
+    if (error instanceof Failure && error.status === 404) return null;
+    throw error;
+  }
 }
 
 function list(page, { query, go, address }) {
@@ -53,7 +67,8 @@ function list(page, { query, go, address }) {
   ];
 }
 
-function details({ call, parts, cost, saved }, { query, link, address }) {
+function details({ call, parts, cost, saved }, served, context) {
+  const { query, link, address } = context;
   const value = (name) => (name === "at" ? format.moment(call.at_us / 1e6) : name === "stream" || name === "estimated" ? (call[name] ? "yes" : "no") : String(call[name] ?? ""));
   const columns = [
     { title: "Part", of: (part) => (part.part === 0 ? "the call" : part.kind) },
@@ -69,11 +84,21 @@ function details({ call, parts, cost, saved }, { query, link, address }) {
     h("p", null, link(address("requests", { filter: query.filter }), null, "All requests")),
     h("h1", null, `${call.model}, ${call.status}${call.fault ? `, ${call.fault}'s fault` : ""}, ${format.usd(cost)}`),
     waterfall(call),
+    served && why(served, call, context),
     h("h2", null, "Charges"), table(`call-${call.seq}`, columns, parts),
     h("p", { class: "fine" }, cost === null ? "A price is unknown." : `$${cost} in all.`, causes.map(([cause, amount]) => ` ${cause}: ${format.usd(amount)} saved.`)),
     h("h2", null, "The call"),
     h("dl", { class: "facts" }, NAMES.filter((name) => value(name)).map((name) => [h("dt", null, name), h("dd", null, value(name))]),
       TOKENS.filter((name) => call[name]).map((name) => [h("dt", null, name), h("dd", null, call[name].toLocaleString("en-US"))])),
+  ];
+}
+
+function why(served, call, context) {
+  const { link, address } = context;
+  return [
+    h("h2", null, "Why it was answered from the semantic cache"),
+    h("p", null, "The stored question: ", link(address(`caches/${served.proposal.entry}`), null, served.text), `. Their likeness is ${served.similarity}.`, reckoned(served)),
+    judged({ id: call.request_id }, context),
   ];
 }
 

@@ -1,0 +1,48 @@
+"""Caches for the page: how often they answer, how sure the semantic one is, and its entries for operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.api.cache import CacheApi, CacheRequest
+from gateway.core import Core
+from gateway.dashboard import access
+from gateway.dashboard.inquiry import Inquiry
+from gateway.dashboard.live import live
+from gateway.dashboard.queries.caches import caches
+from gateway.http.incoming import Incoming, read_body
+from gateway.metrics.scrape import Scrape
+
+_MAX_BODY_BYTES = 1024 * 1024
+
+
+class CachesPage:
+    """What it asks for."""
+
+    def __init__(self, core: Core, scrape: Scrape) -> None:
+        self._core = core
+        self._scrape = scrape
+        self._api = CacheApi(core)
+
+    async def rates(self, inquiry: Inquiry) -> object:
+        """Hits over a span; how sure the semantic cache is of each route is known of all tenants together only."""
+        about = inquiry.selection()
+        found = await inquiry.reader.ask(lambda transaction: caches(transaction, about))
+        sees_all = inquiry.visitor.sees_all
+        return {
+            **found,
+            "semantic": (await live(self._scrape))["semantic"] if sees_all else {},
+            "has_entries": inquiry.visitor.is_admin and inquiry.runtime.semantic is not None,
+            "as_of": about.now_s,
+        }
+
+    async def administer(self, inquiry: Inquiry) -> dict[str, Any]:
+        """The admin API of the semantic cache, as it is below /v1/cache."""
+        access.check_admin(inquiry.visitor)
+        request = inquiry.request
+        incoming = Incoming(request.scope["headers"])
+        # The browser's fields are no client's: who asks for an explanation has none of a call's.
+        incoming.forwarded = []
+        body = await read_body(request.receive, incoming, _MAX_BODY_BYTES, self._core.pace())
+        asked = CacheRequest(inquiry.runtime, inquiry.principal, incoming, inquiry.query, body, self._core.clock.now())
+        return await self._api.answer(request.method, request.path_params["path"], asked)

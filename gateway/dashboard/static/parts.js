@@ -1,0 +1,49 @@
+// What several pages are put together of.
+
+import { lines } from "./charts.js";
+import { h } from "./dom.js";
+import * as format from "./format.js";
+
+/** A part of a page under its name, which is a text or an element. */
+export function section(name, ...children) {
+  return h("section", { "aria-label": name.textContent ?? name }, h("h2", null, name), ...children);
+}
+
+/** One number, what is to be said of it, and its chart. */
+export function small(name, value, note, chart, isBad = false) {
+  return h("figure", null, h("h3", null, name), h("p", { class: "big" }, value), h("p", { class: `change ${isBad ? "bad" : ""}` }, note), chart);
+}
+
+/** How far a share has moved, in words. */
+export function points(now, before) {
+  if (now === null || before === null) return "";
+  const by = (now - before) * 100;
+  return Math.abs(by) < 0.05 ? "no change" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(1)} points`;
+}
+
+/** Some counts together as a share of another one; null where there are no counts, or nothing to share. */
+export function share(counts, parts, whole) {
+  return counts ? format.share(parts.reduce((sum, part) => sum + counts[part], 0), counts[whole]) : null;
+}
+
+/** The same by step, as a line. */
+export function rates({ at, step, counts }, name, parts, whole) {
+  const values = counts[whole].map((all, index) => format.share(parts.reduce((sum, part) => sum + counts[part][index], 0), all));
+  return lines(at, step, [{ values }], format.percent, `${name} by ${step}`);
+}
+
+/** A form under a summary: fields of [name, label, value]; `send` has their values, and what it raises is said below. */
+export function form(title, fields, button, send, isOpen = false) {
+  const inputs = fields.map(([field, label, value, kind]) => h("label", null, label, kind === "long" ? h("textarea", { name: field, rows: 4 }, value) : h("input", { name: field, value })));
+  const said = h("p", { class: "bad", role: "alert" });
+  const submit = async (event) => {
+    event.preventDefault();
+    said.textContent = "";
+    try {
+      await send(Object.fromEntries(new FormData(event.target)));
+    } catch (error) {
+      said.textContent = error.message;
+    }
+  };
+  return h("details", { open: isOpen }, h("summary", null, title), h("form", { class: "form", onsubmit: submit }, inputs, h("button", { class: "action" }, button), said));
+}
