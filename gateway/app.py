@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gateway.dashboard.app import Dashboard
     from gateway.ledger.ledger import Ledger
     from gateway.ledger.reader import LedgerReader
+    from gateway.revisions import Revisions
     from policies.cache.store import Store
 
 _logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Application:
         self._passthrough = Endpoint(core, Operation.PASSTHROUGH, None)
         scrape = Scrape(core.metrics.registry, self._refresh_gauges, core.clock)
         self._pages = Pages(core, scrape, lambda: self.failure).application()
-        self._make_dashboard = partial(_make_dashboard, core, scrape, reader)
+        self._make_dashboard = partial(_make_dashboard, core, scrape, reader, reloader.revisions)
         self._dashboard: Dashboard | None = None
         loops = {"reload": reloader.run, "observer": core.observer.run, "gauges": self._keep_gauges}
         self._vitals = Vitals(loops if batches is None else {**loops, "batches": batches.run}, core.clock)
@@ -214,8 +215,8 @@ class Application:
             await asyncio.to_thread(self._core.tracer.close)
 
 
-def _make_dashboard(core: Core, scrape: Scrape, reader: LedgerReader | None) -> Dashboard:
+def _make_dashboard(core: Core, scrape: Scrape, reader: LedgerReader | None, revisions: Revisions) -> Dashboard:
     # Imported late: most gateways start far more often than somebody looks at them, and it is a tenth of their start.
     from gateway.dashboard.app import Dashboard
 
-    return Dashboard(core, scrape, reader)
+    return Dashboard(core, scrape, reader, revisions)

@@ -15,6 +15,7 @@ from gateway.core import Core
 from gateway.metrics.process import ProcessMetrics
 from gateway.metrics.refresh import retire_metrics
 from gateway.process.slices import Slices
+from gateway.revisions import Refusal, Revision, Revisions
 from gateway.runtime import Runtime, close_part
 from policies.policy_file.sources import PolicyFiles
 
@@ -35,10 +36,14 @@ class Reloader:
         self._core = core
         self._files = files
         self._build = build
+        self.revisions = Revisions(self._revision(core.runtime))
         self._wanted = asyncio.Event()
         self._last_found = files.seen
         self._retired: set[Runtime] = set()
         self._looking_s = 0.0
+
+    def _revision(self, runtime: Runtime) -> Revision:
+        return Revision(runtime.revision, self._core.clock.wall(), self._files.texts)
 
     def request(self) -> None:
         """Reload now, changed or not (SIGHUP)."""
@@ -94,9 +99,12 @@ class Reloader:
                 raise
             metrics.policy_reloads.labels("refused").inc()
             metrics.policy_file_refused.set(1)
-            _log_refusal(old, error)
+            reason = _reason(error)
+            self.revisions.refused = Refusal(core.clock.wall(), reason)
+            _log_refusal(old, error, reason)
             return
         core.runtime = new
+        self.revisions.applied(self._revision(new))
         self._retired.add(old)
         if old.prober is not None:
             # The new one asks all that are still there; calls in flight need nobody to ask for them.
@@ -133,12 +141,16 @@ def show_revision(core: Core) -> None:
     core.metrics.of(ProcessMetrics).policy_info.labels(core.runtime.revision).set(1)
 
 
-def _log_refusal(kept: Runtime, error: Exception) -> None:
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+
+
+def _log_refusal(kept: Runtime, error: Exception, reason: str) -> None:
     """Say why `kept` stays, with the place in the code where it is none of the reasons that are foreseen."""
     foreseen = isinstance(error, ConfigurationError)
     _logger.error(
         "the changed policy file is not taken over; revision %s stays\n%s",
         kept.revision,
-        error.message if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}",
+        reason,
         exc_info=None if foreseen else error,
     )

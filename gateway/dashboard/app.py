@@ -25,6 +25,7 @@ from gateway.dashboard.caches import CachesPage
 from gateway.dashboard.filters import condition_of
 from gateway.dashboard.inquiry import Answer, Inquiry
 from gateway.dashboard.live import live
+from gateway.dashboard.policy.page import PolicyPage
 from gateway.dashboard.queries import calls
 from gateway.dashboard.queries.backends import backends
 from gateway.dashboard.queries.overview import overview
@@ -36,6 +37,7 @@ from gateway.ledger.reader import LedgerReader
 from gateway.ledger.tables import MADE_UP, SESSION_SECRET, read_settings
 from gateway.metrics.scrape import Scrape
 from gateway.pages import application
+from gateway.revisions import Revisions
 from gateway.runtime import Runtime
 
 ROOT = "dashboard"
@@ -53,7 +55,7 @@ _SAFE = [
 class Dashboard:
     """All that is below /dashboard. Bare ASGI. `reader` is None where no ledger is kept."""
 
-    def __init__(self, core: Core, scrape: Scrape, reader: LedgerReader | None) -> None:
+    def __init__(self, core: Core, scrape: Scrape, reader: LedgerReader | None, revisions: Revisions) -> None:
         self._core = core
         self._scrape = scrape
         self._reader = reader
@@ -61,6 +63,7 @@ class Dashboard:
         self._sessions: Sessions | None = None
         self._keys = None if core.keys is None else KeysApi(core, core.keys)
         self._caches = CachesPage(core, scrape)
+        self._policy = PolicyPage(core, revisions)
         api = f"/{ROOT}/api"
         answers: tuple[tuple[str, str, Answer], ...] = (
             ("GET", "me", self._me),
@@ -73,6 +76,8 @@ class Dashboard:
             ("GET", "requests/{seq:int}", self._request),
             ("GET", "caches", self._caches.rates),
             ("GET", "cache/{path:path}", self._caches.administer),
+            ("GET", "policy", self._policy.show),
+            ("POST", "policy/try", self._policy.try_on),
             ("POST", "keys", self._change_key),
             ("POST", "keys/{name:path}", self._change_key),
             ("POST", "raises", self._raise),

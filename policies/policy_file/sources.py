@@ -23,6 +23,8 @@ MAX_ALL_BYTES = 64 * 1024**2
 """The most that they have together."""
 MAX_ALL_VALUES = 2_000_000
 """The most values that they have together, aliases written out."""
+MAX_KEPT_BYTES = 256 * 1024
+"""The most that is kept of what was read, for whoever wants to see it; of more nothing is."""
 
 _SECTIONS = {"routes": (list, "list"), "keys": (list, "list"), "backends": (dict, "mapping of keys to values")}
 
@@ -47,6 +49,8 @@ class PolicyFiles:
         self.path = path
         self._patterns: tuple[str, ...] = ()
         self._seen: dict[Path, FileState | None] = {}
+        self.texts: dict[str, bytes] | None = None
+        """What was read last, by path below the policy's folder, the first file in front; None where that is long."""
 
     @property
     def seen(self) -> Fingerprint:
@@ -81,6 +85,11 @@ class PolicyFiles:
             problem = self._add(pattern, together)
             if problem is not None:
                 together.problems.append(first.problem(("include", index), f"{short_value(pattern)} - {problem}"))
+        self.texts = None
+        if together.num_bytes <= MAX_KEPT_BYTES:
+            folder = self.path.parent
+            below = {path.relative_to(folder).as_posix(): text for path, text in together.texts.items()}
+            self.texts = {self.path.name: raw, **below}
         return together.source()
 
     def _add(self, pattern: str, together: _Together) -> str | None:
@@ -120,9 +129,11 @@ class _Together:
         self._lines = dict(first.lines)
         self._origins: dict[Place, IncludedFrom] = {}
         self._hash = hashlib.sha256(raw)
-        self._num_bytes = len(raw)
+        self.num_bytes = len(raw)
         self._num_values = first.num_values
         self._paths: set[Path] = set()
+        self.texts: dict[Path, bytes] = {}
+        """Of files that were added, as far as all are short together."""
 
     def add(self, path: Path, folder: Path) -> str | None:
         """Add what a file says; once, however often it is named. Returns why it cannot be added."""
@@ -136,9 +147,11 @@ class _Together:
             raw = read_plain_file(path, MAX_BYTES)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
-        self._num_bytes += len(raw)
-        if self._num_bytes > MAX_ALL_BYTES or len(self._paths) > MAX_FILES:
+        self.num_bytes += len(raw)
+        if self.num_bytes > MAX_ALL_BYTES or len(self._paths) > MAX_FILES:
             return f"more than {MAX_FILES} files, or more than {MAX_ALL_BYTES // 1024**2} MiB together"
+        if self.num_bytes <= MAX_KEPT_BYTES:
+            self.texts[path] = raw
         self._hash.update(b"\0%b\0%d\0%b" % (path.name.encode("utf-8", "surrogateescape"), len(raw), raw))
         starts = {name: len(items) for name in _SECTIONS if isinstance(items := self._data.get(name), list)}
         document = read_document(raw, starts)

@@ -36,7 +36,7 @@ keys:
 ENVIRON = {name: f"sk-{name.lower()}-0123456789" for name in ("BOSS", "KEEPER", "ACME", "OTHER", "PLAIN")}
 READ = (
     *("me", "overview", "backends", "errors", "budgets", "keys", "requests", "requests/1"),
-    *("caches", "cache/entries", "cache/served/1", "cache/policy"),
+    *("caches", "cache/entries", "cache/served/1", "cache/policy", "policy"),
 )
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -131,7 +131,7 @@ async def test_without_a_session_there_is_nothing(gateway: Gateway, cookie: str)
     async with httpx.AsyncClient(base_url=f"{gateway.url}/dashboard/api/", headers=headers) as client:
         for path in READ:
             assert (await client.get(path)).status_code == 401, path
-        for path in ("keys", "keys/boss/revoke", "raises", "cache/feedback", "cache/explain"):
+        for path in ("keys", "keys/boss/revoke", "raises", "cache/feedback", "cache/explain", "policy/try"):
             assert (await client.post(path, json={}, headers=own(gateway))).status_code == 401, path
 
 

@@ -40,7 +40,7 @@ keys:
   - {{name: plain, key: env:PLAIN}}
 """
 ENVIRON = {name: f"sk-{name.lower()}-0123456789" for name in ("KEEPER", "VIEWER", "PLAIN")}
-PAGES = ("", "/requests", "/errors", "/caches", "/budgets")
+PAGES = ("", "/requests", "/errors", "/caches", "/budgets", "/policy")
 
 
 @pytest.fixture(scope="module")

@@ -37,9 +37,7 @@ def show(file: Path, effective: bool, no_env: bool) -> None:
       slipstream config show --effective policy.yaml
     """
     loaded = read_policy_or_exit(file, no_env=no_env)
-    written: dict[str, Any] = effective_policy(loaded) if effective else _without_secrets(loaded.document.data)
-    # The included sections are part of the output already.
-    written = {name: section for name, section in written.items() if name != "include"}
+    written = effective_policy(loaded) if effective else written_policy(loaded)
     click.echo(yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=120), nl=False)
 
 
@@ -53,7 +51,14 @@ def effective_policy(loaded: LoadedPolicy) -> dict[str, Any]:
     for name, (kind, settings) in loaded.backends.items():
         section = _written(settings, type(settings), (), ("backends", name), loaded.document)
         written["backends"][name] = {"type": kind, **section}
-    return written
+    # The included sections are part of it already.
+    return {name: section for name, section in written.items() if name != "include"}
+
+
+def written_policy(loaded: LoadedPolicy) -> dict[str, Any]:
+    """The policy as it is written, with what it includes, and without secrets."""
+    data: dict[str, Any] = _without_secrets(loaded.document.data)
+    return {name: section for name, section in data.items() if name != "include"}
 
 
 def _written(value: Any, annotation: Any, metadata: tuple[Any, ...], place: Place, document: Document) -> Any:

@@ -40,3 +40,23 @@ export async function tell(path, body, method = "POST") {
   }
   return answered(response);
 }
+
+/** The same of what is told line by line while it is found out; an abort by `signal` ends it here and there. */
+export async function told(path, body, signal, onMessage) {
+  const headers = { "content-type": "application/json", "x-slipstream-csrf": "1" };
+  let rest = "";
+  try {
+    const response = await fetch(`/dashboard/api/${path}`, { method: "POST", headers, body: JSON.stringify(body), signal });
+    if (!response.ok) return await answered(response);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      const lines = (rest + piece.value).split("\n");
+      rest = lines.pop();
+      lines.forEach((line) => onMessage(JSON.parse(line)));
+    }
+  } catch (error) {
+    if (error instanceof Failure) throw error;
+    throw new Failure(0, signal.aborted ? "Stopped." : "the gateway does not answer");
+  }
+  return null;
+}

@@ -8,10 +8,11 @@ import * as budgets from "./pages/budgets.js";
 import * as caches from "./pages/caches.js";
 import * as errors from "./pages/errors.js";
 import * as overview from "./pages/overview.js";
+import * as policy from "./pages/policy.js";
 import * as requests from "./pages/requests.js";
 import * as signIn from "./pages/sign_in.js";
 
-const PAGES = { "": overview, requests, errors, caches, budgets };
+const PAGES = { "": overview, requests, errors, caches, budgets, policy };
 const RANGES = { "24h": "24 h", "7d": "7 d", "30d": "30 d", month: null };
 const EVERY_S = { "24h": 30, "7d": 60, "30d": 60, month: 60 };
 
@@ -58,7 +59,7 @@ function drawFrame() {
   const thisMonth = new Intl.DateTimeFormat("en-GB", { month: "short" }).format(new Date());
   fill(head,
     link(address("", { only: null }), { class: "brand" }, "Slipstream"),
-    h("nav", { "aria-label": "Pages" }, Object.entries(PAGES).map(([name, module]) =>
+    h("nav", { "aria-label": "Pages" }, Object.entries(PAGES).filter(([, module]) => !module.isForAdmins || me.is_admin).map(([name, module]) =>
       link(address(name, name === "" ? {} : { only: null }), { "aria-current": name === page ? "page" : null }, module.title))),
     PAGES[page].hasRange && h("nav", { class: "ranges", "aria-label": "Span of time" }, Object.entries(RANGES).map(([name, title]) =>
       link(address(page, { range: name }), { "aria-current": name === range ? "true" : null }, title ?? thisMonth))));
@@ -85,7 +86,7 @@ async function begin() {
 
 /** Whether somebody fills in a form, or reads what has come of one: it must not go away under their hands. */
 function isInUse() {
-  return main.querySelector("details[open] form") !== null || (main.contains(document.activeElement) && document.activeElement.matches("input, textarea, select"));
+  return main.querySelector("details[open] form, form.wide") !== null || (main.contains(document.activeElement) && document.activeElement.matches("input, textarea, select"));
 }
 
 async function draw(isAgain) {
@@ -137,6 +138,7 @@ function failed(error) {
 }
 
 function show() {
+  for (const module of Object.values(PAGES)) module.leave?.();
   draw(false);
 }
 
