@@ -145,6 +145,16 @@ class LazyGroup(click.Group):
             "Find out how often the semantic cache would have served on a log of yours, and how often wrongly.",
             "slipstream cache replay log.jsonl.gz --policy policy.yaml",
         ),
+        "eval-router": Deferred(
+            "gateway.cli.two_models.eval_router:eval_router",
+            "Find out for how many of your prompts a small model would do, as far as prompts can tell.",
+            "slipstream eval-router labelled.jsonl",
+        ),
+        "calibrate": Deferred(
+            "gateway.cli.two_models.calibrate:calibrate",
+            "Find the threshold from which on a small model's answers do, for the quality that has to be left.",
+            "slipstream calibrate --on labelled.jsonl --out pair.cascade",
+        ),
         "audit": Deferred(
             "gateway.cli.audit.audit:audit",
             "Find out whether one tenant can tell from a running gateway what another has asked.",

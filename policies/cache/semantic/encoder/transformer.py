@@ -34,7 +34,7 @@ class TransformerModel:
             # One more than the model reads tells a text that it would cut off from one that it reads whole.
             self._model.max_seq_length = self._max_tokens + 1
         self.dimension = self.embed(["a"]).shape[1]
-        self.fingerprint = f"torch:float32:{self.dimension}:{hash_folder(folder)}"
+        self.fingerprint = fingerprint_of(folder, self.dimension)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """[texts, dimension]; zeros for a text of more tokens than the model reads."""
@@ -53,6 +53,11 @@ class TransformerModel:
         if is_whole.any():
             rows[is_whole] = self.embed([text for text, whole in zip(texts, is_whole, strict=True) if whole])
         return rows
+
+
+def fingerprint_of(folder: Path, dimension: int) -> str:
+    """Names the vectors of a folder's model: two of the same name can be compared. Reads every file."""
+    return f"torch:float32:{dimension}:{hash_folder(folder)}"
 
 
 def load_sentence_transformer(folder: Path) -> Any:

@@ -1,0 +1,1 @@
+"""The commands about a small and a large model: eval-router, calibrate."""

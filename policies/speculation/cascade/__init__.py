@@ -1,0 +1,1 @@
+"""The cascade: a cheap answer where that is calibrated to be good enough, else the target's."""
