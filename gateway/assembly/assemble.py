@@ -33,6 +33,7 @@ from policies.pool.load.fleet import Fleet, is_watched
 from policies.pool.pool import Pool
 from policies.pool.prompts.engine_text import EngineText
 from policies.prices.listed import PriceList
+from policies.schema import RouteBackend
 
 if TYPE_CHECKING:
     from policies.cache.semantic.build import Semantics
@@ -155,7 +156,7 @@ def assemble_in_steps(
         yield from _build_stacks(stacks, parts, previous)
         prober = _prober(leaves, [stack.pool for stack in stacks.built()], clock, seed)
         if semantics is not None:
-            semantics.complete()
+            semantics.complete({name: prices.source(RouteBackend(ref=name)) for name in leaves})
         shared: Iterable[Resource | None] = (
             fleet,
             *dict.fromkeys(feed.text for feed in feeds.values()),

@@ -89,8 +89,10 @@ class Portion(NamedTuple):
 
 
 def portions_of(inputs: Sequence[Inputs]) -> list[Portion]:
-    """The share of each call in the usage of a batch: by its token ids, or by the UTF-8 bytes of its texts."""
-    weights = [sum(len(item.encode()) if isinstance(item, str) else len(item) for item in each) for each in inputs]
+    """The share of each call in the usage of a batch: by its token ids, or by the UTF-8 bytes of its texts, of which an
+    empty one has one too.
+    """
+    weights = [sum(len(item.encode()) if isinstance(item, str) else len(item) for item in each) or 1 for each in inputs]
     bounds = list(accumulate(weights, initial=0))
     return [Portion(begin, end, bounds[-1]) for begin, end in pairwise(bounds)]
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import yaml
 
 from tests.e2e.test_ledger import CHAT, reported, wait_exported
 from tests.support.gateway import Gateway, start_gateway
@@ -152,3 +153,57 @@ async def test_who_joins_a_call_in_flight_pays_nothing(gateway: Gateway, upstrea
         rows = await wait_exported(gateway, 2)
 
     assert sorted((row["cost_usd"], str(parts(row))) for row in rows) == [("0", "{'joined': '0.013'}"), ("0.013", "{}")]
+
+
+async def test_the_encoder_of_the_semantic_cache_is_paid_by_who_asked(tmp_path: Path, upstream: OpenAIServer) -> None:
+    """Where it is somebody else's model. Whose question was encoded before pays nothing; one that could not be encoded
+    is owed as far as the upstream has worked.
+    """
+    ledger = f"sqlite:///{tmp_path / 'ledger.sqlite3'}"
+    encoder = {"type": "openai", "backend": "vectors", "model": "small", "dimension": 8}
+    semantic = {"mode": "static", "threshold": 0.9, "encoder": encoder, "encode_timeout": "5s"}
+    async with OpenAIServer() as vectors:
+        embedding = {"object": "embedding", "index": 0, "embedding": [0.5] * 8}
+        answer = {"object": "list", "data": [embedding], "model": "small", "usage": {"prompt_tokens": 7}}
+        vectors.default = Behaviour(body=msgspec.json.encode(answer))
+        policy = {
+            "version": 1,
+            "ledger": {"url": ledger},
+            "backends": {
+                "dear": {
+                    "type": "openai",
+                    "base_url": upstream.base_url,
+                    "price": {"input_per_1m": 10, "output_per_1m": 30},
+                },
+                "vectors": {"type": "openai", "base_url": vectors.base_url, "price": {"input_per_1m": 2, "output_per_1m": 2}},
+            },
+            "routes": [
+                {
+                    "name": "near",
+                    "match": {"models": ["*"]},
+                    "backends": [{"ref": "dear"}],
+                    "cache": {"exact": {"enabled": False}, "semantic": semantic},
+                }
+            ],
+        }
+        async with (
+            start_gateway(yaml.safe_dump(policy)) as gateway,
+            httpx.AsyncClient(base_url=gateway.url, timeout=20) as client,
+        ):
+            upstream.default = used(1000, 0, 100)
+            for text, *told in (
+                ("What is a mortgage?",),
+                ("What is a mortgage?",),
+                ("What is an annuity?", error(503)),
+                ("What is a bond?", Behaviour(cut_after_bytes=0)),
+            ):
+                vectors.next(*told)
+                assert (await client.post(CHAT, json={**chat("any", text), "temperature": 0})).is_success
+            rows = await wait_exported(gateway, 4)
+            await assert_metrics_say_so(gateway, rows)
+
+    missed, hit, refused, cut = rows
+    assert (missed["list_usd"], missed["cost_usd"], parts(missed)) == ("0.013", "0.013014", {"extra": "-0.000014"})
+    assert (hit["cost_usd"], parts(hit)) == ("0", {"semantic": "0.013"})
+    assert parts(refused) == {}
+    assert Decimal(parts(cut)["extra"]) < 0

@@ -39,6 +39,8 @@ from policies.cache.semantic.learning.state_redis import RedisState
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.settings import EncoderPolicy, SemanticPolicy
 from policies.cache.semantic.vector_space import VectorSpace
+from policies.prices.price import Price
+from policies.prices.source import PriceSource
 from policies.schema import RoutePolicy, StoresPolicy
 
 _STATE_VERSION = f"1:{','.join(FEATURES)}"
@@ -55,6 +57,8 @@ class SharedStores:
         # Redis has a bound of its own.
         self.quotas = Quotas(stores.semantic.max_size if stores.redis is None else sys.maxsize)
         self.spaces: list[VectorSpace] = []
+        self.prices: Mapping[str, PriceSource | None] = {}
+        """Of encoders' backends, as the newest policy has them: the encoders outlive policies too."""
         self.origin = f"{random.getrandbits(64):016x}"
         self.link: RedisLink | None = None
         self.answers: AnswerStore
@@ -86,6 +90,11 @@ class SharedStores:
         await self.answers.aclose()
         if self.link is not None:
             await self.link.aclose()
+
+    def price_of(self, backend: str, model: str) -> Price | None:
+        """What an encoder's backend takes; None where nobody knows."""
+        prices = self.prices.get(backend)
+        return prices.of(model) if prices is not None else None
 
     def _forget(self, question: Question, ids: Sequence[str]) -> None:
         for space in self.spaces:
@@ -145,9 +154,12 @@ class Semantics:
         stage = self._stages[route.name] = SemanticCache(inner, route.cache, parts, route=route.name, judge=asked)
         return stage
 
-    def complete(self) -> None:
-        """Every stage is made: nothing more is taken over from the policy before, which is let go of."""
+    def complete(self, prices: Mapping[str, PriceSource | None]) -> None:
+        """Every stage is made: nothing more is taken over from the policy before, which is let go of. `prices`: of
+        backends.
+        """
         self._previous = None
+        self.shared.prices = prices
         self.shared.spaces = list(self.spaces.values())
 
     def _space(self, policy: SemanticPolicy, leaves: Mapping[str, Backend]) -> VectorSpace:
@@ -167,7 +179,8 @@ class Semantics:
             assert policy.model is not None, "the schema asks for it"
             assert policy.dimension is not None, "the schema asks for it"
             backend = leaves[policy.backend]
-            return BackendModel(backend, policy.model, dimension=policy.dimension, clock=self._clock)
+            price_of = partial(self.shared.price_of, policy.backend)
+            return BackendModel(backend, policy.model, dimension=policy.dimension, clock=self._clock, price_of=price_of)
         folder = self._stores.semantic.folder
         load = Load(
             model=policy.model,

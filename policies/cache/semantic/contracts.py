@@ -6,13 +6,14 @@ backend answered where it was asked becomes labels, and those set the threshold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.protocol import Charge
 from policies.cache.entry import Entry
 
 Vector = NDArray[np.float32]
@@ -88,8 +89,10 @@ class Encoder(Protocol):
     async def open(self) -> None:
         """Load the model. Raises: ConfigurationError that names the folder and what is wrong with it."""
 
-    async def encode(self, text: str) -> Vector:
-        """The vector of a text; equal texts are computed once. Raises: EncoderBusy where too many wait already."""
+    async def encode(self, text: str, told: Callable[[Charge], None] | None = None) -> Vector:
+        """The vector of a text; equal texts are computed once. `told` is told of what a backend takes for it, perhaps
+        after this has ended. Raises: EncoderBusy where too many wait already.
+        """
 
     async def aclose(self) -> None:
         """Release the model. Safe to call twice."""

@@ -87,11 +87,13 @@ class Lookups:
             looked.reason = "failed"
             _logger.exception("a look-up in the semantic cache failed")
 
-    async def search(self, looked: LookupResult, control: Control, tally: SemanticTally) -> bool:
+    async def search(self, call: Call, looked: LookupResult, control: Control, tally: SemanticTally) -> bool:
         """The vector and the neighbours. False where the stores cannot say. Raises: EncoderBusy, TimeoutError."""
         question = looked.question
         began = self._clock.now()
-        looked.vector = await within(self._policy.encode_timeout, self._space.encoder.encode(question.text))
+        looked.vector = await within(
+            self._policy.encode_timeout, self._space.encoder.encode(question.text, call.facts.extra)
+        )
         encoded = self._clock.now()
         tally.took("encode", encoded - began)
         neighbours, pairs = await within(self._policy.search_timeout, self._find_near(question, looked.vector))
@@ -137,7 +139,7 @@ class Lookups:
         return neighbours, await self._answers.get(question.scope, [neighbour.id for neighbour in neighbours])
 
     async def _find(self, call: Call, looked: LookupResult, control: Control, tally: SemanticTally) -> None:
-        if not await self.search(looked, control, tally):
+        if not await self.search(call, looked, control, tally):
             looked.reason = "store_away"
             return
         if not control.may_read:

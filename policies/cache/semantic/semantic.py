@@ -198,7 +198,7 @@ class SemanticCache(Stage):
     async def rehearse(self, call: Call, question: Question) -> LookupResult:
         """As `look_up`, for people: nothing is counted and nothing served. Raises: EncoderBusy, TimeoutError."""
         looked = await self.begin(call, question)
-        if not await self._lookups.search(looked, Control(), SemanticTally()):
+        if not await self._lookups.search(call, looked, Control(), SemanticTally()):
             looked.reason = "store_away"
             return looked
         self._lookups.consider(call, looked, looked.learning.rehearse)

@@ -23,6 +23,7 @@ import uvloop
 from numpy.typing import NDArray
 
 from backends.clock import SystemClock
+from backends.protocol import Facts
 from gateway.process.aside import TURN_S
 from policies.cache.semantic.encoder.batched import BatchingEncoder, ModelIdentity, TextModel
 from policies.cache.semantic.encoder.child import Load, _load
@@ -46,7 +47,7 @@ class _ThreadModel:
     async def open(self) -> ModelIdentity:
         return ModelIdentity(self._model.dimension, self._model.fingerprint)
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    async def embed(self, texts: Sequence[str], facts: Facts) -> NDArray[np.float32]:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._model.embed, list(texts))
 
     async def aclose(self) -> None:

@@ -15,13 +15,14 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
 
 from backends.clock import SystemClock
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Reply, Statistics
+from backends.protocol import Call, Capabilities, Charge, Reply, Statistics
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import Vector
@@ -57,7 +58,7 @@ class Known:
     async def aclose(self) -> None:
         """Nothing to release."""
 
-    async def encode(self, text: str) -> Vector:
+    async def encode(self, text: str, told: Callable[[Charge], None] | None = None) -> Vector:
         """The vector of a text, moved a little where noise is asked for."""
         vector = self._vectors.get(text)
         if vector is None:

@@ -193,6 +193,7 @@ def test_portions_together_are_the_sum(weights: list[int], total: int) -> None:
 def test_portions_of_texts_are_their_bytes() -> None:
     """A letter that takes three bytes counts for three."""
     assert portions_of([["ab", "c"], ["字"]]) == [Portion(0, 3, 6), Portion(3, 6, 6)]
+    assert portions_of([[""], [""]]) == [Portion(0, 1, 2), Portion(1, 2, 2)]
     assert usage_of(None, ONE) is None
 
 

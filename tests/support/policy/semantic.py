@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from backends.clock import Clock
-from backends.protocol import Backend, Call
+from backends.protocol import Backend, Call, Charge
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import (
@@ -54,7 +54,7 @@ class WordEncoder:
     async def aclose(self) -> None:
         """Nothing to release."""
 
-    async def encode(self, text: str) -> Vector:
+    async def encode(self, text: str, told: Callable[[Charge], None] | None = None) -> Vector:
         """The vector of a text."""
         if self.is_busy:
             raise EncoderBusy

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.clock import Clock
+from backends.protocol import Charge, Facts
+from policies.batching.merge import portions_of, share_charges
 from policies.cache.semantic.contracts import EncoderBusy, Vector
 from policies.loop import Loop
 
@@ -45,8 +47,9 @@ class TextModel(Protocol):
     async def open(self) -> ModelIdentity:
         """Load it. Raises: ConfigurationError that says what is wrong with it."""
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """[texts, dimension] of any length; a row of zeros for a text that it cannot read whole.
+    async def embed(self, texts: Sequence[str], facts: Facts) -> NDArray[np.float32]:
+        """[texts, dimension] of any length; a row of zeros for a text that it cannot read whole. What a backend takes
+        for that is charged to the facts.
 
         Raises: EncoderFailed where there is no answer.
         """
@@ -67,15 +70,16 @@ class EncoderStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Job:
-    """A text on its way and how many wait for it."""
+    """A text on its way and how many wait for it; the first who says whom to tell pays."""
 
-    __slots__ = ("key", "num_waiting", "text", "vector")
+    __slots__ = ("key", "num_waiting", "text", "told", "vector")
 
     def __init__(self, key: bytes, text: str, vector: asyncio.Future[Vector]) -> None:
         self.key = key
         self.text = text
         self.vector = vector
         self.num_waiting = 0
+        self.told: Callable[[Charge], None] | None = None
 
 
 class BatchingEncoder:
@@ -121,8 +125,8 @@ class BatchingEncoder:
         self._fail(list(self._jobs.values()), "the encoder is closed")
         await self._model.aclose()
 
-    async def encode(self, text: str) -> Vector:
-        """The vector of a text, read-only. Half a surrogate pair counts as a question mark.
+    async def encode(self, text: str, told: Callable[[Charge], None] | None = None) -> Vector:
+        """The vector of a text, read-only. Half a surrogate pair counts as a question mark. `told`: as in `Encoder`.
 
         Raises: EncoderBusy where too many wait, EncoderFailed where there will be none.
         """
@@ -138,6 +142,7 @@ class BatchingEncoder:
             return vector
         job = self._jobs.get(key) or self._queue(key, content.decode())
         job.num_waiting += 1
+        job.told = job.told or told
         try:
             # Shielded: who leaves must not take the answer from the others.
             return await asyncio.shield(job.vector)
@@ -179,12 +184,16 @@ class BatchingEncoder:
             if not self._waiting:
                 self._has_waiting.clear()
             if batch:
-                await self._encode(batch)
+                facts = Facts()
+                try:
+                    await self._encode(batch, facts)
+                finally:
+                    _tell(batch, facts)
 
-    async def _encode(self, batch: list[_Job]) -> None:
+    async def _encode(self, batch: list[_Job], facts: Facts) -> None:
         self._batches += 1
         try:
-            rows = await self._model.embed([job.text for job in batch])
+            rows = await self._model.embed([job.text for job in batch], facts)
         except EncoderFailed as error:
             self._fail(batch, str(error))
             return
@@ -222,3 +231,14 @@ class BatchingEncoder:
             job.vector.set_exception(EncoderFailed(reason))
             # Who waited for it may have left: then nobody takes the exception, which is no mistake.
             job.vector.exception()
+
+
+def _tell(batch: Sequence[_Job], facts: Facts) -> None:
+    """Who asked for a text bears its share of what the batch has taken."""
+    if not facts.charges:
+        return
+    shares = [Charge("", "") for _ in batch]
+    share_charges(facts, shares, portions_of([[job.text] for job in batch]))
+    for job, share in zip(batch, shares, strict=True):
+        if job.told is not None:
+            job.told(share)

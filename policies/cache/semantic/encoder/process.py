@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from backends.clock import Clock
 from backends.errors import ConfigurationError
+from backends.protocol import Facts
 from policies.background import Background
 from policies.cache.semantic.encoder.batched import EncoderFailed, ModelIdentity
 from policies.cache.semantic.encoder.child import (
@@ -128,8 +129,8 @@ class ProcessModel:
             )
         return self._identity
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """[texts, dimension]. Raises: EncoderFailed where the process is away or does not answer."""
+    async def embed(self, texts: Sequence[str], facts: Facts) -> NDArray[np.float32]:
+        """[texts, dimension], at no charge. Raises: EncoderFailed where the process is away or does not answer."""
         child = self._child
         if child is None:
             raise EncoderFailed("the encoder's process is being started")

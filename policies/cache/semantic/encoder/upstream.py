@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -13,8 +13,9 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError, SlipstreamError
 from backends.json_errors import NOT_JSON
 from backends.operations import Operation
-from backends.protocol import Backend, Call, Facts, Timeouts
+from backends.protocol import Backend, Call, Facts, Pricing, Timeouts
 from policies.cache.semantic.encoder.batched import EncoderFailed, ModelIdentity
+from policies.pool.attempts.charging import settle_failure, settle_reply
 
 
 class _Embedding(msgspec.Struct):
@@ -36,8 +37,19 @@ class BackendModel:
     model: an upstream that changes its weights under the same name is for the operator to notice.
     """
 
-    def __init__(self, backend: Backend, model: str, *, dimension: int, clock: Clock, timeout_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        model: str,
+        *,
+        dimension: int,
+        clock: Clock,
+        price_of: Callable[[str], Pricing | None],
+        timeout_s: float = 2.0,
+    ) -> None:
+        """`price_of`: what the backend takes for a model; None where nobody knows."""
         self._backend = backend
+        self._price_of = price_of
         self._model = model
         self._dimension = dimension
         self._clock = clock
@@ -50,7 +62,7 @@ class BackendModel:
         name = sha256(f"{self._backend.name}\0{self._model}".encode()).hexdigest()[:32]
         return ModelIdentity(self._dimension, f"backend:float32:{self._dimension}:{name}")
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    async def embed(self, texts: Sequence[str], facts: Facts) -> NDArray[np.float32]:
         """[texts, dimension]. Raises: EncoderFailed for any other answer than that, or none in time."""
         body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
         call = Call(
@@ -60,14 +72,20 @@ class BackendModel:
             body=body,
             model=self._model,
             deadline=self._clock.now() + self._timeout_s,
-            facts=Facts(),
+            facts=facts,
             headers=[(b"content-type", b"application/json")],
             timeouts=Timeouts(first_token_s=self._timeout_s, total_s=self._timeout_s),
         )
+        facts.backend, facts.upstream_model = self._backend.name, self._model
+        charge = facts.charge(self._backend.name, self._model, self._price_of(self._model))
         try:
             reply = await self._backend.send(call)
-        except SlipstreamError as error:
-            raise EncoderFailed(f"the encoder's backend failed ({error.reason})") from error
+        except BaseException as error:
+            settle_failure(charge, call, error, was_sent=facts.sent_at is not None)
+            if isinstance(error, SlipstreamError):
+                raise EncoderFailed(f"the encoder's backend failed ({error.reason})") from error
+            raise
+        settle_reply(charge, call, reply)
         if reply.body is None or reply.status != 200:
             await reply.aclose()
             raise EncoderFailed(f"the encoder's backend answered {reply.status}")

@@ -101,7 +101,7 @@ class Comparison:
         told: Callable[[Charge], None] | None = None,
     ) -> AnswerVerdict:
         """Whether both answer the question alike. `may_ask`: the judge, if the cheap looks do not know; `told` is told
-        of what that costs.
+        of what is paid for that.
         """
         if without_courtesies(left) == without_courtesies(right):
             return AnswerVerdict.SAME
@@ -109,7 +109,7 @@ class Comparison:
         if structured is AnswerVerdict.SAME:
             return AnswerVerdict.SAME
         has_same_facts = facts_of(left) == facts_of(right)
-        cosine = await self._cosine(left, right)
+        cosine = await self._cosine(left, right, told)
         is_near = has_same_facts and cosine is not None and cosine >= _SAME_COSINE
         if is_near and structured is AnswerVerdict.UNKNOWN and not turns_on_a_word(left, right):
             return AnswerVerdict.SAME
@@ -126,7 +126,7 @@ class Comparison:
             return await self._judge.compare(question, left, right, told)
         return AnswerVerdict.UNKNOWN
 
-    async def _cosine(self, left: str, right: str) -> float | None:
+    async def _cosine(self, left: str, right: str, told: Callable[[Charge], None] | None) -> float | None:
         """The cosine of the least similar pieces; None where the texts are too long, or the encoder too busy."""
         num_pieces = math.ceil(max(len(left), len(right)) / _PIECE_CHARS)
         if num_pieces > _MAX_PIECES:
@@ -134,8 +134,8 @@ class Comparison:
         lowest = 1.0
         try:
             for index in range(num_pieces):
-                one = await self._encoder.encode(_piece(left, index, num_pieces))
-                other = await self._encoder.encode(_piece(right, index, num_pieces))
+                one = await self._encoder.encode(_piece(left, index, num_pieces), told)
+                other = await self._encoder.encode(_piece(right, index, num_pieces), told)
                 lowest = min(lowest, float(np.dot(one, other)))
         except EncoderBusy:
             return None

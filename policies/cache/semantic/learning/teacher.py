@@ -75,7 +75,7 @@ class Teacher:
             return
         same = await self._judge_proposal(call, looked, text, source, tally)
         if same is None:
-            same = await self._find_same(looked, text)
+            same = await self._find_same(call, looked, text)
         self._store(call, looked, entry, text, same)
 
     async def _judge_proposal(
@@ -119,14 +119,17 @@ class Teacher:
             return False
         return matters or looked.reason == "learning" or self._random.random() < _EXAMINED_SHARE
 
-    async def _find_same(self, looked: LookupResult, text: str) -> StoredAnswer | None:
+    async def _find_same(self, call: Call, looked: LookupResult, text: str) -> StoredAnswer | None:
         """Another neighbour that says the same."""
         judged = looked.answer
         seen = {judged.answer_id} if judged is not None else set()
         for answer, _, _ in looked.found:
             if answer.answer_id not in seen:
                 seen.add(answer.answer_id)
-                if await self._compare(looked, answer, text, may_ask=False) is AnswerVerdict.SAME:
+                if (
+                    await self._compare(looked, answer, text, may_ask=False, told=call.facts.extra)
+                    is AnswerVerdict.SAME
+                ):
                     return answer
         return None
 
@@ -137,7 +140,7 @@ class Teacher:
         text: str,
         *,
         may_ask: bool,
-        told: Callable[[Charge], None] | None = None,
+        told: Callable[[Charge], None] | None,
     ) -> AnswerVerdict:
         stored = text_of(answer.entry)
         if stored is None:

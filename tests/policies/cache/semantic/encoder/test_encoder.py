@@ -18,7 +18,7 @@ import pytest_asyncio
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError, ConnectFailed, SlipstreamError
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Reply, Statistics
+from backends.protocol import Call, Capabilities, Charge, Facts, Reply, Statistics, Usage
 from policies.cache.semantic.contracts import EncoderBusy
 from policies.cache.semantic.encoder.batched import BatchingEncoder, EncoderFailed, ModelIdentity
 from policies.cache.semantic.encoder.child import Load
@@ -35,21 +35,28 @@ def row(text: str) -> list[float]:
     return [1.0, float(len(text)), float(sum(text.encode())), 0.5]
 
 
+def _unpriced(_: str) -> None:
+    """Nobody knows what it takes."""
+
+
 class HeldModel:
     """Computes when the test says so."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
         self.go = asyncio.Event()
+        self.cost = 1001
         self.fails: EncoderFailed | RuntimeError | None = None
         self.is_closed = False
 
     async def open(self) -> ModelIdentity:
         return ModelIdentity(DIMENSION, "held")
 
-    async def embed(self, texts: Sequence[str]) -> np.ndarray:
+    async def embed(self, texts: Sequence[str], facts: Facts) -> np.ndarray:
         self.batches.append(list(texts))
+        charge = facts.charge("held", "m")
         await self.go.wait()
+        charge.settle_at(self.cost, Usage(prompt_tokens=10 * len(texts)))
         if self.fails is not None:
             raise self.fails
         return np.array([[0.0] * DIMENSION if text == "unreadable" else row(text) for text in texts], np.float32)
@@ -284,17 +291,17 @@ async def test_backend_model_asks_for_embeddings_and_orders_them() -> None:
     """One call for the batch, within the time allowed, rows by their index."""
     backend = EmbeddingsBackend(embeddings([1.0, 0.0], [0.0, 2.0]))
     clock = FakeClock()
-    model = BackendModel(backend, "small", dimension=2, clock=clock, timeout_s=3.0)
+    model = BackendModel(backend, "small", dimension=2, clock=clock, price_of=_unpriced, timeout_s=3.0)
     identity = await model.open()
 
-    rows = await model.embed(["a", "b"])
+    rows = await model.embed(["a", "b"], Facts())
 
     [call] = backend.calls
     assert msgspec.json.decode(call.raw) == {"model": "small", "input": ["a", "b"], "encoding_format": "float"}
     assert (call.operation, call.path, call.deadline) == (Operation.EMBEDDING, "/embeddings", clock.now() + 3.0)
     assert rows.tolist() == [[1.0, 0.0], [0.0, 2.0]]
     assert identity.dimension == 2
-    other = await BackendModel(backend, "large", dimension=2, clock=clock).open()
+    other = await BackendModel(backend, "large", dimension=2, clock=clock, price_of=_unpriced).open()
     assert other.fingerprint != identity.fingerprint
 
 
@@ -312,17 +319,41 @@ async def test_backend_model_asks_for_embeddings_and_orders_them() -> None:
 )
 async def test_backend_model_with_another_answer_fails(answer: object, status: int, says: str) -> None:
     """Whatever is not these vectors is a miss."""
-    model = BackendModel(EmbeddingsBackend(answer, status), "m", dimension=2, clock=FakeClock())
+    model = BackendModel(EmbeddingsBackend(answer, status), "m", dimension=2, clock=FakeClock(), price_of=_unpriced)
 
     with pytest.raises(EncoderFailed, match=says):
-        await model.embed(["a"])
+        await model.embed(["a"], Facts())
+
+
+async def test_encode_who_asked_bears_a_share_of_what_the_batch_took(held: tuple[HeldModel, BatchingEncoder]) -> None:
+    """By its bytes, and all shares are the whole; who comes for the same text pays nothing, and who has left pays."""
+    model, encoder = held
+    told: dict[str, list[Charge]] = {name: [] for name in ("first", "short", "long", "again", "left")}
+    waiting = [asyncio.ensure_future(encoder.encode("in work", told["first"].append))]
+    await settle()
+    for name, text in (("short", "ab"), ("long", "abcdef"), ("again", "ab"), ("left", "xy")):
+        waiting.append(asyncio.ensure_future(encoder.encode(text, told[name].append)))
+    await settle()
+    model.go.set()
+    await waiting[0]
+    waiting[-1].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await encoder.encode("ab", told["again"].append)
+
+    assert [[charge.cost for charge in charges] for charges in told.values()] == [[1001], [200], [600], [], [201]]
+    assert [charge.usage.prompt_tokens for [charge] in (told["short"], told["long"], told["left"]) if charge.usage] == [
+        6,
+        18,
+        6,
+    ]
 
 
 @pytest.mark.parametrize("number", [0.0, 1e300], ids=["zeros", "infinite"])
 async def test_backend_vectors_without_a_direction_are_none(number: float) -> None:
     """Zeros and numbers beyond float32 have no cosine with anything."""
     backend = EmbeddingsBackend(embeddings([number, number]))
-    encoder = BatchingEncoder(BackendModel(backend, "m", dimension=2, clock=FakeClock()), FakeClock())
+    model = BackendModel(backend, "m", dimension=2, clock=FakeClock(), price_of=_unpriced)
+    encoder = BatchingEncoder(model, FakeClock())
     await encoder.open()
 
     with pytest.raises(EncoderFailed):
@@ -336,7 +367,7 @@ async def test_backend_model_without_embeddings_is_a_configuration_error() -> No
     backend.capabilities = Capabilities(operations=frozenset({Operation.CHAT}))
 
     with pytest.raises(ConfigurationError, match="vectors has no embeddings"):
-        await BackendModel(backend, "m", dimension=2, clock=FakeClock()).open()
+        await BackendModel(backend, "m", dimension=2, clock=FakeClock(), price_of=_unpriced).open()
 
 
 def test_find_folder_missing_or_other_is_a_configuration_error(tmp_path: Path) -> None:
@@ -387,8 +418,8 @@ async def test_process_computes_what_the_library_computes(process: ProcessModel,
     texts = ["hello", "how do I change my address", "what is the rate of exchange today please", ""]
     expected = SentenceTransformer(str(tiny), device="cpu").encode(texts)
 
-    together = await process.embed(texts)
-    alone = np.concatenate([await process.embed([text]) for text in texts])
+    together = await process.embed(texts, Facts())
+    alone = np.concatenate([await process.embed([text], Facts()) for text in texts])
 
     assert together == pytest.approx(expected, abs=1e-5)
     assert alone == pytest.approx(expected, abs=1e-5)
@@ -397,12 +428,12 @@ async def test_process_computes_what_the_library_computes(process: ProcessModel,
 @pytest.mark.asyncio(loop_scope="module")
 async def test_process_has_no_vector_for_a_text_it_would_cut_off(process: ProcessModel) -> None:
     """16 tokens are read, two of them the model's own: 14 words have a vector, 15 words and 15 others have none."""
-    whole, long, other, short = await process.embed(["card " * 14, "card " * 15, "unheard " * 3000, "hello"])
+    whole, long, other, short = await process.embed(["card " * 14, "card " * 15, "unheard " * 3000, "hello"], Facts())
 
     assert np.linalg.norm(whole) == pytest.approx(1.0, abs=1e-5)
     assert not long.any()
     assert not other.any()
-    assert short == pytest.approx((await process.embed(["hello"]))[0], abs=1e-5)
+    assert short == pytest.approx((await process.embed(["hello"], Facts()))[0], abs=1e-5)
 
 
 async def test_process_with_a_damaged_model_is_a_configuration_error(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError
+from backends.protocol import Facts
 from policies.cache.semantic.encoder.batched import EncoderFailed
 from policies.cache.semantic.encoder.child import Load
 from policies.cache.semantic.encoder.folder import hash_folder
@@ -59,7 +60,7 @@ async def test_int8_vectors_are_near_those_of_the_model(process: ProcessModel, t
 
     expected = SentenceTransformer(str(tiny), device="cpu").encode(TEXTS)
 
-    rows = await process.embed(TEXTS)
+    rows = await process.embed(TEXTS, Facts())
 
     cosines = (rows * expected).sum(axis=1) / np.linalg.norm(rows, axis=1)
     assert cosines.min() > 0.95
@@ -68,16 +69,16 @@ async def test_int8_vectors_are_near_those_of_the_model(process: ProcessModel, t
 
 async def test_int8_vector_does_not_depend_on_its_neighbours(process: ProcessModel) -> None:
     """Alone or in a batch, a text has the same vector to the last bit."""
-    together = await process.embed(TEXTS)
+    together = await process.embed(TEXTS, Facts())
 
-    alone = np.concatenate([await process.embed([text]) for text in TEXTS])
+    alone = np.concatenate([await process.embed([text], Facts()) for text in TEXTS])
 
     assert together.tobytes() == alone.tobytes()
 
 
 async def test_int8_has_no_vector_for_a_text_it_would_cut_off(process: ProcessModel) -> None:
     """As the model that it was made of: 14 words and the two tokens around them are read."""
-    whole, long = await process.embed(["card " * 14, "card " * 15])
+    whole, long = await process.embed(["card " * 14, "card " * 15], Facts())
 
     assert whole.any()
     assert not long.any()
@@ -107,19 +108,19 @@ async def test_int8_form_is_made_once_and_loaded_without_torch(tiny: Path, cache
 
 async def test_process_that_dies_is_missed_and_started_anew(process: ProcessModel) -> None:
     """Killed: the next batch fails, look-ups do not wait for the new one, and after a pause it answers as before."""
-    expected = await process.embed(["hello"])
+    expected = await process.embed(["hello"], Facts())
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
 
     with pytest.raises(EncoderFailed, match="died"):
-        await process.embed(["hello"])
+        await process.embed(["hello"], Facts())
     with pytest.raises(EncoderFailed, match="being started"):
-        await process.embed(["hello"])
+        await process.embed(["hello"], Facts())
     async with asyncio.timeout(120):
         while process.pid is None:
             await asyncio.sleep(0.05)
 
-    assert (await process.embed(["hello"])).tobytes() == expected.tobytes()
+    assert (await process.embed(["hello"], Facts())).tobytes() == expected.tobytes()
 
 
 async def test_process_of_another_dimension_is_a_configuration_error(tiny: Path, cache: Path) -> None:
