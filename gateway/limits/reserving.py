@@ -14,8 +14,12 @@ from gateway.limits.refill import Refill
 from gateway.limits.warnings import BudgetWarnings
 from gateway.record.exchange import Exchange
 from gateway.runtime import Runtime, Stack
+from policies.background import Background
 from policies.limits.limiter import Grant, Instead, Limiter, Refused
 from policies.limits.rules import Asker, Budget
+
+_MAX_PAYMENTS = 1000
+"""At once, each a trip to the counters at most."""
 
 
 class Reserving:
@@ -28,6 +32,7 @@ class Reserving:
         """Who has spent how much."""
         self._warnings = warnings
         self._refill = refill
+        self._payments = Background(_MAX_PAYMENTS)
 
     async def open(self) -> None:
         """Acquire what counting needs, and learn what was spent before."""
@@ -40,6 +45,8 @@ class Reserving:
         if self._refill is not None:
             await self._refill.aclose()
         await self._warnings.aclose()
+        await self._payments.wait()
+        await self._payments.aclose()
         await self.limiter.counters.aclose()
 
     async def let_in(self, asked: Asked, stack: Stack, exchange: Exchange, runtime: Runtime) -> Stack:
@@ -78,6 +85,8 @@ class Reserving:
                 return stack
             if type(answer) is Grant:
                 exchange.grant = answer
+                if plan.budgets:
+                    exchange.facts.extra = partial(self._bear, answer)
                 exchange.rate_headers = rate_headers(plan, answer.hold.left)
                 return stack
             if isinstance(answer, Refused):
@@ -110,6 +119,14 @@ class Reserving:
                 tokens += charge.usage.prompt_tokens + charge.usage.completion_tokens
         answered = facts.usage
         self.limiter.settle(grant, tokens, cost, None if answered is None else answered.completion_tokens)
+
+    def _bear(self, grant: Grant, charge: Charge) -> None:
+        """What is asked beside the call, because of it, is paid from the same budgets."""
+        charge.when_settled(partial(self._pay, grant))
+
+    def _pay(self, grant: Grant, charge: Charge) -> None:
+        if charge.cost:
+            self._payments.start(self.limiter.pay(grant, charge.cost))
 
 
 def has_budget(runtime: Runtime, principal: Principal) -> bool:

@@ -5,7 +5,7 @@ Only calls that a route has taken are in the ledger; whoever is turned away at t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 
@@ -70,7 +70,7 @@ class Booking:
         row.fault = "gateway"
         row.estimated = True
         self._ledger.begin(row)
-        exchange.facts.extra = partial(self._add_extra, row)
+        exchange.facts.extra = partial(self._add_extra, row, exchange.facts.extra)
 
     def next_call(self) -> tuple[int, int]:
         """The number and the time of a call that was no exchange of its own."""
@@ -134,8 +134,10 @@ class Booking:
                 late = _asked(exchange) if charge is answered else None
                 charge.when_settled(partial(self._add_part, row, part, is_answer=charge is answered, asked=late))
 
-    def _add_extra(self, row: Row, charge: Charge) -> None:
-        """What the gateway has asked because of the call, beside it."""
+    def _add_extra(self, row: Row, told: Callable[[Charge], None] | None, charge: Charge) -> None:
+        """What the gateway has asked because of the call, beside it; somebody else may want to know of it too."""
+        if told is not None:
+            told(charge)
         charge.when_settled(partial(self._observer.charges.count, row.route))
         charge.when_settled(partial(self._add_part, row, next(self._extra_parts), is_answer=False, asked=None))
 

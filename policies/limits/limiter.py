@@ -161,6 +161,14 @@ class Limiter:
         used: dict[Reached, int] = {"requests": 1, "tokens": tokens, "concurrent": 0, "usd": cost}
         self.counters.settle(grant.hold, [used[ask.kind] for ask in grant.asks])
 
+    async def pay(self, grant: Grant, cost: int) -> None:
+        """More was paid because of a call than its attempts have used: its budgets bear that too, whatever is left."""
+        budgets = [want for want in grant.hold.wants if type(want) is Spend]
+        wants = tuple([msgspec.structs.replace(want, most=UNBOUNDED, worst=0) for want in budgets])
+        answer = await self.counters.reserve(wants)
+        if isinstance(answer, Hold):
+            self.counters.settle(answer, [cost] * len(wants))
+
     def _look_at_budget(self, ask: Ask, want: Want, left: int) -> None:
         assert isinstance(ask, AskDollars), "budgets stand last"
         assert isinstance(want, Spend), "they ask for dollars"

@@ -175,7 +175,11 @@ async def test_the_encoder_of_the_semantic_cache_is_paid_by_who_asked(tmp_path: 
                     "base_url": upstream.base_url,
                     "price": {"input_per_1m": 10, "output_per_1m": 30},
                 },
-                "vectors": {"type": "openai", "base_url": vectors.base_url, "price": {"input_per_1m": 2, "output_per_1m": 2}},
+                "vectors": {
+                    "type": "openai",
+                    "base_url": vectors.base_url,
+                    "price": {"input_per_1m": 2, "output_per_1m": 2},
+                },
             },
             "routes": [
                 {
