@@ -9,14 +9,14 @@ from zoneinfo import ZoneInfo
 from gateway.ledger.days import day_number, day_text, hour_text
 from gateway.ledger.sums import Within
 
-RangeName = Literal["24h", "7d", "30d", "month"]
+RangeName = Literal["1h", "24h", "7d", "30d", "month"]
 RANGES: tuple[RangeName, ...] = get_args(RangeName)
 
 _WEEK_H = 7 * 24
 
 
 class Tick(NamedTuple):
-    """One step: the hour or the day as the ledger counts it, when it begins, and what it is compared with."""
+    """One step: a minute, an hour or a day as the ledger counts it, when it begins, and what it is compared with."""
 
     number: int
     at: int
@@ -28,14 +28,16 @@ class Range(NamedTuple):
     """A span that ends now. The last step of it is not over; its counterpart is compared up to the same hour."""
 
     name: RangeName
-    step: Literal["hour", "day"]
+    step: Literal["minute", "hour", "day"]
     today: date
     ticks: tuple[Tick, ...]
     before_hours: Within | None
-    """Of the last day before, the hours that have their counterpart in today; None where steps are hours."""
+    """Of the last day before, the hours that have their counterpart in today; None where steps are no days."""
 
     def text(self, number: int) -> str:
         """A step as sums name it."""
+        if self.step == "minute":
+            return str(number)
         return day_text(number) if self.step == "day" else hour_text(number)
 
     @property
@@ -51,10 +53,14 @@ class Range(NamedTuple):
 
 
 def range_of(name: RangeName, now_s: float, zone: str) -> Range:
-    """24 hours are compared with those a week ago, 7 and 30 days with as many before them, a month with the same days
-    of the one before."""
+    """An hour and 24 are compared with those a week ago, 7 and 30 days with as many before them, a month with the same
+    days of the one before."""
     place = _zone(zone)
     today = datetime.fromtimestamp(now_s, place).date()
+    if name == "1h":
+        minute = int(now_s // 60)
+        minutes = range(minute - 59, minute + 1)
+        return Range(name, "minute", today, tuple(Tick(m, m * 60, m - _WEEK_H * 60) for m in minutes), None)
     if name == "24h":
         hour = int(now_s // 3600)
         hours = range(hour - 23, hour + 1)

@@ -8,7 +8,7 @@ never further than 3.2 % from any time in it. Calls that failed are left out: th
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 MARK: Final = "latencies"
 """Up to which row they go; a ledger of before they were kept is gone through by and by."""
@@ -21,6 +21,8 @@ _LEADING_BITS = 5
 _MOST_BITS = 42
 """Beyond 50 days."""
 _INTEGERS = frozenset({"hour", "day", "prompt", "at_least_us"})
+_STEPS: Final = {"hour": 3600 * 10**6, "minute": 60 * 10**6}
+"""In microseconds."""
 _NEW: Final = "new_latencies"
 
 
@@ -52,10 +54,20 @@ class Counts(NamedTuple):
 
 COUNTS: Final = (
     Counts("latencies_by_route", ("day", "route", "prompt")),
+    Counts("latencies_by_route_and_hour", ("day", "hour", "route", "prompt")),
     Counts("latencies_by_day", ("day", "tenant", "route", "model", "prompt")),
     Counts("latencies_by_hour", ("day", "hour", "tenant", "route", "prompt")),
 )
 """The one that is shorter over a long time is asked first."""
+
+
+def fill(counts: Counts) -> str | None:
+    """Counts what another table has counted by more: for one that is new in a ledger that is not. None if none has."""
+    keys = ", ".join(counts.keys)
+    for wider in COUNTS:
+        if wider is not counts and set(counts.dimensions) <= set(wider.dimensions):
+            return f"INSERT INTO {counts.table} ({keys}, calls) SELECT {keys}, SUM(calls) FROM {wider.table} GROUP BY {keys}"
+    return None
 
 
 def width_us(at_least_us: int) -> int:
@@ -63,9 +75,9 @@ def width_us(at_least_us: int) -> int:
     return 1 << max(0, at_least_us.bit_length() - _LEADING_BITS)
 
 
-def select(where: str) -> str:
-    """The counts of rows, with all dimensions that any of the tables has."""
-    return " UNION ALL ".join(_count(measure, where) for measure in MEASURES)
+def select(where: str, step: Literal["hour", "minute"] = "hour") -> str:
+    """The counts of rows, with all dimensions that any of the tables has, or minutes in place of hours."""
+    return " UNION ALL ".join(_count(measure, where, step) for measure in MEASURES)
 
 
 def add(after: int, upto: int) -> list[str]:
@@ -74,16 +86,16 @@ def add(after: int, upto: int) -> list[str]:
     return [new, *(counts.add() for counts in COUNTS), f"DROP TABLE {_NEW}"]
 
 
-def _count(measure: str, where: str) -> str:
+def _count(measure: str, where: str, step: str) -> str:
     column = MEASURES[measure]
     prompts = " ".join(f"WHEN input_tokens < {below} THEN {at_least}" for at_least, below in pairwise(PROMPTS))
     # What tells most apart comes first, for the sake of the sorting.
     return (
-        "SELECT at_us / 3600000000 AS hour, day, tenant, route, model, "
+        f"SELECT at_us / {_STEPS[step]} AS {step}, day, tenant, route, model, "
         f"CASE {prompts} ELSE {PROMPTS[-1]} END AS prompt, '{measure}' AS measure, "
         f"{column} - {column} % {_width(column, _LEADING_BITS, _MOST_BITS)} AS at_least_us, COUNT(*) AS calls "
         f"FROM calls WHERE {where} AND part = 0 AND kind = 'call' AND status < 400 AND \"end\" = 'clean' "
-        f"AND {column} IS NOT NULL GROUP BY at_least_us, model, tenant, route, prompt, hour, day"
+        f"AND {column} IS NOT NULL GROUP BY at_least_us, model, tenant, route, prompt, {step}, day"
     )
 
 

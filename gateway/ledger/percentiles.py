@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from backends.errors import ConfigurationError
 from gateway.ledger import latencies
@@ -66,21 +66,27 @@ def spreads(database: Database, by: Sequence[LatencyDimension], period: Period) 
 
 def counted(
     transaction: Transaction,
-    by: Sequence[LatencyDimension],
+    by: Sequence[LatencyDimension | Literal["minute"]],
     within: Within,
     only: Mapping[LatencyDimension, str] | None = None,
 ) -> Iterator[Spread]:
-    """The same within hours or days; `only` of calls with these values.
+    """The same within days, hours or minutes; `only` of calls with these values.
 
     Raises: ConfigurationError where no table tells all of these apart.
     """
     only = only or {}
+    keys = quoted((*by, "measure", "at_least_us"))
+    if within.column == "minute":
+        terms = " AND ".join(["1 = 1", *(f'"{name}" = ?' for name in only)])
+        sql = f"SELECT {keys}, SUM(calls) FROM ({latencies.select(within.rows(), 'minute')}) AS counted WHERE {terms} "
+        yield from _spreads(transaction.fetch(f"{sql} GROUP BY {keys} ORDER BY {keys}", tuple(only.values())), by)
+        return
     where, bounds = within.condition()
-    table = _table_of((*by, *only, *([within.column] if bounds else [])))
+    steps: list[LatencyDimension] = [within.column] if bounds else []
+    table = _table_of([*(name for name in by if name != "minute"), *only, *steps])
     about, days = _days_about(within)
     where = " AND ".join([where, *about, *(f'"{name}" = ?' for name in only)])
     values = (*bounds, *days, *only.values())
-    keys = quoted((*by, "measure", "at_least_us"))
     mark, newest = mark_and_newest(transaction, latencies.MARK)
     fresh = latencies.select(f"seq > {mark:d} AND seq <= {newest:d}")
     names = quoted((*table.keys, "calls"))
@@ -90,6 +96,10 @@ def counted(
         f"GROUP BY {keys} ORDER BY {keys}",
         (*values, *values),
     )
+    yield from _spreads(found, by)
+
+
+def _spreads(found: Iterator[tuple[Any, ...]], by: Sequence[str]) -> Iterator[Spread]:
     for (*of, measure), group in groupby(found, key=lambda row: row[: len(by) + 1]):
         texts = tuple(value_text(name, value) for name, value in zip(by, of, strict=True))
         yield Spread(texts, measure, tuple((int(row[-2]), int(row[-1])) for row in group))

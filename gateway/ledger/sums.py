@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from backends.errors import ConfigurationError
 from gateway.ledger.days import day_text, hour_text
@@ -15,6 +15,7 @@ from gateway.sql.database import Database, Transaction
 
 Dimension = Literal["tenant", "team", "key", "model", "route", "operation", "backend", "user", "session", "hour", "day"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+_MINUTE_US = 60 * 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """From one day or hour to another one, both included: days as 20261129, hours since the Unix epoch. None is as far
-    as there is anything."""
+    """From one day, hour or minute to another one, both included: days as 20261129, hours and minutes since the Unix
+    epoch. None is as far as there is anything. Of minutes no sums are kept: they are added up from rows."""
 
-    column: Literal["day", "hour"]
+    column: Literal["day", "hour", "minute"]
     first: int | None
     last: int | None
 
@@ -47,10 +48,16 @@ class Within:
         terms = [f"{self.column} {sign} ?" for bound, sign in bounds if bound is not None]
         return " AND ".join(terms) or "1 = 1", [bound for bound, _ in bounds if bound is not None]
 
+    def rows(self) -> str:
+        """Of minutes: as SQL about a row, by which an index finds them."""
+        bounds = [(self.first, ">=", 0), (self.last, "<", 1)]
+        terms = [f"at_us {sign} {(bound + more) * _MINUTE_US:d}" for bound, sign, more in bounds if bound is not None]
+        return " AND ".join(terms) or "1 = 1"
+
 
 def sums(
     transaction: Transaction,
-    by: Sequence[Dimension],
+    by: Sequence[Dimension | Literal["minute"]],
     within: Within,
     only: Mapping[Dimension, str] | None = None,
     names: Sequence[str] = (),
@@ -61,10 +68,13 @@ def sums(
     Raises: ConfigurationError where no table tells all of these apart.
     """
     only = only or {}
-    rollup = table_of((*by, *only), within.column)
+    terms = [f'"{name}" = ?' for name in only]
+    if within.column == "minute":
+        yield from _of_rows(transaction, by, within, (terms, tuple(only.values())), names)
+        return
+    rollup = table_of([name for name in (*by, *only) if name != "minute"], within.column)
     names = names or tuple(rollup.sums)
     where, values = within.condition()
-    terms = [where, *(f'"{name}" = ?' for name in only)]
     mark, newest = mark_and_newest(transaction)
     columns = quoted((*rollup.keys, *names))
     new = f"SELECT {columns} FROM ({rollup.select('seq > ? AND seq <= ?')}) AS fresh"
@@ -73,9 +83,31 @@ def sums(
     groups = f"GROUP BY {quoted(by)} ORDER BY {quoted(by)}" if by else ""
     found = transaction.fetch(
         f"SELECT {', '.join([*(quoted([name]) for name in by), added])} FROM ({parts}) AS parts "
-        f"WHERE {' AND '.join(terms)} {groups}",
+        f"WHERE {' AND '.join([where, *terms])} {groups}",
         (mark, newest, *values, *only.values()),
     )
+    yield from _lines(found, by, names)
+
+
+def _of_rows(
+    transaction: Transaction,
+    by: Sequence[str],
+    within: Within,
+    only: tuple[list[str], tuple[str, ...]],
+    names: Sequence[str],
+) -> Iterator[Line]:
+    sums = ROLLUPS[0].sums
+    names = names or tuple(sums)
+    minute = f"at_us / {_MINUTE_US} AS minute"
+    selected = [*(minute if name == "minute" else f'"{name}"' for name in by), *(sums[name] for name in names)]
+    terms, values = only
+    # Counts of nothing would be a line of 0.
+    groups = f"GROUP BY {quoted(by)} ORDER BY {quoted(by)}" if by else "HAVING COUNT(*) > 0"
+    sql = f"SELECT {', '.join(selected)} FROM calls WHERE {' AND '.join([within.rows(), *terms])} {groups}"
+    yield from _lines(transaction.fetch(sql, values), by, names)
+
+
+def _lines(found: Iterator[tuple[Any, ...]], by: Sequence[str], names: Sequence[str]) -> Iterator[Line]:
     for row in found:
         if row[-1] is None:
             # All together, and there are none.

@@ -56,13 +56,18 @@ def make_settings(transaction: Transaction) -> None:
 
 def bring_up_to_date(transaction: Transaction, seq: str) -> None:
     """Make and add what is lacking; `seq` is the type of a number that only ever grows."""
+    made = set()
     for table in _tables(seq):
         lacking = table.lacks(transaction)
         if len(lacking) == len(table.columns):
             transaction.execute(table.create())
+            made.add(table.name)
         else:
             for name in lacking:
                 transaction.execute(f'ALTER TABLE {table.name} ADD COLUMN "{name}" {table.columns[name]}')
+    for counts in latencies.COUNTS:
+        if counts.table in made and (statement := latencies.fill(counts)) is not None:
+            transaction.execute(statement)
     transaction.execute("CREATE INDEX IF NOT EXISTS calls_by_time ON calls (at_us)")
     # Nothing is to be done for the numbers of rows that are gone.
     begin = "SELECT ?, COALESCE(MIN(seq) - 1, 0) FROM calls WHERE 1 = 1 ON CONFLICT DO NOTHING"

@@ -181,6 +181,27 @@ async def test_hits_are_told_by_step_route_and_tenant(boss: httpx.AsyncClient, v
     assert (own["semantic"], own["has_entries"]) == ({}, False)
 
 
+async def test_each_span_tells_the_same_of_the_last_minute(boss: httpx.AsyncClient, viewer: httpx.AsyncClient) -> None:
+    """By the minute from rows, by the hour and the day from sums: to the last decimal, percentiles too."""
+    await stored(boss, 5)
+    for client in (boss, viewer):
+        found = {
+            span: (await client.get("overview", params={"range": span})).raise_for_status().json()
+            for span in ("1h", "24h", "7d")
+        }
+        by_minute, *others = found.values()
+        assert len(by_minute["at"]) == 60
+        for other in others:
+            for name in ("totals", "shares"):
+                assert by_minute[name] == other[name], name
+            assert by_minute["money"]["by"] == other["money"]["by"]
+            assert by_minute["money"]["spent"] == other["money"]["spent"]
+            wholes = [{name: of["whole"] for name, of in each["times"].items()} for each in (by_minute, other)]
+            assert wholes[0] == wholes[1]
+    for page in ("caches", "backends", "errors"):
+        assert (await boss.get(page, params={"range": "1h"})).status_code == 200
+
+
 async def test_who_signs_out_is_out(gateway: Gateway) -> None:
     """The cookie is taken away."""
     async with signed_in(gateway, "BOSS") as client:

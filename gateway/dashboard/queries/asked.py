@@ -9,11 +9,16 @@ from backends.errors import InvalidRequest
 from gateway.dashboard.access import Scope
 from gateway.dashboard.ranges import RANGES, Range, range_of
 from gateway.ledger.sums import Dimension
+from gateway.sql.database import Transaction
 
 By = Literal["model", "backend", "route", "tenant", "key"]
 BY: tuple[By, ...] = get_args(By)
 _MAX_VALUE_CHARS = 512
 _Name = TypeVar("_Name", bound=str)
+
+
+_MOST_ROWS = 200_000
+"""Of an hour by the minute, for it is added up from rows while somebody waits."""
 
 
 class Selection(NamedTuple):
@@ -24,6 +29,16 @@ class Selection(NamedTuple):
     by: By
     picked: tuple[By, str] | None
     now_s: float
+
+    def check_size(self, transaction: Transaction) -> None:
+        """Raises: InvalidRequest where there is more than can be added up in a moment."""
+        if self.span.step == "minute":
+            rows = f"SELECT 1 FROM calls WHERE {self.span.within.rows()} LIMIT {_MOST_ROWS + 1}"
+            ((number,),) = transaction.fetch(f"SELECT COUNT(*) FROM ({rows}) AS rows_of_span")
+            if number > _MOST_ROWS:
+                raise InvalidRequest(
+                    f"more than {_MOST_ROWS:,} calls in an hour are not told by the minute: choose 24 h"
+                )
 
     @property
     def only(self) -> dict[Dimension, str]:

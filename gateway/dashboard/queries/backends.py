@@ -13,6 +13,7 @@ _WHOLE = ("failed_upstream", "input_tokens", "cached_tokens", "ttft_us", "ttft_c
 
 def backends(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
     """Those that have answered, or failed to, by their names; calls that no backend was asked for are in none."""
+    asked.check_size(transaction)
     span = asked.span
     steps: dict[str, dict[str, Line]] = {}
     for line in sums(transaction, ("backend", span.step), span.within, asked.only, ("calls", *_WHOLE)):

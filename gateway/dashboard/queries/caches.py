@@ -20,6 +20,7 @@ _MOST = 50
 
 def caches(transaction: Transaction, asked: Selection) -> dict[str, Any]:
     """A step without a call is a 0. Routes by how many calls met a cache, models by the tokens of their prompts."""
+    asked.check_size(transaction)
     span, only = asked.span, asked.only
     steps = {line.values[0]: line for line in sums(transaction, (span.step,), span.within, only, _COUNTS)}
     before = list(sums(transaction, (), span.before, only, _COUNTS))

@@ -23,6 +23,7 @@ _MOST_SHARES = 8
 
 def overview(transaction: Transaction, asked: Selection) -> dict[str, Any]:
     """Amounts are decimal text; a step without a call is a 0 of what is counted, and None of what is measured."""
+    asked.check_size(transaction)
     span = asked.span
     lines = {
         line.values[0]: line

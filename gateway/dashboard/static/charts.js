@@ -54,7 +54,7 @@ function drawn(holder, sentence, settings) {
 
 function ticks(at, step) {
   const isLong = at.length > 8;
-  const every = step === "hour" ? 6 : Math.ceil(at.length / 8);
+  const every = { minute: 15, hour: 6 }[step] ?? Math.ceil(at.length / 8);
   return { color: color("soft"), font: { size: 11 }, autoSkip: false, maxRotation: 0,
     callback: (_, index) => (index % every === 0 ? format.step(at[index], step, isLong) : null) };
 }
@@ -63,7 +63,7 @@ const base = { animation: false, responsive: true, maintainAspectRatio: false, i
 
 /** What is under the pointer, as figures. */
 function told(at, step, label) {
-  const long = step === "hour" ? format.minute : (seconds) => format.step(seconds, step, true);
+  const long = step !== "day" ? format.minute : (seconds) => format.step(seconds, step, true);
   return { animation: false, displayColors: false, callbacks: { title: ([item]) => long(at[item.dataIndex]), label } };
 }
 

@@ -64,7 +64,7 @@ function formatted(seconds, options) {
 
 /** The label of a step. */
 export function step(seconds, kind, isLong) {
-  if (kind === "hour") return formatted(seconds, { hour: "2-digit", minute: "2-digit" });
+  if (kind !== "day") return formatted(seconds, { hour: "2-digit", minute: "2-digit" });
   return formatted(seconds, isLong ? { day: "numeric", month: "short" } : { weekday: "short" });
 }
 

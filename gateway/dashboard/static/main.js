@@ -13,8 +13,8 @@ import * as requests from "./pages/requests.js";
 import * as signIn from "./pages/sign_in.js";
 
 const PAGES = { "": overview, requests, errors, caches, budgets, policy };
-const RANGES = { "24h": "24 h", "7d": "7 d", "30d": "30 d", month: null };
-const EVERY_S = { "24h": 30, "7d": 60, "30d": 60, month: 60 };
+const RANGES = { "1h": "1 h", "24h": "24 h", "7d": "7 d", "30d": "30 d", month: null };
+const EVERY_S = { "1h": 15, "24h": 30, "7d": 60, "30d": 60, month: 60 };
 
 const head = document.getElementById("head");
 const main = document.getElementById("main");

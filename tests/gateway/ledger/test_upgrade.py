@@ -78,12 +78,33 @@ def test_ledger_of_before_has_its_rows_counted_by_and_by(connect: Connect) -> No
         assert list(transaction.fetch("SELECT SUM(calls) FROM latencies_by_day WHERE measure = 'total'")) == [(fine,)]
 
 
+def test_counts_that_a_ledger_lacks_are_made_of_others(connect: Connect) -> None:
+    """A table of counts that is new says what those say that have counted for long, and goes on from there."""
+    database = connect()
+    store = LedgerStore(connect(), "UTC")
+    store.open()
+    rows = [sample_row(n) for n in range(200)]
+    write_as_the_first(database, rows[:150])
+    store.count_latencies(100)
+    before = list(spreads(database, ("hour", "route"), ALWAYS))
+    with database.writing() as transaction:
+        transaction.execute("DROP TABLE latencies_by_route_and_hour")
+
+    store = LedgerStore(connect(), "UTC")
+    store.open()
+    assert list(spreads(database, ("hour", "route"), ALWAYS)) == before
+    write_as_the_first(database, rows[150:])
+    while store.count_latencies(100):
+        pass
+    assert timed(database) == sum(row.status < 400 for row in rows)
+
+
 def test_ledger_is_the_same_however_it_came_to_be(connect: Connect) -> None:
     """Opened twice, new or old, it has the same tables with the same columns."""
     database = connect()
     made_by_the_first(database)
     names = ("calls", "by_day", "by_hour", "by_user", "by_session", "latencies_by_route")
-    names += ("latencies_by_day", "latencies_by_hour", "marks")
+    names += ("latencies_by_day", "latencies_by_hour", "latencies_by_route_and_hour", "marks")
 
     def columns() -> dict[str, set[str]]:
         with database.reading() as transaction:
