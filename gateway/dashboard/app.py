@@ -64,6 +64,8 @@ class Dashboard:
         self._keys = None if core.keys is None else KeysApi(core, core.keys)
         self._caches = CachesPage(core, scrape)
         self._policy = PolicyPage(core, revisions)
+        self._of_ledger = {self._overview, self._errors, self._requests, self._caches.rates}
+        """Answers that stay the same while nothing comes to the ledger."""
         api = f"/{ROOT}/api"
         answers: tuple[tuple[str, str, Answer], ...] = (
             ("GET", "me", self._me),
@@ -158,9 +160,15 @@ class Dashboard:
                 raise UnknownPath("no ledger is kept: add `ledger` to the policy")
             query = query_of(request.scope)
             now_s = self._core.clock.wall()
-            inquiry = Inquiry(request, runtime, principal, visitor, query, self._reader, now_s)
+            inquiry = Inquiry(request, runtime, principal, visitor, query, self._reader, now_s, [])
+            headers = {"cache-control": "no-store"}
+            if answer in self._of_ledger:
+                headers["etag"] = version = await inquiry.version()
+                if request.headers.get("if-none-match") == version:
+                    return Response(status_code=304, headers=headers)
             said = await answer(inquiry)
-            return said if isinstance(said, Response) else _json(said, {"cache-control": "no-store"})
+            headers["server-timing"] = f"ledger;dur={sum(inquiry.spent_s) * 1e3:.1f}"
+            return said if isinstance(said, Response) else _json(said, headers)
 
         return answered
 
@@ -183,7 +191,7 @@ class Dashboard:
 
     async def _me(self, inquiry: Inquiry) -> object:
         visitor, reader = inquiry.visitor, inquiry.reader
-        made_up = await reader.ask(lambda transaction: MADE_UP in read_settings(transaction))
+        made_up = await inquiry.ask(lambda transaction: MADE_UP in read_settings(transaction))
         return {
             "name": visitor.name,
             "tenant": visitor.scope.tenant,
@@ -198,14 +206,14 @@ class Dashboard:
 
     async def _overview(self, inquiry: Inquiry) -> object:
         about = inquiry.selection()
-        found = await inquiry.reader.ask(lambda transaction: overview(transaction, about))
+        found = await inquiry.ask(lambda transaction: overview(transaction, about))
         wrong = (await live(self._scrape))["semantic"] if inquiry.visitor.sees_all else {}
         return {**found, "wrong": wrong, "as_of": about.now_s}
 
     async def _backends(self, inquiry: Inquiry) -> object:
         inquiry.check_sees_all()
         about = inquiry.selection()
-        found = await inquiry.reader.ask(lambda transaction: backends(transaction, about))
+        found = await inquiry.ask(lambda transaction: backends(transaction, about))
         now = (await live(self._scrape))["backends"]
         known = {row["name"]: row for row in found}
         names = sorted({*known, *inquiry.runtime.loaded.backends})
@@ -216,19 +224,17 @@ class Dashboard:
     async def _errors(self, inquiry: Inquiry) -> object:
         since_us = inquiry.selection().span.ticks[0].at * 10**6
         scope = inquiry.visitor.scope
-        return await inquiry.reader.ask(lambda transaction: calls.failures(transaction, scope, since_us))
+        return await inquiry.ask(lambda transaction: calls.failures(transaction, scope, since_us))
 
     async def _requests(self, inquiry: Inquiry) -> object:
         query, scope = inquiry.query, inquiry.visitor.scope
         wanted = condition_of(query.get("filter", ""))
         before, after = (_number(query.get(name)) for name in ("before", "after"))
-        return await inquiry.reader.ask(
-            lambda transaction: calls.page(transaction, scope, wanted, before=before, after=after)
-        )
+        return await inquiry.ask(lambda transaction: calls.page(transaction, scope, wanted, before=before, after=after))
 
     async def _request(self, inquiry: Inquiry) -> object:
         seq, scope = inquiry.request.path_params["seq"], inquiry.visitor.scope
-        return await inquiry.reader.ask(lambda transaction: calls.one(transaction, scope, seq))
+        return await inquiry.ask(lambda transaction: calls.one(transaction, scope, seq))
 
     async def _budgets(self, inquiry: Inquiry) -> object:
         found = await self._core.reserving.view.states(inquiry.runtime)

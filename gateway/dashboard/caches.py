@@ -27,7 +27,7 @@ class CachesPage:
     async def rates(self, inquiry: Inquiry) -> object:
         """Hits over a span; how sure the semantic cache is of each route is known of all tenants together only."""
         about = inquiry.selection()
-        found = await inquiry.reader.ask(lambda transaction: caches(transaction, about))
+        found = await inquiry.ask(lambda transaction: caches(transaction, about))
         sees_all = inquiry.visitor.sees_all
         return {
             **found,

@@ -7,8 +7,9 @@ never further than 3.2 % from any time in it. Calls that failed are left out: th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 MARK: Final = "latencies"
 """Up to which row they go; a ledger of before they were kept is gone through by and by."""
@@ -21,8 +22,19 @@ _LEADING_BITS = 5
 _MOST_BITS = 42
 """Beyond 50 days."""
 _INTEGERS = frozenset({"hour", "day", "prompt", "at_least_us"})
-_STEPS: Final = {"hour": 3600 * 10**6, "minute": 60 * 10**6}
-"""In microseconds."""
+_EXPRESSIONS: Final = {
+    "hour": "at_us / 3600000000",
+    "minute": "at_us / 60000000",
+    "prompt": " ".join(
+        (
+            "CASE",
+            *(f"WHEN input_tokens < {below} THEN {at_least}" for at_least, below in pairwise(PROMPTS)),
+            f"ELSE {PROMPTS[-1]} END",
+        )
+    ),
+}
+"""What is no column of a row."""
+_ALL: Final = ("model", "tenant", "route", "prompt", "hour", "day")
 _NEW: Final = "new_latencies"
 
 
@@ -66,7 +78,8 @@ def fill(counts: Counts) -> str | None:
     keys = ", ".join(counts.keys)
     for wider in COUNTS:
         if wider is not counts and set(counts.dimensions) <= set(wider.dimensions):
-            return f"INSERT INTO {counts.table} ({keys}, calls) SELECT {keys}, SUM(calls) FROM {wider.table} GROUP BY {keys}"
+            sums = f"SELECT {keys}, SUM(calls) FROM {wider.table} GROUP BY {keys}"
+            return f"INSERT INTO {counts.table} ({keys}, calls) {sums}"
     return None
 
 
@@ -75,9 +88,9 @@ def width_us(at_least_us: int) -> int:
     return 1 << max(0, at_least_us.bit_length() - _LEADING_BITS)
 
 
-def select(where: str, step: Literal["hour", "minute"] = "hour") -> str:
-    """The counts of rows, with all dimensions that any of the tables has, or minutes in place of hours."""
-    return " UNION ALL ".join(_count(measure, where, step) for measure in MEASURES)
+def select(where: str, names: Sequence[str] = _ALL) -> str:
+    """The counts of rows, with these dimensions; with all that any of the tables has, if none are named."""
+    return " UNION ALL ".join(_count(measure, where, names) for measure in MEASURES)
 
 
 def add(after: int, upto: int) -> list[str]:
@@ -86,16 +99,15 @@ def add(after: int, upto: int) -> list[str]:
     return [new, *(counts.add() for counts in COUNTS), f"DROP TABLE {_NEW}"]
 
 
-def _count(measure: str, where: str, step: str) -> str:
+def _count(measure: str, where: str, names: Sequence[str]) -> str:
     column = MEASURES[measure]
-    prompts = " ".join(f"WHEN input_tokens < {below} THEN {at_least}" for at_least, below in pairwise(PROMPTS))
+    dimensions = "".join(f"{_EXPRESSIONS.get(name, name)} AS {name}, " for name in names)
     # What tells most apart comes first, for the sake of the sorting.
     return (
-        f"SELECT at_us / {_STEPS[step]} AS {step}, day, tenant, route, model, "
-        f"CASE {prompts} ELSE {PROMPTS[-1]} END AS prompt, '{measure}' AS measure, "
+        f"SELECT {dimensions}'{measure}' AS measure, "
         f"{column} - {column} % {_width(column, _LEADING_BITS, _MOST_BITS)} AS at_least_us, COUNT(*) AS calls "
         f"FROM calls WHERE {where} AND part = 0 AND kind = 'call' AND status < 400 AND \"end\" = 'clean' "
-        f"AND {column} IS NOT NULL GROUP BY at_least_us, model, tenant, route, prompt, {step}, day"
+        f"AND {column} IS NOT NULL GROUP BY {', '.join(('at_least_us', *names))}"
     )
 
 

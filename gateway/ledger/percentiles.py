@@ -78,7 +78,8 @@ def counted(
     keys = quoted((*by, "measure", "at_least_us"))
     if within.column == "minute":
         terms = " AND ".join(["1 = 1", *(f'"{name}" = ?' for name in only)])
-        sql = f"SELECT {keys}, SUM(calls) FROM ({latencies.select(within.rows(), 'minute')}) AS counted WHERE {terms} "
+        new = latencies.select(within.rows(), (*by, *only))
+        sql = f"SELECT {keys}, SUM(calls) FROM ({new}) AS counted WHERE {terms} "
         yield from _spreads(transaction.fetch(f"{sql} GROUP BY {keys} ORDER BY {keys}", tuple(only.values())), by)
         return
     where, bounds = within.condition()

@@ -202,6 +202,27 @@ async def test_each_span_tells_the_same_of_the_last_minute(boss: httpx.AsyncClie
         assert (await boss.get(page, params={"range": "1h"})).status_code == 200
 
 
+async def test_what_has_not_changed_is_not_told_again(
+    gateway: Gateway, boss: httpx.AsyncClient, viewer: httpx.AsyncClient
+) -> None:
+    """Until a call comes by; nobody is told by another one's tag that nothing has changed."""
+    before = await stored(boss, 5)
+    for path in ("overview", "overview?range=1h", "caches", "errors", "requests"):
+        tags = {(await client.get(path)).headers["etag"] for client in (boss, viewer)}
+        assert len(tags) == 2, path
+        first = await boss.get(path)
+        again = {"if-none-match": first.headers["etag"]}
+        assert float(first.headers["server-timing"].removeprefix("ledger;dur=")) > 0
+        assert (await viewer.get(path, headers=again)).status_code == 200
+    tag = (await boss.get("requests")).headers["etag"]
+    assert (await boss.get("requests", headers={"if-none-match": tag})).status_code == 304
+    body = {"model": "m1", "messages": [{"role": "user", "content": "hi"}]}
+    call = {"headers": {"authorization": f"Bearer {ENVIRON['OTHER']}"}, "json": body}
+    (await boss.post(f"{gateway.url}/v1/chat/completions", **call)).raise_for_status()
+    await stored(boss, before["totals"]["calls"] + 1)
+    assert (await boss.get("requests", headers={"if-none-match": tag})).status_code == 200
+
+
 async def test_who_signs_out_is_out(gateway: Gateway) -> None:
     """The cookie is taken away."""
     async with signed_in(gateway, "BOSS") as client:

@@ -17,7 +17,7 @@ _MAX_VALUE_CHARS = 512
 _Name = TypeVar("_Name", bound=str)
 
 
-_MOST_ROWS = 200_000
+_MOST_ROWS = 100_000
 """Of an hour by the minute, for it is added up from rows while somebody waits."""
 
 

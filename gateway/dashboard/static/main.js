@@ -1,6 +1,6 @@
 // The frame around the pages: who is looking, at which page and span, and when figures are asked for anew.
 
-import { Failure, ask, tell } from "./api.js";
+import { Failure, ask, forget, takeSpent, tell } from "./api.js";
 import { clear } from "./charts.js";
 import { fill, h } from "./dom.js";
 import { clock, useZone } from "./format.js";
@@ -15,6 +15,9 @@ import * as signIn from "./pages/sign_in.js";
 const PAGES = { "": overview, requests, errors, caches, budgets, policy };
 const RANGES = { "1h": "1 h", "24h": "24 h", "7d": "7 d", "30d": "30 d", month: null };
 const EVERY_S = { "1h": 15, "24h": 30, "7d": 60, "30d": 60, month: 60 };
+
+const MOST_MS_A_MINUTE = 40;
+const MOST_PAUSE_MS = 600_000;
 
 const head = document.getElementById("head");
 const main = document.getElementById("main");
@@ -68,13 +71,14 @@ function drawFrame() {
 
 function drawFoot(asOf) {
   fill(foot,
-    h("span", null, asOf ? `As of ${clock(asOf)}.` : ""),
+    h("span", null, asOf ? `As of ${clock(asOf)}. ` : "", asOf && h("button", { class: "quiet", onclick: show }, "Refresh")),
     me && h("span", null, `Times in ${me.zone}. Money in US dollars. Policy ${me.revision}.`),
     me?.has_keys && h("span", null, `${me.name} `, h("button", { class: "quiet", onclick: leave }, "Sign out")));
 }
 
 async function leave() {
   await tell("sign-out", {});
+  forget();
   me = null;
   show();
 }
@@ -87,6 +91,12 @@ async function begin() {
 /** Whether somebody fills in a form, or reads what has come of one: it must not go away under their hands. */
 function isInUse() {
   return main.querySelector("details[open] form, form.wide") !== null || (main.contains(document.activeElement) && document.activeElement.matches("input, textarea, select"));
+}
+
+/** Until figures are asked for anew: later where they have cost the gateway much. */
+function pauseMs(page, query) {
+  const every = (page.every_s ?? EVERY_S[query.range ?? "7d"] ?? 60) * 1000;
+  return Math.max(every, Math.min((takeSpent() / MOST_MS_A_MINUTE) * 60_000, MOST_PAUSE_MS));
 }
 
 async function draw(isAgain) {
@@ -114,13 +124,14 @@ async function draw(isAgain) {
   } finally {
     if (mine === turn) {
       main.removeAttribute("aria-busy");
-      if (!document.hidden && me !== null) timer = setTimeout(() => draw(true), (page.every_s ?? EVERY_S[at.query.range ?? "7d"] ?? 60) * 1000);
+      if (!document.hidden && me !== null) timer = setTimeout(() => draw(true), pauseMs(page, at.query));
     }
   }
 }
 
 function failed(error) {
   if (error.status === 401) {
+    forget();
     me = null;
     clear();
     fill(head, h("span", { class: "brand" }, "Slipstream"));
