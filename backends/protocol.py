@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 
 from backends.answer_budget import AnswerBudget
+from backends.drafts.facts import SpeculationFacts
 from backends.header_names import EVERY_HEADER, HeaderNames
 from backends.operations import Operation, Terms
 from backends.quotas.reservation import Reservation
@@ -227,6 +228,7 @@ class Facts(msgspec.Struct, eq=False):
     usage: Usage | None = None
     is_usage_partial: bool = False
     """The upstream has not told, or not so that it can be believed, how long the whole answer is."""
+    speculation: SpeculationFacts | None = None
     waited_s: float | None = None
     """In front of backends that had no room; None where nobody lets calls wait."""
 
@@ -278,7 +280,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     `model_at` is where `raw` names the model, if it is a form. `resume` is there where a stream that breaks off is to
     go on: then it is marked, if the backend knows how, and what has come of it is in there. `terms` is how a call is
     charged that only passes through. `answers` bounds what is held of answers that are read whole; None where nobody
-    counts.
+    counts. `drafts` asks for an answer that draft tokens can be pushed onto (see `drafts/push.py`).
     """
 
     operation: Operation
@@ -309,6 +311,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     resume: BrokenAnswer | None = None
     terms: Terms | None = None
     answers: AnswerBudget | None = None
+    drafts: bool = False
 
 
 class Reply:
@@ -390,11 +393,3 @@ class Backend(Protocol):
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters."""
-
-
-@runtime_checkable
-class Scorer(Protocol):
-    """A backend that can also score a continuation: what speculation across backends needs."""
-
-    async def score(self, prefix: Sequence[int], continuation: Sequence[int]) -> Sequence[int]:
-        """The target's greedy choice at each position: `len(continuation) + 1` token ids."""

@@ -10,9 +10,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import takewhile
 from queue import SimpleQueue
 
 import torch
@@ -114,6 +115,16 @@ class Engine:
     def abort(self, request_id: str) -> None:
         """Gives a request up; it ends with the reason "abort". Nothing happens where it is over."""
         self._commands.put(partial(EngineCore.abort, request_id=request_id))
+
+    def push(self, request_id: str, start: int, tokens: Sequence[int], most_kept: int) -> None:
+        """Hands over a guess of a request's tokens from `start` on, its prompt counted. The coming steps verify what
+        its text agrees with; `most_kept` of them wait at most. Nothing happens where it is over.
+        """
+        vocab_size = self._started.parts.config.vocab_size
+        known = list(takewhile(lambda token: 0 <= token < vocab_size, tokens))
+        self._commands.put(
+            partial(EngineCore.push, request_id=request_id, start=start, tokens=known, most_kept=most_kept)
+        )
 
     def close(self) -> None:
         """Stops after the running step and waits for it; what is in hand ends with EngineStopped."""

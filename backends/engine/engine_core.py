@@ -105,6 +105,13 @@ class EngineCore:
                 self._leave(sequence)
             self._calls.end(call, "abort")
 
+    def push(self, request_id: str, start: int, tokens: SequenceOf[int], most_kept: int) -> None:
+        """Keeps a guess of how the request's first answer goes on; nothing happens where it is over."""
+        call = self._calls.get(request_id)
+        if call is not None:
+            for sequence in call.running[:1]:
+                self._parts.speculator.push(sequence, start, tokens, most_kept)
+
     def step(self) -> None:
         """Makes one step, and hands its outcome to the requests."""
         began = self._now()

@@ -12,6 +12,7 @@ import msgspec
 
 from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
+from backends.drafts.push import DRAFT_HEADER, DRAFT_PATH, Draft
 from backends.errors import FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
 from backends.header_names import HeaderNames
 from backends.headers import end_to_end, with_defaults
@@ -24,6 +25,7 @@ from backends.http.meter import MeteredAnswer, StreamMeter, error_of, model_of, 
 from backends.http.openai_settings import OpenAIConfig
 from backends.http.passed_meter import passed_taps
 from backends.http.probe import ask_health
+from backends.http.push_draft import push_draft
 from backends.http.redact import Redactor
 from backends.http.splice import ask_for_usage, set_field, with_model
 from backends.http.transport import Transport
@@ -117,6 +119,15 @@ class OpenAIBackend:
         key = self.keys.first().fields if self._keyed is not None else ()
         await ask_health(self._wire, self._config.health, [*self._fixed_headers, *key], self._clock)
 
+    def is_writing(self, answer_id: str) -> bool:
+        """Answers of an upstream are not of this process."""
+        return False
+
+    async def push(self, draft: Draft, *, tenant: str, key_id: str) -> None:
+        """See `Pushable`; whose answer it is the upstream knows by our key."""
+        target = self._base_path + DRAFT_PATH.encode("ascii")
+        await push_draft(self._wire, target, self._counted_headers, draft, self._clock)
+
     async def send(self, call: Call) -> Reply:
         """Pass the call on.
 
@@ -161,6 +172,9 @@ class OpenAIBackend:
             headers = [*self._fixed_headers, *self._passed.travelling(call.headers)]
         if call.request_id:
             headers.append((b"x-request-id", call.request_id.encode("latin-1")))
+        if call.drafts and self._keyed is None:
+            # An answer takes drafts of the key only that it was asked with.
+            headers.append((DRAFT_HEADER, b"1"))
         return headers
 
     def _body(self, call: Call) -> bytes:

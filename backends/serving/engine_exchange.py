@@ -51,6 +51,8 @@ class EngineExchange:
         self.num_answers = sum(request.best_of or request.n for request in job.requests)
         self._num_emitted = sum(len(request.emitted) for request in job.requests)
         self.is_stream = call.stream and call.operation.traits.writes_text
+        self.drafted = job.drafted
+        self.caller = call.tenant, call.key_id
         self.is_closed = False
         self.error: SlipstreamError | None = None
         self._answer = job.answer

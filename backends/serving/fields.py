@@ -158,6 +158,7 @@ class CompletionFields(SamplingFields, kw_only=True):
     echo: bool | None = None
     logprobs: Alternatives | None = None
     prompt_logprobs: Alternatives | None = None
+    return_token_ids: bool | None = None
 
 
 class EmbeddingFields(msgspec.Struct, kw_only=True):

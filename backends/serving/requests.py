@@ -17,6 +17,7 @@ from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
 from backends.operations import Operation
 from backends.protocol import Call
 from backends.resume import RESUME_FIELD, Resume
+from backends.serving.drafted import DraftedStream
 from backends.serving.fields import (
     MAX_INPUTS,
     MAX_LOGPROBS,
@@ -81,6 +82,8 @@ class Job:
     answer: ReplyBuilder
     skipped_tools: Sequence[str] = ()
     """Types of the tools that the model was not told of, because it cannot call such ones."""
+    drafted: DraftedStream | None = None
+    """The answer, where drafts may be pushed onto it."""
 
 
 def plan(call: Call, model: Model, head: Head) -> Job:
@@ -110,6 +113,9 @@ def plan(call: Call, model: Model, head: Head) -> Job:
     job = build(call, model, head)
     if begun is not None:
         job = _resumable(job, begun, head)
+    if call.drafts and _is_single_stream(job):
+        drafted = DraftedStream(job.answer, job.requests[0])
+        job = replace(job, answer=drafted, drafted=drafted)
     return replace(job, skipped_tools=skipped) if skipped else job
 
 
@@ -118,15 +124,18 @@ def _resumable(job: Job, begun: Resume, head: Head) -> Job:
 
     Raises: InvalidRequest where it is, and has begun.
     """
-    stream = job.answer
-    is_single = len(job.requests) == 1 and (job.requests[0].best_of or job.requests[0].n) == 1
-    if is_single and isinstance(stream, ChatStream | CompletionStream):
-        return replace(
-            job, requests=[replace(job.requests[0], emitted=begun.tokens)], answer=MarkedStream(stream, head)
-        )
+    if _is_single_stream(job) and isinstance(stream := job.answer, ChatStream | CompletionStream):
+        requests = [replace(job.requests[0], emitted=begun.tokens)]
+        return replace(job, requests=requests, answer=MarkedStream(stream, head))
     if begun.tokens:
         raise InvalidRequest("only a single streamed answer of chat or completions can go on", param=RESUME_FIELD)
     return job
+
+
+def _is_single_stream(job: Job) -> bool:
+    first, *others = job.requests
+    is_stream = isinstance(job.answer, ChatStream | CompletionStream | MarkedStream)
+    return is_stream and not others and (first.best_of or first.n) == 1
 
 
 def _chat(call: Call, model: Model, head: Head) -> Job:
@@ -270,6 +279,7 @@ def _completion(call: Call, model: Model, head: Head) -> Job:
         logprobs=fields.logprobs,
         prompt_logprobs=fields.prompt_logprobs,
         echo=fields.echo is True,
+        tells_tokens=fields.return_token_ids is True,
         has_output=has_output,
     )
     make = CompletionStream if call.stream else CompletionAnswer

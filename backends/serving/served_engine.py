@@ -15,12 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from backends.clock import Clock
+from backends.drafts.push import MAX_KEPT, Draft
 from backends.engine.errors import EngineStopped, RequestRefused
 from backends.engine.request import Event, Request
 from backends.errors import (
     ConnectFailed,
     FirstTokenTimeout,
     InvalidRequest,
+    UnknownObject,
     UnknownPath,
     UpstreamCut,
     UpstreamError,
@@ -67,6 +69,9 @@ class EngineHandle(Protocol):
     def abort(self, request_id: str) -> None:
         """Give up a request; nothing happens where it is over."""
 
+    def push(self, request_id: str, start: int, tokens: Sequence[int], most_kept: int) -> None:
+        """Hand over a guess of a request's tokens from `start` on; nothing happens where it is over."""
+
     def close(self) -> None:
         """Stop, and wait for the thread."""
 
@@ -102,6 +107,7 @@ class EngineBackend:
         self._preparers = ThreadPoolExecutor(_NUM_PREPARERS, thread_name_prefix="slipstream-requests")
         self._exchanges: set[EngineExchange] = set()
         self._by_request: dict[str, EngineExchange] = {}
+        self._drafted: dict[str, EngineExchange] = {}
         self._num_preparing = 0
         self._num_answers = 0
         # One object for all calls, so that the engine hands over a step at once.
@@ -197,6 +203,19 @@ class EngineBackend:
         await self._answer(call, job, served.engine)
         return answer.choices
 
+    def is_writing(self, answer_id: str) -> bool:
+        """Whether drafts may be pushed onto an answer of that id, which is another caller's perhaps."""
+        return answer_id in self._drafted
+
+    async def push(self, draft: Draft, *, tenant: str, key_id: str) -> None:
+        """Hand over a draft for an answer of that caller. Raises: UnknownObject."""
+        exchange = self._drafted.get(draft.id)
+        if exchange is None or exchange.drafted is None or exchange.caller != (tenant, key_id):
+            raise UnknownObject(f'there is no answer "{draft.id}" that takes drafts, or not any more')
+        if self._served is not None:
+            start = exchange.drafted.num_before + draft.at
+            self._served.engine.push(exchange.requests[0], start, draft.tokens, MAX_KEPT)
+
     async def _prepare(self, call: Call, served: StartedEngine) -> Job:
         number = f"{self._id}{self._num_sent:x}"
         head = Head(f"{_ID_PREFIX[call.operation]}{number}", int(self._clock.wall()), call.model, served.fingerprint)
@@ -236,6 +255,8 @@ class EngineBackend:
         if self._served is None:
             raise self._failed(ConnectFailed(f"backend {self._name} is closed"))
         self._exchanges.add(exchange)
+        if exchange.drafted is not None:
+            self._drafted[exchange.drafted.id] = exchange
         self._num_answers += exchange.num_answers
         self._watch()
         try:
@@ -273,6 +294,8 @@ class EngineBackend:
         self._num_answers -= exchange.num_answers
         for request_id in exchange.requests:
             self._by_request.pop(request_id, None)
+        if exchange.drafted is not None:
+            self._drafted.pop(exchange.drafted.id, None)
         for request_id in exchange.unfinished:
             engine.abort(request_id)
         if exchange.error is None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
+from backends.drafts.push import DRAFT_HEADER
 from backends.errors import (
     ClientGone,
     Draining,
@@ -21,7 +22,7 @@ from backends.errors import (
     UnsupportedEncoding,
 )
 from backends.operations import Operation
-from backends.protocol import Call, Reply
+from backends.protocol import Call, Headers, Reply
 from backends.stream import StreamEnd
 from gateway.api.custody import Custody
 from gateway.core import Core
@@ -164,6 +165,7 @@ class Endpoint:
             terms=stack.passes.terms(method, plain) if self._passes else None,
             facts=exchange.facts,
             answers=self._core.answers,
+            drafts=principal.drafts and asked.stream and _wants_drafts(incoming.forwarded),
         )
         if self._core.booking is not None:
             self._core.booking.begins(exchange)
@@ -310,6 +312,11 @@ async def _read_leniently(raw: bytes, incoming: Incoming) -> RequestedFields:
         raise InvalidRequest("model must be a name of 1 to 256 printable characters", param="model")
     user = body.get("user")
     return RequestedFields(body, model, body.get("stream") is True, user=user if isinstance(user, str) else "")
+
+
+def _wants_drafts(fields: Headers) -> bool:
+    """Whether the caller means to push draft tokens onto the answer."""
+    return any(name == DRAFT_HEADER for name, _ in fields)
 
 
 def _model_at(form: MultipartForm | None) -> tuple[int, int] | None:

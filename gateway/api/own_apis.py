@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.types import ASGIApp
 
 from gateway.api.cache import CacheApi
+from gateway.api.drafts import DraftsApi
 from gateway.api.models import Models
 from gateway.core import Core
 
@@ -72,4 +73,5 @@ OWN_APIS = (
     OwnApi("batches", _batches),
     OwnApi("admin", _keys),
     OwnApi("calls", _calls),
+    OwnApi("slipstream", lambda needs: DraftsApi(needs.core)),
 )

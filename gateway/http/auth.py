@@ -37,6 +37,8 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
     """Whether it may see its tenant on the dashboard."""
     rules: tuple[UsageRule, ...] = ()
     """Its limit and its budget, where it has these of its own."""
+    drafts: bool = False
+    """Whether it may push draft tokens onto its answers."""
 
     def may_use(self, model: str) -> bool:
         """Whether the key's `models` cover this one."""
@@ -47,7 +49,7 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
         return self.routes is None or route in self.routes
 
 
-ANONYMOUS = Principal("", "default", ModelSet(("*",)), admin=True)
+ANONYMOUS = Principal("", "default", ModelSet(("*",)), admin=True, drafts=True)
 """Whoever calls a gateway without keys, which only this machine can reach."""
 
 
@@ -63,7 +65,9 @@ class Callers:
         self._models: dict[tuple[str, ...], ModelSet] = {}
         self._routes: dict[tuple[str, ...], frozenset[str]] = {}
 
-    def of(self, name: str, terms: KeyTerms, *, admin: bool = False, manages_keys: bool = False) -> Principal:
+    def of(
+        self, name: str, terms: KeyTerms, *, admin: bool = False, manages_keys: bool = False, drafts: bool = False
+    ) -> Principal:
         """The caller with the key of that name."""
         models = self._models.get(terms.models)
         if models is None:
@@ -82,6 +86,7 @@ class Callers:
             manages_keys,
             terms.viewer,
             self._rules_of(terms),
+            drafts,
         )
 
     def _rules_of(self, terms: KeyTerms) -> tuple[UsageRule, ...]:
@@ -126,7 +131,7 @@ class Keyring:
         self._by_name: dict[tuple[str, str], Principal] = {}
         callers = Callers(time_zone)
         for key in keys:
-            principal = callers.of(key.name, key, admin=key.admin, manages_keys=key.manages_keys)
+            principal = callers.of(key.name, key, admin=key.admin, manages_keys=key.manages_keys, drafts=key.drafts)
             self._principals[digest_of(key.key.get_secret_value().encode("utf-8"))] = principal
             self._by_name.setdefault((key.name, key.tenant), principal)
         self._names = frozenset(name for name, _ in self._by_name)

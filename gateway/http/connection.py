@@ -105,7 +105,9 @@ class ClientConnection(HttpToolsProtocol):
         # A client that sent `expect: 100-continue` and got a final answer may or may not send its body. What comes next
         # could be a body or a request, so the connection cannot be reused.
         keep_alive = cycle.keep_alive and not cycle.waiting_for_100_continue
-        fields = [b"content-length: %d" % len(body), *map(b": ".join, headers)]
+        # RFC 9110, section 8.6: a 204 has no length.
+        length = [b"content-length: %d" % len(body)] if status != 204 else []
+        fields = [*length, *map(b": ".join, headers)]
         if not keep_alive:
             fields.append(b"connection: close")
         head = b"%b%b\r\n\r\n" % (STATUS_LINE[status], b"\r\n".join(fields))

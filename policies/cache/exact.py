@@ -63,7 +63,8 @@ class ExactCache(Stage):
 
         Raises: what the backend within raises; TotalTimeout where a shared answer comes too late for this call.
         """
-        if call.body is None or not call.operation.traits.is_understood:
+        # Who pushes drafts gets a stream with marks in it, which are of that stream only.
+        if call.body is None or call.drafts or not call.operation.traits.is_understood:
             return await self._inner.send(call)
         control = parse_control(call.cache_control, self._honoured)
         identity = identity_of(call, self._scope)

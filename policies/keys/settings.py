@@ -118,6 +118,11 @@ class KeyPolicy(KeyTerms, _Written):
         False,
         description="May make, rotate and revoke keys of `stores.keys`, of every tenant; only a key of the file can.",
     )
+    drafts: bool = Field(
+        False,
+        description="May push draft tokens onto its running answers, and is told their tokens and those of its "
+        "prompts: for another gateway whose `speculative` route has this one as its target.",
+    )
 
 
 class KeyStorePolicy(Config):

@@ -16,10 +16,11 @@ import pytest
 from openai import AsyncOpenAI
 
 from backends.clock import SystemClock
+from backends.drafts.scorer import Scorer
 from backends.errors import ConfigurationError, InvalidRequest
 from backends.model_server import ModelServer
 from backends.operations import Operation
-from backends.protocol import Backend, Scorer
+from backends.protocol import Backend
 from backends.registry import Registry
 from tests.support.calls import event_values, make_call, read_all, streamed_text
 from tests.support.gateway import Gateway, running_gateway

@@ -1,4 +1,4 @@
-"""Who proposes tokens for the target to verify, and how many: prompt lookup, the draft model, or nobody.
+"""Who proposes tokens for the target to verify, and how many: prompt lookup, the draft model, others, nobody.
 
 For each sequence the proposer that promises the most tokens a second, by its acceptance so far and the step times as
 measured. Proposals never change what is answered: the sampler verifies them exactly.
@@ -19,11 +19,12 @@ from backends.engine.sequence import Sequence, Slice
 from backends.engine.speculation.adaptive import Acceptance, Length, StepTimeFit, best_draft
 from backends.engine.speculation.draft_model import DraftModel, draft_start
 from backends.engine.speculation.ngram import PairIndex, continuation
+from backends.engine.speculation.pushed import PushedTokens
 from kernels.paging import PAGE_SIZE
 
-Source = Literal["draft", "ngram", "prediction"]
+Source = Literal["draft", "ngram", "prediction", "remote"]
 
-_SOURCES: tuple[Source, ...] = ("draft", "ngram", "prediction")
+_SOURCES: tuple[Source, ...] = ("draft", "ngram", "prediction", "remote")
 _Kind = tuple[Source, bool]
 """Who proposes, and whether it was a match of many tokens: those are accepted far more often."""
 _START_RATES: dict[_Kind, float] = {
@@ -32,8 +33,12 @@ _START_RATES: dict[_Kind, float] = {
     ("ngram", True): 0.75,
     ("prediction", False): 0.7,
     ("prediction", True): 0.85,
+    ("remote", False): 0.8,
 }
 _LONG_MATCH = 4
+_MOST_PUSHED = 8
+"""Pushed tokens that are verified in one step."""
+_REMOTE: _Kind = ("remote", False)
 _SEQUENCE_WEIGHT = 0.1
 _ENGINE_WEIGHT = 0.01
 _NOTHING = Length(0, 0.0)
@@ -43,11 +48,15 @@ _FIRST_PROBE, _LAST_PROBE = 4, 64
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStatistics:
-    """Tokens since the start, by who proposed them; `accepted_at[i]` counts accepted drafts at position i."""
+    """Tokens since the start, by who proposed them; `accepted_at[i]` counts accepted drafts at position i.
+
+    `dropped` are pushed tokens that were never verified, because the text had gone another way by then.
+    """
 
     proposed: dict[Source, int]
     accepted: dict[Source, int]
     accepted_at: tuple[int, ...]
+    dropped: int = 0
 
 
 @dataclass(slots=True)
@@ -68,6 +77,7 @@ class _Record:
     prediction: list[int]
     pairs: PairIndex = field(default_factory=PairIndex)
     predicted_pairs: PairIndex = field(default_factory=PairIndex)
+    pushed: PushedTokens | None = None
     kind: _Kind = ("ngram", False)
     num_idle: int = 0
     probe_after: int = _FIRST_PROBE
@@ -99,6 +109,8 @@ class Speculator:
         self._rates = {kind: Acceptance(rate, _ENGINE_WEIGHT) for kind, rate in _START_RATES.items()}
         self._records: dict[Sequence, _Record] = {}
         self._num_sequences = 1
+        self._num_pushed_for = 0
+        self._num_dropped = 0
         self._proposed: dict[Source, int] = dict.fromkeys(_SOURCES, 0)
         self._accepted: dict[Source, int] = dict.fromkeys(_SOURCES, 0)
         self._accepted_at = [0] * most
@@ -106,7 +118,17 @@ class Speculator:
     @property
     def room(self) -> int:
         """Draft tokens to make room for in the coming step, for each sequence."""
-        return self._most if self._num_sequences <= self._below else 0
+        if self._num_sequences > self._below:
+            return 0
+        return max(self._most, _MOST_PUSHED) if self._num_pushed_for else self._most
+
+    def push(self, sequence: Sequence, start: int, tokens: SequenceOf[int], most_kept: int) -> None:
+        """Keeps a guess of the sequence's tokens from `start` on, for the next steps to verify."""
+        record = self._record(sequence)
+        if record.pushed is None:
+            record.pushed = PushedTokens(most_kept)
+            self._num_pushed_for += 1
+        record.pushed.push(sequence.tokens, start, tokens)
 
     def propose(self, slices: SequenceOf[Slice]) -> dict[Sequence, Tensor]:
         """Fills `sequence.draft` of the step's sequences with at most `num_draft` tokens.
@@ -155,38 +177,49 @@ class Speculator:
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
-        self._records.pop(sequence, None)
+        record = self._records.pop(sequence, None)
+        if record is not None and record.pushed is not None:
+            self._num_pushed_for -= 1
+            self._num_dropped += record.pushed.num_dropped
 
     def statistics(self) -> SpeculationStatistics:
         """Counts since the start."""
-        return SpeculationStatistics(dict(self._proposed), dict(self._accepted), tuple(self._accepted_at))
+        return SpeculationStatistics(
+            dict(self._proposed), dict(self._accepted), tuple(self._accepted_at), self._num_dropped
+        )
 
     def _choose(self, part: Slice) -> Length:
         """Looks up a draft for the slice, or says how many tokens the draft model shall propose at most."""
         sequence = part.sequence
-        record = self._records.get(sequence)
-        if record is None:
-            record = self._records[sequence] = self._new_record(sequence)
-        found = self._find(record, sequence.tokens) if self._looks_up else None
-        lookup, draft, most = _NOTHING, _NOTHING, 0
+        record = self._record(sequence)
+        # Where only pushed drafts made room, it is not for the others.
+        own = min(part.num_draft, self._most)
+        found = self._find(record, sequence.tokens) if self._looks_up and own else None
+        pushed = record.pushed.behind(sequence.tokens)[: part.num_draft] if record.pushed is not None else []
+        lookup, draft, remote, most = _NOTHING, _NOTHING, _NOTHING, 0
         if found is not None:
-            lookup = self._length(record.rates[found[0]].rate, part.num_draft, None)
-        if self._draft is not None:
-            most = min(part.num_draft, self._draft.max_positions - len(sequence.tokens))
+            lookup = self._length(record.rates[found[0]].rate, own, None)
+        if self._draft is not None and own:
+            most = min(own, self._draft.max_positions - len(sequence.tokens))
             draft = self._length(record.rates["draft", False].rate, most, self._draft_time)
-        chosen = max(lookup, draft, key=lambda length: length.tokens_per_s)
+        if pushed:
+            remote = self._length(record.rates[_REMOTE].rate, len(pushed), None)
+        chosen = max(remote, lookup, draft, key=lambda length: length.tokens_per_s)
         if not chosen.num_draft:
             record.num_idle += 1
             if record.num_idle < record.probe_after:
                 return _NOTHING
         record.probe_after = _FIRST_PROBE if chosen.num_draft else min(2 * record.probe_after, _LAST_PROBE)
         record.num_idle = 0
+        if pushed and chosen is remote:
+            record.kind, sequence.draft = _REMOTE, pushed[: max(chosen.num_draft, 1)]
+            return _NOTHING
         if found is not None and chosen is lookup:
             record.kind, text, position = found
             sequence.draft = continuation(text, position, max(chosen.num_draft, 1))
             return _NOTHING
         record.kind = ("draft", False)
-        if self._draft is None:
+        if self._draft is None or not own:
             return _NOTHING
         if not chosen.num_draft:
             return Length(1, 0.0)
@@ -208,10 +241,14 @@ class Speculator:
                 return ("prediction", predicted.length >= _LONG_MATCH), record.prediction, predicted.position
         return None if own is None else (("ngram", own.length >= _LONG_MATCH), tokens, own.position)
 
-    def _new_record(self, sequence: Sequence) -> _Record:
+    def _record(self, sequence: Sequence) -> _Record:
+        record = self._records.get(sequence)
+        if record is not None:
+            return record
         rates = {kind: Acceptance(shared.rate, _SEQUENCE_WEIGHT) for kind, shared in self._rates.items()}
         record = _Record(rates, list(sequence.request.prediction))
         record.predicted_pairs.extend(record.prediction)
+        self._records[sequence] = record
         return record
 
     def _judge(self, sequence: Sequence, num_accepted: int) -> None:
@@ -222,6 +259,7 @@ class Speculator:
         source = kind[0]
         self._proposed[source] += num_proposed
         self._accepted[source] += num_accepted
+        self._accepted_at += [0] * (num_accepted - len(self._accepted_at))
         for position in range(num_accepted):
             self._accepted_at[position] += 1
         outcome = record.outcome

@@ -19,7 +19,8 @@ class CompletionShape:
     """What the client asked of the form of its answer.
 
     `prompts` are the prompts' tokens by request id, in order, each with `num_choices` choices. `has_output` is False
-    where no token was asked for, only what is known of the prompt.
+    where no token was asked for, only what is known of the prompt. `tells_tokens`: the ids of all tokens are wanted,
+    as vLLM tells them.
     """
 
     prompts: Mapping[str, Sequence[int]]
@@ -27,6 +28,7 @@ class CompletionShape:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False
+    tells_tokens: bool = False
     has_output: bool = True
 
     @property
@@ -38,9 +40,10 @@ class CompletionShape:
 class _Choice:
     """One choice, as far as its text has come."""
 
-    __slots__ = ("finish_reason", "has_begun", "offset")
+    __slots__ = ("finish_reason", "has_begun", "has_told_prompt", "offset")
 
     def __init__(self) -> None:
+        self.has_told_prompt = False
         self.has_begun = False
         self.offset = 0
         self.finish_reason: str | None = None
@@ -104,6 +107,18 @@ class _Choices:
         known = self._prompt_logprobs.get(self._requests[index // self._shape.num_choices], [])
         return {"prompt_logprobs": [self._ranked(each, num_top) for each in known]}
 
+    def token_fields(self, index: int, tokens: Sequence[int]) -> dict[str, Any]:
+        """The ids of tokens of a choice, and the first time those of its prompt, where they were asked for."""
+        if not self._shape.tells_tokens:
+            return {}
+        fields: dict[str, Any] = {"token_ids": list(tokens) if self._shape.has_output else []}
+        choice = self._choices[index]
+        if not choice.has_told_prompt:
+            choice.has_told_prompt = True
+            prompt = self._shape.prompts[self._requests[index // self._shape.num_choices]]
+            fields["prompt_token_ids"] = list(prompt)
+        return fields
+
     def _ranked(self, logprob: TokenLogprob | None, num_top: int) -> dict[str, Any] | None:
         if logprob is None:
             return None
@@ -145,6 +160,7 @@ class CompletionAnswer:
         self._tally = UsageTally()
         self._choices = _Choices(shape, vocabulary)
         self._texts: list[list[str]] = [[] for _ in range(shape.size)]
+        self._tokens: list[list[int]] = [[] for _ in range(shape.size)]
         self._logprobs: list[dict[str, Any] | None] = [None] * shape.size
 
     def take(self, event: Event) -> None:
@@ -153,6 +169,7 @@ class CompletionAnswer:
         index = self._choices.index(event)
         text, logprobs = self._choices.add(event)
         self._texts[index].append(text)
+        self._tokens[index] += event.tokens
         known = self._logprobs[index]
         if known is None:
             self._logprobs[index] = logprobs
@@ -173,6 +190,7 @@ class CompletionAnswer:
                 "logprobs": self._logprobs[index],
                 "finish_reason": self._choices.finish_reason(index),
                 **self._choices.prompt_fields(index),
+                **self._choices.token_fields(index, self._tokens[index]),
             }
             for index, texts in enumerate(self._texts)
         ]
@@ -222,11 +240,13 @@ class CompletionStream:
         text, logprobs = self._choices.add(event)
         reason = self._choices.finish_reason(index)
         # Half a character, or the beginning of what may be a stop string: there is nothing to show yet.
-        if not text and reason is None and not (logprobs and logprobs["tokens"]):
+        tells_tokens = self._shape.tells_tokens and bool(event.tokens)
+        if not text and reason is None and not (logprobs and logprobs["tokens"]) and not tells_tokens:
             return b""
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
         if event.prompt_logprobs is not None:
             choice.update(self._choices.prompt_fields(index))
+        choice.update(self._choices.token_fields(index, event.tokens))
         return encode_event(msgspec.json.encode({**self._chunk_head, "choices": [choice]}))
 
 

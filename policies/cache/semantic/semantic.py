@@ -164,6 +164,8 @@ class SemanticCache(Stage):
 
         Raises: what the backend within raises.
         """
+        if call.drafts:
+            return await self._inner.send(call)
         control = parse_control(call.cache_control, self._honoured)
         question = self.read(call) if control.may_write else Ineligible.NO_STORE
         if isinstance(question, Ineligible):

@@ -104,7 +104,7 @@ def test_lookup_prefers_a_prediction_that_matches_as_well() -> None:
     verify(speculator, made, 2, 1.0)
     assert (outcome.draft_accepted, outcome.draft_rejected) == (2, 2)
     assert speculator.outcome(made).prediction_accepted == 2
-    assert speculator.statistics().accepted == {"draft": 0, "ngram": 2, "prediction": 2}
+    assert speculator.statistics().accepted == {"draft": 0, "ngram": 2, "prediction": 2, "remote": 0}
 
 
 def test_auto_without_a_match_asks_the_draft_model() -> None:

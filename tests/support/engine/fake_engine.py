@@ -89,6 +89,7 @@ class FakeEngine:
         self.is_stopped = False
         self.requests: list[Request] = []
         self.aborted: list[str] = []
+        self.pushed: list[tuple[str, int, tuple[int, ...]]] = []
         self.sinks: set[Sink] = set()
         self._active: dict[str, tuple[Iterator[Event], Sink]] = {}
         self._changed = threading.Condition()
@@ -113,6 +114,10 @@ class FakeEngine:
             make = self.events_instead or self._events
             self._active[request.id] = (make(request), sink)
             self._changed.notify()
+
+    def push(self, request_id: str, start: int, tokens: Sequence[int], most_kept: int) -> None:
+        """Note a guess."""
+        self.pushed.append((request_id, start, tuple(tokens)))
 
     def abort(self, request_id: str) -> None:
         """Give up a request."""
