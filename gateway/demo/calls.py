@@ -169,6 +169,8 @@ def _timed(row: Row, model: PricedModel, random: Random) -> None:
     first_us = int(random.lognormvariate(math.log(model.first_token_ms or 60), 0.45) * 1000)
     per_token_us = int(random.lognormvariate(math.log(14_000), 0.25))
     row.total_us = first_us + row.output_tokens * per_token_us
+    if row.backend:
+        row.sent_us, row.attempts = int(random.uniform(300, 900)), 1
     if row.stream:
         row.ttft_us, row.tpot_us = first_us, per_token_us
         row.in_slo = first_us < 1_500_000

@@ -70,6 +70,9 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     queue_us: int | None = None
     total_us: int = 0
     in_slo: bool | None = None
+    sent_us: int | None = None
+    """From its arrival until it was sent to a backend for the first time."""
+    attempts: int = 0
 
 
 FIELDS: tuple[str, ...] = Row.__struct_fields__

@@ -107,5 +107,5 @@ def _column(name: str) -> str:
         return "TEXT NOT NULL DEFAULT ''"
     if name in _BOOLEANS:
         return f"BOOLEAN{'' if name == 'in_slo' else ' NOT NULL DEFAULT FALSE'}"
-    may_be_unknown = name in AMOUNTS or name in ("ttft_us", "tpot_us", "queue_us")
+    may_be_unknown = name in AMOUNTS or name in ("ttft_us", "tpot_us", "queue_us", "sent_us")
     return f"BIGINT{'' if may_be_unknown else ' NOT NULL DEFAULT 0'}"

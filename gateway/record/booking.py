@@ -125,6 +125,9 @@ class Booking:
                 row.tpot_us = int((now - facts.first_token_at) * 1e6 / (usage.completion_tokens - 1))
         if facts.waited_s is not None:
             row.queue_us = int(facts.waited_s * 1e6)
+        if facts.sent_at is not None:
+            row.sent_us = int((facts.sent_at - exchange.started_at) * 1e6)
+        row.attempts = facts.attempts
         row.total_us = int((now - exchange.started_at) * 1e6)
         if exchange.slo is not None and (outcome := outcome_of(exchange)) is not None:
             row.in_slo = outcome == "met"

@@ -31,7 +31,9 @@ def rows_of_weeks(number: int) -> list[Row]:
     random_ = random.Random(7)
     rows = []
     for n in range(number):
-        row = sample_row(n, at_us=int(NOW_S * 1e6) - random_.randrange(40 * 86400 * 10**6))
+        # Some of them in the last hour.
+        span_s = 40 * 86400 if n % 8 else 3600
+        row = sample_row(n, at_us=int(NOW_S * 1e6) - random_.randrange(span_s * 10**6))
         row.cache = random_.choice(("hit", "joined", "semantic", "miss", "", "bypass"))
         row.fault = random_.choice(("", "", "", "upstream", "gateway", "client"))
         rows.append(row)
@@ -138,9 +140,9 @@ def test_ranges_end_now_and_leave_nothing_out(name: RangeName, now_s: int, zone:
     before = [tick.before for tick in span.ticks if tick.before is not None]
 
     assert begins == sorted(begins)
-    assert begins[-1] <= now_s < begins[-1] + (3600 if span.step == "hour" else 26 * 3600)
-    if span.step == "hour":
-        assert numbers == list(range(numbers[0], numbers[0] + 24))
+    assert begins[-1] <= now_s < begins[-1] + {"minute": 60, "hour": 3600, "day": 26 * 3600}[span.step]
+    if span.step != "day":
+        assert numbers == list(range(numbers[0], numbers[0] + {"minute": 60, "hour": 24}[span.step]))
     else:
         today = datetime.fromtimestamp(now_s, ZoneInfo(zone)).date()
         assert numbers == [day_number(today - timedelta(days=back)) for back in reversed(range(len(numbers)))]

@@ -102,13 +102,22 @@ function why(served, call, context) {
   ];
 }
 
-/** From its arrival to its end: waiting, until the first token, the rest. */
+/** From its arrival to its end: the gateway itself, waiting for room, the backend, the tokens after the first. */
 function waterfall(call) {
+  const { queue_us: waited, ttft_us: first } = call;
   const whole = Math.max(call.total_us, 1);
-  const waited = call.queue_us ?? 0;
-  const first = call.ttft_us;
-  const spans = [["In all", 0, whole], call.queue_us !== null && ["Waited for room", 0, waited], first !== null && ["Until the first token", waited, first], first !== null && ["The other tokens", first, whole]].filter(Boolean);
-  return h("ul", { class: "ranked" }, spans.map(([name, from, to]) => h("li", null,
+  const sent = call.sent_us ?? (waited === null ? null : Math.min(waited, whole));
+  const own = sent === null ? whole : Math.max(sent - (waited ?? 0), 0);
+  const told = first === null ? whole : Math.min(first, whole);
+  const often = call.attempts > 1 ? `, ${call.attempts} attempts` : "";
+  const spans = [
+    ["In all", 0, whole],
+    [sent === null ? "Answered by the gateway itself" : "In the gateway: read, matched, looked for in caches", 0, own],
+    waited && ["Waited for room", own, sent],
+    sent !== null && [`${call.backend || "Backend"}${first === null ? "" : ", until the first token"}${often}`, sent, told],
+    sent !== null && first !== null && ["The other tokens", told, whole],
+  ].filter(Boolean);
+  return h("ul", { class: "ranked waterfall" }, spans.map(([name, from, to]) => h("li", null,
     h("div", { class: "row" }, h("span", { class: "name" }, name), h("span", null, format.ms((to - from) / 1000))), bar(from / whole, to / whole, name === "In all" ? "rest" : ""))),
     call.tpot_us !== null && h("li", { class: "fine" }, `${format.ms(call.tpot_us / 1000)} a token`));
 }
