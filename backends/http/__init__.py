@@ -1,1 +1,1 @@
-"""HTTP upstreams: our httpx transport, OpenAI-compatible servers, Anthropic's Messages API."""
+"""HTTP upstreams: our own transport, OpenAI-compatible servers, Anthropic's Messages API."""

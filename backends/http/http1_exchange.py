@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Protocol
 
 import httptools
@@ -35,10 +33,6 @@ HIGH_WATER_BYTES = 16 * 1024
 """Unread body beyond this stops reading from the socket until the reader has caught up."""
 WRITE_SLICE_BYTES = 256 * 1024
 """A larger body is written in slices, so that no more than about one of them waits in the socket's buffer."""
-
-
-class RequestStalled(FirstTokenTimeout):
-    """The upstream did not even take the whole request."""
 
 
 class NeverRead(UpstreamCut):
@@ -111,11 +105,6 @@ class HttpExchange:
         self._parser = httptools.HttpResponseParser(self)
         connection.exchange = self
 
-    @property
-    def http_version(self) -> str:
-        """The answer's, such as "1.1"; known while the exchange is open."""
-        return self._parser.get_http_version()
-
     def write(self, head: bytes, body: bytes) -> None:
         """Send head and body, which is at most `WRITE_SLICE_BYTES`, as one write."""
         transport = self._connection.transport
@@ -124,27 +113,26 @@ class HttpExchange:
         if transport.is_closing():  # The write itself has failed.
             self.fail(NeverRead("the upstream had closed the connection"))
 
-    async def write_stream(self, head: bytes, pieces: AsyncGenerator[bytes | memoryview], stall_s: float) -> None:
-        """Send head and pieces as fast as the upstream takes them; it may pause for `stall_s` seconds at a time.
+    async def write_slices(self, head: bytes, body: bytes) -> None:
+        """Send a larger body as fast as the upstream takes it; it may pause for `first_byte_s` seconds at a time.
 
         Stops early, without an error, where the answer comes first.
-        Raises: RequestStalled, TotalTimeout, UpstreamCut, UpstreamGarbage, and what `pieces` raises. Then, and when
-        cancelled, close it.
+        Raises: FirstTokenTimeout, TotalTimeout, UpstreamCut, UpstreamGarbage. Then, and when cancelled, close it.
         """
-        connection = self._connection
+        connection, limits = self._connection, self._limits
         connection.transport.write(head)
-        async with aclosing(pieces):
-            async for piece in pieces:
-                while connection.is_write_paused and self.status == 0 and self._failure is None:
-                    self.deadline = min(self._clock.now() + stall_s, self._limits.deadline)
-                    await self._next_event()
-                if self._failure is not None:
-                    raise self._failure
-                if self.status:
-                    return
-                connection.transport.write(piece)
+        view = memoryview(body)
+        for start in range(0, len(body), WRITE_SLICE_BYTES):
+            while connection.is_write_paused and self.status == 0 and self._failure is None:
+                self.deadline = min(self._clock.now() + limits.first_byte_s, limits.deadline)
+                await self._next_event()
+            if self._failure is not None:
+                raise self._failure
+            if self.status:
+                return
+            connection.transport.write(view[start : start + WRITE_SLICE_BYTES])
         self._is_sent = True
-        self.deadline = min(self._clock.now() + self._limits.first_byte_s, self._limits.deadline)
+        self.deadline = min(self._clock.now() + limits.first_byte_s, limits.deadline)
 
     async def wait_head(self) -> None:
         """Wait for the status and the headers.
@@ -306,7 +294,7 @@ class HttpExchange:
         elif self._is_sent:
             self.fail(FirstTokenTimeout(f"the upstream did not begin to answer within {limits.first_byte_s:g} s"))
         else:
-            self.fail(RequestStalled("the upstream stopped taking the request"))
+            self.fail(FirstTokenTimeout("the upstream stopped taking the request"))
 
     def fail(self, error: UpstreamError) -> None:
         """End the exchange with `error`, which readers get after what has already arrived; the connection is closed."""

@@ -19,7 +19,6 @@ from backends.headers import end_to_end, with_defaults
 from backends.health import HealthConfig
 from backends.http.continuing import BEHIND, with_beginning, without_marks
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
-from backends.http.foreign import HttpxWire, made_by
 from backends.http.keyed_wire import KeyedWire
 from backends.http.meter import MeteredAnswer, StreamMeter, error_of, model_of, said
 from backends.http.openai_settings import OpenAIConfig
@@ -328,6 +327,9 @@ def _build(name: str, config: OpenAIConfig, clock: Clock) -> OpenAIBackend:
         transport = Transport(clock, max_connections=config.max_connections, idle_expiry_s=config.keep_idle)
         wire = transport.wire(config.base_url, name)
     else:
+        # Imported late: most gateways need no httpx.
+        from backends.http.foreign import HttpxWire, made_by
+
         wire = HttpxWire(made_by(name, config.transport), config.base_url, clock)
     return OpenAIBackend(name, config, clock, wire)
 

@@ -203,17 +203,14 @@ class OriginPool:
                 connection.abort()
         return None
 
-    async def acquire(
-        self, limits: TimeLimits, *, wait_s: float | None = None, must_be_new: bool = False
-    ) -> Connection:
-        """A connection, opened if need be.
+    async def acquire(self, limits: TimeLimits, *, must_be_new: bool = False) -> Connection:
+        """A connection, opened if need be; `limits.connect_s` bounds waiting and opening together.
 
-        `limits.connect_s` bounds waiting and opening together; where `wait_s` is given, it bounds the waiting and
-        `connect_s` only the opening. `must_be_new` never gives one that has already carried an exchange.
+        `must_be_new` never gives one that has already carried an exchange.
         Raises: PoolTimeout, ConnectTimeout, ConnectFailed, TotalTimeout.
         """
         self.check_time(limits)
-        give_up_at = min(self._clock.now() + (limits.connect_s if wait_s is None else wait_s), limits.deadline)
+        give_up_at = min(self._clock.now() + limits.connect_s, limits.deadline)
         try:
             connection = await self._reserve(give_up_at)
             if connection is not None and must_be_new:
@@ -223,9 +220,7 @@ class OriginPool:
                 self._num_connecting += 1
                 connection = None
             if connection is None:
-                now = self._clock.now()
-                open_until = give_up_at if wait_s is None else min(now + limits.connect_s, limits.deadline)
-                return await self._connect(open_until - now)
+                return await self._connect(give_up_at - self._clock.now())
         except UpstreamError as error:
             self.num_failed += 1
             if isinstance(error, UpstreamTimeout) and give_up_at == limits.deadline < math.inf:

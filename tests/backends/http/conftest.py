@@ -27,6 +27,6 @@ async def transport() -> AsyncIterator[Transport]:
     """Our transport, on real time; after the test nothing may be in flight."""
     transport = Transport(SystemClock())
     yield transport
-    in_flight = transport.statistics().in_flight
+    in_flight = sum(pool.statistics().in_flight for pool in transport._sweeper.pools)
     await transport.aclose()
     assert in_flight == 0, "an exchange was left open"

@@ -153,12 +153,14 @@ async def test_send_of_any_body_arrives_whole_at_a_slow_server(transport: Transp
 async def test_send_whose_answer_comes_before_the_body_is_out_returns_it_and_drops_the_connection(
     transport: Transport,
 ) -> None:
-    """A refusal counts although the upstream did not read the request to its end."""
+    """A refusal counts although the upstream did not read the request to its end; the rest is not sent."""
+    is_gone = asyncio.Event()
 
     async def serve(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         peer.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
-        await asyncio.get_running_loop().create_future()
+        await peer.wait_gone()
+        is_gone.set()
 
     async with RawServer(serve) as server:
         wire = transport.wire(server.base_url)
@@ -167,3 +169,5 @@ async def test_send_whose_answer_comes_before_the_body_is_out_returns_it_and_dro
 
         assert outcome == (413, b"no")
         assert wire._pool.num_idle == 0
+        async with asyncio.timeout(1):
+            await is_gone.wait()
