@@ -192,8 +192,8 @@ class SemanticFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 class Facts(msgspec.Struct, eq=False):
     """What was learned on the way of one call; every stage writes its own fields, the edge reads them once.
 
-    It travels with the call and not with the reply, so that a call that fails keeps them too.
-    Times are seconds of the call's clock (monotonic).
+    It travels with the call and not with the reply, so that a call that fails keeps them too. Times are seconds of the
+    call's clock (monotonic). `draft`: what became of a smaller backend that may answer in place of the route's own.
     """
 
     attempts: int = 0
@@ -218,6 +218,7 @@ class Facts(msgspec.Struct, eq=False):
     resumed: list[Resumed] | None = None
     """Where the stream broke off and what was done about it; a route that asks for that fills it."""
     fallback_route: str | None = None
+    draft: str | None = None
     semantic: SemanticFacts | None = None
     sent_at: float | None = None
     first_token_at: float | None = None

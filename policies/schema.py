@@ -118,6 +118,18 @@ class RoutePolicy(Config):
         return self
 
     @property
+    def draft(self) -> RouteBackend | None:
+        """The smaller backend that may answer too."""
+        if self.speculative is None:
+            return None
+        return RouteBackend(ref=self.speculative.draft, model=self.speculative.model)
+
+    @property
+    def everybody(self) -> tuple[RouteBackend, ...]:
+        """Whoever may be asked for its calls."""
+        return self.backends if self.draft is None else (*self.backends, self.draft)
+
+    @property
     def balance(self) -> Balance:
         """The way its calls are spread among backends of the same priority."""
         return self.routing.balance((part.priority, part.weight) for part in self.backends)
@@ -248,8 +260,8 @@ class Policy(Config):
         has_lists = self.prices is not None and self.prices.source != "none"
         for route in self.routes:
             wants = "require_price" if route.require_price else "routing.policy: cost"
-            for part in route.backends:
-                is_wanted = route.require_price or route.routing.policy == "cost"
+            is_wanted = route.require_price or route.routing.policy == "cost"
+            for part in route.everybody if route.require_price else route.backends:
                 if is_wanted and not has_lists and self.price_settings(part) is None:
                     raise ValueError(
                         f'route "{route.name}" has {wants}, and nobody says what "{part.ref}" takes: give that backend '

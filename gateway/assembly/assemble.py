@@ -17,6 +17,7 @@ from backends.registry import Registry, broken_backend
 from gateway.assembly.kv_feeds import engine_texts, kv_feeds
 from gateway.assembly.parts import Parts
 from gateway.assembly.price_book import PriceBook, check_prices, read_list
+from gateway.assembly.speculation import draft_route, encodes_prompts, read_calibrations
 from gateway.assembly.stacks import Stacks
 from gateway.assembly.stages import semantic_settings
 from gateway.http.auth import Keyring, KeySource
@@ -37,6 +38,7 @@ from policies.schema import RouteBackend
 
 if TYPE_CHECKING:
     from policies.cache.semantic.build import Semantics
+    from policies.speculation.cascade.calibration import Calibration
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ class Prepared:
     is_watched: bool
     """Whether something depends on what backends have in hand."""
     has_semantic: bool
-    """Whether a route asks the semantic cache."""
+    """Whether a route asks the semantic cache, or its encoder."""
+    calibrations: Mapping[str, Calibration]
+    """What cascades go by, by the names of their routes."""
     listed: PriceList | None
     """The list prices that the policy wants."""
 
@@ -59,7 +63,7 @@ class Prepared:
 def prepare(loaded: LoadedPolicy, clock: Clock, keys: KeySource | None = None) -> Prepared:
     """The part of assembling that touches nothing that lives, and may be done in any thread.
 
-    Raises: ConfigurationError where the policy wants list prices that cannot be read.
+    Raises: ConfigurationError where the policy wants list prices, or calibrations, that cannot be read.
     """
     routes = loaded.policy.routes
     labels = frozenset(name for route in routes for name in route.match.models if not is_glob(name))
@@ -70,7 +74,8 @@ def prepare(loaded: LoadedPolicy, clock: Clock, keys: KeySource | None = None) -
         labels,
         UsageRules(loaded.policy.limits, loaded.policy.budgets, loaded.policy.time_zone),
         is_watched=any(map(is_watched, routes)),
-        has_semantic=any(semantic_settings(route) is not None for route in routes),
+        has_semantic=any(semantic_settings(route) is not None or encodes_prompts(route) for route in routes),
+        calibrations=read_calibrations(routes),
         listed=read_list(loaded, clock),
     )
 
@@ -147,6 +152,7 @@ def assemble_in_steps(
             fleet=fleet,
             admission=admission,
             semantics=semantics,
+            calibrations=prepared.calibrations,
             store=store,
             prices=prices,
             clock=clock,
@@ -199,7 +205,7 @@ def _build_stacks(stacks: Stacks, parts: Parts, previous: Runtime | None) -> Ite
     probed = {name for name, leaf in parts.leaves.items() if isinstance(leaf, Probed) and leaf.health is not None}
     for route in parts.loaded.policy.routes:
         is_probed = probed and not probed.isdisjoint(part.ref for part in route.backends)
-        if is_probed or semantic_settings(route) is not None:
+        if is_probed or semantic_settings(route) is not None or encodes_prompts(route):
             stacks[route.name]
         yield
 
@@ -213,7 +219,7 @@ def _fleet(
     *,
     texts: Mapping[str, EngineText],
 ) -> Fleet:
-    routes = loaded.policy.routes
+    routes = [*loaded.policy.routes, *filter(None, map(draft_route, loaded.policy.routes))]
     known = previous.fleet if previous is not None else None
     folder = loaded.policy.stores.state
     return Fleet(routes, leaves, clock, random=Random(seed), folder=folder, previous=known, texts=texts)

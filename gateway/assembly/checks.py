@@ -32,12 +32,3 @@ def check_resume(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
                 f'route "{route.name}": resume needs backends that go on with an answer: type engine, or type openai '
                 "with `continues: slipstream`" + (", final_message or prefill" if route.resume.mode != "exact" else "")
             )
-
-
-def check_speculation(loaded: LoadedPolicy) -> None:
-    """Whether routes ask for modes of speculation that there are. Raises: ConfigurationError."""
-    for route in loaded.policy.routes:
-        if route.speculative is not None:
-            raise ConfigurationError(
-                f'route "{route.name}": speculative: mode {route.speculative.mode} is not served yet; leave it out'
-            )

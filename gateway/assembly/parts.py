@@ -16,6 +16,7 @@ from policies.pool.load.fleet import Fleet
 
 if TYPE_CHECKING:
     from policies.cache.semantic.build import Semantics
+    from policies.speculation.cascade.calibration import Calibration
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,9 @@ class Parts:
     """None where nothing depends on what backends have in hand."""
     admission: Admission | None
     semantics: Semantics | None
-    """None where no route has a semantic cache."""
+    """None where no route has a semantic cache, nor needs its encoder."""
+    calibrations: Mapping[str, Calibration]
+    """What cascades go by, by the names of their routes."""
     store: Store
     prices: PriceBook
     clock: Clock

@@ -73,13 +73,17 @@ def read_list(loaded: LoadedPolicy, clock: Clock) -> PriceList | None:
 def check_prices(policy: Policy, book: PriceBook) -> None:
     """Whether there is a price wherever a route needs one before it knows a call. Raises: ConfigurationError."""
     for route in policy.routes:
-        for part in route.backends:
+        for part in route.everybody:
             source = book.source(part)
             model = part.model or ""
             is_unknown = source is None or (bool(model) and source.of(model) is None)
             if route.require_price and is_unknown:
                 raise _without_price(route.name, "require_price", part.ref, model)
-            if route.routing.policy == "cost" and (source is None or source.of(model) is None):
+            if (
+                route.routing.policy == "cost"
+                and part in route.backends
+                and (source is None or source.of(model) is None)
+            ):
                 raise _without_price(route.name, "routing.policy: cost", part.ref, model)
 
 

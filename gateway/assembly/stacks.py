@@ -11,10 +11,12 @@ from backends.operations import Operation
 from backends.protocol import Backend, Timeouts
 from gateway.assembly.parts import Parts
 from gateway.assembly.pools import build_pool
-from gateway.assembly.stages import STAGES, Site, routes_below, semantic_settings
+from gateway.assembly.site import Site
+from gateway.assembly.stages import STAGES, routes_below, semantic_settings
 from gateway.runtime import Stack
 from policies.passthrough.rules import PassRules
 from policies.schema import RoutePolicy
+from policies.speculation.settings import CascadePolicy
 
 
 class Stacks(Mapping[str, Stack]):
@@ -52,7 +54,8 @@ class Stacks(Mapping[str, Stack]):
     def keep(self, stack: Stack) -> None:
         """Take over a stack of another policy, with its breakers and all, if the same would be built anew.
 
-        Those that it asks come first. What balances by load, waits, or has a semantic cache is always built anew.
+        Those that it asks come first. What balances by load, waits, or has a semantic cache or a cascade is always
+        built anew.
         """
         if self._is_as_built(stack):
             self._built[stack.policy.name] = stack
@@ -64,6 +67,7 @@ class Stacks(Mapping[str, Stack]):
             route is not None
             and route == stack.policy
             and semantic_settings(route) is None
+            and not isinstance(route.speculative, CascadePolicy)
             and not (fleet is not None and fleet.routing(route.name) is not None)
             and not stack.pool.has_routing
             and all(leaves.get(each.name) is each for each in stack.leaves)
@@ -105,7 +109,7 @@ class Stacks(Mapping[str, Stack]):
                 stream_idle_s=route.timeouts.stream_idle,
                 total_s=route.timeouts.total,
             ),
-            leaves=tuple({part.ref: self._parts.leaves[part.ref] for part in route.backends}.values()),
+            leaves=tuple({part.ref: self._parts.leaves[part.ref] for part in route.everybody}.values()),
             pool=pool,
             asked_prices=self._parts.prices.asked(route),
             below=tuple(self._built[name] for name in routes_below(route)),

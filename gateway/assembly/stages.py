@@ -6,7 +6,7 @@ last, and the picture in docs/architecture.md is made of them. A new stage is it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from backends.config import format_duration
 from backends.operations import Operation
 from backends.protocol import Backend, Call
-from gateway.assembly.parts import Parts
-from gateway.runtime import Stack
+from gateway.assembly.site import Site
+from gateway.assembly.speculation import speculate, verifiers
 from policies.batching.embeddings import EmbeddingBatches
 from policies.batching.settings import BatchingPolicy
 from policies.cache.exact import ExactCache
@@ -25,7 +25,7 @@ from policies.cache.settings import CachePolicy
 from policies.policy_file.units import format_size
 from policies.pool.attempts.retry import RetryBudget
 from policies.pool.attempts.settings import FallbackOn, FallbacksPolicy
-from policies.pool.fallback import Fallback, FallbackTarget
+from policies.pool.fallback import Fallback
 from policies.pool.settings import ResumePolicy
 from policies.prices.price import Price
 from policies.prices.required import PriceRequired
@@ -34,20 +34,6 @@ from policies.schema import RoutePolicy, StoresPolicy
 
 _Settings = TypeVar("_Settings")
 _OVERLOAD: tuple[FallbackOn, ...] = ("overload",)
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where a stage is built: its route, what all stacks share, and the stacks of the routes that it asks."""
-
-    route: RoutePolicy
-    parts: Parts
-    stacks: Mapping[str, Stack]
-
-    def target(self, name: str) -> FallbackTarget:
-        """Another route's stack, as a call is sent there."""
-        stack = self.stacks[name]
-        return FallbackTarget(name, stack.backend, stack.timeouts)
 
 
 def _asks_nobody(_: object) -> tuple[str, ...]:
@@ -124,7 +110,7 @@ def _exact_cache(route: RoutePolicy) -> CachePolicy | None:
 
 
 def _cache_exactly(inner: Backend, settings: CachePolicy, site: Site) -> Backend:
-    return ExactCache(inner, settings, site.parts.store, site.parts.clock, route=site.route.name)
+    return ExactCache(inner, site.cache(settings), site.parts.store, site.parts.clock, route=site.route.name)
 
 
 def _describe_exact_cache(settings: CachePolicy, stores: StoresPolicy) -> str:
@@ -146,7 +132,8 @@ def _cache_semantically(inner: Backend, settings: SemanticPolicy, site: Site) ->
     assert semantics is not None, "a route asks for it"
     judge = site.stacks[settings.judge.route] if settings.judge is not None else None
     asked = (judge.backend, judge.timeouts) if judge is not None else None
-    return semantics.stage(site.route, inner, site.parts.leaves, asked)
+    assert site.route.cache is not None, "its settings are a part of that"
+    return semantics.stage(site.route, inner, site.parts.leaves, asked, cache=site.cache(site.route.cache))
 
 
 def _batch(inner: Backend, settings: BatchingPolicy, site: Site) -> Backend:
@@ -161,7 +148,7 @@ def _resume(inner: Backend, settings: ResumePolicy, site: Site) -> Backend:
 
 
 def _require_price(inner: Backend, _: bool, site: Site) -> Backend:
-    sources = [(part.model, site.parts.prices.source(part)) for part in site.route.backends]
+    sources = [(part.model, site.parts.prices.source(part)) for part in site.route.everybody]
 
     def prices_of(model: str) -> list[Price | None]:
         return [source.of(own or model) if source is not None else None for own, source in sources]
@@ -215,6 +202,15 @@ STAGES: Sequence[StageRow[Any]] = (
         build=_batch,
         describe=_in_its_words,
         takes=lambda call: call.operation is Operation.EMBEDDING,
+    ),
+    StageRow(
+        name="speculation",
+        purpose="a smaller backend goes first, or beside",
+        settings=lambda route: route.speculative,
+        build=speculate,
+        describe=_in_its_words,
+        asks=verifiers,
+        takes=lambda call: call.operation.traits.has_choices,
     ),
     StageRow(
         name="resume",

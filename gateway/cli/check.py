@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from backends.errors import ConfigurationError
+from gateway.assembly.speculation import read_calibrations
 from gateway.cli.loading import FileProblem, file_argument, format_option, no_env_option, read_policy
 from policies.policy_file.load import LoadedPolicy
 
@@ -28,6 +29,7 @@ def check(context: click.Context, file: Path, form: str, no_env: bool) -> None:
     """
     try:
         loaded = read_policy(file, no_env=no_env)
+        read_calibrations(loaded.policy.routes)
     except ConfigurationError as error:
         if form == "text":
             count = len(error.message.splitlines())

@@ -66,6 +66,7 @@ class RequestMetrics(MetricGroup):
         self.stream_ends = counter("stream_end", "Streamed answers by the way they ended.", "route", "how")
         self.attempts = counter("upstream_attempts", "Attempts, the first of a request included.", "route", "backend")
         self.fallbacks = counter("fallbacks", "Requests that another route answered.", "route", "to")
+        self.drafts = counter("drafts", "Calls that a smaller backend may answer, by what became.", "route", "outcome")
         self.resumes = counter(
             "resumes", "Streams that broke off, and what became of them.", "route", "backend", "kind", "outcome"
         )

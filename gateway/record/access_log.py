@@ -50,6 +50,7 @@ class LogLine(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     upstream_request_id: str | None = None
     semantic: SemanticFacts | None = None
+    draft: str | None = None
     waited_ms: float | None = None
     slo: SloOutcome | None = None
     resumed: list[Resumed] | None = None

@@ -176,6 +176,8 @@ class Observer:
             self._slo[exchange.route, outcome] += 1
         for each in facts.resumed or ():
             self._metrics.resumes.labels(exchange.route, each.backend, each.kind, each.outcome).inc()
+        if facts.draft is not None:
+            self._metrics.drafts.labels(exchange.route, facts.draft).inc()
         if facts.fallback_route is not None:
             self._metrics.fallbacks.labels(exchange.route, facts.fallback_route).inc()
         if exchange.error_code is not None:
@@ -224,6 +226,7 @@ def _log_line(exchange: Exchange, wall_offset_s: float) -> LogLine:
     if facts.upstream_request_id is not None:
         line.upstream_request_id = bounded(facts.upstream_request_id)
     line.semantic = facts.semantic
+    line.draft = facts.draft
     if facts.waited_s:
         line.waited_ms = round(facts.waited_s * 1e3, 3)
     if exchange.stream:

@@ -6,9 +6,10 @@ from enum import StrEnum
 
 import msgspec
 
-from backends.protocol import Usage
+from backends.protocol import Headers, Usage
 from backends.recorded_pace import RecordedPace
 from policies.cache.sealed import seal, unseal
+from policies.speculation.outcome import STAGE_HEADER
 
 _MAGIC = b"slipstream answer 1\n"
 
@@ -25,7 +26,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     `created` is in seconds since the Unix epoch. `usage_event` is where in an SSE body the event lies that holds the
     usage and nothing else; `shows_usage` says whether any event of it holds the usage. `tempo` is when it came, on
-    routes that hide what was stored.
+    routes that hide what was stored. `stage` says who has answered, where that may be a smaller backend.
     """
 
     form: AnswerForm
@@ -36,6 +37,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     usage_event: tuple[int, int] | None = None
     shows_usage: bool = False
     tempo: RecordedPace | None = None
+    stage: bytes = b""
+
+    @property
+    def marks(self) -> Headers:
+        """The header fields that go with the answer whoever gets it."""
+        return [(STAGE_HEADER, self.stage)] if self.stage else []
 
 
 _DECODER = msgspec.msgpack.Decoder(Entry)

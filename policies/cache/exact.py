@@ -19,6 +19,7 @@ from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_s
 from policies.cache.replay.render import Replayed, content_type_of, render
 from policies.cache.settings import CachePolicy
 from policies.cache.store import Store
+from policies.speculation.outcome import STAGE_HEADER
 from policies.stage import Stage
 
 _STATEFUL_FIELDS = ("background", "conversation")
@@ -252,7 +253,7 @@ def _reply_of(entry: Entry, call: Call, outcome: CacheOutcome) -> Reply | None:
         return None
     call.facts.cache = outcome
     call.facts.usage = entry.usage
-    headers = [(b"content-type", content_type_of(entry, call)), (b"x-cache", outcome.value.encode())]
+    headers = [(b"content-type", content_type_of(entry, call)), (b"x-cache", outcome.value.encode()), *entry.marks]
     if call.stream:
         return Reply(200, headers, stream=Stream(Replayed(body)))
     return Reply(200, headers, body=body)
@@ -269,6 +270,7 @@ def _reply_of_live(flight: Flight, reader: FlightReader, facts: Facts) -> Reply 
         return None
     facts.cache = CacheOutcome.JOINED
     headers = [(b"content-type", reply.header(b"content-type") or b""), (b"x-cache", b"joined")]
+    headers += [field for field in reply.headers if field[0] == STAGE_HEADER]
     return Reply(200, headers, stream=Stream(reader))
 
 

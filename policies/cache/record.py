@@ -14,6 +14,7 @@ from backends.resume import RESUME_FIELD
 from backends.sse import event_data
 from backends.stream import StreamEnd
 from policies.cache.entry import AnswerForm, Entry
+from policies.speculation.outcome import STAGE_HEADER
 
 # A stream is searched as bytes, not decoded: a name with its quotes cannot stand inside of another JSON text.
 _CONTENT_FILTER = b'"content_filter"'
@@ -60,7 +61,8 @@ def entry_of_body(call: Call, reply: Reply, created: float) -> Entry | None:
     content_type = reply.header(b"content-type") or b""
     watch = call.facts.stopwatch
     tempo = watch.of_body() if watch is not None else None
-    return Entry(AnswerForm.JSON, reply.body, content_type, created, call.facts.usage, tempo=tempo)
+    stage = reply.header(STAGE_HEADER) or b""
+    return Entry(AnswerForm.JSON, reply.body, content_type, created, call.facts.usage, tempo=tempo, stage=stage)
 
 
 def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -> Entry | None:
@@ -81,8 +83,9 @@ def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -
         usage_event = None if last.choices else (start, end)
     watch = call.facts.stopwatch
     tempo = watch.of_events(body) if watch is not None else None
+    stage = next((value for name, value in headers if name == STAGE_HEADER), b"")
     return Entry(
-        AnswerForm.SSE, body, content_type, created, call.facts.usage, usage_event, usage_at is not None, tempo
+        AnswerForm.SSE, body, content_type, created, call.facts.usage, usage_event, usage_at is not None, tempo, stage
     )
 
 

@@ -33,7 +33,7 @@ class CascadePolicy(Config):
         "the draft's answer; or a verifier's word on it.",
     )
     calibration: str | None = Field(
-        None, min_length=1, description="The file with what was learned of this pair; required."
+        None, min_length=1, description="The file that `slipstream calibrate` has written for this pair; required."
     )
     quality: float = Field(
         0.95,

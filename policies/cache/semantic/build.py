@@ -39,6 +39,7 @@ from policies.cache.semantic.learning.state_redis import RedisState
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.settings import EncoderPolicy, SemanticPolicy
 from policies.cache.semantic.vector_space import VectorSpace
+from policies.cache.settings import CachePolicy
 from policies.prices.price import Price
 from policies.prices.source import PriceSource
 from policies.schema import RoutePolicy, StoresPolicy
@@ -135,13 +136,17 @@ class Semantics:
         inner: Backend,
         leaves: Mapping[str, Backend],
         judge: tuple[Backend, Timeouts] | None,
+        *,
+        cache: CachePolicy,
     ) -> SemanticCache:
-        """The semantic cache of a route whose policy has one; `judge` is the stack that its policy's judge is."""
-        assert route.cache is not None, "asked before"
-        policy = route.cache.semantic
+        """The semantic cache of a route whose policy has one; `judge` is the stack that its policy's judge is.
+
+        `cache` is what the route says of its caches.
+        """
+        policy = cache.semantic
         assert policy is not None, "asked before"
         parts = SemanticParts(
-            space=self._space(policy, leaves),
+            space=self._space_of(policy.encoder, leaves),
             answers=self.shared.answers,
             book=self._book(route.name, policy),
             quotas=self.shared.quotas,
@@ -151,8 +156,12 @@ class Semantics:
         asked = (
             RouteJudge(*judge, policy.judge, self._clock) if judge is not None and policy.judge is not None else None
         )
-        stage = self._stages[route.name] = SemanticCache(inner, route.cache, parts, route=route.name, judge=asked)
+        stage = self._stages[route.name] = SemanticCache(inner, cache, parts, route=route.name, judge=asked)
         return stage
+
+    def encoder(self, policy: EncoderPolicy, leaves: Mapping[str, Backend]) -> Encoder:
+        """An encoder for who has no cache, shared with the caches that encode alike."""
+        return self._space_of(policy, leaves).encoder
 
     def complete(self, prices: Mapping[str, PriceSource | None]) -> None:
         """Every stage is made: nothing more is taken over from the policy before, which is let go of. `prices`: of
@@ -162,8 +171,7 @@ class Semantics:
         self.shared.prices = prices
         self.shared.spaces = list(self.spaces.values())
 
-    def _space(self, policy: SemanticPolicy, leaves: Mapping[str, Backend]) -> VectorSpace:
-        encoder = policy.encoder
+    def _space_of(self, encoder: EncoderPolicy, leaves: Mapping[str, Backend]) -> VectorSpace:
         key = (encoder, leaves[encoder.backend] if encoder.backend is not None else None)
         if key not in self.spaces:
             before = self._previous.spaces.get(key) if self._previous is not None else None

@@ -255,6 +255,7 @@ class SemanticCache(Stage):
             (b"age", b"%d" % age_s),
             (b"x-cache-entry", answer.id.encode("ascii")),
             (b"x-cache-score", b"%.4f" % similarity),
+            *answer.entry.marks,
         ]
         facts = SemanticFacts(looked.reason, answer.id, round(similarity, 4))
         self._note(call, headers, CacheOutcome.SEMANTIC, facts)

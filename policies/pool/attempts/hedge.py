@@ -154,7 +154,7 @@ class Hedging:
             raise
         if winner is not running[0]:
             self._won += 1
-            _adopt(call.facts, hedge.facts, winner.result())
+            adopt(call.facts, hedge.facts, winner.result())
         return winner.result()
 
     async def _is_in_time(self, first: _Running, limit_s: float) -> bool:
@@ -236,7 +236,7 @@ async def _give_up(task: _Running) -> None:
         await outcome.aclose()
 
 
-def _adopt(into: Facts, of: Facts, outcome: Outcome) -> None:
+def adopt(into: Facts, of: Facts, outcome: Outcome) -> None:
     """The answer is another attempt's: its facts take the place of those of the first."""
     into.adopt_attempt(of)
     if isinstance(outcome, Reply) and outcome.stream is not None:

@@ -60,7 +60,8 @@ def learn(prompts: Sequence[str], vectors: Floats, gains: Floats, random: np.ran
     words *= rarity
     words /= np.linalg.norm(words, axis=1, keepdims=True) + np.float32(1e-9)
     points = _points(vectors, forms, center, scale).astype(np.float16)
-    kernel = _near(points.astype(np.float32), points.astype(np.float32))
+    wide = points.astype(np.float32)
+    kernel = _near(wide, wide, _squares(wide))
     kernel += _WORDS_SHARE * (words @ words.T)
     kernel[np.diag_indices_from(kernel)] += _RIDGE
     mean = float(gains.mean())
@@ -87,6 +88,7 @@ class PromptScorer:
         self.dimension = learned.dimension
         self._mean = learned.mean
         self._points = np.frombuffer(learned.points, np.float16).astype(np.float32).reshape(learned.num_rows, width)
+        self._lengths = _squares(self._points)
         self._pulls = np.frombuffer(learned.pulls, np.float32).reshape(learned.num_rows)
         self._center = np.frombuffer(learned.center, np.float32).reshape(NUM_FEATURES)
         self._scale = np.frombuffer(learned.scale, np.float32).reshape(NUM_FEATURES)
@@ -100,7 +102,9 @@ class PromptScorer:
     def gains(self, prompts: Sequence[str], vectors: Floats) -> Floats:
         """The same of several: [prompts]."""
         forms = np.stack([features_of(prompt) for prompt in prompts])
-        found: Floats = _near(_points(vectors, forms, self._center, self._scale), self._points) @ self._pulls
+        found: Floats = (
+            _near(_points(vectors, forms, self._center, self._scale), self._points, self._lengths) @ self._pulls
+        )
         found += self._mean
         for row, prompt in enumerate(prompts):
             places, counts = words_of(prompt)
@@ -115,8 +119,18 @@ def _points(vectors: Floats, forms: Floats, center: Floats, scale: Floats) -> Fl
     return np.hstack([vectors, standard * np.float32(_FORM_SHARE)]).astype(np.float32)
 
 
-def _near(left: Floats, right: Floats) -> Floats:
+def _squares(rows: Floats) -> Floats:
+    """The squared length of each."""
+    found: Floats = np.einsum("ij,ij->i", rows, rows)
+    return found
+
+
+def _near(left: Floats, right: Floats, right_squares: Floats) -> Floats:
     """exp(-squared distance) of each pair: [left, right]."""
-    squares = (left * left).sum(axis=1)[:, np.newaxis] + (right * right).sum(axis=1)
-    near: Floats = np.exp(-_WIDTH * (squares - 2 * (left @ right.T)), dtype=np.float32)
-    return near
+    near = left @ right.T
+    near *= 2
+    near -= _squares(left)[:, np.newaxis]
+    near -= right_squares
+    near *= _WIDTH
+    found: Floats = np.exp(near, out=near)
+    return found

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 NUM_FEATURES = 26
 NUM_WORDS = 8192
 """Places of the table; words that share one are not told apart."""
-MAX_CHARS = 8192
+MAX_CHARS = 4096
 """Of longer prompts the end is looked at, where the question mostly stands: the work has a bound."""
 
 _WORD = re.compile(r"\w+")

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from backends.clock import Clock
-from backends.errors import SlipstreamError
-from backends.json_errors import NOT_JSON
-from backends.operations import Operation
-from backends.protocol import Backend, Call, Charge, Facts, Timeouts, Usage
+from backends.protocol import Backend, Charge, Timeouts, Usage
 from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.question import estimate_tokens
 from policies.cache.semantic.settings import JudgePolicy
+from policies.one_word import ask_word, word_call
 
 _DAY_S = 86400.0
 _MAX_CHARS = 4000
-_MAX_CALL_S = 30.0
 _REST_S = 60.0
 """After a failure: an outage of the judge says nothing about answers."""
 _TASK = (
@@ -27,18 +22,6 @@ _TASK = (
     "no if they do not, unsure if you cannot tell."
 )
 _VERDICTS = {"yes": AnswerVerdict.SAME, "no": AnswerVerdict.DIFFERENT}
-
-
-class _Message(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Message
-
-
-class _Answer(msgspec.Struct):
-    choices: list[_Choice]
 
 
 class RouteJudge:
@@ -73,15 +56,8 @@ class RouteJudge:
             self._rests_until = self._day_began + _DAY_S
             return AnswerVerdict.UNKNOWN
         self.calls += 1
-        call = self._call(asked)
-        try:
-            reply = await self._backend.send(call)
-            try:
-                word = _word_of(reply.body) if reply.status == 200 else None
-            finally:
-                await reply.aclose()
-        except SlipstreamError:
-            word = None
+        call = word_call(_TASK, asked, self._policy.model, self._policy.route, self._timeouts, self._clock)
+        word = await ask_word(self._backend, call)
         if word is None:
             self._rests_until = max(self._rests_until, self._clock.now() + _REST_S)
         if told is not None:
@@ -96,29 +72,3 @@ class RouteJudge:
         if self._clock.now() - self._day_began >= _DAY_S:
             self._day_began = self._clock.now()
             self._spent_today = 0
-
-    def _call(self, asked: str) -> Call:
-        messages = [{"role": "system", "content": _TASK}, {"role": "user", "content": asked}]
-        body = {"model": self._policy.model, "messages": messages, "temperature": 0, "max_tokens": 4}
-        return Call(
-            operation=Operation.CHAT,
-            path="/chat/completions",
-            raw=msgspec.json.encode(body),
-            body=body,
-            model=self._policy.model,
-            deadline=self._clock.now() + min(self._timeouts.total_s, _MAX_CALL_S),
-            facts=Facts(),
-            headers=[(b"content-type", b"application/json")],
-            route=self._policy.route,
-            cache_control="no-store",
-            timeouts=self._timeouts,
-        )
-
-
-def _word_of(body: bytes | None) -> str | None:
-    try:
-        choices = msgspec.json.decode(body or b"", type=_Answer).choices
-    except NOT_JSON:
-        return None
-    text = choices[0].message.content if choices else None
-    return text.strip().strip(".!\"'").casefold() if text else None

@@ -1,0 +1,112 @@
+"""The stage in which a smaller backend may answer: what it is made of, by the mode that its route asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never, get_args
+
+from backends.errors import ConfigurationError
+from backends.protocol import Backend
+from gateway.assembly.pools import build_pool
+from gateway.assembly.site import Site
+from policies.pool.attempts.settings import FallbackOn, FallbacksPolicy, RetryPolicy
+from policies.pool.balance.settings import RoutingPolicy
+from policies.schema import RoutePolicy
+from policies.speculation.settings import CascadePolicy, RacePolicy, SpeculativePolicy
+
+if TYPE_CHECKING:
+    from policies.speculation.cascade.calibration import Calibration
+    from policies.speculation.cascade.stage import DraftAcceptance
+
+
+def verifiers(settings: SpeculativePolicy) -> tuple[str, ...]:
+    """The routes whose stacks it asks."""
+    return (settings.verifier.route,) if isinstance(settings, CascadePolicy) and settings.verifier is not None else ()
+
+
+def encodes_prompts(route: RoutePolicy) -> bool:
+    """Whether a route needs the encoder for more than a cache."""
+    return isinstance(route.speculative, CascadePolicy) and route.speculative.accept == "router"
+
+
+def draft_route(route: RoutePolicy) -> RoutePolicy | None:
+    """The route of the draft alone, under a name that no policy can give: one attempt, and left where it is silent."""
+    if route.draft is None:
+        return None
+    others = FallbacksPolicy.model_construct(on=get_args(FallbackOn), routes=(f"{route.name}:target",))
+    return route.model_copy(
+        update={
+            "name": f"{route.name}:draft",
+            "backends": (route.draft,),
+            "routing": RoutingPolicy(),
+            "retry": RetryPolicy(attempts=0),
+            "fallbacks": others,
+            **dict.fromkeys(("slo", "admission", "hedge", "resume", "cache", "batching", "speculative")),
+        }
+    )
+
+
+def read_calibrations(routes: Sequence[RoutePolicy]) -> dict[str, Calibration]:
+    """Those of routes that have a cascade, by the routes' names. Raises: ConfigurationError."""
+    found = {}
+    for route in routes:
+        settings = route.speculative
+        if isinstance(settings, CascadePolicy):
+            try:
+                from policies.speculation.cascade.calibration import read_calibration
+            except ImportError as error:
+                raise ConfigurationError(
+                    f"route \"{route.name}\": a cascade lacks {error.name}: pip install 'slipstream-gateway[semantic]'"
+                ) from error
+            assert settings.calibration is not None, "the schema asks for it"
+            try:
+                found[route.name] = read_calibration(Path(settings.calibration), settings.accept, settings.quality)
+            except ConfigurationError as error:
+                raise ConfigurationError(f'route "{route.name}": {error.message}') from error
+    return found
+
+
+def speculate(inner: Backend, settings: SpeculativePolicy, site: Site) -> Backend:
+    """The stage around the target. Raises: ConfigurationError."""
+    alone = draft_route(site.route)
+    assert alone is not None, "the route asks for it"
+    draft = build_pool(alone, site.parts)
+    match settings:
+        case CascadePolicy():
+            from policies.speculation.cascade.stage import Cascade
+
+            return Cascade(inner, draft, _acceptance(draft, settings, site))
+        case RacePolicy():
+            raise ConfigurationError(f'route "{site.route.name}": speculative: mode race is not served yet')
+        case _:
+            assert_never(settings)
+
+
+def _acceptance(draft: Backend, settings: CascadePolicy, site: Site) -> DraftAcceptance:
+    from policies.speculation.cascade.by_answer import ByAnswer
+    from policies.speculation.cascade.judging import ByLogprob, ByVerifier
+
+    calibrations: Mapping[str, Calibration] = site.parts.calibrations
+    clock = site.parts.clock
+    calibration = calibrations[site.route.name]
+    chosen = calibration.threshold(settings.quality)
+    assert chosen is not None, "read_calibration has looked"
+    if settings.accept == "logprob":
+        return ByAnswer(draft, ByLogprob(chosen.score), threshold=chosen.score, clock=clock)
+    if settings.verifier is not None:
+        asked = site.stacks[settings.verifier.route]
+        verifier = ByVerifier(asked.backend, asked.timeouts, settings.verifier, clock)
+        return ByAnswer(draft, verifier, threshold=chosen.score, clock=clock)
+    from policies.cache.semantic.settings import EncoderPolicy
+    from policies.speculation.cascade.by_prompt import ByPrompt
+
+    semantics = site.parts.semantics
+    assert semantics is not None, "a route asks for its encoder"
+    encoder = semantics.encoder(EncoderPolicy(), site.parts.leaves)
+    try:
+        return ByPrompt(draft, calibration, threshold=chosen.score, encoder=encoder, clock=clock)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{settings.calibration} is damaged: write it anew with `slipstream calibrate`"
+        ) from error
