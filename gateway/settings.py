@@ -102,6 +102,12 @@ class Settings(BaseSettings):
     kernels: Literal["auto", "reference"] = Field(
         "auto", description="`reference` sets `kernels: reference` for every backend of type engine."
     )
+    error_hook: str | None = Field(
+        None,
+        pattern=r"^[\w.]+:\w+$",
+        description="A function of yours, as module:function. It is called with every error that the gateway logs, a"
+        " `logging.LogRecord`, in a thread of its own.",
+    )
     tracing: bool = Field(
         False, description="Export OpenTelemetry spans over OTLP/HTTP (OTEL_* variables apply); needs the extra `otel`."
     )

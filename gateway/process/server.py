@@ -24,6 +24,7 @@ from gateway.app import Application
 from gateway.http.connection import ClientConnection
 from gateway.http.connection_count import ConnectionCount
 from gateway.process.aside import TURN_S
+from gateway.process.error_hook import error_hook
 from gateway.process.factory import create_application
 from gateway.process.processors import available_processors, threads_for
 from gateway.process.supervisor import SIGNALLED, STOPPED_BY_FORCE, DrainLimits, follow_supervisor, supervise
@@ -240,7 +241,7 @@ def _listen(settings: Settings) -> socket:
 
 
 def configure_logging(settings: Settings) -> None:
-    """Everything but the access log goes to standard error."""
+    """Everything but the access log goes to standard error. Raises: ConfigurationError where there is no such hook."""
     logging.basicConfig(
         stream=sys.stderr,
         level=settings.log_level.upper(),
@@ -250,6 +251,8 @@ def configure_logging(settings: Settings) -> None:
     for name in ("uvicorn", "faiss.loader", "httpx"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").addFilter(_UnfinishedOnPurpose())
+    if settings.error_hook is not None:
+        logging.getLogger().addHandler(error_hook(settings.error_hook))
     for name, cost in (("uvloop", "twice"), ("httptools", "twice")):
         if importlib.util.find_spec(name) is None:
             _logger.warning("%s is not installed: every request costs about %s as much CPU", name, cost)
