@@ -28,6 +28,7 @@ from gateway.metrics.refresh import refresh_metrics
 from gateway.metrics.scrape import Scrape
 from gateway.pages import Pages
 from gateway.process.vitals import Vitals
+from gateway.record.gauge_samples import gauge_samples
 from gateway.reload import Reloader, show_revision
 from policies.failures import Failures
 from policies.passthrough.rules import API_ROOTS
@@ -182,8 +183,13 @@ class Application:
 
     async def _keep_gauges(self) -> None:
         # Workers answer each other's scrapes from shared files, so each keeps its own gauges fresh.
+        sampled = 0
         while True:
             await self._refresh_gauges()
+            minute = int(self._core.clock.wall() // 60)
+            if self._ledger is not None and minute != sampled:
+                self._ledger.sample(gauge_samples(self._core.metrics, minute))
+                sampled = minute
             await self._core.clock.sleep(5.0)
 
     async def _refresh_gauges(self) -> None:

@@ -218,6 +218,7 @@ class Dashboard:
         known = {row["name"]: row for row in found}
         names = sorted({*known, *inquiry.runtime.loaded.backends})
         nothing = {"calls": [], "failed": 0, "input_tokens": 0, "cached_tokens": 0, "mean_ttft_ms": None}
+        nothing |= {"in_flight": [], "minutes_out": 0, "minutes_silent": 0}
         rows = [{**nothing, **known.get(name, {}), "name": name, "now": now.get(name, {})} for name in names]
         return {"at": [tick.at for tick in about.span.ticks], "rows": rows}
 

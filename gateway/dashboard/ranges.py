@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from typing import Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
@@ -39,6 +40,16 @@ class Range(NamedTuple):
         if self.step == "minute":
             return str(number)
         return day_text(number) if self.step == "day" else hour_text(number)
+
+    @property
+    def step_minutes(self) -> int:
+        """How long a step is; days are looked at by the hour, for they begin where their zone says."""
+        return 1 if self.step == "minute" else 60
+
+    def step_of(self, at_s: int) -> int | None:
+        """In which step a moment lies; None before the first one."""
+        place = bisect_right(self.ticks, at_s, key=lambda tick: tick.at) - 1
+        return place if place >= 0 else None
 
     @property
     def within(self) -> Within:

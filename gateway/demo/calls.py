@@ -47,6 +47,12 @@ def calls(until: float, num_days: int, calls_a_day: int, random: Random) -> Iter
         yield row
 
 
+def is_provider_down(at: float) -> bool:
+    """Whether it fails at that moment, in seconds since the Unix epoch; of the last week alone it is told."""
+    day = datetime.fromtimestamp(at, UTC)
+    return day.weekday() == _WEDNESDAY and 10.0 <= day.hour + day.minute / 60 < 10.67
+
+
 def _moments(begin: float, until: float, number: int, random: Random) -> list[float]:
     """More of them in the afternoon than at night, and on weekdays than on Sundays."""
     found: list[float] = []
@@ -82,7 +88,7 @@ def _call(n: int, moment: Moment, random: Random) -> Row:
     served = asked
     if asked is SONNET and moment.is_last_week and moment.weekday >= _TUESDAY and random.random() < 0.25:
         served = FLASH
-    if moment.is_last_week and moment.weekday == _WEDNESDAY and 10.0 <= moment.hour < 10.67 and asked is MINI:
+    if moment.is_last_week and is_provider_down(moment.at) and asked is MINI:
         if random.random() < 0.35:
             _fail(row)
             return row

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from gateway.demo.calls import calls
-from gateway.demo.cast import MODELS, RESEARCH
+from gateway.demo.calls import calls, is_provider_down
+from gateway.demo.cast import MINI, MODELS, RESEARCH
 from gateway.ledger.days import Days
 from gateway.ledger.row import Row, stored
+from gateway.ledger.samples import GaugeSample
 from gateway.ledger.store import LEDGER, LedgerStore
 from gateway.ledger.tables import MADE_UP
 from gateway.sql.sqlite import SqliteDatabase
@@ -54,8 +55,16 @@ def fill(
         on_rows(len(rows))
     while store.count_latencies(20_000):
         pass
+    store.keep_samples(_samples(until))
     store.close()
     return spent[RESEARCH.name] / 10**12
+
+
+def _samples(until: float) -> list[GaugeSample]:
+    """On Wednesday a breaker is open while its provider fails, but for when it tries again."""
+    minutes = range(int(until // 60) - 7 * 24 * 60, int(until // 60))
+    failing = (minute for minute in minutes if is_provider_down(minute * 60) and minute % 6)
+    return [GaugeSample(minute, "out", MINI.backend, 1) for minute in failing]
 
 
 def policy(ledger: Path, spent_by_research: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
 from gateway.ledger.row import Row
+from gateway.ledger.samples import GaugeSample
 from gateway.ledger.segment import RecordKind
 from gateway.ledger.store import LedgerStore
 from gateway.ledger.writer import BATCH, Writer
@@ -114,6 +115,11 @@ class Ledger:
     def note(self, row: Row) -> bool:
         """A charge is known: whether the journal has it. Neither waits nor raises; what finds no room is counted."""
         return self._append(row, _PART if row.part else _CALL)
+
+    def sample(self, samples: list[GaugeSample]) -> None:
+        """How things stand this minute; lost where the store is away for long."""
+        if self._writer is not None and samples:
+            self._writer.samples.append(samples)
 
     def statistics(self) -> LedgerStatistics:
         """A snapshot."""

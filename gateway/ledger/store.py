@@ -6,13 +6,13 @@ is of no matter, and a row that comes late is added like any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from secrets import token_hex
 
 from backends.errors import ConfigurationError
-from gateway.ledger import latencies
+from gateway.ledger import latencies, samples
 from gateway.ledger.row import COLUMNS, Stored
 from gateway.ledger.schema import GROUPINGS, INSERT_COLUMNS, ROLLUPS
 from gateway.ledger.tables import ROLLED_UP, SESSION_SECRET, VERSION, bring_up_to_date, make_settings, read_settings
@@ -84,6 +84,11 @@ class LedgerStore:
                     transaction.execute(statement)
                 _move(transaction, latencies.MARK, upto)
             return upto - mark
+
+    def keep_samples(self, new: Iterable[samples.GaugeSample]) -> None:
+        """Keep how things stood in a minute."""
+        with self._database.writing() as transaction:
+            samples.keep(transaction, new)
 
     def prune(self, before_us: int, before_day: int) -> bool:
         """Take away rows of calls before then that are in the sums, and sums that are kept as long as rows. Whether

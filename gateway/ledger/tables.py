@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.ledger import latencies
+from gateway.ledger import latencies, samples
 from gateway.ledger.row import AMOUNTS, COLUMNS, TEXTS
 from gateway.ledger.schema import ROLLUPS, quoted
 from gateway.sql.database import Transaction
@@ -98,6 +98,7 @@ def _tables(seq: str) -> tuple[Table, ...]:
         Table("calls", calls, ("worker", "n", "part")),
         *sums,
         *(Table(counts.table, counts.columns(), counts.keys) for counts in latencies.COUNTS),
+        Table(samples.TABLE, samples.COLUMNS, samples.KEYS),
         Table("marks", {"name": "TEXT NOT NULL", "value": "BIGINT NOT NULL"}, ("name",)),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
 from gateway.ledger.reading import Adoption, Reading, adopt
 from gateway.ledger.row import AT, Stored, Values, stored
+from gateway.ledger.samples import GaugeSample
 from gateway.ledger.store import LedgerStore
 from policies.failures import Failures
 
@@ -35,6 +37,8 @@ _ROLLED_UP_AT_ONCE = 5000
 _COUNT_EVERY_S = 60.0
 _COUNTED_AT_ONCE = 20_000
 """The more at once, the more of them fall into one count, and it is the counts that cost."""
+
+_MOST_SAMPLES = 60
 
 _logger = logging.getLogger(__name__)
 
@@ -84,6 +88,8 @@ class Writer:
         self._adopts = False
         """Whether this turn is for what workers have left that are gone."""
         self._waiting: list[Stored] = []
+        self.samples: deque[list[GaugeSample]] = deque(maxlen=_MOST_SAMPLES)
+        """Those of minutes that are not stored; of more, the oldest are gone."""
         self._are_killed = False
         """Whether those that wait are the last of what a worker has left that is gone."""
         self._due = {"adopt": 0.0, "roll_up": 0.0, "count": 0.0, "prune": 0.0}
@@ -159,6 +165,9 @@ class Writer:
             self._store.open()
             self._is_open = True
         has_more = self._store_next()
+        while self.samples:
+            self._store.keep_samples(self.samples[0])
+            self.samples.popleft()
         if self._has_new and self._is_due("roll_up", _ROLL_UP_EVERY_S):
             has_more |= self._roll_up()
         if self._has_uncounted and self._is_due("count", _COUNT_EVERY_S):

@@ -202,6 +202,18 @@ async def test_each_span_tells_the_same_of_the_last_minute(boss: httpx.AsyncClie
         assert (await boss.get(page, params={"range": "1h"})).status_code == 200
 
 
+async def test_backends_have_a_past(boss: httpx.AsyncClient) -> None:
+    """How many calls each had in hand, and for how long it was away: from samples of each minute."""
+    async with asyncio.timeout(15):
+        while True:
+            (backend,) = (await boss.get("backends", params={"range": "1h"})).json()["rows"]
+            if any(value is not None for value in backend["in_flight"]):
+                break
+            await asyncio.sleep(0.05)
+    assert len(backend["in_flight"]) == 60
+    assert (backend["minutes_out"], backend["minutes_silent"]) == (0, 0)
+
+
 async def test_what_has_not_changed_is_not_told_again(
     gateway: Gateway, boss: httpx.AsyncClient, viewer: httpx.AsyncClient
 ) -> None:

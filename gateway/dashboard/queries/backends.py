@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.dashboard.queries.asked import Selection
+from gateway.dashboard.queries.stood import Past, stood
 from gateway.ledger.sums import Line, sums
 from gateway.sql.database import Transaction
 
@@ -18,9 +19,16 @@ def backends(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]
     steps: dict[str, dict[str, Line]] = {}
     for line in sums(transaction, ("backend", span.step), span.within, asked.only, ("calls", *_WHOLE)):
         steps.setdefault(line.values[0], {})[line.values[1]] = line
+    history = stood(transaction, span, ("in_flight", "out", "silent"))
+    for name in history:
+        # One that nobody has asked for has a past, too.
+        steps.setdefault(name, {})
     return [
         {
             "name": name,
+            "in_flight": history.get(name, {}).get("in_flight", Past([], 0)).most,
+            "minutes_out": history.get(name, {}).get("out", Past([], 0)).minutes,
+            "minutes_silent": history.get(name, {}).get("silent", Past([], 0)).minutes,
             "calls": [
                 by_step[at].sums["calls"] if at in by_step else 0
                 for at in (span.text(tick.number) for tick in span.ticks)

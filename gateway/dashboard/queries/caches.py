@@ -6,6 +6,7 @@ from typing import Any
 
 from gateway.dashboard.queries.asked import Selection
 from gateway.dashboard.queries.money import total
+from gateway.dashboard.queries.stood import stood
 from gateway.ledger.amounts import usd_text
 from gateway.ledger.sums import Line, sums
 from gateway.sql.database import Transaction
@@ -35,6 +36,11 @@ def caches(transaction: Transaction, asked: Selection) -> dict[str, Any]:
         "counts": {name: [0 if line is None else line.sums[name] for line in lines] for name in _COUNTS},
         "totals": {name: sum(line.sums[name] for line in steps.values()) for name in _COUNTS},
         "totals_before": before[0].sums if before else None,
+        "wrong_at_most": {
+            route: past["wrong_at_most"].most
+            for route, past in stood(transaction, span, ("wrong_at_most",)).items()
+            if asked.scope.tenant is None
+        },
         "routes": [
             {"name": line.values[0], **line.sums}
             for line in sorted(routes, key=lambda line: (-line.sums["looked_up"], line.values))[:_MOST]

@@ -40,9 +40,9 @@ export function bar(from, to, kind = "", mark = null) {
     mark !== null && svg("rect", { class: "fill edge", x: clamp(mark), width: 0.6, height: 5 }));
 }
 
-/** A line without axes, as high as its greatest value. */
-export function spark(values) {
-  const most = Math.max(...values, 1);
+/** A line without axes, as high as its greatest value, or as `least`. */
+export function spark(values, least = 1) {
+  const most = Math.max(...values, least, 1e-9);
   const points = values.map((value, index) => `${(index / Math.max(values.length - 1, 1)) * 100},${19 - (value / most) * 18}`);
   return svg("svg", { viewBox: "0 0 100 20", width: 110, height: 16, preserveAspectRatio: "none", "aria-hidden": "true" },
     svg("polyline", { class: "spark", points: points.join(" ") }));

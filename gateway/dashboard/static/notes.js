@@ -30,6 +30,6 @@ export function notesOf({ totals, totals_before: before, counts, money, budgets,
   const last = counts.input_tokens.at(-1) >= 1000 ? counts.cached_tokens.at(-1) / counts.input_tokens.at(-1) : null;
   if (last !== null && usual > 0.1 && last < FELL * usual) add(2, `The providers' prompt caches fell from ${format.percent(usual)} to ${format.percent(last)}: has a prompt changed?`);
   if (before && Number(money.before) > 1 && Number(money.spent) > 1.5 * Number(money.before)) add(2, `Much more is spent than before: ${format.usd(money.spent)} and not ${format.usd(money.before)}.`);
-  if (money.unknown) add(3, `The price of ${format.count(money.unknown)} charges is unknown.`, "requests");
+  if (money.unknown) add(3, `The price of ${money.unknown === 1 ? "a charge" : `${format.count(money.unknown)} charges`} is unknown.`, "requests");
   return notes.sort((one, other) => one.level - other.level);
 }

@@ -104,7 +104,7 @@ def test_ledger_is_the_same_however_it_came_to_be(connect: Connect) -> None:
     database = connect()
     made_by_the_first(database)
     names = ("calls", "by_day", "by_hour", "by_user", "by_session", "latencies_by_route")
-    names += ("latencies_by_day", "latencies_by_hour", "latencies_by_route_and_hour", "marks")
+    names += ("latencies_by_day", "latencies_by_hour", "latencies_by_route_and_hour", "marks", "samples")
 
     def columns() -> dict[str, set[str]]:
         with database.reading() as transaction:

@@ -1,7 +1,7 @@
 // How often caches have answered, how sure the semantic one is, and its entries, for who looks after it.
 
 import { ask, tell } from "../api.js";
-import { bar, h, table } from "../dom.js";
+import { bar, h, spark, table } from "../dom.js";
 import * as format from "../format.js";
 import { form, points, rates, section, share, small } from "../parts.js";
 
@@ -51,7 +51,7 @@ function certainty(figures) {
     bar(figures.likely / most, figures.at_most / most, isOver ? "alert" : "", figures.bound === undefined ? null : figures.bound / most)];
 }
 
-function routes({ routes: rows, semantic }) {
+function routes({ routes: rows, semantic, wrong_at_most: past }) {
   const names = [...new Set([...rows.map((row) => row.name), ...Object.keys(semantic)])];
   if (!names.length) return null;
   const known = Object.fromEntries(rows.map((row) => [row.name, row]));
@@ -66,6 +66,7 @@ function routes({ routes: rows, semantic }) {
     { title: "Semantic", number: true, of: rate("semantic"), csv: (row) => row.semantic },
     ...(Object.keys(semantic).length ? [
       { title: "Semantic, wrong answers per look-up", of: ({ sure }) => (!isMeasured(sure) ? "–" : `${sure.likely}, at most ${sure.at_most}, bound ${sure.bound ?? "none"}`), cell: (row) => certainty(row.sure) },
+      { title: "At most, over time", of: () => "", cell: (row) => past[row.name] && isMeasured(row.sure) && spark(past[row.name].map((value) => value ?? 0), row.sure.bound ?? 0) },
       { title: "Has learned from", of: state },
     ] : []),
   ];
@@ -81,7 +82,7 @@ function providers({ models }) {
     { title: "Prompt tokens", number: true, of: (row) => format.count(row.input_tokens), csv: (row) => row.input_tokens },
     { title: "Kept by the provider", number: true, of: (row) => format.count(row.cached_tokens), csv: (row) => row.cached_tokens },
     { title: "Share", of: (row) => format.percent(rate(row)), cell: (row) => [format.percent(rate(row)), bar(0, rate(row))] },
-    { title: "The span before", number: true, of: (row) => points(rate(row), rate(row.before)) || "–" },
+    { title: "Change", number: true, of: (row) => points(rate(row), rate(row.before)) || "–" },
     { title: "Saved", number: true, of: (row) => format.usd(row.saved), csv: (row) => row.saved },
   ];
   return section("Providers' prompt caches, by tokens", table("prompt-caches", columns, rows));

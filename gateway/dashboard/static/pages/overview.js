@@ -198,10 +198,13 @@ function service({ at, step, counts, totals, totals_before: before, times, share
 function backends({ backends: { rows } }) {
   const state = (row) => (row.now.breaker_open ? "■ out" : row.now.probe_up === 0 ? "■ does not answer" : "● working");
   const sum = (values) => values.reduce((all, value) => all + value, 0);
+  const known = (values) => values.map((value) => value ?? 0);
+  const away = (row) => [row.minutes_out && `out ${format.count(row.minutes_out)} min`, row.minutes_silent && `silent ${format.count(row.minutes_silent)} min`].filter(Boolean).join(", ") || "–";
   const columns = [
     { title: "Backend", of: (row) => row.name },
     { title: "State", of: state, cell: (row) => h("span", { class: state(row).startsWith("■") ? "bad" : "good" }, state(row)) },
-    { title: "In flight", number: true, of: (row) => format.count(row.now.in_flight ?? 0) },
+    { title: "Away", of: away, cell: (row) => h("span", { class: away(row) === "–" ? "" : "bad" }, away(row)) },
+    { title: "In flight", number: true, of: (row) => format.count(row.now.in_flight ?? 0), cell: (row) => [format.count(row.now.in_flight ?? 0), " ", row.in_flight.some(Boolean) && spark(known(row.in_flight))] },
     { title: "Calls", number: true, of: (row) => format.count(sum(row.calls)), csv: (row) => sum(row.calls) },
     { title: "Load", of: () => "", cell: (row) => (row.calls.length ? spark(row.calls) : "") },
     { title: "First token, mean", number: true, of: (row) => format.ms(row.mean_ttft_ms) },
