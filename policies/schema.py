@@ -28,7 +28,7 @@ from policies.pool.balance.settings import Balance, RoutingPolicy
 from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
 from policies.prices.price import Price
 from policies.prices.settings import PricePolicy, PricesPolicy
-from policies.speculation.settings import SpeculativePolicy
+from policies.speculation.settings import RacePolicy, SpeculativePolicy
 
 
 class RouteBackend(Config):
@@ -108,12 +108,12 @@ class RoutePolicy(Config):
 
     @model_validator(mode="after")
     def _has_a_draft_of_its_own(self) -> Self:
-        if self.speculative is not None:
-            draft = self.speculative.draft, self.speculative.model
-            if draft in ((part.ref, part.model) for part in self.backends):
+        draft, is_race = self.draft, isinstance(self.speculative, RacePolicy)
+        for part in self.backends:
+            if draft is not None and part.ref == draft.ref and (is_race or part.model == draft.model):
                 raise ValueError(
-                    f'the draft "{draft[0]}" is one of the route\'s own backends: name another one under '
-                    "`speculative.draft`, or give it another `model`"
+                    f'the draft "{draft.ref}" is one of the route\'s own backends: name another one under '
+                    "`speculative.draft`" + ("" if is_race else ", or give it another `model`")
                 )
         return self
 

@@ -78,7 +78,12 @@ def speculate(inner: Backend, settings: SpeculativePolicy, site: Site) -> Backen
 
             return Cascade(inner, draft, _acceptance(draft, settings, site))
         case RacePolicy():
-            raise ConfigurationError(f'route "{site.route.name}": speculative: mode race is not served yet')
+            from policies.speculation.race import Race
+
+            admission = site.parts.admission
+            gate = admission.gates.get(site.route.name) if admission is not None else None
+            clock = site.parts.clock
+            return Race(inner, draft, settings, clock, gate.is_calm) if gate else Race(inner, draft, settings, clock)
         case _:
             assert_never(settings)
 
