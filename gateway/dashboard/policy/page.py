@@ -14,7 +14,7 @@ from gateway.core import Core
 from gateway.dashboard import access
 from gateway.dashboard.inquiry import Inquiry
 from gateway.dashboard.policy.job import PolicyJob
-from gateway.dashboard.policy.workshop import READ_S, TRY_S, Workshop
+from gateway.dashboard.policy.workshop import BUSY, READ_S, TRY_S, Workshop
 from gateway.dashboard.queries.past_calls import past_calls
 from gateway.http.connection import connection_of
 from gateway.http.decode import decode_json
@@ -53,7 +53,11 @@ class PolicyPage:
         if self._shown is None or self._shown[0] is not now:
             old = None if before is None or before.texts is None else _text_of(before.texts)
             job = PolicyJob(_text_of(now.texts or {}), old, list(environment()))
-            self._shown = now, await self._workshop.whole(job, READ_S)
+            said = await self._workshop.whole(job, READ_S)
+            if said == BUSY:
+                return said
+            # Whatever came of it: what took too long once would do so again.
+            self._shown = now, said
         return self._shown[1]
 
     async def try_on(self, inquiry: Inquiry) -> Response:

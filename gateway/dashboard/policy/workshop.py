@@ -10,13 +10,13 @@ from contextlib import aclosing
 
 import msgspec
 
-from backends.errors import StoreUnavailable
 from gateway.dashboard.policy.job import PolicyJob
 
 READ_S = 20.0
 TRY_S = 90.0
 """How long it may take to read policies, and to try them."""
 _LINE_BYTES = 16 * 1024 * 1024
+BUSY = {"problem": "Somebody is trying a policy just now; try again in a moment."}
 # The child finds the same modules as its parent, wherever that was started.
 _START = "import sys; sys.path[:] = {path!r}; from gateway.dashboard.policy.child import main; main()"
 
@@ -30,7 +30,7 @@ class Workshop:
     async def messages(self, job: PolicyJob, within_s: float) -> AsyncGenerator[bytes]:
         """What the process says, line by line; the last line has the `problem`, if there was one."""
         if self._busy.locked():
-            yield _line(problem="Somebody is trying a policy just now; try again in a moment.")
+            yield _line(**BUSY)
             return
         async with self._busy:
             process = await asyncio.create_subprocess_exec(
@@ -56,13 +56,11 @@ class Workshop:
                 await asyncio.shield(process.wait())
 
     async def whole(self, job: PolicyJob, within_s: float) -> dict[str, object]:
-        """All that it says, as one message. Raises: StoreUnavailable where it came to no end."""
+        """All that it says, as one message; with a `problem` where it came to no end."""
         said: dict[str, object] = {}
         async with aclosing(self.messages(job, within_s)) as lines:
             async for line in lines:
                 said |= msgspec.json.decode(line)
-        if "problem" in said:
-            raise StoreUnavailable(str(said["problem"]))
         return said
 
 

@@ -34,6 +34,7 @@ function refusal({ at, errors }) {
 }
 
 function shown(texts, before, context) {
+  if (texts.problem) return h("p", { class: "bad" }, `■ ${texts.problem}`);
   if (texts.errors) return h("pre", null, texts.errors.join("\n"));
   return [
     section("The last change", before
@@ -41,7 +42,7 @@ function shown(texts, before, context) {
       : h("p", { class: "fine" }, "None since this process has started.")),
     section("What would a change do?", trialForm(texts.written, context)),
     section("In force", h("details", null, h("summary", null, "As it is written"), h("pre", null, texts.written)),
-      h("details", null, h("summary", null, "With every default filled in"), h("pre", null, texts.effective))),
+      texts.effective !== null && h("details", null, h("summary", null, "With every default filled in"), h("pre", null, texts.effective))),
   ];
 }
 
