@@ -45,8 +45,13 @@ def chat(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": "a b c d"}], **fields}
 
 
-def test_serving_imports_nothing_heavy() -> None:
-    """A gateway without upstreams, models, Redis, batches or tracing loads nothing that only those need."""
+@pytest.mark.parametrize("backend", ["scripted", "openai", "anthropic"])
+def test_serving_imports_nothing_heavy(backend: str, tmp_path: Path) -> None:
+    """A gateway without models, Redis, batches or tracing loads nothing that only those need."""
+    file = SCRIPTED
+    if backend != "scripted":
+        file = tmp_path / "policy.yaml"
+        file.write_text(policy("https://127.0.0.1:9").replace("openai", backend), encoding="utf-8")
     program = f"""
 import asyncio, sys
 from gateway.process.factory import create_application
@@ -66,7 +71,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "SLIPSTREAM_POLICY": str(SCRIPTED)},
+        env={**os.environ, "SLIPSTREAM_POLICY": str(file)},
         capture_output=True,
         text=True,
         check=True,

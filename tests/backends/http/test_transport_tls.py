@@ -96,6 +96,19 @@ async def test_tls_with_an_unknown_authority_fails_to_connect(
         assert wire._pool.num_open == 0
 
 
+async def test_tls_authorities_are_loaded_once_for_all_transports() -> None:
+    """A policy of fifty providers would otherwise wait for them fifty times, and hold them as often."""
+    transports = [Transport(SystemClock()) for _ in range(2)]
+    contexts = set()
+    for transport in transports:
+        wire = transport.wire("https://provider.test")
+        await wire.open()
+        contexts.add(wire._pool._tls())
+        await transport.aclose()
+
+    assert len(contexts) == 1
+
+
 async def test_tls_for_another_name_fails_to_connect(trusting: Transport, server_context: ssl.SSLContext) -> None:
     """A trusted certificate counts only for the host it was made for."""
     async with RawServer(echo, tls=server_context) as server:
