@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.dashboard.access import Scope
+from gateway.ledger.amounts import usd_text
 from gateway.limits.budget_object import budget_object
 from gateway.limits.budget_view import BudgetState
 
@@ -15,7 +16,11 @@ _LEAST_SHARE_GONE = 0.02
 def shown_budgets(states: list[BudgetState], scope: Scope, now_s: float) -> list[dict[str, Any]]:
     """Those that may be seen, nearest to their end first."""
     return [
-        {**budget_object(state), "ends_at_pace": ends_at_pace(state, now_s)}
+        {
+            **budget_object(state),
+            "ends_at_pace": ends_at_pace(state, now_s),
+            "by_its_end_usd": None if (likely := by_its_end(state, now_s)) is None else usd_text(likely),
+        }
         for state in states
         if scope.tenant is None or state.budget.is_of(state.who, scope.tenant)
     ]
@@ -26,12 +31,24 @@ def ends_at_pace(state: BudgetState, now_s: float) -> float | None:
     lasts until the window ends, or where that cannot be told.
     """
     window = state.window
-    if window.ends_at is None or state.spent <= 0:
-        return None
-    gone_s, whole_s = now_s - window.begins_at, window.ends_at - window.begins_at
-    if state.spent >= state.most:
+    if window.ends_at is not None and 0 < state.most <= state.spent:
         return now_s
-    if gone_s < _LEAST_SHARE_GONE * whole_s:
+    gone = _share_gone(state, now_s)
+    if gone is None or window.ends_at is None or state.spent <= gone * state.most:
         return None
-    end = now_s + gone_s * (state.most - state.spent) / state.spent
-    return end if end < window.ends_at else None
+    return window.begins_at + (now_s - window.begins_at) * state.most / state.spent
+
+
+def by_its_end(state: BudgetState, now_s: float) -> int | None:
+    """What will have been spent when its window ends, if all goes on so, in pico-dollars; None where none can tell."""
+    gone = _share_gone(state, now_s)
+    return None if gone is None else int(state.spent / gone)
+
+
+def _share_gone(state: BudgetState, now_s: float) -> float | None:
+    """Of its window; None where that has no end, or has hardly begun."""
+    window = state.window
+    if window.ends_at is None:
+        return None
+    gone = (now_s - window.begins_at) / (window.ends_at - window.begins_at)
+    return min(gone, 1.0) if gone >= _LEAST_SHARE_GONE else None

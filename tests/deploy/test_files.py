@@ -85,3 +85,27 @@ def test_unit_starts_reloads_and_waits_as_the_gateway_does() -> None:
     assert "-HUP" in service["ExecReload"]
     assert float(service["TimeoutStopSec"].removesuffix("s")) > DRAIN_LIMIT_S
     assert service["Restart"] == "on-failure"
+
+
+def test_envoy_says_what_nginx_says() -> None:
+    """The gateway's port, no limit that ends a long answer, no second try, no metrics for others."""
+    nginx = (DEPLOY / "nginx" / "slipstream.conf").read_text()
+    resources = yaml.safe_load((DEPLOY / "envoy" / "envoy.yaml").read_text())["static_resources"]
+    (listener,), (cluster,) = resources["listeners"], resources["clusters"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    denied, passed = manager["route_config"]["virtual_hosts"][0]["routes"]
+    (options,) = cluster["typed_extension_protocol_options"].values()
+    (endpoint,) = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    idle_s = float(options["common_http_protocol_options"]["idle_timeout"].removesuffix("s"))
+    address = endpoint["endpoint"]["address"]["socket_address"]
+
+    assert f"server {address['address']}:{address['port_value']};" in nginx
+    assert address["port_value"] == PORT
+    assert f"listen {listener['address']['socket_address']['port_value']};" in nginx
+    assert f"keepalive_timeout {idle_s:.0f}s;" in nginx
+    assert (passed["route"]["cluster"], passed["route"]["timeout"]) == (cluster["name"], "0s")
+    assert "retry_policy" not in passed["route"]
+    assert (denied["match"]["path"], denied["direct_response"]["status"]) == ("/metrics", 403)
+    assert "location = /metrics { deny all; }" in nginx
+    assert float(manager["stream_idle_timeout"].removesuffix("s")) > DRAIN_LIMIT_S
+    assert manager["request_timeout"] == "0s"

@@ -119,6 +119,10 @@ async def test_a_viewer_sees_its_tenant_alone(viewer: httpx.AsyncClient, boss: h
     assert {row["tenant"] for row in (await viewer.get("requests")).json()["rows"]} == {"acme"}
     assert {row["who"] for row in (await viewer.get("budgets")).json()["rows"]} == {"acme"}
     assert {row["who"] for row in (await boss.get("budgets")).json()["rows"]} == {"acme", "other"}
+    for budget in (await boss.get("budgets")).json()["rows"]:
+        # The month has gone on for some time, or its end cannot be told.
+        likely = budget["by_its_end_usd"]
+        assert likely is None or Decimal(likely) >= Decimal(budget["spent_usd"]) > 0
     for hidden in ("backends", "keys", f"requests/{foreign}"):
         assert (await viewer.get(hidden)).status_code == 404
     assert (await viewer.get("overview", params={"only": "tenant:other"})).status_code == 400

@@ -29,6 +29,7 @@ function budgetTable({ rows, total, is_whole: isWhole }, context) {
     { title: "Used", of: (row) => format.percent(row.share), cell: (row) => [format.percent(row.share), bar(0, row.share, row.share >= 0.8 ? "alert" : "")] },
     { title: "Spent", number: true, of: (row) => format.usd(row.spent_usd), csv: (row) => row.spent_usd },
     { title: "Of", number: true, of: (row) => format.usd(row.usd) + (Number(row.raised_usd) ? ` + ${format.usd(row.raised_usd)}` : ""), csv: (row) => row.usd },
+    { title: "By its end", number: true, of: (row) => (row.by_its_end_usd === null ? "–" : `about ${format.usd(row.by_its_end_usd)}`), csv: (row) => row.by_its_end_usd },
     { title: "Every", of: (row) => row.every },
     { title: "Then", of: (row) => row.on_exceed },
     { title: "Ends at this pace", of: (row) => (row.ends_at_pace ? format.minute(row.ends_at_pace) : row.ends ? "lasts" : "–") },
