@@ -32,18 +32,21 @@ class Reloader:
     `build` reads the files and assembles a runtime next to the one given, raising ConfigurationError.
     """
 
-    def __init__(self, core: Core, files: PolicyFiles, build: Callable[[Runtime], Awaitable[Runtime]]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        files: PolicyFiles,
+        build: Callable[[Runtime], Awaitable[Runtime]],
+        revisions: Revisions,
+    ) -> None:
         self._core = core
         self._files = files
         self._build = build
-        self.revisions = Revisions(self._revision(core.runtime))
+        self.revisions = revisions
         self._wanted = asyncio.Event()
         self._last_found = files.seen
         self._retired: set[Runtime] = set()
         self._looking_s = 0.0
-
-    def _revision(self, runtime: Runtime) -> Revision:
-        return Revision(runtime.revision, self._core.clock.wall(), self._files.texts)
 
     def request(self) -> None:
         """Reload now, changed or not (SIGHUP)."""
@@ -104,7 +107,7 @@ class Reloader:
             _log_refusal(old, error, reason)
             return
         core.runtime = new
-        self.revisions.applied(self._revision(new))
+        self.revisions.applied(Revision(new.revision, core.clock.wall(), self._files.texts))
         self._retired.add(old)
         if old.prober is not None:
             # The new one asks all that are still there; calls in flight need nobody to ask for them.

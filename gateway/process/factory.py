@@ -40,6 +40,7 @@ from gateway.record.lines_for_people import LinesForPeople
 from gateway.record.savings_metrics import SavingsMetrics
 from gateway.record.tracing import otlp_tracer
 from gateway.reload import Reloader
+from gateway.revisions import Revision, Revisions
 from gateway.runtime import Runtime
 from gateway.settings import Settings, environment, no_color, shared_directory
 from policies.limits.raises import Raises
@@ -196,4 +197,5 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     if ledger is not None:
         assert core.booking is not None, "it goes with the ledger"
         metrics.of(LedgerMetrics).watch(ledger, core.booking.drift)
-    return Application(core, store, Reloader(core, files, build), batches, ledger, build_ledger_reader(loaded.policy))
+    reloader = Reloader(core, files, build, Revisions(Revision(loaded.revision, clock.wall(), files.texts)))
+    return Application(core, store, reloader, batches, ledger, build_ledger_reader(loaded.policy))

@@ -165,6 +165,43 @@ def test_a_viewer_has_no_backends_and_no_keys(gateway: Gateway, browser: playwri
         assert page.get_by_text("Make a key").count() == 0
 
 
+@pytest.mark.parametrize("path", ["", "/caches", "/errors", "/budgets"])
+def test_figures_stay_while_the_gateway_is_away(gateway: Gateway, browser: playwright.Browser, path: str) -> None:
+    """With a word about it; while an answer is waited for the page says so, and goes on with the next one."""
+    with browser.new_context(base_url=gateway.url) as context:
+        page = context.new_page()
+        page.goto("/dashboard")
+        page.get_by_label("Key").fill(ENVIRON["KEEPER"])
+        page.get_by_role("button", name="Sign in").click()
+        page.goto(f"/dashboard{path}")
+        has_settled(page)
+        title = page.locator("h1").inner_text()
+        page.route("**/dashboard/api/**", lambda route: route.abort())
+        page.get_by_role("button", name="Refresh").click()
+        page.get_by_text("The figures are old").wait_for()
+        assert page.locator("h1").inner_text() == title
+        page.unroute("**/dashboard/api/**")
+        # Held back until nobody holds them any more.
+        page.route("**/dashboard/api/**", lambda route: None)
+        page.get_by_role("button", name="Refresh").click()
+        page.locator("main[aria-busy]").wait_for()
+        page.unroute("**/dashboard/api/**")
+        has_settled(page)
+        playwright.expect(page.locator("#strip")).to_be_empty()
+
+
+def test_a_viewer_without_calls_is_told_so(gateway: Gateway, browser: playwright.Browser) -> None:
+    """On each page in words; who is no operator is refused the policy, and finds no link to it."""
+    with looking(browser, gateway, "VIEWER") as page:
+        page.goto("/dashboard/caches")
+        page.get_by_role("heading", name="No call has met a cache.").wait_for()
+        page.goto("/dashboard/errors?range=1h")
+        page.get_by_role("heading", name="No call has failed.").wait_for()
+        assert page.get_by_role("link", name="Policy").count() == 0
+        page.goto("/dashboard/policy")
+        page.get_by_text("this key is no operator's").wait_for()
+
+
 def test_who_may_not_look_stays_outside(gateway: Gateway, browser: playwright.Browser) -> None:
     """With the reason; who signs out is asked again."""
     with looking(browser, gateway, "VIEWER") as page:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from gateway.reload import Reloader
+from gateway.revisions import Revision, Revisions
 from policies.policy_file.sources import Fingerprint, PolicyFiles
 
 
@@ -33,7 +34,8 @@ def _watch(files: _Files) -> asyncio.Task[None]:
         raise AssertionError("nothing has changed")
 
     core = SimpleNamespace(settings=SimpleNamespace(reload_interval=0.01), clock=files, runtime=None)
-    return asyncio.create_task(Reloader(cast(Any, core), cast(PolicyFiles, files), build).run())
+    reloader = Reloader(cast(Any, core), cast(PolicyFiles, files), build, Revisions(Revision("", 0.0, None)))
+    return asyncio.create_task(reloader.run())
 
 
 async def test_files_that_take_long_to_look_at_are_looked_at_less_often() -> None:
