@@ -31,6 +31,7 @@ SHARED_BACKENDS = {
         "header_names",
         "clock",
         "config",
+        "drafts",
         "health",
         "json_errors",
         "kv_events",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from backends.drafts.push import Pushable
 from backends.errors import ConfigurationError
 from backends.operations import Operation
 from backends.protocol import Backend
 from backends.resume import Continues
 from policies.policy_file.load import LoadedPolicy
+from policies.speculation.settings import ExactPolicy
 
 
 def check_batches(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
@@ -32,3 +34,19 @@ def check_resume(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
                 f'route "{route.name}": resume needs backends that go on with an answer: type engine, or type openai '
                 "with `continues: slipstream`" + (", final_message or prefill" if route.resume.mode != "exact" else "")
             )
+
+
+def check_speculation(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
+    """Whether drafts and targets can do what exact speculation needs. Raises: ConfigurationError."""
+    for route in loaded.policy.routes:
+        if isinstance(route.speculative, ExactPolicy):
+            if not any(isinstance(leaves[part.ref], Pushable) for part in route.backends):
+                raise ConfigurationError(
+                    f'route "{route.name}": speculative: mode exact needs backends that drafts can be pushed to: type '
+                    "engine, or type openai with a slipstream behind it"
+                )
+            if Operation.COMPLETION not in leaves[route.speculative.draft].capabilities.operations:
+                raise ConfigurationError(
+                    f'route "{route.name}": the draft "{route.speculative.draft}" does not answer completions: take '
+                    "one of type engine, or openai with a server that knows `return_token_ids`"
+                )

@@ -10,6 +10,7 @@ from gateway.runtime import Stack
 from policies.cache.settings import CachePolicy
 from policies.pool.fallback import FallbackTarget
 from policies.schema import RoutePolicy
+from policies.speculation.settings import ExactPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,6 @@ class Site:
         use for them.
         """
         speculative = self.route.speculative
-        if speculative is None:
+        if speculative is None or isinstance(speculative, ExactPolicy):
             return settings
         return settings.model_copy(update={"epoch": f"{settings.epoch} {speculative.model_dump_json()}"})

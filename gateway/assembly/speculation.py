@@ -13,14 +13,19 @@ from gateway.assembly.site import Site
 from policies.pool.attempts.settings import FallbackOn, FallbacksPolicy, RetryPolicy
 from policies.pool.balance.settings import RoutingPolicy
 from policies.schema import RoutePolicy
-from policies.speculation.settings import CascadePolicy, RacePolicy, SpeculativePolicy
+from policies.speculation.settings import AnsweringPolicy, CascadePolicy, ExactPolicy, RacePolicy
 
 if TYPE_CHECKING:
     from policies.speculation.cascade.calibration import Calibration
     from policies.speculation.cascade.stage import DraftAcceptance
 
 
-def verifiers(settings: SpeculativePolicy) -> tuple[str, ...]:
+def answering_settings(route: RoutePolicy) -> AnsweringPolicy | None:
+    """What a route says of a smaller backend that may answer, if it has one."""
+    return None if isinstance(route.speculative, ExactPolicy) else route.speculative
+
+
+def verifiers(settings: AnsweringPolicy) -> tuple[str, ...]:
     """The routes whose stacks it asks."""
     return (settings.verifier.route,) if isinstance(settings, CascadePolicy) and settings.verifier is not None else ()
 
@@ -67,7 +72,7 @@ def read_calibrations(routes: Sequence[RoutePolicy]) -> dict[str, Calibration]:
     return found
 
 
-def speculate(inner: Backend, settings: SpeculativePolicy, site: Site) -> Backend:
+def speculate(inner: Backend, settings: AnsweringPolicy, site: Site) -> Backend:
     """The stage around the target. Raises: ConfigurationError."""
     alone = draft_route(site.route)
     assert alone is not None, "the route asks for it"

@@ -14,8 +14,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from backends.config import format_duration
 from backends.operations import Operation
 from backends.protocol import Backend, Call
+from gateway.assembly.drafting import draft_exactly, exact_settings
 from gateway.assembly.site import Site
-from gateway.assembly.speculation import speculate, verifiers
+from gateway.assembly.speculation import answering_settings, speculate, verifiers
 from policies.batching.embeddings import EmbeddingBatches
 from policies.batching.settings import BatchingPolicy
 from policies.cache.exact import ExactCache
@@ -206,7 +207,7 @@ STAGES: Sequence[StageRow[Any]] = (
     StageRow(
         name="speculation",
         purpose="a smaller backend goes first, or beside",
-        settings=lambda route: route.speculative,
+        settings=answering_settings,
         build=speculate,
         describe=_in_its_words,
         asks=verifiers,
@@ -226,6 +227,14 @@ STAGES: Sequence[StageRow[Any]] = (
         settings=lambda route: route.require_price or None,
         build=_require_price,
         describe=lambda *_: "only models whose price is known",
+    ),
+    StageRow(
+        name="draft",
+        purpose="a small model guesses what a stream says next, and changes nothing",
+        settings=exact_settings,
+        build=draft_exactly,
+        describe=_in_its_words,
+        takes=lambda call: call.body is not None and bool(call.body.get("stream")),
     ),
 )
 """The pool and its backends stand behind the last."""

@@ -70,6 +70,8 @@ class RequestMetrics(MetricGroup):
         self.resumes = counter(
             "resumes", "Streams that broke off, and what became of them.", "route", "backend", "kind", "outcome"
         )
+        self.draft_tokens = counter("draft_tokens", "Tokens that a draft has guessed.", "route", "outcome")
+        self.drafted_answers = counter("drafted_answers", "Streams with a draft beside them.", "route", "ended")
         self._in_hand: InHand | None = None
 
     def watch(self, in_hand: InHand) -> None:

@@ -17,7 +17,7 @@ from backends.protocol import Backend
 from backends.registry import Registry
 from gateway.app import Application
 from gateway.assembly.assemble import Prepared, assemble, assemble_in_steps, prepare
-from gateway.assembly.checks import check_batches, check_resume
+from gateway.assembly.checks import check_batches, check_resume, check_speculation
 from gateway.assembly.keys import build_stored_keys, check_key_names
 from gateway.assembly.limits import build_reserving
 from gateway.assembly.stores import build_batches, build_ledger, build_ledger_reader, build_owners, build_store
@@ -161,6 +161,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
     def check(changed: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:
         check_batches(changed, leaves)
         check_resume(changed, leaves)
+        check_speculation(changed, leaves)
 
     def prepare_changed() -> Prepared:
         return prepare(_without_text(load(settings, registry, files)), clock, keys)

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import msgspec
 from prometheus_client import Counter
 
+from backends.drafts.facts import SpeculationFacts
 from backends.operations import Operation
 from backends.protocol import CacheOutcome, SemanticFacts, Usage
 from backends.resume import Resumed
@@ -54,6 +55,7 @@ class LogLine(msgspec.Struct, omit_defaults=True):
     waited_ms: float | None = None
     slo: SloOutcome | None = None
     resumed: list[Resumed] | None = None
+    speculation: SpeculationFacts | None = None
 
 
 class AccessLog:

@@ -174,6 +174,11 @@ class Observer:
             self.charges.add(exchange.route, facts)
         if outcome is not None:
             self._slo[exchange.route, outcome] += 1
+        if facts.speculation is not None:
+            told, tokens = facts.speculation, self._metrics.draft_tokens
+            self._metrics.drafted_answers.labels(exchange.route, told.ended or "helped").inc()
+            tokens.labels(exchange.route, "accepted").inc(told.accepted)
+            tokens.labels(exchange.route, "rejected").inc(told.drafted - told.accepted)
         for each in facts.resumed or ():
             self._metrics.resumes.labels(exchange.route, each.backend, each.kind, each.outcome).inc()
         if facts.draft is not None:
@@ -232,6 +237,7 @@ def _log_line(exchange: Exchange, wall_offset_s: float) -> LogLine:
     if exchange.stream:
         line.stream_end = facts.stream_end
         line.resumed = facts.resumed
+        line.speculation = facts.speculation
         if facts.first_token_at is not None:
             line.first_token_ms = round((facts.first_token_at - exchange.started_at) * 1e3, 3)
     return line

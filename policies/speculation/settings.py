@@ -81,5 +81,30 @@ class RacePolicy(HedgePolicy):
         return f"race, not exact: {self.draft} is {super().describe()}"
 
 
-SpeculativePolicy = Annotated[CascadePolicy | RacePolicy, Field(discriminator="mode")]
+class ExactPolicy(Config):
+    """The target's own answers, sooner: the draft guesses how a running answer goes on, and the target checks guesses
+    by the way. For streams of one answer, from backends that take drafts; others are as without.
+    """
+
+    mode: Literal["exact"] = Field(description="`exact`: the target's answers, token by token.")
+    draft: Name = Field(
+        description="Who guesses: a name under `backends`, with the tokenizer of the route's own. It takes prompts of "
+        "token ids and tells those of its answers (`return_token_ids`), as `engine` and vLLM do."
+    )
+    model: str | None = Field(
+        None, min_length=1, max_length=256, description="The model name to ask it for, instead of the client's."
+    )
+    k: int | None = Field(
+        None, ge=1, le=64, description="How many tokens it goes ahead at most; without it, as many as the target keeps."
+    )
+
+    def describe(self) -> str:
+        """What it does, in the words of `slipstream explain`."""
+        most = "as far as the target keeps" if self.k is None else f"{self.k} tokens ahead at most"
+        return f"exact: {self.draft} guesses what streams say next, {most}, for as long as that is faster"
+
+
+AnsweringPolicy = CascadePolicy | RacePolicy
+"""Where a second backend may give the answer itself."""
+SpeculativePolicy = Annotated[ExactPolicy | CascadePolicy | RacePolicy, Field(discriminator="mode")]
 """Section `speculative` of a route."""

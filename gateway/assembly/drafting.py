@@ -1,0 +1,26 @@
+"""The stage in which a draft guesses what the target says: what it is made of."""
+
+from __future__ import annotations
+
+from backends.drafts.push import Pushable
+from backends.protocol import Backend
+from gateway.assembly.pools import build_pool
+from gateway.assembly.site import Site
+from gateway.assembly.speculation import draft_route
+from policies.schema import RoutePolicy
+from policies.speculation.exact import ExactSpeculation
+from policies.speculation.settings import ExactPolicy
+
+
+def exact_settings(route: RoutePolicy) -> ExactPolicy | None:
+    """What a route says of it, if it has one."""
+    return route.speculative if isinstance(route.speculative, ExactPolicy) else None
+
+
+def draft_exactly(inner: Backend, settings: ExactPolicy, site: Site) -> Backend:
+    """The stage around a route's pool."""
+    leaves, alone = site.parts.leaves, draft_route(site.route)
+    assert alone is not None, "the route has a draft"
+    names = {part.ref for part in site.route.backends}
+    targets = {name: leaf for name in names if isinstance(leaf := leaves[name], Pushable)}
+    return ExactSpeculation(inner, settings, build_pool(alone, site.parts), targets, site.parts.clock)

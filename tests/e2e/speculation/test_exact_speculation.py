@@ -1,0 +1,115 @@
+"""A draft in one gateway and its target behind another: the same streams, with fewer steps of the target."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.support.calls import event_values
+from tests.support.gateway import Gateway, running_gateway
+
+pytest.importorskip("torch")
+
+TARGET = """
+version: 1
+backends:
+  model: {type: engine, model: slipstream-target, device: cpu, dtype: float32, threads: 1, speculate: "off"}
+keys:
+  - {name: gateway, key: "env:DRAFTS", drafts: true}
+  - {name: plain, key: "env:PLAIN"}
+routes: [{name: all, match: {models: ["*"]}, backends: [{ref: model}]}]
+"""
+POLICY = """
+version: 1
+backends:
+  target: {{type: openai, base_url: "http://127.0.0.1:{port}/v1", api_key: "env:DRAFTS"}}
+  shut: {{type: openai, base_url: "http://127.0.0.1:{port}/v1", api_key: "env:PLAIN"}}
+  draft: {{type: engine, model: slipstream-draft, device: cpu, dtype: float32, threads: 1}}
+routes:
+  - {{name: alone, match: {{models: [alone]}}, backends: [{{ref: target}}]}}
+  - name: drafted
+    match: {{models: [drafted]}}
+    backends: [{{ref: target}}]
+    cache: {{exact: {{ttl: 1h}}}}
+    speculative: {{mode: exact, draft: draft}}
+  - {{name: shut, match: {{models: [shut]}}, backends: [{{ref: shut}}], speculative: {{mode: exact, draft: draft}}}}
+"""
+KEYS = {"DRAFTS": "sk-drafts-0123456789", "PLAIN": "sk-plain-0123456789"}
+QUESTIONS = [
+    "Repeat: the old river runs past the mill and the tall green trees by the road",
+    "Spell the word: understanding",
+    "Write a JSON object with name Anna, age 31 and city Lyon.",
+    "Sort these words: pear, apple, fig, plum, cherry, banana",
+]
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Gateway]:
+    """The gateway with the large model."""
+    with running_gateway(TARGET, environ=KEYS) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def gateway(target: Gateway) -> Iterator[Gateway]:
+    """The gateway with the small one."""
+    with running_gateway(POLICY.format(port=target.port), environ=KEYS) as gateway:
+        yield gateway
+
+
+async def texts(gateway: Gateway, model: str, **fields: object) -> list[str]:
+    """The streamed answers to all questions, one after the other."""
+    found = []
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as client:
+        for question in QUESTIONS:
+            messages = [{"role": "user", "content": question}]
+            body = {"model": model, "messages": messages, "stream": True, "max_tokens": 60, **fields}
+            stream = (await client.post("/v1/chat/completions", json=body)).content
+            assert b": slipstream-draft" not in stream
+            choices = [choice for value in event_values(stream) for choice in value["choices"]]
+            found.append("".join(choice["delta"].get("content") or "" for choice in choices))
+    return found
+
+
+@pytest.mark.parametrize("asked", [{"temperature": 0}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "seeded"])
+async def test_streams_with_a_draft_are_those_of_the_target_alone(gateway: Gateway, asked: dict[str, float]) -> None:
+    """Also drawn ones, by their seed; and the log tells what the draft has done."""
+    alone = await texts(gateway, "alone", **asked)
+    drafted = await texts(gateway, "drafted", **asked)
+    line = await gateway.wait_log(lambda line: line["route"] == "drafted")
+
+    assert drafted == alone
+    assert all(len(text) > 5 for text in alone)
+    assert line["speculation"]["draft"] == "draft"
+
+
+async def test_a_draft_that_is_on_has_guesses_come_true(gateway: Gateway, target: Gateway) -> None:
+    """They are in the metrics of both sides; answers at once with others are as alone."""
+    for _ in range(4):
+        await asyncio.gather(*(texts(gateway, "drafted", temperature=0, user=str(number)) for number in range(2)))
+    metrics = await gateway.metrics()
+
+    assert metrics.value("slipstream_drafted_answers_total", route="drafted", ended="helped") > 0
+    assert metrics.value("slipstream_drafted_answers_total", route="drafted", ended="failed") == 0
+
+
+async def test_a_target_that_grants_no_drafts_answers_alone(gateway: Gateway) -> None:
+    """Its key has not the right; the log says that its streams bring no marks."""
+    alone = await texts(gateway, "alone", temperature=0)
+
+    assert await texts(gateway, "shut", temperature=0) == alone
+    line = await gateway.wait_log(lambda line: line["route"] == "shut")
+    assert line["speculation"] == {"draft": "draft", "ended": "unmarked"}
+
+
+async def test_a_stream_with_a_draft_is_cached_as_any_other(gateway: Gateway) -> None:
+    """The caches are above: what they keep has no marks."""
+    first = await texts(gateway, "drafted", temperature=0, user="cached")
+    again = await texts(gateway, "drafted", temperature=0, user="cached")
+    line = await gateway.wait_log(lambda line: line.get("cache") == "hit")
+
+    assert again == first
+    assert "speculation" not in line
