@@ -22,6 +22,7 @@ from policies.ledger.settings import LedgerPolicy
 from policies.limits.redis.settings import LimitsStore
 from policies.limits.settings import BudgetPolicy, LimitPolicy
 from policies.matching.settings import MatchPolicy
+from policies.mirror.settings import MirrorPolicy
 from policies.passthrough.settings import PassthroughPolicy
 from policies.pool.attempts.settings import FallbacksPolicy, RetryPolicy, TimeoutsPolicy
 from policies.pool.balance.settings import Balance, RoutingPolicy
@@ -82,6 +83,9 @@ class RoutePolicy(Config):
     speculative: SpeculativePolicy | None = Field(
         None, description="A smaller backend that goes first, or beside; without this section there is none."
     )
+    mirror: MirrorPolicy | None = Field(
+        None, description="Copies of calls for a candidate; without this section nobody gets any."
+    )
     fallbacks: FallbacksPolicy | None = Field(None, description="Other routes to ask.")
     cache: CachePolicy | None = Field(None, description="Caching; without this section nothing is cached.")
     passthrough: PassthroughPolicy = Field(
@@ -117,6 +121,17 @@ class RoutePolicy(Config):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _mirrors_another(self) -> Self:
+        if self.candidate is not None:
+            candidate = self.candidate.ref, self.candidate.model
+            if candidate in ((part.ref, part.model) for part in self.backends):
+                raise ValueError(
+                    f'the mirror to "{candidate[0]}" would copy the route to itself: name another backend under '
+                    "`mirror.to`, or give it another `model`"
+                )
+        return self
+
     @property
     def draft(self) -> RouteBackend | None:
         """The smaller backend that may answer too."""
@@ -125,9 +140,14 @@ class RoutePolicy(Config):
         return RouteBackend(ref=self.speculative.draft, model=self.speculative.model)
 
     @property
+    def candidate(self) -> RouteBackend | None:
+        """Who gets copies of its calls."""
+        return None if self.mirror is None else RouteBackend(ref=self.mirror.to, model=self.mirror.model)
+
+    @property
     def everybody(self) -> tuple[RouteBackend, ...]:
         """Whoever may be asked for its calls."""
-        return self.backends if self.draft is None else (*self.backends, self.draft)
+        return (*self.backends, *(part for part in (self.draft, self.candidate) if part is not None))
 
     @property
     def balance(self) -> Balance:

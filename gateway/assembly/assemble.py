@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from backends.registry import Registry, broken_backend
 from gateway.assembly.kv_feeds import engine_texts, kv_feeds
 from gateway.assembly.parts import Parts
 from gateway.assembly.price_book import PriceBook, check_prices, read_list
-from gateway.assembly.speculation import draft_route, encodes_prompts, read_calibrations
+from gateway.assembly.speculation import encodes_texts, mirrors_of, read_calibrations, side_routes
 from gateway.assembly.stacks import Stacks
 from gateway.assembly.stages import semantic_settings
 from gateway.http.auth import Keyring, KeySource
@@ -74,7 +75,7 @@ def prepare(loaded: LoadedPolicy, clock: Clock, keys: KeySource | None = None) -
         labels,
         UsageRules(loaded.policy.limits, loaded.policy.budgets, loaded.policy.time_zone),
         is_watched=any(map(is_watched, routes)),
-        has_semantic=any(semantic_settings(route) is not None or encodes_prompts(route) for route in routes),
+        has_semantic=any(semantic_settings(route) is not None or encodes_texts(route) for route in routes),
         calibrations=read_calibrations(routes),
         listed=read_list(loaded, clock),
     )
@@ -153,6 +154,7 @@ def assemble_in_steps(
             admission=admission,
             semantics=semantics,
             calibrations=prepared.calibrations,
+            mirrors=mirrors_of(previous),
             store=store,
             prices=prices,
             clock=clock,
@@ -205,7 +207,7 @@ def _build_stacks(stacks: Stacks, parts: Parts, previous: Runtime | None) -> Ite
     probed = {name for name, leaf in parts.leaves.items() if isinstance(leaf, Probed) and leaf.health is not None}
     for route in parts.loaded.policy.routes:
         is_probed = probed and not probed.isdisjoint(part.ref for part in route.backends)
-        if is_probed or semantic_settings(route) is not None or encodes_prompts(route):
+        if is_probed or semantic_settings(route) is not None or encodes_texts(route):
             stacks[route.name]
         yield
 
@@ -219,7 +221,7 @@ def _fleet(
     *,
     texts: Mapping[str, EngineText],
 ) -> Fleet:
-    routes = [*loaded.policy.routes, *filter(None, map(draft_route, loaded.policy.routes))]
+    routes = [*loaded.policy.routes, *chain.from_iterable(map(side_routes, loaded.policy.routes))]
     known = previous.fleet if previous is not None else None
     folder = loaded.policy.stores.state
     return Fleet(routes, leaves, clock, random=Random(seed), folder=folder, previous=known, texts=texts)

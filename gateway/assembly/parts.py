@@ -16,6 +16,7 @@ from policies.pool.load.fleet import Fleet
 
 if TYPE_CHECKING:
     from policies.cache.semantic.build import Semantics
+    from policies.mirror.stage import Mirror
     from policies.speculation.cascade.calibration import Calibration
 
 
@@ -34,6 +35,8 @@ class Parts:
     """None where no route has a semantic cache, nor needs its encoder."""
     calibrations: Mapping[str, Calibration]
     """What cascades go by, by the names of their routes."""
+    mirrors: Mapping[str, Mirror]
+    """Those of the policy before, by the names of their routes."""
     store: Store
     prices: PriceBook
     clock: Clock

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, assert_never, get_args
 
 from backends.errors import ConfigurationError
 from backends.protocol import Backend
 from gateway.assembly.pools import build_pool
 from gateway.assembly.site import Site
+from policies.mirror.settings import MirrorPolicy
 from policies.pool.attempts.settings import FallbackOn, FallbacksPolicy, RetryPolicy
 from policies.pool.balance.settings import RoutingPolicy
-from policies.schema import RoutePolicy
+from policies.schema import RouteBackend, RoutePolicy
 from policies.speculation.settings import AnsweringPolicy, CascadePolicy, ExactPolicy, RacePolicy
 
 if TYPE_CHECKING:
+    from gateway.runtime import Runtime
+    from policies.mirror.stage import Mirror
     from policies.speculation.cascade.calibration import Calibration
     from policies.speculation.cascade.stage import DraftAcceptance
 
@@ -30,24 +34,30 @@ def verifiers(settings: AnsweringPolicy) -> tuple[str, ...]:
     return (settings.verifier.route,) if isinstance(settings, CascadePolicy) and settings.verifier is not None else ()
 
 
-def encodes_prompts(route: RoutePolicy) -> bool:
+def encodes_texts(route: RoutePolicy) -> bool:
     """Whether a route needs the encoder for more than a cache."""
-    return isinstance(route.speculative, CascadePolicy) and route.speculative.accept == "router"
+    return route.mirror is not None or (
+        isinstance(route.speculative, CascadePolicy) and route.speculative.accept == "router"
+    )
 
 
-def draft_route(route: RoutePolicy) -> RoutePolicy | None:
-    """The route of the draft alone, under a name that no policy can give: one attempt, and left where it is silent."""
-    if route.draft is None:
-        return None
+def side_routes(route: RoutePolicy) -> list[RoutePolicy]:
+    """Those of whoever is asked beside a route's backends."""
+    sides = (("draft", route.draft), ("candidate", route.candidate))
+    return [side_route(route, part, role) for role, part in sides if part is not None]
+
+
+def side_route(route: RoutePolicy, part: RouteBackend, role: str) -> RoutePolicy:
+    """The route of that backend alone, under a name that no policy can give: one attempt, left where it is silent."""
     others = FallbacksPolicy.model_construct(on=get_args(FallbackOn), routes=(f"{route.name}:target",))
     return route.model_copy(
         update={
-            "name": f"{route.name}:draft",
-            "backends": (route.draft,),
+            "name": f"{route.name}:{role}",
+            "backends": (part,),
             "routing": RoutingPolicy(),
             "retry": RetryPolicy(attempts=0),
             "fallbacks": others,
-            **dict.fromkeys(("slo", "admission", "hedge", "resume", "cache", "batching", "speculative")),
+            **dict.fromkeys(("slo", "admission", "hedge", "resume", "cache", "batching", "speculative", "mirror")),
         }
     )
 
@@ -74,9 +84,8 @@ def read_calibrations(routes: Sequence[RoutePolicy]) -> dict[str, Calibration]:
 
 def speculate(inner: Backend, settings: AnsweringPolicy, site: Site) -> Backend:
     """The stage around the target. Raises: ConfigurationError."""
-    alone = draft_route(site.route)
-    assert alone is not None, "the route asks for it"
-    draft = build_pool(alone, site.parts)
+    assert site.route.draft is not None, "the route asks for it"
+    draft = build_pool(side_route(site.route, site.route.draft, "draft"), site.parts)
     match settings:
         case CascadePolicy():
             from policies.speculation.cascade.stage import Cascade
@@ -91,6 +100,46 @@ def speculate(inner: Backend, settings: AnsweringPolicy, site: Site) -> Backend:
             return Race(inner, draft, settings, clock, gate.is_calm) if gate else Race(inner, draft, settings, clock)
         case _:
             assert_never(settings)
+
+
+def mirror(inner: Backend, settings: MirrorPolicy, site: Site) -> Backend:
+    """The stage that copies calls to a candidate."""
+    from policies.cache.semantic.learning.comparators import Comparison
+    from policies.cache.semantic.settings import EncoderPolicy
+    from policies.mirror.preference import PreferenceJudge
+    from policies.mirror.stage import Mirror
+
+    parts, route = site.parts, site.route
+    assert route.candidate is not None, "the route asks for it"
+    assert parts.semantics is not None, "a route asks for its encoder"
+    random = Random(parts.seed)
+    judge = None
+    if settings.judge is not None:
+        asked = site.stacks[settings.judge.route]
+        judge = PreferenceJudge(asked.backend, asked.timeouts, settings.judge, parts.clock, random)
+    comparison = Comparison(parts.semantics.encoder(EncoderPolicy(), parts.leaves), None)
+    candidate = build_pool(side_route(route, route.candidate, "candidate"), parts)
+    stage = Mirror(inner, candidate, settings, comparison, judge, parts.clock, random, route=route.name)
+    before = parts.mirrors.get(route.name)
+    if before is not None and before.policy == settings:
+        stage.take_over(before)
+    return stage
+
+
+def mirrors_of(previous: Runtime | None) -> dict[str, Mirror]:
+    """The mirrors of a runtime, by their routes' names: what they have found out outlives a reload."""
+    stacks = previous.stacks.built() if previous is not None else ()
+    mirrored = [stack for stack in stacks if stack.policy.mirror is not None]
+    if not mirrored:
+        return {}
+    from policies.mirror.stage import Mirror
+
+    return {stack.policy.name: stage for stack in mirrored if (stage := stack.stage(Mirror)) is not None}
+
+
+def judges_of_mirror(settings: MirrorPolicy) -> tuple[str, ...]:
+    """The routes whose stacks a mirror asks."""
+    return (settings.judge.route,) if settings.judge is not None else ()
 
 
 def _acceptance(draft: Backend, settings: CascadePolicy, site: Site) -> DraftAcceptance:

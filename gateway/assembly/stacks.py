@@ -54,8 +54,8 @@ class Stacks(Mapping[str, Stack]):
     def keep(self, stack: Stack) -> None:
         """Take over a stack of another policy, with its breakers and all, if the same would be built anew.
 
-        Those that it asks come first. What balances by load, waits, or has a semantic cache or a cascade is always
-        built anew.
+        Those that it asks come first. What balances by load, waits, or has a semantic cache, a cascade or a mirror is
+        always built anew.
         """
         if self._is_as_built(stack):
             self._built[stack.policy.name] = stack
@@ -68,6 +68,7 @@ class Stacks(Mapping[str, Stack]):
             and route == stack.policy
             and semantic_settings(route) is None
             and not isinstance(route.speculative, CascadePolicy)
+            and route.mirror is None
             and not (fleet is not None and fleet.routing(route.name) is not None)
             and not stack.pool.has_routing
             and all(leaves.get(each.name) is each for each in stack.leaves)

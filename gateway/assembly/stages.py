@@ -16,7 +16,7 @@ from backends.operations import Operation
 from backends.protocol import Backend, Call
 from gateway.assembly.drafting import draft_exactly, exact_settings
 from gateway.assembly.site import Site
-from gateway.assembly.speculation import answering_settings, speculate, verifiers
+from gateway.assembly.speculation import answering_settings, judges_of_mirror, mirror, speculate, verifiers
 from policies.batching.embeddings import EmbeddingBatches
 from policies.batching.settings import BatchingPolicy
 from policies.cache.exact import ExactCache
@@ -203,6 +203,15 @@ STAGES: Sequence[StageRow[Any]] = (
         build=_batch,
         describe=_in_its_words,
         takes=lambda call: call.operation is Operation.EMBEDDING,
+    ),
+    StageRow(
+        name="mirror",
+        purpose="copies for a candidate, off the clients' path",
+        settings=lambda route: route.mirror,
+        build=mirror,
+        describe=_in_its_words,
+        asks=judges_of_mirror,
+        takes=lambda call: call.operation is Operation.CHAT,
     ),
     StageRow(
         name="speculation",

@@ -25,6 +25,7 @@ from gateway.metrics.routing import RoutingMetrics
 from gateway.metrics.semantic import SemanticMetrics
 from gateway.metrics.store import StoreMetrics
 from gateway.metrics.upstream_quotas import UpstreamQuotaMetrics
+from gateway.record.mirror_metrics import MirrorMetrics
 from gateway.record.savings_metrics import SavingsMetrics
 
 GROUPS = (
@@ -44,6 +45,7 @@ GROUPS = (
     BatchesMetrics,
     LedgerMetrics,
     SavingsMetrics,
+    MirrorMetrics,
     KeysMetrics,
     LimitMetrics,
     AdmissionMetrics,

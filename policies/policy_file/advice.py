@@ -54,12 +54,14 @@ def _unused(policy: Policy) -> Iterable[str]:
     named |= {semantic.judge.route for semantic in semantics if semantic is not None and semantic.judge is not None}
     speculations = [route.speculative for route in policy.routes if route.speculative is not None]
     named |= {each.verifier.route for each in speculations if isinstance(each, CascadePolicy) and each.verifier}
+    mirrors = [route.mirror for route in policy.routes if route.mirror is not None]
+    named |= {each.judge.route for each in mirrors if each.judge is not None}
     for index, route in enumerate(policy.routes):
         if route.match.internal and route.name not in named:
             yield f'routes[{index}]: route "{route.name}" is internal, and no other route names it'
     refs = {part.ref for route in policy.routes for part in route.backends}
     refs |= {semantic.encoder.backend for semantic in semantics if semantic is not None and semantic.encoder.backend}
-    refs |= {each.draft for each in speculations}
+    refs |= {each.draft for each in speculations} | {each.to for each in mirrors}
     for name in policy.backends:
         if name not in refs:
             yield f"backends.{name}: no route asks this backend"

@@ -13,6 +13,8 @@ _MAX_CYCLES = 20
 _JUDGE_ROUTE = ("cache", "semantic", "judge", "route")
 _DEGRADE_TO = ("admission", "degrade_to")
 _DRAFT = ("speculative", "draft")
+_CANDIDATE = ("mirror", "to")
+_MIRROR_JUDGE = ("mirror", "judge", "route")
 _VERIFIER_ROUTE = ("speculative", "verifier", "route")
 _ASKED = {"judge": "judges", "verifier": "verifiers"}
 _ENCODER_BACKEND = ("cache", "semantic", "encoder", "backend")
@@ -51,7 +53,9 @@ def check_references(document: Document, source: str) -> Iterator[Problem]:
     encoders = [named for place in routes for named in _texts(document, (*place, *_ENCODER_BACKEND))]
     encoders += _texts(document, ("defaults", *_ENCODER_BACKEND))
     drafts = [named for place in routes for named in _texts(document, (*place, *_DRAFT))]
+    drafts += [named for place in routes for named in _texts(document, (*place, *_CANDIDATE))]
     verifiers = [named for place in routes for named in _texts(document, (*place, *_VERIFIER_ROUTE))]
+    verifiers += [named for place in routes for named in _texts(document, (*place, *_MIRROR_JUDGE))]
     limits = [*_sections(document, ("limits",)), *_sections(document, ("budgets",))]
     rule_names = [named for place in limits for named in _texts(document, (*place, "name"))]
     cheaper = [named for place in limits for named in _texts(document, (*place, "fallback"))]
@@ -119,6 +123,7 @@ def _cycles(routes: list[Place], document: Document) -> Iterable[Problem]:
             targets = graph.setdefault(route.name, {})
             targets.update((named.name, named.place) for named in _judge_of(document, place))
             targets.update((named.name, named.place) for named in _texts(document, (*place, *_VERIFIER_ROUTE)))
+            targets.update((named.name, named.place) for named in _texts(document, (*place, *_MIRROR_JUDGE)))
             targets.update((named.name, named.place) for named in _texts(document, (*place, *_DEGRADE_TO)))
             targets.update((named.name, named.place) for named in _texts(document, (*place, "fallbacks", "routes")))
     for _ in range(_MAX_CYCLES):

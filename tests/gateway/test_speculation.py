@@ -15,6 +15,7 @@ from gateway.assembly.site import Site
 from gateway.assembly.stores import build_store
 from gateway.runtime import Runtime
 from policies.cache.settings import CachePolicy
+from policies.mirror.stage import Mirror
 from policies.policy_file.load import parse_policy
 from policies.schema import RoutePolicy
 from policies.speculation.cascade.calibration import calibrate, write_calibration
@@ -88,3 +89,22 @@ def test_answers_of_a_draft_are_kept_under_a_name_of_their_own() -> None:
     ]
     assert names[0] == "e"
     assert len(set(names)) == 4
+
+
+def test_mirror_keeps_what_it_has_found_out_over_a_reload_unless_its_section_changes() -> None:
+    """Evidence about another candidate, or for another rule, says nothing."""
+    pytest.importorskip("faiss")
+    section = "{mode: race, draft: small, model: other}\n    mirror: {to: small, share: 0.5}"
+    runtime = runtime_of(section)
+    before = runtime.stacks["all"].stage(Mirror)
+    assert before is not None
+    before.evidence.note_pair("theirs")
+
+    same = runtime_of(section, runtime).stacks["all"].stage(Mirror)
+    other = runtime_of(section.replace("0.5", "0.6"), runtime).stacks["all"].stage(Mirror)
+    assert [type(stage).__name__ for stage in runtime.stacks["all"].stages][:3] == ["ExactCache", "Mirror", "Race"]
+    assert same is not None
+    assert same is not before
+    assert same.evidence is before.evidence
+    assert other is not None
+    assert other.evidence.num_pairs == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from backends.errors import ConfigurationError, UpstreamCut
-from backends.protocol import Call, Reply, Usage
+from backends.protocol import Call, Charge, Reply, Usage
 from policies.cache.semantic.contracts import EncoderBusy, Vector
 from policies.speculation.cascade.by_prompt import ByPrompt
 from policies.speculation.cascade.calibration import Calibration, calibrate
@@ -40,7 +41,7 @@ class KindEncoder:
     async def aclose(self) -> None:
         """Nothing."""
 
-    async def encode(self, text: str) -> Vector:
+    async def encode(self, text: str, told: Callable[[Charge], None] | None = None) -> Vector:
         """One of two vectors."""
         self.asked.append(text)
         if len(text) > self.longest:

@@ -1,0 +1,190 @@
+"""Mirrors: what is copied and what is not, what is made of it, who is promoted, and that nothing of it shows."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from backends.errors import UpstreamCut
+from backends.protocol import Call, Reply
+from policies.mirror.evidence import Evidence
+from policies.mirror.settings import PromotionPolicy
+from tests.support.clock import FakeClock
+from tests.support.policy.mirrored import RIGHT, Mirrored
+
+RULE = PromotionPolicy()
+
+
+def drawn(losses: float, wins: float, seed: int) -> Any:
+    """Of all calls the candidate loses and wins so much, of a target that is right in eight of ten."""
+    random = Random(seed)
+
+    def draw() -> tuple[bool, bool]:
+        is_right = random.random() < 0.8
+        return is_right, is_right != (random.random() < (losses / 0.8 if is_right else wins / 0.2))
+
+    return draw
+
+
+async def decided(mirrored: Mirrored, at_most: int = 6000) -> str:
+    """The verdict, after as many calls as it takes."""
+    for _ in range(at_most):
+        await mirrored.ask()
+        if mirrored.mirror.verdict != "open":
+            break
+    return mirrored.mirror.verdict
+
+
+async def test_mirror_promotes_an_equal_cheaper_candidate_and_calls_go_there() -> None:
+    """From then on it answers, and nothing is copied any more."""
+    mirrored = Mirrored(drawn(0.1, 0.1, 1), FakeClock(), 1)
+    assert await decided(mirrored) == "promote"
+    asked = len(mirrored.target.calls), len(mirrored.judge.calls)
+
+    call, _ = await mirrored.ask()
+    assert call.facts.backend == "new"
+    assert (len(mirrored.target.calls), len(mirrored.judge.calls)) == asked
+
+
+async def test_mirror_gives_up_a_worse_candidate() -> None:
+    """Half as dear does not help."""
+    mirrored = Mirrored(drawn(0.15, 0.05, 2), FakeClock(), 2)
+
+    assert await decided(mirrored) == "worse"
+    call, _ = await mirrored.ask()
+    assert call.facts.backend == "big"
+
+
+async def test_mirror_of_an_equal_candidate_that_is_dearer_is_not_promoted() -> None:
+    """The rule asks for both."""
+    assert await decided(Mirrored(drawn(0.1, 0.1, 3), FakeClock(), 3, cost=120)) == "dear"
+
+
+async def test_mirror_without_a_rule_only_watches() -> None:
+    """There is evidence, and no verdict."""
+    mirrored = Mirrored(drawn(0.1, 0.1, 4), FakeClock(), 4, promote_when=None)
+    for _ in range(300):
+        await mirrored.ask()
+
+    evidence = mirrored.mirror.evidence
+    assert mirrored.mirror.verdict == "open"
+    assert evidence.num_pairs == 300
+    assert evidence.agreement is not None
+    assert evidence.agreement.low < 0.8 < evidence.agreement.high
+    assert evidence.cost is not None
+    assert evidence.cost.value == pytest.approx(0.5)
+
+
+async def test_mirror_copies_its_share_and_nothing_that_is_no_text() -> None:
+    """One in twenty, without the stream that the client wants; tools, images and other operations are not copied."""
+    mirrored = Mirrored(lambda: (True, True), FakeClock(), 5, share=0.05)
+    for _ in range(1000):
+        await mirrored.ask()
+    assert 25 <= len(mirrored.candidate.calls) <= 80
+
+    mirrored = Mirrored(lambda: (True, True), FakeClock(), 5)
+    await mirrored.ask(extra={"tools": [{}]})
+    assert mirrored.candidate.calls == []
+    await mirrored.ask(extra={"stream_options": {}})
+    (copy,) = mirrored.candidate.calls
+    assert copy.body is not None
+    assert "stream_options" not in copy.body
+    assert copy.facts is not mirrored.target.calls[-1].facts
+
+
+async def test_mirror_rests_when_its_tokens_are_spent() -> None:
+    """Twenty tokens a copy, and the judge's where answers differ; a day later there are more."""
+    clock = FakeClock()
+    mirrored = Mirrored(lambda: (True, True), clock, 6, max_daily_tokens=100)
+    for _ in range(50):
+        await mirrored.ask()
+    assert len(mirrored.candidate.calls) == 5
+
+    await clock.advance(86_401)
+    await mirrored.ask()
+    assert len(mirrored.candidate.calls) == 6
+
+
+@pytest.mark.parametrize("failure", [500, "cut", "garbage"])
+async def test_mirror_of_a_candidate_that_fails_never_shows(failure: Any) -> None:
+    """The client has its answer; the candidate has lost the pair."""
+    mirrored = Mirrored(lambda: (True, True), FakeClock(), 7)
+
+    async def fail(call: Call) -> Reply:
+        if failure == "cut":
+            raise UpstreamCut("gone")
+        body = b"{}" if failure == "garbage" else b'{"error": {}}'
+        return Reply(200 if failure == "garbage" else 500, [(b"content-type", b"application/json")], body=body)
+
+    mirrored.candidate.send = fail  # type: ignore[method-assign]  # this one's failure is the case
+    _, reply = await mirrored.ask()
+
+    assert reply.body is not None
+    assert RIGHT.encode() in reply.body
+    assert (mirrored.mirror.evidence.num_pairs, mirrored.mirror.evidence.losses) == (1, 1)
+
+
+async def test_mirror_that_is_closed_leaves_its_copies() -> None:
+    """What is being compared ends with the policy."""
+    mirrored = Mirrored(lambda: (True, True), FakeClock(), 8)
+    is_left = asyncio.Event()
+
+    async def silent(call: Call) -> Reply:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_left.set()
+        raise AssertionError
+
+    mirrored.candidate.send = silent  # type: ignore[method-assign]  # this one's silence is the case
+    call = mirrored.target.calls
+    task = asyncio.create_task(mirrored.ask())
+    while not call:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await mirrored.mirror.aclose()
+    await task
+
+    assert is_left.is_set()
+    assert mirrored.mirror.evidence.num_pairs == 0
+
+
+@pytest.mark.parametrize(
+    ("losses", "wins", "never"),
+    [
+        *((0.1, 0.1, "worse"), (0.01, 0.01, "worse")),
+        *((0.125, 0.075, "promote"), (0.06, 0.01, "promote"), (0.05, 0.0, "promote")),
+    ],
+)
+def test_sequential_test_hardly_ever_errs(losses: float, wins: float, never: str) -> None:
+    """At most one wrong decision in 200 runs, where 0.2 are expected."""
+    random, wrong = Random(0), 0
+    for _ in range(200):
+        evidence = Evidence()
+        while (verdict := evidence.verdict(PromotionPolicy(cost_below=None))) == "open":
+            for _ in range(20):
+                draw = random.random()
+                evidence.note_pair("ours" if draw < losses else "theirs" if draw < losses + wins else "neither")
+        wrong += verdict == never
+
+    assert wrong <= 1
+
+
+def test_evidence_of_nothing_is_none() -> None:
+    """Limits are not made of nothing, and a rule asks for more."""
+    evidence = Evidence()
+
+    assert (evidence.agreement, evidence.gain, evidence.cost) == (None, None, None)
+    assert evidence.verdict(RULE) == "open"
+
+
+def test_evidence_whose_costs_are_not_known_promotes_nobody() -> None:
+    """The question stays open until the cap ends it."""
+    evidence = Evidence()
+    for _ in range(RULE.max_pairs):
+        evidence.note_pair("neither")
+
+    assert evidence.verdict(RULE) == "undecided"
