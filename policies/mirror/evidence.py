@@ -8,6 +8,7 @@ wins half; one that is `margin` of all calls worse wins (1 - margin / share of s
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import Literal
 
 import msgspec
@@ -20,6 +21,8 @@ _MIN_COSTS = 30
 _SURE = 1.96
 """Standard errors on either side of an estimate that is right 95 times in 100."""
 _LEAST_CHANCE = 0.001
+_MANY_LOOKS = 20
+"""A limit that is looked at after every pair is passed by chance more often than one that is looked at once."""
 
 
 class MirrorLimits(msgspec.Struct, frozen=True):
@@ -111,7 +114,9 @@ class Evidence:
         if against >= bound:
             return "worse"
         is_over = self.num_pairs >= rule.max_pairs
-        if against > -bound:
+        # Who hardly ever loses at all cannot be so much worse, though there are no wins to weigh that against.
+        is_safe = _upper(self.losses, self.num_pairs, NormalDist().inv_cdf(1 - rule.errors / _MANY_LOOKS)) < rule.margin
+        if against > -bound and not is_safe:
             return "undecided" if is_over else "open"
         cost = self.cost
         if rule.cost_below is None or (cost is not None and cost.high < rule.cost_below):
@@ -128,8 +133,8 @@ class Evidence:
         return self.wins * math.log(2 * chance) + self.losses * math.log(2 * (1 - chance))
 
 
-def _upper(number: int, of: int) -> float:
-    """The upper limit of a share (Wilson, 1927; written from the formula)."""
-    share, square = number / of, _SURE**2 / of
-    half = _SURE * math.sqrt(share * (1 - share) / of + square / (4 * of))
+def _upper(number: int, of: int, sure: float = _SURE) -> float:
+    """The upper limit of a share, so many standard errors away (Wilson, 1927; written from the formula)."""
+    share, square = number / of, sure**2 / of
+    half = sure * math.sqrt(share * (1 - share) / of + square / (4 * of))
     return (share + square / 2 + half) / (1 + square)

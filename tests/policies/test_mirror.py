@@ -155,7 +155,7 @@ async def test_mirror_that_is_closed_leaves_its_copies() -> None:
 @pytest.mark.parametrize(
     ("losses", "wins", "never"),
     [
-        *((0.1, 0.1, "worse"), (0.01, 0.01, "worse")),
+        *((0.1, 0.1, "worse"), (0.01, 0.01, "worse"), (0.0, 0.0, "undecided"), (0.0, 0.0, "worse")),
         *((0.125, 0.075, "promote"), (0.06, 0.01, "promote"), (0.05, 0.0, "promote")),
     ],
 )
