@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from backends.drafts.push import Pushable
 from backends.protocol import Backend
-from gateway.assembly.pools import build_pool
 from gateway.assembly.site import Site
-from gateway.assembly.speculation import draft_route
+from gateway.assembly.speculation import draft_pool
 from policies.schema import RoutePolicy
 from policies.speculation.exact import ExactSpeculation
 from policies.speculation.settings import ExactPolicy
@@ -19,8 +18,7 @@ def exact_settings(route: RoutePolicy) -> ExactPolicy | None:
 
 def draft_exactly(inner: Backend, settings: ExactPolicy, site: Site) -> Backend:
     """The stage around a route's pool."""
-    leaves, alone = site.parts.leaves, draft_route(site.route)
-    assert alone is not None, "the route has a draft"
+    leaves = site.parts.leaves
     names = {part.ref for part in site.route.backends}
     targets = {name: leaf for name in names if isinstance(leaf := leaves[name], Pushable)}
-    return ExactSpeculation(inner, settings, build_pool(alone, site.parts), targets, site.parts.clock)
+    return ExactSpeculation(inner, settings, draft_pool(site), targets, site.parts.clock)

@@ -14,6 +14,7 @@ from gateway.assembly.site import Site
 from policies.mirror.settings import MirrorPolicy
 from policies.pool.attempts.settings import FallbackOn, FallbacksPolicy, RetryPolicy
 from policies.pool.balance.settings import RoutingPolicy
+from policies.pool.pool import Pool
 from policies.schema import RouteBackend, RoutePolicy
 from policies.speculation.settings import AnsweringPolicy, CascadePolicy, ExactPolicy, RacePolicy
 
@@ -62,6 +63,12 @@ def side_route(route: RoutePolicy, part: RouteBackend, role: str) -> RoutePolicy
     )
 
 
+def draft_pool(site: Site) -> Pool:
+    """The pool of a route's draft alone."""
+    assert site.route.draft is not None, "the route asks for it"
+    return build_pool(side_route(site.route, site.route.draft, "draft"), site.parts)
+
+
 def read_calibrations(routes: Sequence[RoutePolicy]) -> dict[str, Calibration]:
     """Those of routes that have a cascade, by the routes' names. Raises: ConfigurationError."""
     found = {}
@@ -84,8 +91,7 @@ def read_calibrations(routes: Sequence[RoutePolicy]) -> dict[str, Calibration]:
 
 def speculate(inner: Backend, settings: AnsweringPolicy, site: Site) -> Backend:
     """The stage around the target. Raises: ConfigurationError."""
-    assert site.route.draft is not None, "the route asks for it"
-    draft = build_pool(side_route(site.route, site.route.draft, "draft"), site.parts)
+    draft = draft_pool(site)
     match settings:
         case CascadePolicy():
             from policies.speculation.cascade.stage import Cascade

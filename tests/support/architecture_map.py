@@ -27,7 +27,7 @@ _BELOW = (
 def stack_picture() -> str:
     """A line a stage, each further in than the one above."""
     stages = [*_ABOVE, *((row.name, row.purpose) for row in STAGES), *_BELOW]
-    return "\n".join(f"{'  ' * depth + name:<31}{purpose}" for depth, (name, purpose) in enumerate(stages))
+    return "\n".join(f"{'  ' * depth + name:<33}{purpose}" for depth, (name, purpose) in enumerate(stages))
 
 
 def folder_map() -> str:
