@@ -60,7 +60,9 @@ _OPPOSITES = (
     "possible/impossible able/unable am/pm morning/evening day/night advantages/disadvantages pros/cons "
     "strength/weakness positive/negative sender/recipient borrow/lend plus/minus multiply/divide public/private "
     "single/married winter/summer always/never/sometimes all/none shrink/grow same/different inner/outer top/bottom "
-    "front/back arrive/depart arrival/departure sunrise/sunset rise/fall"
+    "cheaper/expensive/dearer faster/slower smaller/larger/bigger better/worse earlier/later longer/shorter "
+    "stronger/weaker warmer/colder heavier/lighter nearer/farther front/back arrive/depart "
+    "arrival/departure sunrise/sunset rise/fall"
 )
 
 _ENDINGS = ("ing", "ed", "es", "s")
@@ -72,10 +74,12 @@ _FILLERS = frozenset(_FILLER_WORDS.split())
 class Difference(msgspec.Struct, frozen=True):
     """What the words of two questions tell.
 
-    `guarded`: numbers, negation or one of a pair of opposites differ. `overlap`: shared content words of all, 0..1.
-    `swapped`: one content word stands for another and the rest is shared. `reordered`: the same words in another order.
+    `opposed`: one has a word, the other its opposite. `guarded`: that, or numbers or negation differ.
+    `overlap`: shared content words of all, 0..1. `swapped`: one content word stands for another and the rest is shared.
+    `reordered`: the same words in another order.
     """
 
+    opposed: bool
     guarded: bool
     overlap: float
     swapped: bool
@@ -107,8 +111,10 @@ def difference(text: str, other: str) -> Difference:
     shared = one.content & two.content
     only_one, only_two = one.content - shared, two.content - shared
     num_all = len(shared) + len(only_one) + len(only_two)
+    opposed = _are_opposed(one, two)
     return Difference(
-        guarded=one.numbers != two.numbers or one.is_negated != two.is_negated or _are_opposed(one, two),
+        opposed=opposed,
+        guarded=opposed or one.numbers != two.numbers or one.is_negated != two.is_negated,
         overlap=len(shared) / num_all if num_all else 1.0,
         swapped=bool(shared) and len(only_one) == len(only_two) == 1,
         reordered=not only_one and not only_two and _is_reordered(one, two),

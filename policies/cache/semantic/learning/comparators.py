@@ -1,7 +1,7 @@
 """Do two answers say the same? Cheap looks at text, none of which is trusted alone when it says "different".
 
-"Different" counts only where two looks of different kinds agree: a comparator that raises false alarms costs far more
-hits than one that says "don't know".
+"Different" counts only where two looks of different kinds agree, or nothing but a number or a "not" differs: a
+comparator that raises false alarms costs far more hits than one that says "don't know".
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
@@ -20,6 +19,8 @@ import numpy as np
 from backends.protocol import Charge
 from policies.cache.semantic.contracts import Encoder, EncoderBusy
 from policies.cache.semantic.decision.features import difference
+from policies.cache.semantic.learning.answer_facts import NEGATION, facts_of, is_reordered
+from policies.cache.semantic.learning.number_words import in_digits
 
 _SAME_COSINE = 0.9
 _DIFFERENT_COSINE = 0.6
@@ -31,9 +32,7 @@ _MAX_PIECES = 6
 
 _SPACE = re.compile(r"\s+")
 _EDGES = ".!?,;: "
-_CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
-_LINK = re.compile(r"https?://\S+|[\w.+-]+@[\w-]+\.[\w.]+")
 _WORD = re.compile(r"\w+")
 _CLAUSE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
 _COURTESY = re.compile(
@@ -50,7 +49,6 @@ _COURTEOUS = frozenset(
 )
 """Words of sentences that say nothing about the matter: those that have no others, and one that marks a courtesy."""
 _CANNOT = re.compile(r"\bcan(?:not|['\u2019]t)\b", re.IGNORECASE)
-_NEGATION = re.compile(r"\b(?:not|no|never|none|neither|nor|without|cannot)\b|n['\u2019]t\b", re.IGNORECASE)
 
 
 class AnswerVerdict(StrEnum):
@@ -108,29 +106,40 @@ class Comparison:
         structured = compare_json(left, right)
         if structured is AnswerVerdict.SAME:
             return AnswerVerdict.SAME
-        has_same_facts = facts_of(left) == facts_of(right)
-        cosine = await self._cosine(left, right, told)
+        looked = await self._look_at(left, right, structured, told)
+        if looked is AnswerVerdict.UNKNOWN and self._judge is not None and may_ask:
+            return await self._judge.compare(question, left, right, told)
+        return looked
+
+    async def _look_at(
+        self, left: str, right: str, structured: AnswerVerdict, told: Callable[[Charge], None] | None
+    ) -> AnswerVerdict:
+        """What words and vectors say; of very long texts they are not asked."""
+        num_pieces = math.ceil(max(len(left), len(right)) / _PIECE_CHARS)
+        if num_pieces > _MAX_PIECES:
+            return AnswerVerdict.UNKNOWN
+        one, other = facts_of(left), facts_of(right)
+        has_same_facts = one.agrees_with(other) and not is_reordered(left, right)
+        cosine = await self._cosine(left, right, num_pieces, told)
         is_near = has_same_facts and cosine is not None and cosine >= _SAME_COSINE
         if is_near and structured is AnswerVerdict.UNKNOWN and not turns_on_a_word(left, right):
             return AnswerVerdict.SAME
         doubts = (
             structured is AnswerVerdict.DIFFERENT,
-            not has_same_facts,
+            one.contradicts(other),
             cosine is not None and cosine < _DIFFERENT_COSINE,
             share_of_words(left, right) < _DIFFERENT_SHARE,
-            differ_in_facts_only(left, right),
         )
-        if sum(doubts) >= 2:
+        # Of one matter in very different words it is the look at the words that errs.
+        is_sure = any(doubts[:2]) or not one.meets(other)
+        if (sum(doubts) >= 2 and is_sure) or differ_in_facts_only(left, right):
             return AnswerVerdict.DIFFERENT
-        if self._judge is not None and may_ask:
-            return await self._judge.compare(question, left, right, told)
         return AnswerVerdict.UNKNOWN
 
-    async def _cosine(self, left: str, right: str, told: Callable[[Charge], None] | None) -> float | None:
-        """The cosine of the least similar pieces; None where the texts are too long, or the encoder too busy."""
-        num_pieces = math.ceil(max(len(left), len(right)) / _PIECE_CHARS)
-        if num_pieces > _MAX_PIECES:
-            return None
+    async def _cosine(
+        self, left: str, right: str, num_pieces: int, told: Callable[[Charge], None] | None
+    ) -> float | None:
+        """The cosine of the least similar pieces; None where the encoder is too busy."""
         lowest = 1.0
         try:
             for index in range(num_pieces):
@@ -177,15 +186,6 @@ def compare_json(left: str, right: str) -> AnswerVerdict:
     return AnswerVerdict.SAME if values[0] == values[1] else AnswerVerdict.DIFFERENT
 
 
-def facts_of(text: str) -> tuple[object, ...]:
-    """What must not differ: code, links, numbers, and whether it says yes or no."""
-    code = Counter(_SPACE.sub(" ", block).strip("` ") for block in _CODE.findall(text))
-    prose = _CODE.sub(" ", text)
-    links = Counter(_LINK.findall(prose))
-    prose = _LINK.sub(" ", prose)
-    return code, links, Counter(_NUMBER.findall(prose)), len(_NEGATION.findall(prose)) % 2
-
-
 def share_of_words(left: str, right: str) -> float:
     """Words in common as a share of all words of both, 0..1."""
     one, other = (set(_WORD.findall(text.casefold())) for text in (left, right))
@@ -195,12 +195,14 @@ def share_of_words(left: str, right: str) -> float:
 def turns_on_a_word(left: str, right: str) -> bool:
     """One says enable where the other says disable, or red for blue: a cosine hardly sees it."""
     words = difference(left, right)
-    return words.guarded or words.swapped
+    return words.opposed or words.swapped
 
 
 def differ_in_facts_only(left: str, right: str) -> bool:
     """The same sentence about other numbers, or once with and once without a "not"."""
-    masked = [normal_form(_NUMBER.sub("#", _NEGATION.sub(" ", _CANNOT.sub("can", text)))) for text in (left, right)]
+    masked = [
+        normal_form(_NUMBER.sub("#", NEGATION.sub(" ", _CANNOT.sub("can", in_digits(text))))) for text in (left, right)
+    ]
     return masked[0] == masked[1] and normal_form(left) != normal_form(right)
 
 

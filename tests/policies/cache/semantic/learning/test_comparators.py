@@ -13,7 +13,6 @@ from backends.protocol import Call, Timeouts
 from policies.cache.semantic.learning.comparators import (
     AnswerVerdict,
     Comparison,
-    facts_of,
     normal_form,
     without_courtesies,
 )
@@ -82,7 +81,7 @@ def test_compare_one_reason_is_not_enough(left: str, right: str) -> None:
     assert compare(left, right) is AnswerVerdict.UNKNOWN
 
 
-@pytest.mark.parametrize("text", ["", " ", "...", "Sure.", "```\n```", "\ud83d", "{", "[" * 500])
+@pytest.mark.parametrize("text", ["", " ", "...", "Sure.", "```\n```", "\ud83d", "{", "[" * 500, "a" * 10**6])
 def test_compare_odd_texts_never_fail(text: str) -> None:
     """Nothing an upstream says breaks a comparison."""
     assert compare(text, text) is AnswerVerdict.SAME
@@ -99,15 +98,6 @@ def test_compare_is_symmetric(left: str, right: str) -> None:
 def test_normal_form_is_stable(text: str) -> None:
     """What has been made plain stays so."""
     assert normal_form(normal_form(text)) == normal_form(text)
-
-
-def test_facts_are_code_links_numbers_and_negation() -> None:
-    """Each of them alone makes a difference; prose does not."""
-    plain = "run `make` and open https://a.example at 9"
-    others = [plain.replace("make", "rake"), plain.replace("a.ex", "b.ex"), plain.replace("9", "10"), "do not " + plain]
-
-    assert facts_of(plain) == facts_of("please " + plain)
-    assert all(facts_of(other) != facts_of(plain) for other in others)
 
 
 def test_courtesies_are_left_out_at_the_ends_only() -> None:

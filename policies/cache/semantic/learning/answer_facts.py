@@ -1,0 +1,148 @@
+"""What must not differ between answers that say the same, as far as text tells it: facts, and who is what to whom.
+
+Word lists are of English and, for negation, of a few languages more; of others the numbers, names and the order of
+words say something all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Set
+
+import msgspec
+
+from policies.cache.semantic.learning.number_words import in_digits, numbers_of
+
+_SPACE = re.compile(r"\s+")
+_CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+# Looked for where a word begins alone: or else a long word of an upstream's would be gone through again at each letter.
+_LINK = re.compile(r"https?://\S+|(?<![\w.+-])[\w.+-]{1,64}@[\w-]+\.[\w.]+")
+_WORD = re.compile(r"\w+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_MARKS = re.compile(r"[*_#>|]+|^\s*(?:[-•]|\d+[.)])\s+", re.MULTILINE)
+"""Of layout: emphasis, headings, bullets."""
+NEGATION = re.compile(
+    r"\b(?:not|no|never|none|neither|nor|cannot|impossible|unable|prohibited|forbidden"
+    r"|nicht|kein\w*|nie|niemals|weder|unmöglich|verboten|ne|interdite?s?"
+    r"|nunca|jamás|ningun[oa]?s?|ningún|imposible|prohibid[oa]s?|não|nem|non)\b"
+    r"|n['\u2019]t\b|\bn['\u2019](?=[aeiouyhàâéèêëîïôöùûü])",
+    re.IGNORECASE,
+)
+_WORD_OR_COMMA = re.compile(r"\w+|[,;]")
+_BETWEEN_ITEMS = frozenset({",", ";", "and", "or", "und", "oder", "et", "ou", "y", "o"})
+_MAX_NAMES_SHARE = 0.3
+"""Of words within sentences: where more have capitals, as German nouns do, capitals are no sign of a name."""
+
+
+class AnswerFacts(msgspec.Struct, frozen=True):
+    """Of one answer. `words` are all of it, in lower case."""
+
+    code: Counter[str]
+    links: Counter[str]
+    numbers: frozenset[str]
+    num_negated: int
+    """Sentences that say no."""
+    names: frozenset[str]
+    words: frozenset[str]
+
+    def contradicts(self, other: AnswerFacts) -> bool:
+        """Whether each says something that the other one says otherwise: a number of the same form, code, a link."""
+        mine, theirs = self.numbers - other.numbers, other.numbers - self.numbers
+        are_numbers_other = bool(mine) and {":" in each for each in mine} == {":" in each for each in theirs}
+        return are_numbers_other or bool(
+            (self.code - other.code and other.code - self.code)
+            or (self.links - other.links and other.links - self.links)
+        )
+
+    def meets(self, other: AnswerFacts) -> bool:
+        """Whether both name the same number or the same name somewhere."""
+        return not (self.numbers.isdisjoint(other.numbers) and self.names.isdisjoint(other.names))
+
+    def agrees_with(self, other: AnswerFacts) -> bool:
+        """Whether nothing differs. A name may stand in the other text without its capital, but not be missing."""
+        return (
+            self.numbers == other.numbers
+            and self.num_negated == other.num_negated
+            and self.code == other.code
+            and self.links == other.links
+            and self.names <= other.words
+            and other.names <= self.words
+        )
+
+
+def facts_of(text: str) -> AnswerFacts:
+    """What a text says that can be read off it."""
+    code = Counter(_SPACE.sub(" ", block).strip("` ") for block in _CODE.findall(text))
+    prose = _MARKS.sub(" ", _CODE.sub(" ", text))
+    links = Counter(_LINK.findall(prose))
+    prose = in_digits(_LINK.sub(" ", prose))
+    return AnswerFacts(
+        code,
+        links,
+        numbers_of(prose),
+        sum(NEGATION.search(sentence) is not None for sentence in _SENTENCE_END.split(prose)),
+        _names(prose),
+        frozenset(_WORD.findall(prose.casefold())),
+    )
+
+
+def is_reordered(left: str, right: str) -> bool:
+    """Whether a sentence has the same words as one of the other text and others stand where they did: who has beaten
+    whom. Sentences, items of a list, and one part of a sentence may stand elsewhere.
+    """
+    ones, others = _by_words(left), _by_words(right)
+    shared = ones.keys() & others.keys()
+    if any(not any(_is_order_alike(one, other) for one in ones[bag] for other in others[bag]) for bag in shared):
+        return True
+    # Where sentences end may be told otherwise, or mistaken.
+    rest, other_rest = _rest(ones, shared), _rest(others, shared)
+    return sorted(_WORD.findall(rest)) == sorted(_WORD.findall(other_rest)) and not _is_order_alike(rest, other_rest)
+
+
+def _names(prose: str) -> frozenset[str]:
+    within: list[str] = []
+    for sentence in _SENTENCE_END.split(prose):
+        within += _WORD.findall(sentence)[1:]
+    names = [word for word in within if word[0].isupper() and word != "I"]
+    if len(names) > max(3, _MAX_NAMES_SHARE * len(within)):
+        return frozenset()
+    return frozenset(name.casefold() for name in names)
+
+
+def _by_words(text: str) -> dict[tuple[str, ...], list[str]]:
+    sentences: dict[tuple[str, ...], list[str]] = {}
+    for sentence in _SENTENCE_END.split(_MARKS.sub(" ", text)):
+        plain = sentence.casefold().strip(" .!?:;")
+        bag = tuple(sorted(_WORD.findall(plain)))
+        if bag:
+            sentences.setdefault(bag, []).append(plain)
+    return sentences
+
+
+def _rest(sentences: dict[tuple[str, ...], list[str]], without: Set[tuple[str, ...]]) -> str:
+    return " ".join(sentence for bag, same in sentences.items() if bag not in without for sentence in same)
+
+
+def _is_order_alike(one: str, other: str) -> bool:
+    left, right = _WORD_OR_COMMA.findall(one), _WORD_OR_COMMA.findall(other)
+    while left and right and left[0] == right[0]:
+        del left[0], right[0]
+    while left and right and left[-1] == right[-1]:
+        del left[-1], right[-1]
+    if sorted(_items(left)) == sorted(_items(right)):
+        return True
+    # One part that stands elsewhere makes the rest a rotation.
+    words, turned = (f" {' '.join(token for token in tokens if token not in ',;')} " for tokens in (left, right))
+    return len(words) == len(turned) and turned in words + words[1:]
+
+
+def _items(tokens: list[str]) -> list[tuple[str, ...]]:
+    """Of an enumeration; all of it is one where it is none."""
+    items: list[list[str]] = [[]]
+    for token in tokens:
+        if token in _BETWEEN_ITEMS:
+            items.append([])
+        else:
+            items[-1].append(token)
+    return [tuple(item) for item in items if item]
