@@ -48,6 +48,9 @@ routes:
 """
 
 
+_STEPS = "slipstream_engine_steps_total"
+
+
 class Answered(NamedTuple):
     """One answer: its text, its tokens, and the seconds from its first token to its end."""
 
@@ -97,10 +100,13 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=120))
         for model in ("alone", "drafted", "drafted"):
             await _ask(client, model, prompts[0], 60)
-        alone, drafted = [], []
+        alone, drafted, num_steps = [], [], 0.0
         for messages in prompts * given.rounds:
             alone.append(await _ask(client, "alone", messages, given.max_tokens))
+            before = (await target.metrics()).value(_STEPS)
             drafted.append(await _ask(client, "drafted", messages, given.max_tokens))
+            # The first token has a step of its own.
+            num_steps += (await target.metrics()).value(_STEPS) - before - 1
         lines = [line for line in gateway.log if line.get("speculation")]
     assert [each.text for each in alone] == [each.text for each in drafted], "an answer is another one with a draft"
     tpot = [
@@ -116,6 +122,7 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         "alone_ms": tpot[0],
         "drafted_ms": tpot[1],
         "speed_up": tpot[0] / tpot[1],
+        "tokens_a_step": sum(each.num_tokens - 1 for each in drafted) / num_steps,
         "come_true": num_accepted / max(1, num_drafted),
         "ended": sorted({each.get("ended", "") for each in told}),
     }
@@ -132,7 +139,8 @@ async def _main(given: argparse.Namespace) -> list[dict[str, Any]]:
             cell = await _cell(given, round_trip_ms, spoil)
             print(
                 f"R {round_trip_ms:4g} ms, spoiled {spoil:4.2f}: {cell['alone_ms']:6.2f} ms a token alone, "
-                f"{cell['drafted_ms']:6.2f} drafted: {cell['speed_up']:5.2f} x; {cell['tokens']} tokens, "
+                f"{cell['drafted_ms']:6.2f} drafted: {cell['speed_up']:5.2f} x, "
+                f"counted {cell['tokens_a_step']:.2f} tokens a step; {cell['tokens']} tokens, "
                 f"{cell['come_true']:.3f} of those posted came true {cell['ended']}",
                 flush=True,
             )

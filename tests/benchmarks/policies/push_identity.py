@@ -1,0 +1,174 @@
+"""Whether answers with a draft are the target's own, whatever the draft says: the package's models, in one process.
+
+    python -m tests.benchmarks.policies.push_identity [--prompts 1000] [--drafts good,random,wrong,dying]
+
+Held-out prompts of the test models, eight at a time, float32: the target alone, then with each draft, always on.
+Text, number of tokens and reason of the end are compared, greedily and drawn with a seed each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from backends.clock import SystemClock
+from backends.engine.demo_models.generator import held_out_conversation
+from backends.errors import UpstreamCut
+from backends.protocol import Backend, Call, Reply
+from backends.registry import Registry
+from backends.stream import Stream
+from policies.speculation.controller import Controller
+from policies.speculation.exact import ExactSpeculation
+from policies.speculation.settings import ExactPolicy
+from policies.stage import Stage
+from tests.support.calls import event_values, make_call, read_all
+from tests.support.policy.drafting import FakeDraft
+
+_AT_ONCE = 8
+_DEADLINE_S = 120.0
+
+
+class _AlwaysOn(Controller):
+    """Drafts, whether it pays or not."""
+
+    @property
+    def is_on(self) -> bool:
+        return True
+
+
+class _Named(Stage):
+    """Says who has answered, as a pool does."""
+
+    async def send(self, call: Call) -> Reply:
+        call.facts.backend = self.name
+        return await self._inner.send(call)
+
+
+class _Dying(Stage):
+    """Breaks off after three pieces."""
+
+    async def send(self, call: Call) -> Reply:
+        reply = await self._inner.send(call)
+        assert reply.stream is not None
+        return Reply(reply.status, reply.headers, stream=Stream(_Short(reply.stream)))
+
+
+class _Short:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._left = 3
+
+    async def read(self) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise UpstreamCut("the draft has died")
+        return await self._stream.read()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Told(NamedTuple):
+    text: str
+    num_tokens: int
+    finish_reason: str | None
+
+
+def _engine(name: str) -> Backend:
+    kind = Registry().kind("engine")
+    settings = {"model": f"slipstream-{name}", "device": "cpu", "dtype": "float32", "threads": 1, "speculate": "off"}
+    return kind.build(name, kind.config.model_validate(settings), SystemClock())
+
+
+async def _ask(backend: Backend, messages: list[dict[str, str]], asked: dict[str, Any]) -> tuple[_Told, int]:
+    extra = {"messages": messages, "max_tokens": 80, "stream_options": {"include_usage": True}, **asked}
+    call = make_call(stream=True, extra=extra, include_usage=True, deadline=time.monotonic() + _DEADLINE_S)
+    values = event_values(await read_all(await backend.send(call)))
+    choices = [choice for value in values for choice in value["choices"]]
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    reason = next((choice["finish_reason"] for choice in choices if choice["finish_reason"]), None)
+    accepted = call.facts.speculation.accepted if call.facts.speculation is not None else 0
+    return _Told(text, values[-1]["usage"]["completion_tokens"], reason), accepted
+
+
+async def _ask_all(
+    backend: Backend, prompts: Sequence[list[dict[str, str]]], asked: Sequence[dict[str, Any]]
+) -> tuple[list[_Told], int]:
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(messages: list[dict[str, str]], fields: dict[str, Any]) -> tuple[_Told, int]:
+        async with places:
+            return await _ask(backend, messages, fields)
+
+    found = await asyncio.gather(*(one(*each) for each in zip(prompts, asked, strict=True)))
+    return [told for told, _ in found], sum(accepted for _, accepted in found)
+
+
+def _random(known: list[int], most: int) -> list[int]:
+    return [random.Random(len(known)).randrange(880) for _ in range(most)]
+
+
+async def _main(given: argparse.Namespace) -> int:
+    rng = random.Random(given.seed)
+    prompts = [held_out_conversation(rng).messages()[:-1] for _ in range(given.prompts)]
+    ways: dict[str, list[dict[str, Any]]] = {"greedy": [{"temperature": 0}] * len(prompts)}
+    if not given.greedy_only:
+        ways["drawn"] = [{"temperature": 0.8, "seed": number} for number in range(len(prompts))]
+    target, small = _Named(_engine("target")), _engine("draft")
+    await target.open()
+    await small.open()
+    wrong = FakeDraft(lambda known, most: [len(known) % 256] * most, step_s=0.0)
+    drafts: dict[str, Any] = {
+        "good": small,
+        "random": FakeDraft(_random, step_s=0.0),
+        "wrong": wrong,
+        "dying": _Dying(small),
+    }
+    num_other = 0
+    for way, asked in ways.items():
+        alone, _ = await _ask_all(target, prompts, asked)
+        for name in given.drafts:
+            leaf: Any = target._inner
+            policy = ExactPolicy(mode="exact", draft=name)
+            async with aclosing(
+                ExactSpeculation(target, policy, drafts[name], {"target": leaf}, SystemClock())
+            ) as stage:
+                stage.controllers["target"] = _AlwaysOn()
+                began = time.monotonic()
+                found, accepted = await _ask_all(stage, prompts, asked)
+                other = sum(one != two for one, two in zip(found, alone, strict=True))
+                tokens = sum(told.num_tokens for told in found)
+                print(
+                    f"{way:6} {name:7} {len(prompts) - other:5} of {len(prompts)} the same; {accepted} of {tokens} "
+                    f"tokens were guessed; {time.monotonic() - began:.0f} s",
+                    flush=True,
+                )
+                num_other += other
+            # The stage has closed both.
+            target, small = _Named(_engine("target")), _engine("draft")
+            await target.open()
+            await small.open()
+            drafts["good"], drafts["dying"] = small, _Dying(small)
+    await target.aclose()
+    await small.aclose()
+    return 1 if num_other else 0
+
+
+def main() -> int:
+    """Compare and print."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--prompts", type=int, default=1000, help="how many (default 1000)")
+    options.add_argument("--drafts", type=lambda text: text.split(","), default=["good", "random", "wrong", "dying"])
+    options.add_argument("--greedy-only", action="store_true", help="leave out the drawn answers")
+    options.add_argument("--seed", type=int, default=7, help="of the prompts")
+    return asyncio.run(_main(options.parse_args()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
