@@ -154,6 +154,8 @@ class Charge(msgspec.Struct, eq=False):
     is_at_price: bool = False
     is_kept_by_gateway: bool = False
     """Whether it was the gateway that asked the provider to keep the prompt."""
+    is_for_operator: bool = False
+    """Whether it was made for the operator's own ends: no budget of the caller's bears it."""
     listeners: tuple[Callable[[Charge], None], ...] = ()
 
     def settle(self, usage: Usage | None, *, is_estimated: bool = False) -> None:

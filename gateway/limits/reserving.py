@@ -125,7 +125,7 @@ class Reserving:
         charge.when_settled(partial(self._pay, grant))
 
     def _pay(self, grant: Grant, charge: Charge) -> None:
-        if charge.cost:
+        if charge.cost and not charge.is_for_operator:
             self._payments.start(self.limiter.pay(grant, charge.cost))
 
 

@@ -7,7 +7,7 @@ from then on, and back to the backend within where that fails.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
@@ -134,9 +134,10 @@ class Mirror(Stage):
             return
         theirs = await self._ask(copy)
         their_seconds = self._clock.now() - began_at
-        if call.facts.extra is not None:
+        told = partial(_tell, call.facts.extra) if call.facts.extra is not None else None
+        if told is not None:
             for charge in copy.facts.charges or ():
-                call.facts.extra(charge)
+                told(charge)
         usage = copy.facts.usage
         self._spent_today += usage.prompt_tokens + usage.completion_tokens if usage is not None else len(copy.raw) // 4
         their_text = text_of(theirs) if theirs is not None else None
@@ -156,7 +157,7 @@ class Mirror(Stage):
         if same is AnswerVerdict.SAME:
             self.evidence.note_pair("neither")
         elif self._judge is not None:
-            better, tokens = await self._judge.better(question, our_text, their_text, call.facts.extra)
+            better, tokens = await self._judge.better(question, our_text, their_text, told)
             self._spent_today += tokens
             if better is not None:
                 self.evidence.note_pair(better)
@@ -207,3 +208,9 @@ def _cost(charges: Sequence[Charge] | None, backend: str | None) -> float | None
         if backend is None or charge.backend == backend:
             return charge.cost
     return None
+
+
+def _tell(extra: Callable[[Charge], None], charge: Charge) -> None:
+    """Who was copied has not asked for it."""
+    charge.is_for_operator = True
+    extra(charge)
