@@ -49,6 +49,8 @@ ENDS_HERE = HOP_BY_HOP | {
     b"x-method-override",
     b"x-original-url",
     b"x-rewrite-url",
+    # An upstream would tell the client what only the gateway's own key may know.
+    b"x-slipstream-draft",
 }
 """A client's fields that no backend sees: its credentials, what describes its connection, what the gateway sets, and
 what would make another call of this one.

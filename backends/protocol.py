@@ -15,6 +15,7 @@ import msgspec
 
 from backends.answer_budget import AnswerBudget
 from backends.drafts.facts import SpeculationFacts
+from backends.drafts.push import DraftsBy
 from backends.header_names import EVERY_HEADER, HeaderNames
 from backends.operations import Operation, Terms
 from backends.quotas.reservation import Reservation
@@ -283,7 +284,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     `model_at` is where `raw` names the model, if it is a form. `resume` is there where a stream that breaks off is to
     go on: then it is marked, if the backend knows how, and what has come of it is in there. `terms` is how a call is
     charged that only passes through. `answers` bounds what is held of answers that are read whole; None where nobody
-    counts. `drafts` asks for an answer that draft tokens can be pushed onto (see `drafts/push.py`).
+    counts. `drafts`: who means to push draft tokens onto the answer (see `drafts/push.py`).
     """
 
     operation: Operation
@@ -314,7 +315,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     resume: BrokenAnswer | None = None
     terms: Terms | None = None
     answers: AnswerBudget | None = None
-    drafts: bool = False
+    drafts: DraftsBy = DraftsBy.NOBODY
 
 
 class Reply:

@@ -11,6 +11,7 @@ guess, and the next step verifies as much of it as is there. Guesses change when
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Protocol, runtime_checkable
 
 import msgspec
@@ -26,6 +27,15 @@ MAX_DRAFTS = 256
 
 _Token = Annotated[int, Meta(ge=0, lt=2**31)]
 _Id = Annotated[str, Meta(max_length=64)]
+
+
+class DraftsBy(StrEnum):
+    """Who means to push drafts onto a call's answer."""
+
+    NOBODY = ""
+    CALLER = "caller"
+    """Only onto an answer of a model in this process: an upstream's belongs to the gateway's key."""
+    GATEWAY = "gateway"
 
 
 class DraftMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

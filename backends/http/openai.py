@@ -12,7 +12,7 @@ import msgspec
 
 from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
-from backends.drafts.push import DRAFT_HEADER, DRAFT_PATH, Draft
+from backends.drafts.push import DRAFT_HEADER, DRAFT_PATH, Draft, DraftsBy
 from backends.errors import FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
 from backends.header_names import HeaderNames
 from backends.headers import end_to_end, with_defaults
@@ -171,7 +171,7 @@ class OpenAIBackend:
             headers = [*self._fixed_headers, *self._passed.travelling(call.headers)]
         if call.request_id:
             headers.append((b"x-request-id", call.request_id.encode("latin-1")))
-        if call.drafts and self._keyed is None:
+        if call.drafts is DraftsBy.GATEWAY and self._keyed is None:
             # An answer takes drafts of the key only that it was asked with.
             headers.append((DRAFT_HEADER, b"1"))
         return headers

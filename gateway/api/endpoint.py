@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from backends.drafts.push import DRAFT_HEADER
+from backends.drafts.push import DRAFT_HEADER, DraftsBy
 from backends.errors import (
     ClientGone,
     Draining,
@@ -22,7 +22,7 @@ from backends.errors import (
     UnsupportedEncoding,
 )
 from backends.operations import Operation
-from backends.protocol import Call, Headers, Reply
+from backends.protocol import Call, Reply
 from backends.stream import StreamEnd
 from gateway.api.custody import Custody
 from gateway.core import Core
@@ -165,7 +165,7 @@ class Endpoint:
             terms=stack.passes.terms(method, plain) if self._passes else None,
             facts=exchange.facts,
             answers=self._core.answers,
-            drafts=principal.drafts and asked.stream and _wants_drafts(incoming.forwarded),
+            drafts=_drafts_by(incoming) if principal.drafts and asked.stream else DraftsBy.NOBODY,
         )
         if self._core.booking is not None:
             self._core.booking.begins(exchange)
@@ -314,9 +314,10 @@ async def _read_leniently(raw: bytes, incoming: Incoming) -> RequestedFields:
     return RequestedFields(body, model, body.get("stream") is True, user=user if isinstance(user, str) else "")
 
 
-def _wants_drafts(fields: Headers) -> bool:
+def _drafts_by(incoming: Incoming) -> DraftsBy:
     """Whether the caller means to push draft tokens onto the answer."""
-    return any(name == DRAFT_HEADER for name, _ in fields)
+    wants = any(name == DRAFT_HEADER for name, _ in incoming.headers)
+    return DraftsBy.CALLER if wants else DraftsBy.NOBODY
 
 
 def _model_at(form: MultipartForm | None) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import structs
 
 from backends.clock import Clock
+from backends.drafts.push import DraftsBy
 from backends.errors import UpstreamError, UpstreamGarbage
 from backends.json_errors import NOT_JSON
 from backends.operations import Operation
@@ -88,7 +89,7 @@ class Drafter:
             prompt_cache_key="",
             resume=None,
             slo=None,
-            drafts=False,
+            drafts=DraftsBy.NOBODY,
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from backends.clock import Clock
-from backends.drafts.push import MAX_KEPT, Pushable
+from backends.drafts.push import MAX_KEPT, DraftsBy, Pushable
 from backends.protocol import Backend, Call, Reply
 from backends.stream import Stream
 from policies.background import Background
@@ -55,7 +55,7 @@ class ExactSpeculation(Stage):
         """Answer through the pool, with a draft beside a stream of a single answer. Raises: as the pool."""
         if call.drafts or not (call.stream and call.operation.traits.has_choices and _is_single(call)):
             return await self._inner.send(call)
-        reply = await self._inner.send(structs.replace(call, drafts=True))
+        reply = await self._inner.send(structs.replace(call, drafts=DraftsBy.GATEWAY))
         name = call.facts.backend or ""
         target = self._targets.get(name)
         if target is None or not _is_readable(reply):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.support.calls import event_values
-from tests.support.gateway import Gateway, running_gateway
+from tests.support.gateway import Gateway, running_gateway, start_gateway
 
 pytest.importorskip("torch")
 
@@ -113,3 +113,15 @@ async def test_a_stream_with_a_draft_is_cached_as_any_other(gateway: Gateway) ->
 
     assert again == first
     assert "speculation" not in line
+
+
+async def test_a_client_cannot_ask_the_target_for_marks_through_the_gateway(target: Gateway) -> None:
+    """Not even where its other headers travel: the gateway's key may know what the client must not."""
+    policy = POLICY.replace('"env:DRAFTS"}}', '"env:DRAFTS", forward_headers: ["x-*"]}}', 1).format(port=target.port)
+    async with start_gateway(policy, environ=KEYS) as gateway, httpx.AsyncClient(base_url=gateway.url) as client:
+        body = {"model": "alone", "messages": [{"role": "user", "content": "hello"}], "stream": True, "max_tokens": 5}
+        headers = {"x-slipstream-draft": "1"}
+        stream = (await client.post("/v1/chat/completions", json=body, headers=headers, timeout=30)).content
+
+    assert b"data: [DONE]" in stream
+    assert b": slipstream-draft" not in stream

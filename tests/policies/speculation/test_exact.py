@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backends.drafts.push import DraftMark
+from backends.drafts.push import DraftMark, DraftsBy
 from backends.errors import ConnectFailed, UnknownObject, UpstreamCut, UpstreamGarbage
 from backends.protocol import Call
 from policies.speculation.exact import ExactSpeculation
@@ -252,13 +252,13 @@ async def test_calls_that_cannot_be_helped_are_sent_as_they_are() -> None:
         make_call(),
         make_call(stream=True, extra={"n": 2}),
         make_call(stream=True, extra={"best_of": 2}),
-        make_call(stream=True, drafts=True),
+        make_call(stream=True, drafts=DraftsBy.CALLER),
     ]
 
     for call in calls:
         await read_all(await stage.send(call))
 
-    assert [call.drafts for call in target.calls] == [False, False, False, True]
+    assert [call.drafts for call in target.calls] == ["", "", "", "caller"]
     assert target.calls == calls
     assert draft.num_asked == 0
 
