@@ -8,6 +8,7 @@ from typing import Literal
 
 from backends.clock import Clock
 from backends.protocol import Backend, Charge, Timeouts
+from policies.beside import tell_charges
 from policies.cache.semantic.settings import JudgePolicy
 from policies.one_word import ask_word, word_call
 
@@ -50,9 +51,7 @@ class PreferenceJudge:
             # Half a surrogate pair.
             return None, 0
         word = await ask_word(self._backend, call)
-        if told is not None:
-            for charge in call.facts.charges or ():
-                told(charge)
+        tell_charges(call.facts, told)
         usage = call.facts.usage
         tokens = usage.prompt_tokens + usage.completion_tokens if usage is not None else len(asked) // 4
         if word == "same":

@@ -18,6 +18,7 @@ from backends.errors import SlipstreamError
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Charge, Facts, Reply
 from policies.background import Background
+from policies.beside import tell_charges
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable
 from policies.cache.semantic.answer_text import text_of
@@ -135,9 +136,7 @@ class Mirror(Stage):
         theirs = await self._ask(copy)
         their_seconds = self._clock.now() - began_at
         told = partial(_tell, call.facts.extra) if call.facts.extra is not None else None
-        if told is not None:
-            for charge in copy.facts.charges or ():
-                told(charge)
+        tell_charges(copy.facts, told)
         usage = copy.facts.usage
         self._spent_today += usage.prompt_tokens + usage.completion_tokens if usage is not None else len(copy.raw) // 4
         their_text = text_of(theirs) if theirs is not None else None

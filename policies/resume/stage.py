@@ -19,6 +19,7 @@ from policies.pool.attempts.retry import RetryBudget
 from policies.pool.settings import ResumePolicy
 from policies.resume.passed import PassedStream
 from policies.resume.text import can_be_text
+from policies.single_stream import asks_for_one_answer, has_readable_events
 from policies.stage import Stage
 
 _KINDS: dict[ResumeKind, tuple[Continues, ...]] = {"exact": ("tokens",), "best_effort": ("tokens", "text")}
@@ -54,7 +55,7 @@ class Resuming(Stage):
         self.budget.add_call()
         call = msgspec.structs.replace(call, resume=BrokenAnswer())
         reply = await self._inner.send(call)
-        if not _is_readable(reply):
+        if not has_readable_events(reply):
             return reply
         takers = {kind: names for kind, names in self._takers.items() if kind == "tokens" or can_be_text(call)}
         source = _Source(self, call, reply, takers)
@@ -65,7 +66,7 @@ class Resuming(Stage):
     async def ask(self, call: Call) -> Reply:
         """The pool's answer to a call that goes on. Raises: as the pool; UpstreamCut where it is no stream."""
         reply = await self._inner.send(call)
-        if _is_readable(reply):
+        if has_readable_events(reply):
             return reply
         await reply.aclose()
         raise UpstreamCut(f"the upstream did not go on with the answer, and said {reply.status}")
@@ -73,19 +74,7 @@ class Resuming(Stage):
 
 def _is_single(call: Call) -> bool:
     """Whether one answer is asked for, and by nobody who goes on with it themselves."""
-    body = call.body
-    if body is None or RESUME_FIELD in body or call.pinned:
-        return False
-    prompt = body.get("prompt")
-    is_one_prompt = not isinstance(prompt, list) or all(isinstance(token, int) for token in prompt)
-    return is_one_prompt and body.get("n") in (None, 1) and body.get("best_of") in (None, 1)
-
-
-def _is_readable(reply: Reply) -> bool:
-    """Whether it is a stream of events that can be read."""
-    is_sse = (reply.header(b"content-type") or b"").startswith(b"text/event-stream")
-    is_plain = reply.header(b"content-encoding") in (None, b"identity")
-    return reply.status < 400 and reply.stream is not None and is_sse and is_plain
+    return asks_for_one_answer(call) and RESUME_FIELD not in (call.body or {}) and not call.pinned
 
 
 class _Source:

@@ -14,6 +14,7 @@ from backends.json_errors import NOT_JSON
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts, Timeouts
 from backends.sse import EventBuffer, event_data
+from policies.beside import tell_charges
 
 _TIMEOUTS = Timeouts(connect_s=2.0, first_token_s=5.0, stream_idle_s=5.0, total_s=60.0)
 """A draft that takes longer helps nobody."""
@@ -57,9 +58,7 @@ class Drafter:
                     yield said
         finally:
             await reply.aclose()
-            if facts.extra is not None:
-                for charge in facts.charges or ():
-                    facts.extra(charge)
+            tell_charges(facts, facts.extra)
 
     def _asked(self, call: Call, text: Sequence[int], most: int, facts: Facts) -> Call:
         model = self._model or call.model

@@ -14,6 +14,7 @@ from backends.drafts.push import MAX_KEPT, DraftsBy, Pushable
 from backends.protocol import Backend, Call, Reply
 from backends.stream import Stream
 from policies.background import Background
+from policies.single_stream import asks_for_one_answer, has_readable_events
 from policies.speculation.controller import Controller
 from policies.speculation.drafted_answer import DraftedAnswer
 from policies.speculation.drafter import Drafter
@@ -53,12 +54,12 @@ class ExactSpeculation(Stage):
 
     async def send(self, call: Call) -> Reply:
         """Answer through the pool, with a draft beside a stream of a single answer. Raises: as the pool."""
-        if call.drafts or not (call.stream and call.operation.traits.has_choices and _is_single(call)):
+        if call.drafts or not (call.stream and call.operation.traits.has_choices and asks_for_one_answer(call)):
             return await self._inner.send(call)
         reply = await self._inner.send(structs.replace(call, drafts=DraftsBy.GATEWAY))
         name = call.facts.backend or ""
         target = self._targets.get(name)
-        if target is None or not _is_readable(reply):
+        if target is None or not has_readable_events(reply):
             return reply
         answer = DraftedAnswer(
             call,
@@ -74,20 +75,3 @@ class ExactSpeculation(Stage):
         stream = Stream(answer)
         stream.on_end.append(answer.ended)
         return Reply(reply.status, reply.headers, stream=stream)
-
-
-def _is_single(call: Call) -> bool:
-    """Whether one answer is asked for."""
-    body = call.body
-    if body is None:
-        return False
-    prompt = body.get("prompt")
-    is_one_prompt = not isinstance(prompt, list) or all(isinstance(token, int) for token in prompt)
-    return is_one_prompt and body.get("n") in (None, 1) and body.get("best_of") in (None, 1)
-
-
-def _is_readable(reply: Reply) -> bool:
-    """Whether it is a stream of events that can be read."""
-    is_sse = (reply.header(b"content-type") or b"").startswith(b"text/event-stream")
-    is_plain = reply.header(b"content-encoding") in (None, b"identity")
-    return reply.status < 400 and reply.stream is not None and is_sse and is_plain

@@ -26,6 +26,7 @@ from backends.protocol import (
 from backends.recorded_pace import Stopwatch
 from backends.stream import Stream
 from policies.background import Background
+from policies.beside import tell_charges
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
@@ -318,9 +319,7 @@ class SemanticCache(Stage):
             if entry is not None and may_store(own, reply.headers, entry, self._policy.max_entry):
                 await self._teacher.learn(own, looked, entry, LabelSource.SHADOW, self._tally)
         finally:
-            if facts.extra is not None:
-                for charge in facts.charges or ():
-                    facts.extra(charge)
+            tell_charges(facts, facts.extra)
             if facts.usage is not None:
                 self._tally.shadow_tokens += facts.usage.prompt_tokens + facts.usage.completion_tokens
 

@@ -11,6 +11,7 @@ import msgspec
 from backends.clock import Clock
 from backends.json_errors import NOT_JSON
 from backends.protocol import Backend, Call, Timeouts
+from policies.beside import tell_charges
 from policies.cache.entry import Entry
 from policies.cache.semantic.answer_text import text_of
 from policies.one_word import ask_word, word_call
@@ -116,9 +117,7 @@ class ByVerifier:
             # Half a surrogate pair.
             return None
         word = await ask_word(self._backend, made)
-        if call.facts.extra is not None:
-            for charge in made.facts.charges or ():
-                call.facts.extra(charge)
+        tell_charges(made.facts, call.facts.extra)
         return _SCORES.get(word or "")
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from backends.operations import Operation
 from backends.prompts.text import BYTES_PER_TOKEN
-from backends.protocol import Call, Capabilities, Facts, Reply, Statistics
+from backends.protocol import Backend, Call, Capabilities, Facts, Reply, Statistics
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.pool.attempts.hedge import HedgeStatistics, Hedging
@@ -26,7 +28,7 @@ from policies.schema import RoutePolicy
 
 _STALL_S = 5.0
 _GAP_S = 0.05
-_LEARNING = 2000
+LEARNING = 2000
 _CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 
 
@@ -73,6 +75,50 @@ class _Over:
         """Nothing to release."""
 
 
+def streamed_chat(raw: bytes, body: dict[str, Any] | None) -> Call:
+    """A call without an end to its time."""
+    return Call(
+        operation=Operation.CHAT,
+        path="/chat/completions",
+        raw=raw,
+        body=body,
+        model="m",
+        deadline=1e12,
+        facts=Facts(),
+        stream=True,
+    )
+
+
+def first_tokens(
+    loop: VirtualLoop, backend: Backend, made: Callable[[], Call], *, calls: int, gap_s: float, random: Random
+) -> list[float]:
+    """Sorted seconds to the first token of so many calls, `gap_s` apart in the mean, after those that are
+    learned from.
+    """
+    clock = VirtualClock(loop)
+    found: list[float] = []
+
+    async def ask(number: int) -> None:
+        began = clock.now()
+        reply = await backend.send(made())
+        if number >= LEARNING:
+            found.append(clock.now() - began)
+        assert reply.stream is not None
+        while await reply.stream.read():
+            pass
+        await reply.aclose()
+
+    async def work() -> None:
+        async with asyncio.TaskGroup() as clients:
+            for number in range(calls + LEARNING):
+                clients.create_task(ask(number))
+                await clock.sleep(random.expovariate(1 / gap_s))
+
+    loop.run_until_complete(work())
+    loop.close()
+    return sorted(found)
+
+
 def measure(
     hedge: dict[str, float] | None, *, stalls: float, calls: int, mixed: bool, seed: int
 ) -> tuple[list[float], float, HedgeStatistics]:
@@ -96,40 +142,14 @@ def measure(
         routing=fleet.routing("r"),
         hedging=hedging,
     )
-    first_tokens: list[float] = []
 
-    async def ask(number: int) -> None:
+    def made() -> Call:
         tokens = int(random.lognormvariate(8.0, 1.2)) if mixed else 8000
-        raw = b"x" * (BYTES_PER_TOKEN * tokens)
-        began = clock.now()
-        call = Call(
-            operation=Operation.CHAT,
-            path="/chat/completions",
-            raw=raw,
-            body=None,
-            model="m",
-            deadline=1e12,
-            facts=Facts(),
-            stream=True,
-        )
-        reply = await pool.send(call)
-        if number >= _LEARNING:
-            first_tokens.append(clock.now() - began)
-        assert reply.stream is not None
-        while await reply.stream.read():
-            pass
-        await reply.aclose()
+        return streamed_chat(b"x" * (BYTES_PER_TOKEN * tokens), None)
 
-    async def work() -> None:
-        async with asyncio.TaskGroup() as clients:
-            for number in range(calls + _LEARNING):
-                clients.create_task(ask(number))
-                await clock.sleep(random.expovariate(1 / _GAP_S))
-
-    loop.run_until_complete(work())
-    loop.close()
-    asked = sum(leaf.asked for leaf in leaves) / (calls + _LEARNING)
-    return sorted(first_tokens), asked, hedging.statistics() if hedging is not None else HedgeStatistics()
+    found = first_tokens(loop, pool, made, calls=calls, gap_s=_GAP_S, random=random)
+    asked = sum(leaf.asked for leaf in leaves) / (calls + LEARNING)
+    return found, asked, hedging.statistics() if hedging is not None else HedgeStatistics()
 
 
 def main() -> None:

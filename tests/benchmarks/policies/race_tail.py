@@ -11,19 +11,16 @@ percentile of at most 1.2 s where the target alone has 5 s or more, for at most 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from random import Random
 
-from backends.operations import Operation
-from backends.protocol import Backend, Call, Facts
+from backends.protocol import Backend
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.speculation.race import Race
 from policies.speculation.settings import RacePolicy
-from tests.benchmarks.policies.hedge_tail import Stalling
+from tests.benchmarks.policies.hedge_tail import LEARNING, Stalling, first_tokens, streamed_chat
 
 _GAP_S = 0.2
-_LEARNING = 2000
 _BODY = {"messages": [{"role": "user", "content": "x" * 32_000}]}
 _MAX_P999_S = 1.2
 _STALLED_S = 5.0
@@ -37,37 +34,10 @@ def measure(policy: RacePolicy | None, *, stalls: float, calls: int, seed: int) 
     target = Stalling("target", clock, random, stalls=stalls)
     draft = Stalling("draft", clock, random, stalls=stalls)
     backend: Backend = target if policy is None else Race(target, draft, policy, clock)
-    first_tokens: list[float] = []
-
-    async def ask(number: int) -> None:
-        began = clock.now()
-        call = Call(
-            operation=Operation.CHAT,
-            path="/chat/completions",
-            raw=b"x" * 32_000,
-            body=_BODY,
-            model="m",
-            deadline=1e12,
-            facts=Facts(),
-            stream=True,
-        )
-        reply = await backend.send(call)
-        if number >= _LEARNING:
-            first_tokens.append(clock.now() - began)
-        assert reply.stream is not None
-        while await reply.stream.read():
-            pass
-        await reply.aclose()
-
-    async def work() -> None:
-        async with asyncio.TaskGroup() as clients:
-            for number in range(calls + _LEARNING):
-                clients.create_task(ask(number))
-                await clock.sleep(random.expovariate(1 / _GAP_S))
-
-    loop.run_until_complete(work())
-    loop.close()
-    return sorted(first_tokens), draft.asked / (calls + _LEARNING)
+    found = first_tokens(
+        loop, backend, lambda: streamed_chat(b"x" * 32_000, _BODY), calls=calls, gap_s=_GAP_S, random=random
+    )
+    return found, draft.asked / (calls + LEARNING)
 
 
 def main() -> int:

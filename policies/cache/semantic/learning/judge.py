@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from backends.clock import Clock
 from backends.protocol import Backend, Charge, Timeouts, Usage
+from policies.beside import tell_charges
 from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.question import estimate_tokens
 from policies.cache.semantic.settings import JudgePolicy
@@ -60,9 +61,7 @@ class RouteJudge:
         word = await ask_word(self._backend, call)
         if word is None:
             self._rests_until = max(self._rests_until, self._clock.now() + _REST_S)
-        if told is not None:
-            for charge in call.facts.charges or ():
-                told(charge)
+        tell_charges(call.facts, told)
         usage = call.facts.usage or Usage(expected, 1)
         self._spent_today += usage.prompt_tokens + usage.completion_tokens
         self.spent_tokens += usage.prompt_tokens + usage.completion_tokens
