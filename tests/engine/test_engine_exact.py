@@ -6,18 +6,14 @@ import json
 import random
 import shutil
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from backends.engine.engine import Engine
 from backends.engine.request import Request, SamplingParams
 from kernels.paging import PAGE_SIZE
-from tests.support.engine.tiny_pair import GREEDY, MAX_CONTEXT, Answered, Pair, answer, make_pair, options
+from tests.support.engine.tiny_pair import GREEDY, MAX_CONTEXT, Answered, Pair, answer, make_pair, running
 
 LENGTHS = (1, 5, 63, 64, 65, 130, 200)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=7, ignore_eos=True)
@@ -29,21 +25,6 @@ HOT = SamplingParams(temperature=1.0, max_tokens=24, seed=7, ignore_eos=True)
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The models, made once."""
     return make_pair(tmp_path_factory.mktemp("pair"))
-
-
-@contextmanager
-def running(pair: Pair, **changes: Any) -> Iterator[Engine]:
-    """An engine at work, closed at the end, with no page left in use. Its clock stands still, so that as much is
-    drafted as there is room for, whether it would pay or not.
-    """
-    engine = Engine(options(pair, **changes), now=lambda: 0.0, rng=random.Random(1))
-    engine.start()
-    try:
-        yield engine
-        assert engine.statistics().scheduler.pool.num_used == 0
-        assert engine.statistics().steps.num_failed == 0
-    finally:
-        engine.close()
 
 
 def prompts(lengths: tuple[int, ...] = LENGTHS) -> list[tuple[int, ...]]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from backends.engine.engine import Engine
 from backends.engine.request import Event, Request, SamplingParams
-from tests.support.engine.tiny_pair import GREEDY, Answered, Listener, Pair, answer, make_pair, options
+from tests.support.engine.tiny_pair import GREEDY, Answered, Listener, Pair, answer, make_pair, running
 
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=24, seed=7, ignore_eos=True)
 LENGTHS = (1, 5, 63, 64, 65, 130)
@@ -24,19 +22,6 @@ Guess = Callable[[Sequence[int], int], tuple[int, list[int]]]
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The models, made once."""
     return make_pair(tmp_path_factory.mktemp("pair"))
-
-
-@contextmanager
-def running(pair: Pair, **changes: Any) -> Iterator[Engine]:
-    """An engine whose clock stands still; at the end no page is in use, and nothing has failed."""
-    engine = Engine(options(pair, **changes), now=lambda: 0.0, rng=random.Random(1))
-    engine.start()
-    try:
-        yield engine
-        assert engine.statistics().scheduler.pool.num_used == 0
-        assert engine.statistics().steps.num_failed == 0
-    finally:
-        engine.close()
 
 
 def requests(params: SamplingParams) -> list[Request]:

@@ -5,8 +5,10 @@ Weights are drawn wide, so that the likeliest token leads by far more than round
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,21 @@ def options(pair: Pair, **changes: Any) -> EngineOptions:
         "threads": 1,
     }
     return EngineOptions(**{**settings, **changes})
+
+
+@contextmanager
+def running(pair: Pair, **changes: Any) -> Iterator[Engine]:
+    """An engine at work, closed at the end, with no page left in use. Its clock stands still, so that as much is
+    drafted as there is room for, whether it would pay or not.
+    """
+    engine = Engine(options(pair, **changes), now=lambda: 0.0, rng=random.Random(1))
+    engine.start()
+    try:
+        yield engine
+        assert engine.statistics().scheduler.pool.num_used == 0
+        assert engine.statistics().steps.num_failed == 0
+    finally:
+        engine.close()
 
 
 @dataclass
