@@ -44,7 +44,7 @@ from policies.prices.price import Price
 from policies.prices.source import PriceSource
 from policies.schema import RoutePolicy, StoresPolicy
 
-_STATE_VERSION = f"1:{','.join(FEATURES)}"
+_STATE_VERSION = f"2:{','.join(FEATURES)}"
 """Decisions of other features have nothing to learn from each other."""
 
 _DECISION_FIELDS = ("mode", "max_wrong_hit_rate", "min_precision", "threshold", "guard")

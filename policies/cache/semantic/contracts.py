@@ -252,8 +252,12 @@ class Decider(Protocol):
     def decide(self, proposal: Proposal | None) -> Decision:
         """Decide on a look-up and count it; called once for each."""
 
-    def label(self, proposal: Proposal, *, is_right: bool, weight: float, was_served: bool) -> None:
-        """Learn that a proposal was right or wrong. `weight`: 1 after a miss, 1 / probability after a shadow check."""
+    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
+        """Learn what a comparison of answers says of a proposal.
+
+        `rightness`: the probability that the two say the same, 0..1, calibrated for pairs of which as many do as do
+        not; 0.5 says nothing. `weight`: 1 after a miss, 1 / probability after a shadow check.
+        """
 
     def state(self) -> PolicyState:
         """What has been learned."""

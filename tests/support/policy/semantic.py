@@ -105,7 +105,7 @@ class FixedDecider:
         self.threshold = threshold
         self.shadow_probability = shadow_probability
         self.lookups = 0
-        self.given: list[tuple[str, bool, float, bool]] = []
+        self.given: list[tuple[str, float, float, bool]] = []
 
     def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The nearest."""
@@ -122,9 +122,9 @@ class FixedDecider:
         reason = "static" if serve else "below_threshold"
         return Decision(serve, shadow, self.shadow_probability, score, self.threshold, reason)
 
-    def label(self, proposal: Proposal, *, is_right: bool, weight: float, was_served: bool) -> None:
+    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
         """Remember it."""
-        self.given.append((proposal.candidate.id, is_right, weight, was_served))
+        self.given.append((proposal.candidate.id, rightness, weight, was_served))
 
     def state(self) -> PolicyState:
         """Counts."""
@@ -137,7 +137,7 @@ class FixedDecider:
     def load(self, dumped: bytes) -> None:
         """Take it over."""
         try:
-            self.lookups, given = msgspec.json.decode(dumped, type=tuple[int, list[tuple[str, bool, float, bool]]])
+            self.lookups, given = msgspec.json.decode(dumped, type=tuple[int, list[tuple[str, float, float, bool]]])
         except msgspec.DecodeError as error:
             raise ValueError(str(error)) from error
         self.given = given

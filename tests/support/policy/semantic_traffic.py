@@ -63,5 +63,5 @@ def step(decider: Decider, chance: Chance, random: Random, seen: Seen, *, text: 
     seen.shadows += decision.shadow
     if proposal is not None and (not decision.serve or decision.shadow):
         weight = 1.0 / decision.shadow_probability
-        decider.label(proposal, is_right=is_right, weight=weight, was_served=decision.serve)
+        decider.label(proposal, rightness=float(is_right), weight=weight, was_served=decision.serve)
     return decision

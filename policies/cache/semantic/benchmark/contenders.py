@@ -149,7 +149,7 @@ class Pooled:
             judged = self._answer_ids[candidate]
             is_right = self._upstream.is_same(candidate, answer)
             weight = 1.0 / decision.shadow_probability
-            self._decider.label(proposal, is_right=is_right, weight=weight, was_served=decision.serve)
+            self._decider.label(proposal, rightness=float(is_right), weight=weight, was_served=decision.serve)
             same = candidate if is_right else None
             self._record(candidate, is_right, matters=decision.serve or decision.score >= decision.threshold)
         if same is None:

@@ -10,7 +10,7 @@ import numpy as np
 from policies.cache.semantic.benchmark.contenders import Entries
 from policies.cache.semantic.benchmark.streams import QuestionStream
 from policies.cache.semantic.benchmark.upstream import Upstream
-from policies.cache.semantic.decision.logistic import fit
+from policies.cache.semantic.decision.logistic import evidence_of, fit
 
 _MIN_OBSERVATIONS = 4
 _UNSURE = np.linspace(0.01, 0.5, 25)
@@ -77,7 +77,7 @@ class VCacheLike:
         """Slope and threshold of the sigmoid, and the threshold's standard deviation by the delta method."""
         observed = np.array(self._observed[entry])
         inputs = np.column_stack([np.ones(len(observed)), observed[:, 0]])
-        weights = fit(inputs, observed[:, 1], prior=_PRIOR, ridge=_RIDGE, start=_PRIOR, steps=20)
+        weights = fit(inputs, evidence_of(observed[:, 1]), prior=_PRIOR, ridge=_RIDGE, start=_PRIOR, steps=20)
         slope = max(float(weights[1]), 1e-3)
         threshold = -float(weights[0]) / slope
         right = 1.0 / (1.0 + np.exp(-np.clip(inputs @ weights, -30, 30)))

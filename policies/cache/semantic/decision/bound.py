@@ -1,9 +1,10 @@
 """The lowest score from which answers may be served: what the model expects to go wrong, held against what has.
 
-The model's probabilities are believed as far as labels bear them out. Above every score the number of wrong labels is
-compared with the number that the model expected among these labels; a Gamma prior draws their ratio towards 1, and the
-upper limit of the ratio multiplies what the model expects of all look-ups. So an over-confident model is corrected by
-the labels that it got wrong, and needs few of them: a ratio is known better than a rate.
+The model's probabilities are believed as far as labels bear them out. Above every score one number says how many times
+likelier wrong answers are than the model expects. What is known of that ratio follows from the labels above the score:
+a Gamma prior draws it towards 1, each label counts as much as its comparison can tell, and its upper limit multiplies
+what the model expects of all look-ups. So an over-confident model is corrected by the labels that it got wrong, and
+needs few of them: a ratio is known better than a rate.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ MIN_WRONG = 0.0005
 
 _PRIOR_WRONG = 4.0
 """Strength of the belief in the model, in wrong labels. With 2 hits of three seeds lay twice as far apart or more."""
+
+_RATIOS = np.geomspace(1 / 16, 32, 64)
+_LOG_PRIOR = _PRIOR_WRONG * (np.log(_RATIOS) - _RATIOS)
+"""Of a Gamma distribution with mean 1; the logarithm of the grid's own spacing is in it."""
+_MAX_STEPS = 128
+"""Scores that are tried as thresholds, with as many labels between each two."""
 
 _DEVIATIONS = 0.75
 """Standard deviations by which the ratio is raised for the threshold."""
@@ -57,11 +64,11 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Labels under the present model. scores: [labels], log odds of being right; is_wrong: [labels] of 0 or 1;
-    was_served: [labels], those that a check of a served answer gave."""
+    """Labels under the present model. scores: [labels], log odds of being right; evidence: [labels], the log odds that
+    the comparisons gave; was_served: [labels], those that a check of a served answer gave."""
 
     scores: Floats
-    is_wrong: Floats
+    evidence: Floats
     was_served: Flags
 
 
@@ -88,12 +95,8 @@ def spending(labelled: Labelled, seen: LookupHistory) -> Spending:
         return Spending(0.0, 0.0)
     expected = float(np.maximum(wrong_probability(served), MIN_WRONG).sum())
     checked = labelled.was_served
-    num_wrong = float(labelled.is_wrong[checked].sum()) + _PRIOR_WRONG
-    num_expected = float(np.maximum(wrong_probability(labelled.scores[checked]), MIN_WRONG).sum()) + _PRIOR_WRONG
-    return Spending(
-        expected * num_wrong / num_expected,
-        expected * (num_wrong + _DEVIATIONS_95 * num_wrong**0.5) / num_expected,
-    )
+    _, mean, deviation = _ratios(labelled.scores[checked], labelled.evidence[checked])
+    return Spending(expected * float(mean[-1]), expected * float(mean[-1] + _DEVIATIONS_95 * deviation[-1]))
 
 
 def lowest_score(labelled: Labelled, seen: LookupHistory, *, allowed: float, of_served: bool) -> float:
@@ -103,20 +106,44 @@ def lowest_score(labelled: Labelled, seen: LookupHistory, *, allowed: float, of_
     """
     order = np.argsort(-labelled.scores, kind="stable")
     scores = labelled.scores[order]
-    num_wrong = np.cumsum(labelled.is_wrong[order]) + _PRIOR_WRONG
-    num_expected = np.cumsum(np.maximum(wrong_probability(scores), MIN_WRONG)) + _PRIOR_WRONG
-    ratio = (num_wrong + _DEVIATIONS * np.sqrt(num_wrong)) / num_expected
+    ends, mean, deviation = _ratios(scores, labelled.evidence[order])
+    ratio = mean + _DEVIATIONS * deviation
 
+    tried = scores[ends - 1]
     falling = -np.sort(-seen.scores)
     expected = np.concatenate([[0.0], np.cumsum(np.maximum(wrong_probability(falling), MIN_WRONG))])
-    num_above = np.searchsorted(-falling, -scores, side="right")
+    num_above = np.searchsorted(-falling, -tried, side="right")
     num_counted = np.maximum(num_above, 1) if of_served else len(falling)
     too_risky = np.flatnonzero(expected[num_above] * ratio / num_counted > allowed)
 
-    num_safe = int(too_risky[0]) if len(too_risky) else len(scores)
-    return float(scores[num_safe - 1]) if num_safe else above_all(labelled)
+    num_safe = int(too_risky[0]) if len(too_risky) else len(tried)
+    return float(tried[num_safe - 1]) if num_safe else above_all(labelled)
 
 
 def above_all(labelled: Labelled) -> float:
     """A score that no label reached."""
     return float(labelled.scores.max()) + 0.5
+
+
+def _ratios(scores: Floats, evidence: Floats) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """How many times the odds of a wrong answer are what the model says, as far as the first so many labels tell.
+
+    Three arrays of one length: how many labels, rising up to all; the mean and the standard deviation of the ratio.
+    """
+    odds = np.maximum(np.exp(-np.clip(scores, -30.0, 30.0)), MIN_WRONG)[None]
+    raised = _RATIOS[:, None] * odds
+    doubt = wrong_probability(evidence)[None]
+    likelihood = (1.0 - doubt + doubt * raised) / (1.0 + raised)
+    stride = max(1, -(-len(scores) // _MAX_STEPS))
+    starts = np.arange(0, len(scores), stride)
+    if len(scores):
+        # The product of a few is far from what a double holds, and costs less than their logarithms.
+        of_steps = np.log(np.multiply.reduceat(likelihood, starts, axis=1))
+        ends = np.minimum(starts + stride, len(scores))
+    else:
+        of_steps, ends = np.zeros((len(_RATIOS), 1)), np.zeros(1, np.int64)
+    log_posterior = np.cumsum(of_steps, axis=1) + _LOG_PRIOR[:, None]
+    weight = np.exp(log_posterior - log_posterior.max(axis=0))
+    weight /= weight.sum(axis=0)
+    mean = _RATIOS @ weight
+    return ends, mean, np.sqrt(np.maximum((_RATIOS**2) @ weight - mean**2, 0.0))

@@ -59,16 +59,17 @@ class Static:
         shadow = self._random.random() < SHADOW_PROBABILITY
         return Decision(True, shadow, SHADOW_PROBABILITY, score, self._threshold, "static")
 
-    def label(self, proposal: Proposal, *, is_right: bool, weight: float, was_served: bool) -> None:
+    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
         """Counted for people; the threshold stays."""
         counted = self._counted
         counted.num_labels += 1
-        if was_served and not is_right:
-            counted.wrong += weight
-            counted.wrong_squared += weight * weight
+        if was_served:
+            wrong = weight * (1.0 - rightness)
+            counted.wrong += wrong
+            counted.wrong_squared += wrong * wrong
 
     def state(self) -> PolicyState:
-        """What was counted. `spent` is the sum of the weights of served answers that were found wrong."""
+        """What was counted. `spent`: the weights of checked answers, each times how likely it is wrong."""
         counted = self._counted
         lookups = max(1, counted.num_lookups)
         return PolicyState(

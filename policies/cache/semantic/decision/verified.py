@@ -25,12 +25,12 @@ from policies.cache.semantic.decision.bound import (
     spending,
 )
 from policies.cache.semantic.decision.features import FEATURES
-from policies.cache.semantic.decision.logistic import calibrated, fit
+from policies.cache.semantic.decision.logistic import calibrated, evidence_of, fit
 from policies.cache.semantic.decision.proposal import propose
 from policies.cache.semantic.decision.rolling_rows import RollingRows
 
 MIN_LABELS = 100
-"""Below so many labels nothing is served."""
+"""Below so many labels nothing is served. One that cannot tell is none."""
 
 _WINDOW = 3000
 """Labels, and look-ups with a candidate, that count."""
@@ -65,7 +65,7 @@ _PRIOR = np.array([0.0, 4.0, 0.0, 1.0, 1.0, 0.0, 0.0, -3.0, 3.0, -2.0, -2.0])
 """What is believed of the features before the first label: the direction of each, worth about one label of strength."""
 _RIDGE = np.array([1e-3, *[1.0] * len(FEATURES)])
 
-_VERSION = 1
+_VERSION = 2
 _MAGIC = b"slipstream verified\x00"
 
 
@@ -80,13 +80,15 @@ class _Learned(msgspec.Struct):
     weights: list[float] | None = None
     threshold: float = math.inf
     num_labels: int = 0
+    informed: float = 0.0
+    """The labels in the window, each with what it tells: (2 x rightness - 1) squared."""
     num_lookups: int = 0
     num_served: int = 0
     num_doubts: int = 0
     alert: int = 0
     """So many hits more are checked as often as the riskiest."""
-    recent: list[tuple[float, bool]] = []
-    """The latest checks of served answers: the chance of a wrong one that the model gave, and whether it was."""
+    recent: list[tuple[float, float]] = []
+    """The latest checks of served answers: the chance of a wrong one that the model gave, and once it was compared."""
     spent: float = 0.0
     spent_upper: float = 0.0
     is_spent_up: bool = False
@@ -134,31 +136,34 @@ class Verified:
         probability = self._shadow_probability(score)
         return Decision(True, self._random.random() < probability, probability, score, self._learned.threshold, reason)
 
-    def label(self, proposal: Proposal, *, is_right: bool, weight: float, was_served: bool) -> None:
-        """The proposal was found right or wrong. `weight`: 1 after a miss, 1 / probability after a shadow check.
+    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
+        """What a comparison says of the proposal. `weight`: 1 after a miss, 1 / probability after a shadow check.
 
         Every label counts once, whatever its weight: which answers are checked depends on the score alone, and so does
         what the model expects of them; feedback is one answer as well. Each 10th label, and each that finds a served
-        answer wrong, fits the model anew: at most 2.5 ms with a full window, little enough to stay on the event loop.
+        answer wrong, fits the model anew: at most 3 ms with a full window, little enough to stay on the event loop.
         """
         score = self._score(proposal)
-        self._labels.append((*proposal.features, float(is_right), float(was_served)))
+        self._labels.append((*proposal.features, rightness, float(was_served)))
         self._learned.num_labels += 1
+        is_wrong = False
         if was_served:
-            self._learned.recent.append((max(_wrong(score), _DOUBT_MIN_WRONG), not is_right))
+            doubt = _wrong(score + float(evidence_of(np.array([rightness]))[0]))
+            is_wrong = doubt > 0.5
+            self._learned.recent.append((max(_wrong(score), _DOUBT_MIN_WRONG), doubt))
             del self._learned.recent[:-_DOUBT_LABELS]
-            self._learned.alert = _ALERT_HITS if not is_right else self._learned.alert
-            if not is_right and self._is_in_doubt():
+            self._learned.alert = _ALERT_HITS if is_wrong else self._learned.alert
+            if is_wrong and self._is_in_doubt():
                 self._learned.num_doubts += 1
                 self._forget()
                 return
-        if self._learned.num_labels % _REFIT_LABELS == 0 or (was_served and not is_right):
+        if self._learned.num_labels % _REFIT_LABELS == 0 or is_wrong:
             self._refit()
 
     def state(self) -> PolicyState:
         """What has been learned. `mode` is observe while nothing is served for want of trust or of budget."""
         stands_back = self._learned.is_spent_up or (
-            self._learned.num_doubts > 0 and self._learned.num_labels < MIN_LABELS
+            self._learned.num_doubts > 0 and self._learned.informed < MIN_LABELS
         )
         per_lookup = 1.0 / max(1, len(self._seen))
         return PolicyState(
@@ -202,7 +207,7 @@ class Verified:
         return float(weights[0] + sum(map(float.__mul__, weights[1:], proposal.features)))
 
     def _reason(self, proposal: Proposal, score: float) -> str:
-        if self._learned.num_labels < MIN_LABELS or self._learned.weights is None:
+        if self._learned.informed < MIN_LABELS or self._learned.weights is None:
             return "learning"
         if proposal.guarded and self._guard_is_veto:
             return "guarded"
@@ -220,28 +225,30 @@ class Verified:
 
     def _is_in_doubt(self) -> bool:
         expected = sum(probability for probability, _ in self._learned.recent)
-        num_wrong = sum(is_wrong for _, is_wrong in self._learned.recent)
+        num_wrong = math.floor(sum(doubt for _, doubt in self._learned.recent))
         fewer = sum(expected**count / math.factorial(count) for count in range(num_wrong))
         return 1.0 - math.exp(-expected) * fewer < _DOUBT_PROBABILITY
 
     def _refit(self) -> None:
-        if self._learned.num_labels < MIN_LABELS:
-            return
         rows = self._labels.rows.astype(np.float64)
-        is_right, was_served = rows[:, -2].copy(), rows[:, -1] > 0
+        rightness, was_served = rows[:, -2], rows[:, -1] > 0
+        self._learned.informed = float(((2.0 * rightness - 1.0) ** 2).sum())
+        if self._learned.informed < MIN_LABELS:
+            return
+        evidence = evidence_of(rightness)
         inputs = np.column_stack([np.ones(len(rows)), rows[:, :-2]])
         fitted = fit(
             inputs,
-            is_right,
+            evidence,
             prior=_PRIOR,
             ridge=_RIDGE,
             start=np.array(self._learned.fitted),
             steps=8 if self._learned.weights is None else 3,
         )
-        weights = calibrated(fitted, inputs, is_right)
+        weights = calibrated(fitted, inputs, evidence)
         self._learned.fitted, self._learned.weights = fitted.tolist(), weights.tolist()
 
-        labelled = Labelled(inputs @ weights, 1.0 - is_right, was_served)
+        labelled = Labelled(inputs @ weights, evidence, was_served)
         seen_rows = self._seen.rows.astype(np.float64)
         if not len(seen_rows):
             # Labels of other replicas alone: what is asked here is not known yet.

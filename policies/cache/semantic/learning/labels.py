@@ -78,7 +78,8 @@ class Learning:
                 self._num_unknown //= 2
         if verdict is not None:
             self.is_changed = True
-            self._decider.label(proposal, is_right=verdict is AnswerVerdict.SAME, weight=weight, was_served=was_served)
+            rightness = 1.0 if verdict is AnswerVerdict.SAME else 0.0
+            self._decider.label(proposal, rightness=rightness, weight=weight, was_served=was_served)
 
     def state(self) -> PolicyState:
         """What has been learned."""

@@ -53,7 +53,7 @@ class Label(msgspec.Struct, frozen=True, array_like=True):
     """One call of `Decider.label`. The question's text stays behind: what is learned from is in the features."""
 
     proposal: Proposal
-    is_right: bool
+    rightness: float
     weight: float
     was_served: bool
 
@@ -111,12 +111,12 @@ class SharedDecider:
         self._num_lookups += 1
         return self._decider.decide(proposal)
 
-    def label(self, proposal: Proposal, *, is_right: bool, weight: float, was_served: bool) -> None:
+    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
         """Learn, here and in the others."""
-        self._decider.label(proposal, is_right=is_right, weight=weight, was_served=was_served)
+        self._decider.label(proposal, rightness=rightness, weight=weight, was_served=was_served)
         candidate = msgspec.structs.replace(proposal.candidate, text="")
         shared = msgspec.structs.replace(proposal, candidate=candidate)
-        self._add_event(Label(shared, is_right, weight, was_served))
+        self._add_event(Label(shared, rightness, weight, was_served))
 
     def state(self) -> PolicyState:
         """What has been learned."""
@@ -157,7 +157,7 @@ class SharedDecider:
         if event.label is not None:
             label = event.label
             self._decider.label(
-                label.proposal, is_right=label.is_right, weight=label.weight, was_served=label.was_served
+                label.proposal, rightness=label.rightness, weight=label.weight, was_served=label.was_served
             )
         return True
 
@@ -285,7 +285,7 @@ class RedisState:
         values = dict(zip(fields[::2], fields[1::2], strict=False))
         try:
             event = _EVENTS.decode(values.get(_FIELD, b""))
-            if event.label is not None and not _is_finite(event.label):
+            if event.label is not None and not _is_sound(event.label):
                 raise ValueError
         except ValueError:
             self._errors += 1
@@ -294,5 +294,5 @@ class RedisState:
         self._received += shared.take(position, event)
 
 
-def _is_finite(label: Label) -> bool:
-    return all(map(math.isfinite, (label.weight, *label.proposal.features)))
+def _is_sound(label: Label) -> bool:
+    return 0.0 <= label.rightness <= 1.0 and all(map(math.isfinite, (label.weight, *label.proposal.features)))

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.cache.semantic.decision.bound import Labelled, LookupHistory, above_all, lowest_score, spending
-from policies.cache.semantic.decision.logistic import wrong_probability
+from policies.cache.semantic.decision.logistic import evidence_of, wrong_probability
 
 
 def labelled(scores: list[float], is_wrong: list[bool], *, was_served: bool = True) -> Labelled:
     """All of one kind."""
-    return Labelled(np.array(scores), np.array(is_wrong, float), np.full(len(scores), was_served))
+    return Labelled(np.array(scores), evidence_of(1.0 - np.array(is_wrong, float)), np.full(len(scores), was_served))
 
 
 def seen(scores: list[float], *, was_served: bool = True) -> LookupHistory:
@@ -72,7 +72,33 @@ def test_spending_is_what_the_model_expects_times_how_checks_turned_out() -> Non
     bad = spending(labelled([4.0] * 50, [True] * 20 + [False] * 30), served)
     nothing = spending(labelled([4.0], [True]), seen([4.0], was_served=False))
 
-    assert unknown.mean == pytest.approx(as_expected)
+    assert unknown.mean == pytest.approx(as_expected, rel=1e-3)
     assert unknown.upper > unknown.mean
     assert bad.mean > 4 * as_expected
     assert (nothing.mean, nothing.upper) == (0.0, 0.0)
+
+
+def test_spending_of_checks_that_cannot_tell_is_what_was_believed_before() -> None:
+    """At even odds a comparison says nothing, neither that the model is right nor that it is not."""
+    served = seen([4.0] * 1000)
+    before = spending(labelled([], []), served)
+    doubtful = spending(Labelled(np.full(500, 4.0), np.zeros(500), np.full(500, True)), served)
+
+    assert doubtful.mean == pytest.approx(before.mean)
+    assert doubtful.upper == pytest.approx(before.upper)
+
+
+@pytest.mark.parametrize("rate", [0.005, 0.05])
+def test_spending_by_doubtful_comparisons_is_right_and_less_sure(rate: float) -> None:
+    """Of same answers one in five looks doubtful, of others one in a hundred good: the truth is found, less sharply."""
+    generator = np.random.default_rng(1)
+    is_wrong = generator.random(2000) < rate
+    # Log odds of two normal distributions so far apart are calibrated at even odds.
+    distance = 3.1
+    told = generator.normal(np.where(is_wrong, -1.0, 1.0) * distance**2 / 2, distance)
+    scores = [4.0] * 2000
+    doubtful = spending(Labelled(np.array(scores), told, np.full(2000, True)), seen(scores))
+    sure = spending(labelled(scores, is_wrong.tolist()), seen(scores))
+
+    assert doubtful.mean == pytest.approx(is_wrong.sum(), rel=0.25, abs=6)
+    assert doubtful.upper / doubtful.mean > sure.upper / sure.mean

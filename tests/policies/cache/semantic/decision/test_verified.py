@@ -49,7 +49,7 @@ def test_verified_below_the_labels_it_needs_serves_nothing(labels: list[bool], c
         assert proposal is not None
         decision = decider.decide(proposal)
         assert decision.reason == "learning"
-        decider.label(proposal, is_right=is_right, weight=1.0, was_served=False)
+        decider.label(proposal, rightness=float(is_right), weight=1.0, was_served=False)
 
     last = decider.decide(decider.propose("how can I pay", [candidate(1.0)]))
 
@@ -149,7 +149,7 @@ def test_verified_damaged_dump_is_refused_and_changes_nothing() -> None:
     assert other.dump() == before
 
 
-@pytest.mark.parametrize("change", [{"version": 2}, {"features": ["cosine"]}, {"fitted": [0.0]}, {"labels": b"123"}])
+@pytest.mark.parametrize("change", [{"version": 3}, {"features": ["cosine"]}, {"fitted": [0.0]}, {"labels": b"123"}])
 def test_verified_dump_of_another_making_is_refused(change: dict[str, object]) -> None:
     """An intact dump of another version, other features, or windows that do not fit."""
     import zlib
@@ -226,7 +226,7 @@ def test_verified_labels_of_other_replicas_alone_serve_nothing_yet() -> None:
     for _ in range(400):
         proposal = decider.propose("how can I pay", [candidate(0.5 + 0.5 * random.random())])
         assert proposal is not None
-        decider.label(proposal, is_right=True, weight=1.0, was_served=False)
+        decider.label(proposal, rightness=1.0, weight=1.0, was_served=False)
 
     assert not decider.decide(decider.propose("how can I pay", [candidate(0.99)])).serve
 
@@ -286,3 +286,18 @@ def test_proposal_has_a_number_for_every_feature() -> None:
     assert by_name["share"] == 1.0
     assert by_name["guard"] == 1.0
     assert proposal.guarded
+
+
+def test_verified_of_comparisons_that_cannot_tell_serves_nothing_and_learns_once_they_can() -> None:
+    """Thousands of labels at even odds are none; sure ones count from the first, with the doubtful in their midst."""
+    decider, random = verified(), Random(1)
+    for _ in range(4000):
+        proposal = decider.propose("how can I pay", [candidate(0.5 + 0.5 * random.random())])
+        assert proposal is not None
+        assert decider.decide(proposal).reason == "learning"
+        decider.label(proposal, rightness=0.5, weight=1.0, was_served=False)
+
+    later = drive(decider, steep, 3000, random)
+
+    assert later.hits > 600
+    assert later.wrong <= 0.01 * 3000

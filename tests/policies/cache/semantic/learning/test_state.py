@@ -53,7 +53,7 @@ class Ledger:
         self.lookups += 1
         return Decision(False, False, 1.0, 0.0, 0.0, "learning")
 
-    def label(self, proposal: Proposal, *, is_right: bool, weight: float, was_served: bool) -> None:
+    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
         """Remember it."""
         self.labels[proposal.candidate.id] += 1
 
@@ -76,7 +76,7 @@ def _proposal(name: str, *features: float) -> Proposal:
 
 
 def _label(decider: Decider, name: str) -> None:
-    decider.label(_proposal(name), is_right=True, weight=1.0, was_served=False)
+    decider.label(_proposal(name), rightness=1.0, weight=1.0, was_served=False)
 
 
 class _Stream:
@@ -475,7 +475,7 @@ async def test_verified_decisions_learn_from_each_others_labels(server: RedisSer
         for number in range(120):
             proposal = _proposal(str(number), *(random.random() for _ in FEATURES))
             deciders[number % 2].decide(proposal)
-            deciders[number % 2].label(proposal, is_right=True, weight=1.0, was_served=False)
+            deciders[number % 2].label(proposal, rightness=1.0, weight=1.0, was_served=False)
         await until(lambda: all(decider.state().labels == 120 for decider in deciders))
         await until(lambda: all(decider.state().lookups == 120 for decider in deciders))
 
