@@ -1,21 +1,44 @@
-"""Whether a draft pays for a target: by the seconds that a token of its answers takes with it and without.
+"""Whether a draft pays for a target, and how far it is to go ahead: by what tokens take with it and without.
 
-learning --16 tokens alone--> on --no gain over 32 tokens, or a failure--> off for 64, doubled up to 1,024 --> on
+                 16 tokens alone        predicted or tried: faster by a tenth
+    learning ------------------> alone -----------------------------------------> drafting
+                                   ^   ^                                              |
+                                   |   +------- it has lost what some steps take -----+
+                                   +-- 64 tokens' rest, doubled up to 1,024 -- or it failed, or was slow
+
+Pushed drafts are tried, since a try costs next to nothing: nothing waits for them. Rounds wait for the draft, the way
+and the verdict, so they are predicted; what is not known of them is found out by short rounds, paid from a purse.
 """
 
 from __future__ import annotations
 
+from policies.speculation.acceptance import MAX_PLACES, Acceptance
+from policies.speculation.step_times import StepTimes
+
 _LEARNED = 16
 """Tokens alone before the first draft."""
 _LOOKED_AT = 32
-"""Tokens with a draft after which the gain is judged."""
+"""Tokens with a pushed draft after which the gain is judged."""
 _LEAST_GAIN = 1.05
+"""Of a pushed draft, as measured."""
+_LEAST_PREDICTED = 1.10
+"""Of rounds, before they begin."""
+_MOST_LOST = 4.0
+"""Steps: what a draft may lose since it last gained, before it is left."""
 _FIRST_PAUSE, _LAST_PAUSE = 64, 1024
-_ON_BEFORE_RELEARNING = 1536
-_RELEARNED = 12
-"""Tokens alone every so often, because what a token takes alone changes too."""
+_PROVEN = 128
+"""Tokens with a draft after which the next failure is a first one again."""
+_PURSE_SHARE = 0.005
+"""Of all time, for rounds that only find out."""
+_MOST_PURSE = 40.0
+"""Tokens alone."""
+_PROBE = 2
+"""Draft tokens of a round that only finds out."""
+_ROUNDS_BEFORE_RELEARNING, _RELEARNED = 150, 4
+"""So many tokens are taken alone every so often, because what a token takes alone changes too."""
+_PUSHED_BEFORE_RELEARNING, _RELEARNED_PUSHED = 1536, 12
 _KEPT = 128
-"""Tokens over which old measurements fade."""
+"""Tokens over which old measurements of a pace fade."""
 
 
 class TokenPace:
@@ -43,18 +66,28 @@ class TokenPace:
 
 
 class Controller:
-    """Of one target and its draft; answers that run at the same time share it. Counts tokens and reads no clock."""
+    """Of one target and its draft; answers that run at the same time share it. Reads no clock.
+
+    A target that is pushed to asks `is_on` and tells `note`; one with rounds asks `draft_tokens` and tells `note` of
+    tokens alone and `told` of rounds. `load` is how many answers the target writes at once, 1 where nobody knows.
+    """
 
     def __init__(self) -> None:
+        self.acceptance = Acceptance()
+        self.times = StepTimes()
         self._alone = TokenPace()
         self._drafted = TokenPace()
         self._alone_for = _LEARNED
         self._on_for = 0
         self._pause = _FIRST_PAUSE
+        self._is_drafting = False
+        self._lost_s = 0.0
+        self._num_rounds = 0
+        self._purse_s = 0.0
 
     @property
     def is_on(self) -> bool:
-        """Whether answers are to be drafted now."""
+        """Whether answers of a target that is pushed to are to be drafted now."""
         return not self._alone_for
 
     @property
@@ -63,11 +96,46 @@ class Controller:
         drafted_s = self._drafted.s_per_token
         return self._alone.s_per_token / drafted_s if drafted_s else 0.0
 
-    def note(self, num_tokens: int, seconds: float, *, was_drafted: bool) -> None:
-        """An answer has come on by so many tokens within so many seconds."""
+    def capacity_gain(self, num_drafted: int, load: int = 1) -> float:
+        """How many times the tokens that a second of the target's steps brings, with drafts of that length: what more
+        callers gain. Below 1 the target does more work for the same tokens.
+        """
+        alone_s = self.times.alone_s(load)
+        tokens = self.acceptance.tokens_a_round(num_drafted)[-1]
+        return tokens * alone_s / self.times.step_s(num_drafted, load) if alone_s else 0.0
+
+    def draft_tokens(self, most: int, load: int = 1) -> int:
+        """How many tokens the next round is to draft, `most` at most; 0: the next token comes alone.
+
+        `most` is 0 where the target says that it has no room.
+        """
+        most = min(most, MAX_PLACES)
+        if most <= 0 or self._alone_for:
+            return 0
+        times, probe = self.times, min(_PROBE, most)
+        if times.way_s is None:
+            return probe
+        tokens = self.acceptance.tokens_a_round(most)
+        alone_s = times.alone_s(load)
+        best, least_s = 0, alone_s
+        for length in range(1, most + 1):
+            token_s = times.round_s(length, load) / tokens[length]
+            if token_s < least_s:
+                best, least_s = length, token_s
+        if best and (self._is_drafting or alone_s > _LEAST_PREDICTED * least_s):
+            if not self._is_drafting:
+                self._is_drafting, self._lost_s = True, 0.0
+            return best
+        self._is_drafting = False
+        return probe if self._purse_s >= times.round_s(probe, load) - tokens[probe] * alone_s else 0
+
+    def note(self, num_tokens: int, seconds: float, *, was_drafted: bool, load: int = 1) -> None:
+        """An answer has come on by so many tokens within so many seconds: alone, or with drafts pushed onto it."""
         if not was_drafted:
             self._alone.add(num_tokens, seconds)
+            self.times.add_alone(num_tokens, seconds, load)
             self._alone_for = max(0, self._alone_for - num_tokens)
+            self._save(seconds)
             return
         self._drafted.add(num_tokens, seconds)
         if not self.is_on:
@@ -75,13 +143,54 @@ class Controller:
         self._on_for += num_tokens
         if self._on_for >= _LOOKED_AT and self.gain < _LEAST_GAIN:
             self.fail()
-        elif self._on_for >= _ON_BEFORE_RELEARNING:
-            self._on_for, self._alone_for = _LOOKED_AT, _RELEARNED
-        elif self._on_for >= 4 * _LOOKED_AT:
+        elif self._on_for >= _PUSHED_BEFORE_RELEARNING:
+            self._on_for, self._alone_for = _LOOKED_AT, _RELEARNED_PUSHED
+        elif self._on_for >= _PROVEN:
             self._pause = _FIRST_PAUSE
+
+    def told(
+        self,
+        num_drafted: int,
+        num_accepted: int,
+        *,
+        draft_s: float,
+        verify_s: float,
+        step_s: float | None = None,
+        load: int = 1,
+    ) -> None:
+        """A round has brought `num_accepted + 1` tokens. `draft_s`: until the draft was there; `verify_s`: from then to
+        the verdict; `step_s`: the target's step of it, where it is told.
+        """
+        num_tokens, seconds = num_accepted + 1, draft_s + verify_s
+        self.acceptance.add(num_accepted, num_drafted)
+        self.times.add_round(num_drafted, draft_s=draft_s, verify_s=verify_s, step_s=step_s, load=load)
+        self._drafted.add(num_tokens, seconds)
+        self._save(seconds)
+        lost_s = seconds - num_tokens * self.times.alone_s(load)
+        if not self._is_drafting:
+            self._purse_s -= max(0.0, lost_s)
+            return
+        self._on_for += num_tokens
+        self._num_rounds += 1
+        self._lost_s = max(0.0, self._lost_s + lost_s)
+        if self._lost_s > _MOST_LOST * seconds:
+            self.fail()
+        elif self._num_rounds % _ROUNDS_BEFORE_RELEARNING == 0:
+            self._alone_for = _RELEARNED
+        elif self._on_for >= _PROVEN:
+            self._pause = _FIRST_PAUSE
+
+    def scored(self, num_accepted: int, num_drafted: int) -> None:
+        """Off the path of calls: of a draft of so many tokens for an answer that is over, so many were right."""
+        self.acceptance.add(num_accepted, num_drafted)
 
     def fail(self) -> None:
         """The draft does not pay, or does not answer: answers go on alone for a while, longer each time."""
         self._alone_for, self._on_for = self._pause, 0
         self._pause = min(2 * self._pause, _LAST_PAUSE)
         self._drafted.clear()
+        self._is_drafting = False
+
+    def _save(self, seconds: float) -> None:
+        """A share of all time goes to what only finds out."""
+        self._purse_s = min(self._purse_s + _PURSE_SHARE * seconds, _MOST_PURSE * self.times.alone_s())

@@ -92,3 +92,94 @@ def test_failures_pause_longer_each_time() -> None:
             pauses[-1] += 1
 
     assert pauses == [64, 128, 256, 512, 1024, 1024, 1024]
+
+
+def run_rounds(
+    controller: Controller,
+    tokens: int,
+    *,
+    acceptance: float,
+    way_s: float,
+    row: float = 0.05,
+    tells_step: bool = False,
+    load: int = 1,
+    seed: int = 1,
+) -> tuple[float, list[int]]:
+    """Seconds of an answer over rounds and how long drafts were. A token alone takes 1 s, the draft's 0.1 s."""
+    rng, total, come, lengths = random.Random(seed), 0.0, 0, []
+    while come < tokens:
+        length = controller.draft_tokens(8, load)
+        lengths.append(length)
+        if length:
+            accepted = next((place for place in range(length) if rng.random() >= acceptance), length)
+            step_s = 1 + row * length
+            told_s = step_s if tells_step else None
+            controller.told(length, accepted, draft_s=0.1 * length, verify_s=step_s + way_s, step_s=told_s, load=load)
+            total, come = total + 0.1 * length + step_s + way_s, come + accepted + 1
+        else:
+            controller.note(1, 1.0, was_drafted=False, load=load)
+            total, come = total + 1, come + 1
+    return total, lengths
+
+
+def test_rounds_that_pay_go_as_far_as_pays() -> None:
+    """A good draft near by goes far ahead, a middling one less far."""
+    good, middling = Controller(), Controller()
+    seconds, lengths = run_rounds(good, 3000, acceptance=0.95, way_s=0.05)
+    _, shorter = run_rounds(middling, 3000, acceptance=0.5, way_s=0.05)
+
+    assert lengths[-20:].count(8) > 10
+    assert seconds < 0.4 * 3000
+    assert max(shorter[-20:]) <= 3
+
+
+def test_rounds_over_a_long_way_stay_off_by_themselves() -> None:
+    """Over four steps' time no round pays: what it costs to know that is some percent at the most."""
+    controller = Controller()
+
+    seconds, lengths = run_rounds(controller, 20_000, acceptance=0.77, way_s=4.0)
+
+    assert seconds < 1.01 * 20_000
+    assert set(lengths[-500:]) <= {0, 2}
+
+
+def test_a_full_target_gets_no_drafts() -> None:
+    """At the load at which a row is as dear as a step there are none; at the load before that they go on."""
+    controller = Controller()
+    run_rounds(controller, 1000, acceptance=0.8, way_s=0.05, tells_step=True)
+    seconds, lengths = run_rounds(controller, 1000, acceptance=0.8, way_s=0.05, row=1.0, tells_step=True, load=32)
+
+    assert lengths[5:].count(0) > 0.98 * len(lengths[5:])
+    assert seconds < 1.03 * 1000
+    assert controller.draft_tokens(0, 1) == 0
+    run_rounds(controller, 200, acceptance=0.8, way_s=0.05, tells_step=True)
+    assert controller.draft_tokens(8) > 1
+
+
+def test_an_answer_that_was_scored_turns_rounds_on_without_a_try() -> None:
+    """What was learned off the path counts as what was learned on it."""
+    controller = Controller()
+    run_rounds(controller, 400, acceptance=0.1, way_s=0.5)
+    assert controller.draft_tokens(8) == 0
+
+    for _ in range(40):
+        controller.scored(8, 8)
+
+    assert controller.draft_tokens(8) == 8
+
+
+def test_what_drafts_gain_callers_and_the_target_is_told_apart() -> None:
+    """Over a way of a step's time an answer comes hardly sooner, and the target's second still brings more tokens."""
+    controller = Controller()
+    run_rounds(controller, 500, acceptance=0.9, way_s=1.0, tells_step=True)
+
+    assert controller.capacity_gain(8) > 2 * controller.gain > 0
+
+
+def test_one_stall_says_little_about_a_token_alone() -> None:
+    """A token that took a thousand times as long is none of those that drafts are weighed against."""
+    controller = Controller()
+    run_rounds(controller, 200, acceptance=0.3, way_s=2.0)
+    controller.note(1, 1000.0, was_drafted=False)
+
+    assert controller.times.alone_s() < 1.5
