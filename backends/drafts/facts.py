@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
+OWN_DRAFT = "own"
+"""Stands for what an engine of this process has drafted by itself."""
+
 
 class SpeculationFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a draft has done for an answer: tokens that it guessed, and those of them that came to be.
 
-    `ended` says why there were none any more, "" where it helped to the end.
+    `ended` says why there were none any more, "" where it helped to the end. `speed_up` is how many times as fast
+    tokens of the backend come with drafts as without, as measured by then over its latest answers; 0 where that is not
+    known.
     """
 
     draft: str
     drafted: int = 0
     accepted: int = 0
     ended: str = ""
+    speed_up: float = 0.0

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from msgspec import structs
 
 from backends.clock import Clock
+from backends.drafts.facts import OWN_DRAFT, SpeculationFacts
 from backends.engine.errors import EngineStopped, RequestRefused
-from backends.engine.request import Event
+from backends.engine.request import Event, TokenUsage
 from backends.errors import (
     ContextLengthExceeded,
     InvalidRequest,
@@ -64,6 +65,7 @@ class EngineExchange:
         self._limit_at = math.inf
         self._late: type[UpstreamTimeout] = TotalTimeout
         self._is_whole = False
+        self._used: list[TokenUsage] = []
 
     def take(self, event: Event) -> None:
         """Note one event of a step. Call `wake` once all of the step are noted."""
@@ -77,6 +79,8 @@ class EngineExchange:
             self.facts.first_token_at = self._clock.now()
         self._answer.take(event)
         if event.is_last:
+            if event.usage is not None:
+                self._used.append(event.usage)
             self.unfinished.discard(event.request_id)
 
     def wake(self) -> None:
@@ -131,6 +135,12 @@ class EngineExchange:
         usage = self._answer.usage()
         return structs.replace(usage, completion_tokens=usage.completion_tokens - self._num_emitted)
 
+    def speculation(self) -> SpeculationFacts | None:
+        """What the engine's own drafts have come to; None where nothing was drafted."""
+        accepted = sum(used.draft_accepted + used.prediction_accepted for used in self._used)
+        rejected = sum(used.draft_rejected + used.prediction_rejected for used in self._used)
+        return SpeculationFacts(OWN_DRAFT, accepted + rejected, accepted) if accepted or rejected else None
+
     async def read(self) -> bytes:
         """As the source of a stream."""
         return await self.next(self._call.timeouts.stream_idle_s, StreamStalled)
@@ -173,5 +183,6 @@ class EngineFactsTap:
     def end(self, how: StreamEnd) -> None:
         """The stream has ended."""
         self._facts.stream_end = how
+        self._facts.speculation = self._exchange.speculation()
         if how is StreamEnd.CLEAN:
             self._facts.usage = self._exchange.usage()

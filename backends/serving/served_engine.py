@@ -245,6 +245,7 @@ class EngineBackend:
             else:
                 body = await exchange.whole()
                 call.facts.usage = exchange.usage()
+                call.facts.speculation = exchange.speculation()
                 reply = Reply(200, [_JSON, *notes], body=body)
         finally:
             if reply is None:

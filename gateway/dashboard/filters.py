@@ -100,6 +100,8 @@ _OTHERS: dict[str, Callable[[str, str], Condition]] = {
     "ms": lambda _, value: _of_number("total_us", value, 1000),
     "ttft": lambda _, value: _of_number("ttft_us", value, 1000),
     "attempts": _of_number,
+    "drafted_tokens": _of_number,
+    "accepted_tokens": _of_number,
     "input_tokens": _of_number,
     "output_tokens": _of_number,
     "cached_tokens": _of_number,

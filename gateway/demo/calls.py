@@ -177,6 +177,8 @@ def _timed(row: Row, model: PricedModel, random: Random) -> None:
     row.total_us = first_us + row.output_tokens * per_token_us
     if row.backend:
         row.sent_us, row.attempts = int(random.uniform(300, 900)), 1
+    if row.backend in (OWN.backend, TWIN_OF_GPU):
+        row.drafted_tokens, row.accepted_tokens = row.output_tokens, row.output_tokens * 7 // 10
     if row.stream:
         row.ttft_us, row.tpot_us = first_us, per_token_us
         row.in_slo = first_us < 1_500_000

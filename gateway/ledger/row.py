@@ -73,6 +73,9 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     sent_us: int | None = None
     """From its arrival until it was sent to a backend for the first time."""
     attempts: int = 0
+    drafted_tokens: int = 0
+    """Guessed by a draft, or predicted, and looked at by who answered; those of them that came to be are accepted."""
+    accepted_tokens: int = 0
 
 
 FIELDS: tuple[str, ...] = Row.__struct_fields__

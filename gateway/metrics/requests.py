@@ -15,13 +15,15 @@ from prometheus_client import CollectorRegistry, Histogram
 from backends.operations import Operation
 from backends.protocol import CacheOutcome, Facts
 from backends.stream import StreamEnd
-from gateway.metrics.group import MetricGroup, Step
+from gateway.metrics.group import MetricGroup, Step, drop_series
 from gateway.metrics.tallied_histogram import HistogramTally, TalliedHistogram
+from policies.speculation.settings import ExactPolicy
 
 if TYPE_CHECKING:
     from backends.answer_budget import AnswerBudget
     from gateway.http.body_budget import BodyBudget
     from gateway.runtime import Runtime
+    from policies.speculation.controller import Controller
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
@@ -70,8 +72,11 @@ class RequestMetrics(MetricGroup):
         self.resumes = counter(
             "resumes", "Streams that broke off, and what became of them.", "route", "backend", "kind", "outcome"
         )
-        self.draft_tokens = counter("draft_tokens", "Tokens that a draft has guessed.", "route", "outcome")
-        self.drafted_answers = counter("drafted_answers", "Streams with a draft beside them.", "route", "ended")
+        self.draft_tokens = counter("draft_tokens", "Tokens that were guessed for answers.", "route", "outcome")
+        self.drafted_answers = counter("drafted_answers", "Answers with a draft.", "route", "ended")
+        self.draft_speed_up = gauge(
+            "draft_speed_up", "Time of a token alone over that with drafts.", "route", "backend", workers="livemax"
+        )
         self._in_hand: InHand | None = None
 
     def watch(self, in_hand: InHand) -> None:
@@ -79,14 +84,24 @@ class RequestMetrics(MetricGroup):
         self._in_hand = in_hand
 
     def refresh(self, runtime: Runtime) -> Iterator[Step]:
-        """What is in hand; the rest is counted by `RouteMetrics` and the observer."""
+        """What is in hand, and what drafts bring; the rest is counted by `RouteMetrics` and the observer."""
         if self._in_hand is not None:
             yield partial(self._copy, self._in_hand)
+        for where, controller in _controllers(runtime).items():
+            yield partial(self._copy_speed_up, where, controller)
+
+    def retire(self, previous: Runtime, runtime: Runtime) -> Iterator[Step]:
+        """A step for each backend that has no draft on its route any more."""
+        for where in _controllers(previous).keys() - _controllers(runtime).keys():
+            yield partial(drop_series, self.draft_speed_up, *where)
 
     def _copy(self, in_hand: InHand) -> None:
         self.in_flight.set(in_hand.in_flight)
         self.answer_bytes.set(in_hand.answers.num_bytes)
         self.body_bytes.set(in_hand.bodies.num_bytes)
+
+    def _copy_speed_up(self, where: tuple[str, str], controller: Controller) -> None:
+        self.draft_speed_up.labels(*where).set(controller.gain)
 
     def _histogram(
         self, name: str, meaning: str, *labels: str, buckets: tuple[float, ...] = SECONDS_BUCKETS
@@ -184,3 +199,15 @@ class RouteMetrics:
         self._ends.clear()
         self._used = [0, 0, 0]
         self._saved = [0, 0, 0]
+
+
+def _controllers(runtime: Runtime) -> dict[tuple[str, str], Controller]:
+    """Those that watch drafts, by route and backend."""
+    drafted = [stack for stack in runtime.stacks.built() if isinstance(stack.policy.speculative, ExactPolicy)]
+    if not drafted:
+        return {}
+    # Imported late: most gateways have no draft.
+    from policies.speculation.exact import ExactSpeculation
+
+    stages = [(stack.policy.name, stage) for stack in drafted if (stage := stack.stage(ExactSpeculation)) is not None]
+    return {(route, name): controller for route, stage in stages for name, controller in stage.controllers.items()}

@@ -128,6 +128,8 @@ class Booking:
         if facts.sent_at is not None:
             row.sent_us = int((facts.sent_at - exchange.started_at) * 1e6)
         row.attempts = facts.attempts
+        if facts.speculation is not None:
+            row.drafted_tokens, row.accepted_tokens = facts.speculation.drafted, facts.speculation.accepted
         row.total_us = int((now - exchange.started_at) * 1e6)
         if exchange.slo is not None and (outcome := outcome_of(exchange)) is not None:
             row.in_slo = outcome == "met"

@@ -232,12 +232,12 @@ def _log_line(exchange: Exchange, wall_offset_s: float) -> LogLine:
         line.upstream_request_id = bounded(facts.upstream_request_id)
     line.semantic = facts.semantic
     line.draft = facts.draft
+    line.speculation = facts.speculation
     if facts.waited_s:
         line.waited_ms = round(facts.waited_s * 1e3, 3)
     if exchange.stream:
         line.stream_end = facts.stream_end
         line.resumed = facts.resumed
-        line.speculation = facts.speculation
         if facts.first_token_at is not None:
             line.first_token_ms = round((facts.first_token_at - exchange.started_at) * 1e3, 3)
     return line

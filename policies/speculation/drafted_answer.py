@@ -97,7 +97,9 @@ class DraftedAnswer:
     def ended(self, how: StreamEnd) -> None:
         """The answer has ended: what the draft has done is the call's to tell."""
         facts, guess = self._call.facts, self._guess
-        facts.speculation = SpeculationFacts(self._draft_name, guess.num_drafted, guess.num_accepted, self._ended)
+        facts.speculation = SpeculationFacts(
+            self._draft_name, guess.num_drafted, guess.num_accepted, self._ended, round(self._controller.gain, 2)
+        )
 
     @property
     def _stream(self) -> Stream:

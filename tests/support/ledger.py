@@ -44,6 +44,8 @@ def sample_row(n: int, *, at_us: int | None = None, part: int = 0) -> Row:
         input_tokens=100 + n % 900,
         cached_tokens=n % 100,
         output_tokens=n % 500,
+        drafted_tokens=n % 40,
+        accepted_tokens=n % 40 // 2,
         estimated=n % 17 == 0,
         cost=cost,
         list_cost=None if cost is None else 2 * cost,

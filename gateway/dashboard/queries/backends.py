@@ -9,7 +9,10 @@ from gateway.dashboard.queries.stood import Past, stood
 from gateway.ledger.sums import Line, sums
 from gateway.sql.database import Transaction
 
-_WHOLE = ("failed_upstream", "input_tokens", "cached_tokens", "ttft_us", "ttft_calls")
+_WHOLE = (
+    *("failed_upstream", "input_tokens", "cached_tokens", "ttft_us", "ttft_calls"),
+    *("drafted_tokens", "accepted_tokens"),
+)
 
 
 def backends(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
@@ -46,5 +49,7 @@ def _whole(lines: list[Line]) -> dict[str, Any]:
         "failed": of["failed_upstream"],
         "input_tokens": of["input_tokens"],
         "cached_tokens": of["cached_tokens"],
+        "drafted_tokens": of["drafted_tokens"],
+        "accepted_tokens": of["accepted_tokens"],
         "mean_ttft_ms": round(of["ttft_us"] / of["ttft_calls"] / 1000, 1) if of["ttft_calls"] else None,
     }

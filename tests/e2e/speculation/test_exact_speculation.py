@@ -24,11 +24,13 @@ routes: [{name: all, match: {models: ["*"]}, backends: [{ref: model}]}]
 """
 POLICY = """
 version: 1
+ledger: {{url: "sqlite:///{ledger}"}}
 backends:
   target: {{type: openai, base_url: "http://127.0.0.1:{port}/v1", api_key: "env:DRAFTS"}}
   shut: {{type: openai, base_url: "http://127.0.0.1:{port}/v1", api_key: "env:PLAIN"}}
   draft: {{type: engine, model: slipstream-draft, device: cpu, dtype: float32, threads: 1}}
 routes:
+  - {{name: own, match: {{models: [own]}}, backends: [{{ref: draft}}]}}
   - {{name: alone, match: {{models: [alone]}}, backends: [{{ref: target}}]}}
   - name: drafted
     match: {{models: [drafted]}}
@@ -54,9 +56,10 @@ def target() -> Iterator[Gateway]:
 
 
 @pytest.fixture(scope="module")
-def gateway(target: Gateway) -> Iterator[Gateway]:
+def gateway(target: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """The gateway with the small one."""
-    with running_gateway(POLICY.format(port=target.port), environ=KEYS) as gateway:
+    ledger = tmp_path_factory.mktemp("ledger") / "ledger.sqlite3"
+    with running_gateway(POLICY.format(port=target.port, ledger=ledger), environ=KEYS) as gateway:
         yield gateway
 
 
@@ -72,6 +75,12 @@ async def texts(gateway: Gateway, model: str, **fields: object) -> list[str]:
             choices = [choice for value in event_values(stream) for choice in value["choices"]]
             found.append("".join(choice["delta"].get("content") or "" for choice in choices))
     return found
+
+
+async def booked(gateway: Gateway, request_id: str) -> dict[str, int]:
+    """The tokens of a call, by the ledger."""
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as client:
+        return (await client.get(f"/v1/calls/{request_id}")).json()["usage"]
 
 
 @pytest.mark.parametrize("asked", [{"temperature": 0}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "seeded"])
@@ -94,6 +103,18 @@ async def test_a_draft_that_is_on_has_guesses_come_true(gateway: Gateway, target
 
     assert metrics.value("slipstream_drafted_answers_total", route="drafted", ended="helped") > 0
     assert metrics.value("slipstream_drafted_answers_total", route="drafted", ended="failed") == 0
+
+
+@pytest.mark.parametrize("model", ["own", "drafted"])
+async def test_ledger_and_log_tell_the_same_of_drafts(gateway: Gateway, model: str) -> None:
+    """Of a draft of another backend, and of what an engine of this process guesses by itself."""
+    await texts(gateway, model, temperature=0, user=f"told-{model}")
+    line = await gateway.wait_log(lambda line: line["route"] == model and line.get("speculation", {}).get("drafted", 0))
+    call, told = await booked(gateway, line["request_id"]), line["speculation"]
+
+    assert told["draft"] == {"own": "own", "drafted": "draft"}[model]
+    assert (call["drafted_tokens"], call["accepted_tokens"]) == (told["drafted"], told.get("accepted", 0))
+    assert call["accepted_tokens"] <= min(call["drafted_tokens"], call["output_tokens"])
 
 
 async def test_a_target_that_grants_no_drafts_answers_alone(gateway: Gateway) -> None:

@@ -81,6 +81,8 @@ def test_figures_are_the_ledgers(connect: Connect, name: RangeName, tenant: str 
     assert (totals["hits"], totals["joined"]) == tuple(sum(row.cache == c for row in mine) for c in ("hit", "joined"))
     assert totals["failed_upstream"] == sum(row.fault == "upstream" for row in mine)
     assert sum(sum(row["calls"]) for row in by_backend) == len(mine)
+    for tokens in ("drafted_tokens", "accepted_tokens"):
+        assert sum(row[tokens] for row in by_backend) == sum(getattr(row, tokens) for row in mine)
     assert found["times"]["total"]["whole"]["p50"] is not None
 
 

@@ -209,6 +209,7 @@ function backends({ backends: { rows } }) {
     { title: "Load", of: () => "", cell: (row) => (row.calls.length ? spark(row.calls) : "") },
     { title: "First token, mean", number: true, of: (row) => format.ms(row.mean_ttft_ms) },
     { title: "Prompt cache", number: true, of: (row) => format.percent(format.share(row.cached_tokens, row.input_tokens)) },
+    { title: "Speculation accepted", number: true, of: (row) => format.percent(format.share(row.accepted_tokens, row.drafted_tokens)) },
     { title: "Failed", number: true, of: (row) => format.percent(format.share(row.failed, sum(row.calls))) },
   ];
   return section("Backends", table("backends", columns, rows));

@@ -9,7 +9,7 @@ export const title = "Requests";
 export const every_s = 2;
 
 const NAMES = ["request_id", "at", "tenant", "team", "key", "user", "session", "agent", "tags", "route", "operation", "backend", "model", "served", "stream", "cache", "status", "end", "error", "fault", "estimated", "price"];
-const TOKENS = ["input_tokens", "cached_tokens", "written_5m_tokens", "written_1h_tokens", "output_tokens", "reasoning_tokens", "audio_tokens", "image_tokens"];
+const TOKENS = ["input_tokens", "cached_tokens", "written_5m_tokens", "written_1h_tokens", "output_tokens", "reasoning_tokens", "audio_tokens", "image_tokens", "drafted_tokens", "accepted_tokens"];
 
 export async function load({ rest, query, me }) {
   if (rest) {
