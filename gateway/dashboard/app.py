@@ -125,14 +125,14 @@ class Dashboard:
         if rest.startswith(("/api/", "/assets/")) or (rest and not rest.startswith("/")):
             raise UnknownPath(f"there is no {request.url.path}")
         page = await asyncio.to_thread(lambda: self._assets.page)
-        return _sent(page, {"cache-control": "no-store"})
+        return _sent(page, request, {"cache-control": "no-store"})
 
     async def _asset(self, request: Request) -> Response:
         files = await asyncio.to_thread(lambda: self._assets.files)
         found = files.get(request.path_params["name"])
         if found is None or request.path_params["hash"] != self._assets.hash:
             raise UnknownPath(f"there is no {request.url.path}")
-        return _sent(found, {"cache-control": "public, max-age=31536000, immutable"})
+        return _sent(found, request, {"cache-control": "public, max-age=31536000, immutable"})
 
     async def _sign_in(self, request: Request) -> Response:
         access.check_write(request.headers, has_token=False)
@@ -143,11 +143,11 @@ class Dashboard:
         principal = await self._core.runtime.keyring.authenticate(key.strip().encode())
         access.visitor_of(principal)
         cookie = (await self._sealed()).cookie(principal)
-        return _json({"ok": True}, {"set-cookie": access.set_cookie(cookie, is_secure=_is_secure(request))})
+        return _json({"ok": True}, request, {"set-cookie": access.set_cookie(cookie, is_secure=_is_secure(request))})
 
     async def _sign_out(self, request: Request) -> Response:
         access.check_write(request.headers, has_token=True)
-        return _json({"ok": True}, {"set-cookie": access.set_cookie("", is_secure=_is_secure(request))})
+        return _json({"ok": True}, request, {"set-cookie": access.set_cookie("", is_secure=_is_secure(request))})
 
     def _answer(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
@@ -168,7 +168,7 @@ class Dashboard:
                     return Response(status_code=304, headers=headers)
             said = await answer(inquiry)
             headers["server-timing"] = f"ledger;dur={sum(inquiry.spent_s) * 1e3:.1f}"
-            return said if isinstance(said, Response) else _json(said, headers)
+            return said if isinstance(said, Response) else _json(said, request, headers)
 
         return answered
 
@@ -302,17 +302,22 @@ def _is_secure(request: Request) -> bool:
     return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
 
 
-def _sent(asset: Asset, headers: dict[str, str]) -> Response:
-    return Response(
-        asset.body,
-        headers={**headers, "content-encoding": "gzip", "vary": "accept-encoding"},
-        media_type=asset.media_type,
-    )
+def _sent(asset: Asset, request: Request, headers: dict[str, str]) -> Response:
+    headers = {**headers, "vary": "accept-encoding"}
+    if not _takes_gzip(request):
+        return Response(gzip.decompress(asset.body), headers=headers, media_type=asset.media_type)
+    return Response(asset.body, headers={**headers, "content-encoding": "gzip"}, media_type=asset.media_type)
 
 
-def _json(said: object, headers: dict[str, str]) -> Response:
+def _json(said: object, request: Request, headers: dict[str, str]) -> Response:
     body = msgspec.json.encode(said)
-    if len(body) > _LEAST_COMPRESSED:
+    headers = {**headers, "vary": "accept-encoding"}
+    if len(body) > _LEAST_COMPRESSED and _takes_gzip(request):
         body = gzip.compress(body, 1)
-        headers = {**headers, "content-encoding": "gzip"}
+        headers["content-encoding"] = "gzip"
     return Response(body, headers=headers, media_type="application/json")
+
+
+def _takes_gzip(request: Request) -> bool:
+    """Whether the client can read it: a browser does, curl and scripts only where they say so."""
+    return "gzip" in request.headers.get("accept-encoding", "")

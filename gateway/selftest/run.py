@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ Line = dict[str, Any]
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 10.0
 _POLL_S = 0.01
+_ASK_AGAIN_S = 0.2
 _GREETING = re.compile(r"Slipstream listens on http://\S*?:(\d+)/v1")
 _RELOADED = re.compile(r"policy revision (\w+) is in force|the changed policy file is not taken over")
 _SAMPLE = re.compile(r"^([\w:]+)(?:\{(.*)\})? (\S+)$")
@@ -97,6 +99,23 @@ class Child:
         text = (await self.ask("/metrics")).body.decode("utf-8", "replace")
         matches = [match for line in text.splitlines() if (match := _SAMPLE.match(line))]
         return [(match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])) for match in matches]
+
+    async def ledger(self, count: int, timeout_s: float = 15.0) -> list[Line]:
+        """What `slipstream ledger export` says of its calls, once they are `count`, or at the end of the time.
+
+        Nothing where it keeps no ledger.
+        """
+        command = (sys.executable, "-c", _SERVE, "ledger", "export", "--config", str(self.policy_file))
+        give_up_at = time.monotonic() + timeout_s
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, env=_environment()
+            )
+            said, _ = await process.communicate()
+            calls = [json.loads(line) for line in said.splitlines()]
+            if len(calls) >= count or time.monotonic() > give_up_at or process.returncode:
+                return calls
+            await asyncio.sleep(_ASK_AGAIN_S)
 
     async def reload(self, policy: Policy | str) -> bool:
         """Replace the policy file, send SIGHUP, and wait: whether the policy was accepted. Raises: TimeoutError."""

@@ -123,13 +123,10 @@ def copy_of(loaded: LoadedPolicy, folder: Path) -> Subject:
     data: dict[str, Any] = keeper.hide(loaded.document.data)
     names = _replace_backends(data, loaded, notes)
     _replace_stores(data, folder, notes)
-    _leave_semantic_out(data, notes)
+    _leave_out(data, notes)
     for route, section in zip(loaded.policy.routes, data["routes"], strict=True):
         section["timeouts"] = _shortened(route.timeouts)
         section["circuit_breaker"] = dict(_BREAKER)
-        section.pop("admission", None)
-    if any(route.admission is not None for route in loaded.policy.routes):
-        notes.append("admission is left out; faults 21 to 23 try one of their own")
     keys = tuple(
         Key(key.name, keeper.value_at(section["key"]), key.tenant, key.admin, key.priority)
         for key, section in zip(loaded.policy.keys, data.get("keys") or (), strict=True)
@@ -184,6 +181,9 @@ def _replace_backends(data: dict[str, Any], loaded: LoadedPolicy, notes: list[st
         if kind in _KEPT_TYPES:
             continue
         replaced.append(name)
+        if len(section.get("api_keys") or ()) > 1:
+            notes.append(f"of the keys of backend {name} the first one is tried")
+            section["api_keys"] = section["api_keys"][:1]
         if kind == "openai":
             kept = {setting: value for setting, value in section.items() if setting not in _LEFT_OUT}
         else:
@@ -210,11 +210,22 @@ def _replace_stores(data: dict[str, Any], folder: Path, notes: list[str]) -> Non
         stores["state"] = str(folder / "state")
 
 
-def _leave_semantic_out(data: dict[str, Any], notes: list[str]) -> None:
-    sections = [data.get("defaults") or {}, *data["routes"]]
+def _leave_out(data: dict[str, Any], notes: list[str]) -> None:
+    """What decides by what it has seen before, and what asks or waits more often than a check can count."""
+    keys, backends, routes = data.get("keys") or (), data["backends"].values(), data["routes"]
+    upstream_keys = [key for each in backends for key in each.get("api_keys") or () if isinstance(key, dict)]
+    sections = [data.get("defaults") or {}, *routes]
     caches = [section["cache"] for section in sections if isinstance(section.get("cache"), dict)]
-    if any([cache.pop("semantic", None) is not None for cache in caches]):  # noqa: C419  every one of them is taken out
-        notes.append("the semantic cache is left out; fault 17 tries one of its own")
+    for what, parts, names in (
+        ("the semantic cache is left out; fault 17 tries one of its own", caches, ("semantic",)),
+        ("limits and budgets are left out; fault 12 tries a budget of its own", (data,), ("limits", "budgets")),
+        ("limits and budgets of keys are left out", keys, ("limit", "budget")),
+        ("quotas of backends are left out", (*backends, *upstream_keys), ("quota", "rpm", "tpm")),
+        ("speculation and mirrors are left out", sections, ("speculative", "mirror")),
+        ("admission is left out; faults 21 to 23 try one of their own", sections, ("admission",)),
+    ):
+        if any([part.pop(name, None) is not None for part in parts for name in names]):  # noqa: C419  every one goes
+            notes.append(what)
 
 
 def _shortened(timeouts: TimeoutsPolicy) -> dict[str, str]:

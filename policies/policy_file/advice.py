@@ -56,6 +56,7 @@ def _unused(policy: Policy) -> Iterable[str]:
     named |= {each.verifier.route for each in speculations if isinstance(each, CascadePolicy) and each.verifier}
     mirrors = [route.mirror for route in policy.routes if route.mirror is not None]
     named |= {each.judge.route for each in mirrors if each.judge is not None}
+    named |= {budget.fallback for budget in policy.budgets if budget.fallback is not None}
     for index, route in enumerate(policy.routes):
         if route.match.internal and route.name not in named:
             yield f'routes[{index}]: route "{route.name}" is internal, and no other route names it'

@@ -315,3 +315,17 @@ async def test_without_keys_only_this_machine_looks(tmp_path: Path) -> None:
         assert answer.status_code == 404
         assert "no ledger is kept" in answer.json()["error"]["message"]
         assert (await client.get("/dashboard")).status_code == 200
+
+
+async def test_whoever_cannot_unpack_gets_it_unpacked(gateway: Gateway) -> None:
+    """The page, its files and its figures, for curl and scripts that say nothing of gzip."""
+    plain = {"accept-encoding": "identity"}
+    async with signed_in(gateway, "BOSS") as client:
+        page = await client.get(f"{gateway.url}/dashboard", headers=plain)
+        style = re.findall(r"/dashboard/assets/[^\"]+css", page.text)[0]
+        answers = [await client.get(place, headers=plain) for place in (gateway.url + style, "overview")]
+        packed = await client.get("overview")
+
+    assert [answer.headers.get("content-encoding") for answer in (page, *answers)] == [None] * 3
+    assert answers[1].json().keys() == packed.json().keys()
+    assert packed.headers["content-encoding"] == "gzip"

@@ -208,6 +208,14 @@ def test_load_doubtful_file_loads_with_a_warning(text: str, warning: str) -> Non
     assert warning in warnings[0]
 
 
+def test_load_route_that_a_budget_falls_back_to_is_used() -> None:
+    """It is internal, and a budget names it."""
+    budget = "budgets: [{name: b, per: all, usd: 1, on_exceed: fallback, fallback: cheap}]\n"
+    text = budget + MINIMAL + "  - {name: cheap, match: {internal: true}, backends: [{ref: up}]}\n"
+
+    assert [warning for warning in parse(text).warnings if "cheap" in warning] == []
+
+
 @pytest.mark.parametrize(
     ("first", "second", "is_reached"),
     [

@@ -43,6 +43,36 @@ def test_copy_leads_nowhere_else(tmp_path: Path) -> None:
     assert made["backends"]["cloud"]["base_url"] == "http://127.0.0.1:5/v1"
 
 
+def test_copy_asks_and_refuses_nothing_of_its_own(tmp_path: Path) -> None:
+    """What would keep calls from a lying upstream, or send it others, is left out, and the report says so."""
+    several = {"type": "openai", "base_url": "https://a.example/v1", "quota": {"rpm": 5}}
+    cloud = {**several, "api_keys": ["env:ONE", {"key": "env:TWO", "rpm": 3}]}
+    price = {"input_per_1m": 1, "output_per_1m": 2}
+    route = {
+        **ROUTE,
+        "backends": [{"ref": "cloud", "price": price}],
+        "admission": {},
+        "slo": {"ttft": "1s"},
+        "mirror": {"to": "claude", "share": 0.5},
+        "speculative": {"mode": "race", "draft": "claude"},
+        "cache": {"semantic": {}},
+    }
+    key = {"name": "dev", "key": "env:DEV_KEY", "limit": {"rpm": 1}, "budget": {"usd": 1}}
+    backends = {"cloud": cloud, "claude": POLICY["backends"]["claude"]}
+    rules = {"limits": [{"name": "a", "per": "all", "rpm": 1}], "budgets": [{"name": "b", "per": "all", "usd": 1}]}
+
+    subject = copied(tmp_path, backends=backends, keys=[key], routes=[route], ledger={"url": "env:LEDGER"}, **rules)
+
+    text = json.dumps(subject.policy)
+    left = ("limit", "budget", "quota", "rpm", "mirror", "speculative", "admission", "semantic")
+    assert [word for word in left if f'"{word}' in text] == []
+    assert len(subject.policy["backends"]["cloud"]["api_keys"]) == 1
+    told = " ".join(subject.notes)
+    assert [
+        word for word in ("limits and budgets", "quotas", "mirrors", "semantic", "admission") if word not in told
+    ] == []
+
+
 def test_copy_has_canaries_for_secrets(tmp_path: Path) -> None:
     """Each secret of the original is another canary, in a file that only its owner reads."""
     subject = copied(tmp_path, keys=[{"name": "dev", "key": "env:DEV_KEY"}, {"name": "ops", "key": "env:OPS_KEY"}])
