@@ -12,7 +12,7 @@ from gateway.cli.loading import read_policy
 from gateway.selftest.subject import CannotTry, Subject, copy_of
 
 ROUTE = {"name": "all", "match": {"models": ["*"]}, "backends": [{"ref": "cloud"}]}
-POLICY = {
+POLICY: dict[str, Any] = {
     "version": 1,
     "backends": {
         "cloud": {"type": "openai", "base_url": "https://api.example/v1", "api_key": "env:CLOUD_KEY"},
