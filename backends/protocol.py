@@ -284,7 +284,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     `model_at` is where `raw` names the model, if it is a form. `resume` is there where a stream that breaks off is to
     go on: then it is marked, if the backend knows how, and what has come of it is in there. `terms` is how a call is
     charged that only passes through. `answers` bounds what is held of answers that are read whole; None where nobody
-    counts. `drafts`: who means to push draft tokens onto the answer (see `drafts/push.py`).
+    counts. `drafts`: who means to push draft tokens onto the answer; `by_rounds`: it is to wait for them (`drafts/`).
     """
 
     operation: Operation
@@ -316,6 +316,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     terms: Terms | None = None
     answers: AnswerBudget | None = None
     drafts: DraftsBy = DraftsBy.NOBODY
+    by_rounds: bool = False
 
 
 class Reply:

@@ -39,12 +39,15 @@ class DraftsBy(StrEnum):
 
 
 class DraftMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a running answer tells of itself. Only the first has `id`, `room` and `prompt`.
+    """What a running answer tells of itself. Only the first has `id`, `room`, `prompt` and `by_rounds`.
 
     `room`: draft tokens that are kept. `prompt`: what the answer stands behind. `tokens`: those since the last mark.
+    `by_rounds`: it waits behind each mark. `is_last`: the answer's end comes behind this one.
     """
 
     id: _Id = ""
+    by_rounds: bool = False
+    is_last: bool = False
     room: Annotated[int, Meta(ge=0)] = 0
     prompt: tuple[_Token, ...] = ()
     tokens: tuple[_Token, ...] = ()

@@ -126,6 +126,10 @@ class Engine:
             partial(EngineCore.push, request_id=request_id, start=start, tokens=known, most_kept=most_kept)
         )
 
+    def go_on(self, request_id: str, *, freely: bool) -> None:
+        """Lets a request that goes by rounds make a step, or `freely` all of them; nothing happens where it is over."""
+        self._commands.put(partial(EngineCore.go_on, request_id=request_id, freely=freely))
+
     def close(self) -> None:
         """Stops after the running step and waits for it; what is in hand ends with EngineStopped."""
         self._commands.put(self._stop)

@@ -112,6 +112,14 @@ class EngineCore:
             for sequence in call.running[:1]:
                 self._parts.speculator.push(sequence, start, tokens, most_kept)
 
+    def go_on(self, request_id: str, *, freely: bool) -> None:
+        """Lets a request that is held go on, for a step or `freely` to its end; nothing happens where it is over."""
+        call = self._calls.get(request_id)
+        if call is not None:
+            for sequence in call.running[:1]:
+                sequence.by_rounds = sequence.by_rounds and not freely
+                self._parts.scheduler.go_on(sequence)
+
     def step(self) -> None:
         """Makes one step, and hands its outcome to the requests."""
         began = self._now()
@@ -235,6 +243,8 @@ class EngineCore:
         self._calls.progress(sequence, progress, self._parts.speculator.outcome(sequence), prompt_logprobs)
         if progress.finish_reason is not None:
             self._leave(sequence)
+        elif sequence.by_rounds:
+            self._parts.scheduler.hold(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
         """A sequence has ended: everybody forgets it, and its pages are free."""
@@ -249,6 +259,7 @@ class EngineCore:
             request = replace(request, params=replace(params, logprobs=0))
         seed = self._rng.getrandbits(_SEED_BITS) if params.seed is None else params.seed + index
         sequence = Sequence(request, index, self._next_order, [*request.prompt, *request.emitted], seed)
+        sequence.by_rounds = request.by_rounds
         self._next_order += 1
         return Answer(
             sequence,

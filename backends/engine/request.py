@@ -47,6 +47,7 @@ class Request:
     `adapter` names a LoRA. Lower `priority` goes first. `prediction`: tokens the answer will probably repeat.
     `continues_text`: the answer goes on where the prompt's text ends, so a space that begins it belongs to it.
     `emitted`: tokens of an answer that broke off elsewhere; it goes on behind them as if it never had (see `Event`).
+    `by_rounds`: after each step that brought tokens it is held, until somebody lets it go on.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Request:
     prediction: tuple[int, ...] = ()
     continues_text: bool = False
     emitted: tuple[int, ...] = ()
+    by_rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ class State(Enum):
 
     WAITING = "waiting"
     RUNNING = "running"
+    HELD = "held"
+    """Between two rounds: in no step, its pages kept as long as there is room."""
     FINISHED = "finished"
 
 
@@ -45,6 +47,8 @@ class Sequence:
     """Chained hashes of the full pages of `tokens`, computed as far as they were needed."""
     draft: list[int] = field(default_factory=list)
     """Tokens proposed to follow `tokens` in the coming step."""
+    by_rounds: bool = False
+    """Whether it is held after each step that brought tokens."""
 
     @property
     def num_prompt(self) -> int:

@@ -13,11 +13,12 @@ import msgspec
 from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
 from backends.drafts.push import DRAFT_HEADER, DRAFT_PATH, Draft, DraftsBy
-from backends.errors import FirstTokenTimeout, StreamStalled, UpstreamCut, UpstreamGarbage
+from backends.drafts.rounds import SESSION_HEADER, VERIFY_PATH
+from backends.errors import FirstTokenTimeout, StreamStalled, UnknownObject, UpstreamCut, UpstreamGarbage
 from backends.header_names import HeaderNames
 from backends.headers import end_to_end, with_defaults
 from backends.health import HealthConfig
-from backends.http.continuing import BEHIND, with_beginning, without_marks
+from backends.http.continuing import BEHIND, ContinuesBy, with_beginning, without_marks
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.keyed_wire import KeyedWire
 from backends.http.meter import MeteredAnswer, StreamMeter, error_of, model_of, said
@@ -28,6 +29,7 @@ from backends.http.push_draft import push_draft
 from backends.http.redact import Redactor
 from backends.http.splice import ask_for_usage, set_field, with_model
 from backends.http.transport import Transport
+from backends.http.verify_rounds import REFUSALS, RoundsSource, opening, session_of
 from backends.http.wire import TimeLimits, Wire, WireExchange
 from backends.kv_events import SALT_FIELD, KvEventsConfig
 from backends.operations import Operation
@@ -42,6 +44,8 @@ from backends.untrusted import MAX_TEXT_CHARS, FieldReader
 
 _MAX_ERROR_BYTES = 1024**2
 _NO_LIMIT_S = float("inf")
+_NO_ROUNDS_FOR_S = 300.0
+"""After an upstream has said that it has no sessions."""
 _AGENT: Headers = [(b"user-agent", b"slipstream")]
 _COUNTED_HEADERS: Headers = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 _OF_CONTENT = (
@@ -89,6 +93,8 @@ class OpenAIBackend:
         self._redactor = Redactor(config.base_url, [each.key for each in config.keys], config.headers)
         self._conceal = self._redactor.data
         self._errors = ErrorReplies(name, self._redactor, clock)
+        self._by_rounds: dict[str, RoundsSource] = {}
+        self._no_rounds_until = 0.0
 
     async def open(self) -> None:
         """Nothing is connected before the first call."""
@@ -127,6 +133,13 @@ class OpenAIBackend:
         target = self._base_path + DRAFT_PATH.encode("ascii")
         await push_draft(self._wire, target, self._counted_headers, draft, self._clock)
 
+    async def verify(self, draft: Draft, *, tenant: str, key_id: str, alone: bool = False) -> None:
+        """See `Verifier.verify`; whose answer it is the upstream knows by our key."""
+        source = self._by_rounds.get(draft.id)
+        if source is None:
+            raise UnknownObject("there is no such answer, or not any more")
+        await source.verify(draft, alone=alone)
+
     async def send(self, call: Call) -> Reply:
         """Pass the call on.
 
@@ -148,7 +161,10 @@ class OpenAIBackend:
         if call.query:
             target += b"?" + call.query.encode("ascii")
         headers, body = self._headers(call), self._body(call)
-        if self._keyed is None:
+        exchange = await self._open_session(call, headers, body, limits) if call.by_rounds else None
+        if exchange is not None:
+            pass
+        elif self._keyed is None:
             exchange = await self._wire.send(call.method, target, headers, body, limits)
         else:
             exchange = await self._keyed.send(call, target, headers, body, limits)
@@ -163,6 +179,24 @@ class OpenAIBackend:
             held.end_with(reply)
             await exchange.aclose()
         return reply
+
+    async def _open_session(
+        self, call: Call, headers: Sequence[tuple[bytes, bytes]], body: bytes, limits: TimeLimits
+    ) -> WireExchange | None:
+        """The first reply of a session, or its error; None where the upstream has no sessions, or not for us."""
+        if self._keyed is not None or self._clock.now() < self._no_rounds_until:
+            return None
+        target = self._base_path + VERIFY_PATH.encode("ascii")
+        exchange = await self._wire.send("POST", target, headers, opening(call, body), limits)
+        if exchange.status not in REFUSALS:
+            return exchange
+        try:
+            refusal = await exchange.body(_MAX_ERROR_BYTES)
+        finally:
+            await exchange.aclose()
+        if b"model_not_found" not in refusal:
+            self._no_rounds_until = self._clock.now() + _NO_ROUNDS_FOR_S
+        return None
 
     def _headers(self, call: Call) -> Sequence[tuple[bytes, bytes]]:
         if call.operation.traits.is_understood:
@@ -180,8 +214,8 @@ class OpenAIBackend:
         raw, body = call.raw, call.body
         if body is None:
             return raw if call.model_at is None else with_model(raw, call.model_at, call.model)
-        if call.resume is not None and self._config.continues is not None:
-            raw = with_beginning(raw, body, call.resume, self._config.continues)
+        if call.resume is not None and (continues := self._continues(call)) is not None:
+            raw = with_beginning(raw, body, call.resume, continues)
         elif RESUME_FIELD in body and self._config.continues != "slipstream":
             raw, body = without_marks(body)
         if call.model and call.model != body.get("model"):
@@ -196,6 +230,11 @@ class OpenAIBackend:
             if salt and salt != body.get(SALT_FIELD):
                 raw = set_field(raw, body, SALT_FIELD, salt)
         return raw
+
+    def _continues(self, call: Call) -> ContinuesBy | None:
+        """How the upstream is asked to go on. Whoever has had a session does that as a slipstream."""
+        has_begun = call.resume is not None and bool(call.resume.begun.tokens)
+        return "slipstream" if call.by_rounds and has_begun else self._config.continues
 
     async def _reply(self, call: Call, exchange: WireExchange, held: HeldAnswer) -> Reply:
         status = exchange.status
@@ -274,9 +313,27 @@ class OpenAIBackend:
             call.facts.upstream_model = model[:MAX_TEXT_CHARS]
         responses = call.operation is Operation.RESPONSES
         meter = StreamMeter(call.facts, responses=responses, num_choices=_num_choices(call))
+        if session_of(exchange):
+            source = self._rounds_of(call, exchange, first)
+            headers = [field for field in headers if field[0] != SESSION_HEADER]
+            return Reply(exchange.status, headers, stream=Stream(source, [meter], meter.is_complete, first))
         return Reply(
             exchange.status, headers, stream=Stream(exchange, [meter], meter.is_complete, first, exchange.forward)
         )
+
+    def _rounds_of(self, call: Call, first: WireExchange, begun: bytes) -> RoundsSource:
+        source = RoundsSource(
+            self._wire,
+            self._base_path,
+            self._headers(call),
+            first=first,
+            deadline=call.deadline,
+            clock=self._clock,
+            closed=lambda session: self._by_rounds.pop(session, None),
+        )
+        source.note(begun)
+        self._by_rounds[source.id] = source
+        return source
 
     async def _first_event(self, exchange: WireExchange, call: Call) -> tuple[bytes, bytes]:
         """What has arrived up to the first event with data, and that event.

@@ -114,8 +114,8 @@ def plan(call: Call, model: Model, head: Head) -> Job:
     if begun is not None:
         job = _resumable(job, begun, head)
     if call.drafts and _is_single_stream(job):
-        drafted = DraftedStream(job.answer, job.requests[0])
-        job = replace(job, answer=drafted, drafted=drafted)
+        drafted = DraftedStream(job.answer, request := replace(job.requests[0], by_rounds=call.by_rounds))
+        job = replace(job, requests=[request], answer=drafted, drafted=drafted)
     return replace(job, skipped_tools=skipped) if skipped else job
 
 

@@ -72,6 +72,9 @@ class EngineHandle(Protocol):
     def push(self, request_id: str, start: int, tokens: Sequence[int], most_kept: int) -> None:
         """Hand over a guess of a request's tokens from `start` on; nothing happens where it is over."""
 
+    def go_on(self, request_id: str, *, freely: bool) -> None:
+        """Let a request that goes by rounds make a step, or `freely` all of them; nothing happens where it is over."""
+
     def close(self) -> None:
         """Stop, and wait for the thread."""
 
@@ -209,12 +212,24 @@ class EngineBackend:
 
     async def push(self, draft: Draft, *, tenant: str, key_id: str) -> None:
         """Hand over a draft for an answer of that caller. Raises: UnknownObject."""
-        exchange = self._drafted.get(draft.id)
-        if exchange is None or exchange.drafted is None or exchange.caller != (tenant, key_id):
-            raise UnknownObject(f'there is no answer "{draft.id}" that takes drafts, or not any more')
+        exchange, num_before = self._written(draft.id, (tenant, key_id))
         if self._served is not None:
-            start = exchange.drafted.num_before + draft.at
-            self._served.engine.push(exchange.requests[0], start, draft.tokens, MAX_KEPT)
+            self._served.engine.push(exchange.requests[0], num_before + draft.at, draft.tokens, MAX_KEPT)
+
+    async def verify(self, draft: Draft, *, tenant: str, key_id: str, alone: bool = False) -> None:
+        """See `Verifier.verify`. Raises: UnknownObject."""
+        if draft.tokens:
+            await self.push(draft, tenant=tenant, key_id=key_id)
+        exchange, _ = self._written(draft.id, (tenant, key_id))
+        if self._served is not None:
+            self._served.engine.go_on(exchange.requests[0], freely=alone)
+
+    def _written(self, answer_id: str, caller: tuple[str, str]) -> tuple[EngineExchange, int]:
+        """An answer that takes drafts of that caller, and how many tokens stand before it. Raises: UnknownObject."""
+        exchange = self._drafted.get(answer_id)
+        if exchange is None or exchange.drafted is None or exchange.caller != caller:
+            raise UnknownObject(f'there is no answer "{answer_id}" that takes drafts, or not any more')
+        return exchange, exchange.drafted.num_before
 
     async def _prepare(self, call: Call, served: StartedEngine) -> Job:
         number = f"{self._id}{self._num_sent:x}"

@@ -1,4 +1,4 @@
-"""POST /slipstream/draft: guesses of how running answers go on, from who has asked for these answers."""
+"""Below /slipstream: guesses of how answers go on, from who has asked for these answers; pushed, or by rounds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from backends.drafts.push import DRAFT_PATH, Drafts, Pushable
+from backends.drafts.rounds import VERIFY_PATH
 from backends.errors import Forbidden, InvalidRequest, MethodNotAllowed, UnknownObject, UnknownPath
 from backends.operations import Operation
 from backends.protocol import Backend
+from gateway.api.verify import VerifyApi
 from gateway.core import Core
 from gateway.door import own_headers, serve
 from gateway.http.connection import connection_of
@@ -23,20 +25,25 @@ _read_drafts = msgspec.json.Decoder(Drafts).decode
 
 
 class DraftsApi:
-    """All paths below /slipstream, of which there is one. Bare ASGI."""
+    """All paths below /slipstream, of which there are two. Bare ASGI."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._verify = VerifyApi(core)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
 
         async def answer(incoming: Incoming, exchange: Exchange, runtime: Runtime) -> None:
             principal = exchange.principal
-            if scope["path"].removeprefix("/v1").rstrip("/") != DRAFT_PATH:
+            path = scope["path"].removeprefix("/v1").rstrip("/")
+            if path not in (DRAFT_PATH, VERIFY_PATH):
                 raise UnknownPath(f"there is no {scope['path']}")
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['path']} does not take {scope['method']}")
+            if path == VERIFY_PATH:
+                await self._verify.answer(scope, receive, send, incoming, exchange)
+                return
             if not principal.drafts:
                 raise Forbidden("this key may not push drafts; one of the policy file with `drafts: true` may")
             raw = await read_body(receive, incoming, _MAX_BYTES, self._core.pace())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from backends.drafts.push import Pushable
 from backends.errors import ConfigurationError
 from backends.operations import Operation
 from backends.protocol import Backend
 from backends.resume import Continues
+from gateway.assembly.drafting import is_target
 from policies.policy_file.load import LoadedPolicy
 from policies.speculation.settings import ExactPolicy
 
@@ -40,9 +40,9 @@ def check_speculation(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> No
     """Whether drafts and targets can do what exact speculation needs. Raises: ConfigurationError."""
     for route in loaded.policy.routes:
         if isinstance(route.speculative, ExactPolicy):
-            if not any(isinstance(leaves[part.ref], Pushable) for part in route.backends):
+            if not any(is_target(leaves[part.ref]) for part in route.backends):
                 raise ConfigurationError(
-                    f'route "{route.name}": speculative: mode exact needs backends that drafts can be pushed to: type '
+                    f'route "{route.name}": speculative: mode exact needs a backend that can check guesses: type '
                     "engine, or type openai with a slipstream behind it"
                 )
             if Operation.COMPLETION not in leaves[route.speculative.draft].capabilities.operations:

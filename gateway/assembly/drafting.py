@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from backends.drafts.push import Pushable
+from backends.drafts.rounds import Verifier
 from backends.protocol import Backend
 from gateway.assembly.site import Site
 from gateway.assembly.speculation import draft_pool
 from policies.schema import RoutePolicy
-from policies.speculation.exact import ExactSpeculation
+from policies.speculation.exact import ExactSpeculation, Target
 from policies.speculation.settings import ExactPolicy
 
 
@@ -20,5 +23,10 @@ def draft_exactly(inner: Backend, settings: ExactPolicy, site: Site) -> Backend:
     """The stage around a route's pool."""
     leaves = site.parts.leaves
     names = {part.ref for part in site.route.backends}
-    targets = {name: leaf for name in names if isinstance(leaf := leaves[name], Pushable)}
+    targets = {name: leaf for name in names if is_target(leaf := leaves[name])}
     return ExactSpeculation(inner, settings, draft_pool(site), targets, site.parts.clock)
+
+
+def is_target(leaf: Backend) -> TypeGuard[Target]:
+    """Whether guesses can be checked by a backend of that kind."""
+    return isinstance(leaf, Pushable) and isinstance(leaf, Verifier)

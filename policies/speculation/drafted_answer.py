@@ -98,8 +98,17 @@ class DraftedAnswer:
         """The answer has ended: what the draft has done is the call's to tell."""
         facts, guess = self._call.facts, self._guess
         facts.speculation = SpeculationFacts(
-            self._draft_name, guess.num_drafted, guess.num_accepted, self._ended, round(self._controller.gain, 2)
+            self._draft_name,
+            guess.num_drafted,
+            guess.num_accepted,
+            ended=self._ended,
+            speed_up=round(self._controller.gain, 2),
         )
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the target has said that it takes drafts, or has not come to speak yet."""
+        return bool(self._mark.id) or self._num_unmarked <= _MAX_UNMARKED
 
     @property
     def _stream(self) -> Stream:

@@ -89,6 +89,7 @@ class Drafter:
             resume=None,
             slo=None,
             drafts=DraftsBy.NOBODY,
+            by_rounds=False,
         )
 
 

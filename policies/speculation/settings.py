@@ -81,6 +81,10 @@ class RacePolicy(HedgePolicy):
         return f"race, not exact: {self.draft} is {super().describe()}"
 
 
+VerifyMethod = Literal["push", "session"]
+_HOW: dict[VerifyMethod, str] = {"push": "by the way", "session": "by rounds in a session"}
+
+
 class ExactPolicy(Config):
     """The target's own answers, sooner: the draft guesses how a running answer goes on, and the target checks guesses
     by the way. For streams of one answer, from backends that take drafts; others are as without.
@@ -97,11 +101,20 @@ class ExactPolicy(Config):
     k: int | None = Field(
         None, ge=1, le=64, description="How many tokens it goes ahead at most; without it, as many as the target keeps."
     )
+    verify: tuple[VerifyMethod, ...] = Field(
+        ("push", "session"),
+        min_length=1,
+        description="How the target may check guesses, the first that it knows being taken: `push`: onto the running "
+        "answer, which waits for none; `session`: by rounds, for which the answer waits; both of a slipstream.",
+    )
 
     def describe(self) -> str:
         """What it does, in the words of `slipstream explain`."""
         most = "as far as the target keeps" if self.k is None else f"{self.k} tokens ahead at most"
-        return f"exact: {self.draft} guesses what streams say next, {most}, for as long as that is faster"
+        how = ", else ".join(_HOW[method] for method in self.verify)
+        return (
+            f"exact: {self.draft} guesses what streams say next, {most}, checked {how}, for as long as that is faster"
+        )
 
 
 AnsweringPolicy = CascadePolicy | RacePolicy

@@ -17,6 +17,8 @@ from backends.engine.sequence import Sequence, Slice, State
 from backends.engine.step.plan import Plan
 from kernels.paging import PAGE_SIZE
 
+_HELD_SHARE = 0.1
+"""Of all pages, what sequences between two rounds may keep together."""
 _LOOKAHEAD = 16
 """Waiting sequences that may be passed over in a step, while another computes their prefix."""
 
@@ -29,6 +31,7 @@ class SchedulerStatistics:
 
     num_running: int
     num_waiting: int
+    num_held: int
     num_preemptions: int
     queried_tokens: int
     hit_tokens: int
@@ -43,6 +46,7 @@ class Scheduler:
     what it computed stays in the pool as long as nobody needs the room, so that resuming is mostly a prefix hit.
 
     `max_batch_tokens` per step, drafts included; `max_sequences` running at once; `max_context` tokens per sequence.
+    Sequences that are held between two rounds are in no step, and the first to give their pages up.
     With max_context <= pool.num_pages * PAGE_SIZE no sequence ever fails for want of pages.
     """
 
@@ -55,6 +59,8 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._waiting: list[Sequence] = []
         self._preempted: set[Sequence] = set()
+        # Who was held first comes first.
+        self._held: dict[Sequence, None] = {}
         self._num_preemptions = self._queried_tokens = self._hit_tokens = 0
 
     @property
@@ -72,6 +78,8 @@ class Scheduler:
             return
         if sequence.state is State.RUNNING:
             self._running.remove(sequence)
+        elif sequence.state is State.HELD:
+            del self._held[sequence]
         else:
             self._waiting.remove(sequence)
             self._preempted.discard(sequence)
@@ -81,6 +89,28 @@ class Scheduler:
     def abort(self, sequence: Sequence) -> None:
         """`finish`, for a sequence that has not ended. A slice of it that is still to be committed is ignored."""
         self.finish(sequence)
+
+    def hold(self, sequence: Sequence) -> None:
+        """Takes a running sequence out of the steps to come, until `go_on`. It keeps its pages for as long as nobody
+        needs them, and those who are held have no more than a tenth of all.
+        """
+        self._running.remove(sequence)
+        sequence.state = State.HELD
+        self._held[sequence] = None
+        while sum(len(held.pages) for held in self._held) > max(1, int(_HELD_SHARE * self._pool.num_pages)):
+            self._give_up_held()
+
+    def go_on(self, sequence: Sequence) -> None:
+        """Ends a hold: the sequence is in the next step, or waits where its pages or its place are gone."""
+        if sequence.state is not State.HELD:
+            return
+        del self._held[sequence]
+        if sequence.pages and len(self._running) < self._max_sequences:
+            sequence.state = State.RUNNING
+            insort(self._running, sequence, key=_rank)
+            return
+        self._take_pages(sequence)
+        self._wait_again(sequence)
 
     def schedule(self, draft_room: int = 0) -> Plan:
         """The next step. Sequences that decode get room for up to `draft_room` draft tokens each, pages included,
@@ -124,6 +154,7 @@ class Scheduler:
         return SchedulerStatistics(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
+            num_held=len(self._held),
             num_preemptions=self._num_preemptions,
             queried_tokens=self._queried_tokens,
             hit_tokens=self._hit_tokens,
@@ -186,6 +217,8 @@ class Scheduler:
             num_own = pages_for(len(sequence.tokens)) - prefix.num_pages
             # A free page for each running sequence to grow into, or they would soon preempt the newcomer.
             if prefix.num_idle + num_own + len(self._running) > self._pool.num_available:
+                if self._give_up_held():
+                    continue
                 break
             self._start(sequence, chain[: prefix.num_pages], num_own)
             slices.append(_prompt_slice(sequence, budget))
@@ -228,16 +261,32 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, num_pages: int) -> bool:
         """Preempts from the end until `num_pages` are available; False where `sequence` itself had to go."""
         while self._pool.num_available < num_pages:
+            if self._give_up_held():
+                continue
             victim = self._running.pop()
-            victim.state = State.WAITING
-            self._free(victim)
-            victim.num_computed = victim.num_drafted = 0
-            insort(self._waiting, victim, key=_rank)
-            self._preempted.add(victim)
+            self._take_pages(victim)
+            self._wait_again(victim)
             self._num_preemptions += 1
             if victim is sequence:
                 return False
         return True
+
+    def _give_up_held(self) -> bool:
+        """Takes the pages of who was held first, of those that have some; False where nobody has."""
+        for sequence in self._held:
+            if sequence.pages:
+                self._take_pages(sequence)
+                return True
+        return False
+
+    def _take_pages(self, sequence: Sequence) -> None:
+        self._free(sequence)
+        sequence.num_computed = sequence.num_drafted = 0
+
+    def _wait_again(self, sequence: Sequence) -> None:
+        sequence.state = State.WAITING
+        insort(self._waiting, sequence, key=_rank)
+        self._preempted.add(sequence)
 
     def _free(self, sequence: Sequence) -> None:
         self._pool.release(reversed(sequence.pages))

@@ -1,11 +1,11 @@
-"""What a draft that is pushed brings over a line: the embedded pair over loopback HTTP, its steps made as long as told.
+"""What a draft brings over a line, pushed or by rounds: the embedded pair over loopback HTTP, steps as long as told.
 
-    python -m tests.benchmarks.policies.push_drafts --round-trips 0,20,80 --spoil 0,0.2 [--prompts 12] [--json FILE]
+    python -m tests.benchmarks.policies.push_drafts --round-trips 0,20,80 --spoil 0,0.2 [--verify session] [--json FILE]
 
 A target whose steps take 20 ms, a draft whose steps take 2 ms and a gateway, in a process each; a line of so many
 milliseconds (both ways together) lies between gateway and target. Each prompt is asked once alone and once with the
 draft, in turn; answers must be the same. Time is that after the first token. `--spoil` replaces a share of what the
-draft says, and so sets its acceptance.
+draft says, and so sets its acceptance. By rounds, the formula is e t_T / (t_T + k t_D + R), with e and k as counted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ backends:
 routes:
   - {{name: alone, match: {{models: [alone]}}, backends: [{{ref: target}}]}}
   - {{name: drafted, match: {{models: [drafted]}}, backends: [{{ref: target}}],
-     speculative: {{mode: exact, draft: draft}}}}
+     speculative: {{mode: exact, draft: draft, verify: [{verify}]}}}}
 """
 
 
@@ -95,7 +95,7 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
             models.append(await stack.enter_async_context(start_gateway(policy, environ=environ)))
         target, draft = models
         line = await stack.enter_async_context(DelayLine(target.port, round_trip_ms / 2e3))
-        policy = _GATEWAY.format(target=line.port, draft=draft.port)
+        policy = _GATEWAY.format(target=line.port, draft=draft.port, verify=given.verify)
         gateway = await stack.enter_async_context(start_gateway(policy))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=120))
         for model in ("alone", "drafted", "drafted"):
@@ -114,7 +114,13 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         for found in (alone, drafted)
     ]
     told = [line["speculation"] for line in lines]
-    num_drafted, num_accepted = (sum(each.get(name, 0) for each in told) for name in ("drafted", "accepted"))
+    num_drafted, num_accepted, num_rounds = (
+        sum(each.get(name, 0) for each in told) for name in ("drafted", "accepted", "rounds")
+    )
+    formula = 0.0
+    if num_rounds:
+        brought, length = (num_accepted + num_rounds) / num_rounds, num_drafted / num_rounds
+        formula = brought * tpot[0] / (tpot[0] + length * given.draft_ms + round_trip_ms)
     return {
         "round_trip_ms": round_trip_ms,
         "spoil": spoil,
@@ -124,6 +130,9 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         "speed_up": tpot[0] / tpot[1],
         "tokens_a_step": sum(each.num_tokens - 1 for each in drafted) / num_steps,
         "come_true": num_accepted / max(1, num_drafted),
+        "formula": formula,
+        "rounds": num_rounds,
+        "per_round": num_drafted / max(1, num_rounds),
         "ended": sorted({each.get("ended", "") for each in told}),
     }
 
@@ -141,7 +150,12 @@ async def _main(given: argparse.Namespace) -> list[dict[str, Any]]:
                 f"R {round_trip_ms:4g} ms, spoiled {spoil:4.2f}: {cell['alone_ms']:6.2f} ms a token alone, "
                 f"{cell['drafted_ms']:6.2f} drafted: {cell['speed_up']:5.2f} x, "
                 f"counted {cell['tokens_a_step']:.2f} tokens a step; {cell['tokens']} tokens, "
-                f"{cell['come_true']:.3f} of those posted came true {cell['ended']}",
+                f"{cell['come_true']:.3f} of those proposed came true {cell['ended']}"
+                + (
+                    f"; {cell['rounds']} rounds of {cell['per_round']:.1f}, formula {cell['formula']:.2f} x"
+                    if cell["rounds"]
+                    else ""
+                ),
                 flush=True,
             )
             cells.append(cell)
@@ -153,6 +167,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--round-trips", type=_numbers, default=[0.0, 20.0, 80.0], help="of the line, ms")
     options.add_argument("--spoil", type=_numbers, default=[0.0, 0.2], help="shares of the draft's tokens to replace")
+    options.add_argument("--verify", choices=["push", "session"], default="push", help="how (default push)")
     options.add_argument("--target-ms", type=float, default=20.0, help="a step of the target (default 20)")
     options.add_argument("--draft-ms", type=float, default=2.0, help="a step of the draft (default 2)")
     options.add_argument("--prompts", type=int, default=12, help="how many (default 12)")

@@ -38,6 +38,14 @@ routes:
     cache: {{exact: {{ttl: 1h}}}}
     speculative: {{mode: exact, draft: draft}}
   - {{name: shut, match: {{models: [shut]}}, backends: [{{ref: shut}}], speculative: {{mode: exact, draft: draft}}}}
+  - name: rounds
+    match: {{models: [rounds]}}
+    backends: [{{ref: target}}]
+    speculative: {{mode: exact, draft: draft, verify: [session]}}
+  - name: no-rounds
+    match: {{models: [no-rounds]}}
+    backends: [{{ref: shut}}]
+    speculative: {{mode: exact, draft: draft, verify: [session]}}
 """
 KEYS = {"DRAFTS": "sk-drafts-0123456789", "PLAIN": "sk-plain-0123456789"}
 QUESTIONS = [
@@ -93,6 +101,22 @@ async def test_streams_with_a_draft_are_those_of_the_target_alone(gateway: Gatew
     assert drafted == alone
     assert all(len(text) > 5 for text in alone)
     assert line["speculation"]["draft"] == "draft"
+
+
+@pytest.mark.parametrize("asked", [{"temperature": 0}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "seeded"])
+async def test_answers_by_rounds_are_those_of_the_target_alone(gateway: Gateway, asked: dict[str, float]) -> None:
+    """Also where the target's key may have no sessions: then it is asked as without."""
+    alone = await texts(gateway, "alone", **asked)
+    drafted = await texts(gateway, "rounds", **asked)
+    shut = await texts(gateway, "no-rounds", **asked)
+    line = await gateway.wait_log(lambda line: line["route"] == "rounds")
+    refused = await gateway.wait_log(lambda line: line["route"] == "no-rounds")
+
+    assert drafted == shut == alone
+    assert line["speculation"]["draft"] == "draft"
+    assert line["speculation"].get("ended", "") == ""
+    assert line["usage"]["completion_tokens"] > 0
+    assert refused["status"] == 200
 
 
 async def test_a_draft_that_is_on_has_guesses_come_true(gateway: Gateway, target: Gateway) -> None:

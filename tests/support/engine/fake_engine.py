@@ -119,6 +119,9 @@ class FakeEngine:
         """Note a guess."""
         self.pushed.append((request_id, start, tuple(tokens)))
 
+    def go_on(self, request_id: str, *, freely: bool) -> None:
+        """Nothing is held here."""
+
     def abort(self, request_id: str) -> None:
         """Give up a request."""
         with self._changed:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
 from backends.clock import Clock, SystemClock
 from backends.drafts.push import Draft, DraftMark, encode_draft_mark
@@ -67,6 +67,7 @@ class FakeTarget(_Backend):
         self.answer = list(answer)
         self.step_s = step_s
         self.is_marked = True
+        self.knows_rounds = True
         self.first_mark = DraftMark(id="d-1", room=64, prompt=PROMPT)
         self.cut_after: int | None = None
         self.garbage_at: int | None = None
@@ -75,7 +76,12 @@ class FakeTarget(_Backend):
         self.num_open = 0
         self.pushes: list[Draft] = []
         self.calls: list[Call] = []
-        self._told = 0
+        self.verified: list[tuple[Draft, bool]] = []
+        self.verify_error: Exception | None = None
+        self.loses_session_at: int | None = None
+        self._go_on = asyncio.Event()
+        self._by_rounds = False
+        self._begun = self._told = 0
         self._pushed = PushedTokens(64)
 
     def is_writing(self, answer_id: str) -> bool:
@@ -91,11 +97,30 @@ class FakeTarget(_Backend):
         self.pushes.append(draft)
         self._pushed.push(self.answer[: self._told], draft.at, draft.tokens)
 
+    async def verify(self, draft: Draft, *, tenant: str, key_id: str, alone: bool = False) -> None:
+        """Let it go on."""
+        assert not self._go_on.is_set(), "one round after the other"
+        if self.verify_error is not None:
+            raise self.verify_error
+        if self.loses_session_at is not None and self._told >= self.loses_session_at:
+            self.loses_session_at = None
+            raise UnknownObject("it is lost")
+        self.verified.append((draft, alone))
+        if alone:
+            self._by_rounds = False
+        else:
+            assert draft.at == self._told - self._begun
+            await self.push(structs.replace(draft, at=self._told), tenant=tenant, key_id=key_id)
+        self._go_on.set()
+
     async def send(self, call: Call) -> Reply:
-        """Answer with a stream."""
+        """Answer with a stream, behind what the call brings of it."""
         call.facts.backend = self.name
         self.calls.append(call)
-        self._told, self._pushed = 0, PushedTokens(64)
+        self._begun = self._told = len(call.resume.begun.tokens) if call.resume is not None else 0
+        self._pushed = PushedTokens(64)
+        self._by_rounds = call.by_rounds and self.knows_rounds
+        self._go_on.clear()
         self.num_open += 1
         return Reply(200, SSE, stream=Stream(_Pieces(self._steps(), self._close)))
 
@@ -104,16 +129,22 @@ class FakeTarget(_Backend):
 
     async def _steps(self) -> Any:
         while self._told < len(self.answer):
+            if self._by_rounds and self._told > self._begun:
+                await self._go_on.wait()
+                self._go_on.clear()
             await asyncio.sleep(self.step_s)
             self.num_steps += 1
             left, guess = self.answer[self._told :], self._pushed.behind(self.answer[: self._told])[:8]
             right = next((place for place, token in enumerate(guess) if left[place : place + 1] != [token]), len(guess))
             tokens = self.answer[self._told : self._told + right + 1]
-            begins, self._told = not self._told, self._told + len(tokens)
+            begins, self._told = self._told == self._begun, self._told + len(tokens)
             piece = b"".join(encode_event(b'{"choices":[{"delta":{"content":"%d "}}]}' % token) for token in tokens)
             if self.is_marked:
                 mark = self.first_mark if begins else DraftMark()
-                piece += encode_draft_mark(msgspec.structs.replace(mark, tokens=tuple(tokens)))
+                if begins and self._by_rounds:
+                    mark = structs.replace(mark, by_rounds=True, prompt=(*PROMPT, *self.answer[: self._begun]))
+                is_last = self._by_rounds and self._told == len(self.answer)
+                piece += encode_draft_mark(structs.replace(mark, tokens=tuple(tokens), is_last=is_last))
             if self.garbage_at is not None and self._told > self.garbage_at:
                 piece += b': slipstream-draft {"tokens":["x"]}\n\n'
             # Cut anywhere, as a network may.
