@@ -109,7 +109,7 @@ def latency_command(
     by = tuple(dict.fromkeys(by))
     database, period = _opened(file, since, until)
     lines = list(_or_exit(spreads(database, by, period)))
-    percentiles = [[round(line.percentile_us(percent) / 1e3, 3) for percent in _PERCENTILES] for line in lines]
+    percentiles = [[round(time_us / 1e3, 3) for time_us in line.percentiles_us(_PERCENTILES)] for line in lines]
     head = [*by, "measure", "calls", *(f"p{percent}_ms" for percent in _PERCENTILES)]
     rows = [[*line.values, line.measure, line.calls, *told] for line, told in zip(lines, percentiles, strict=True)]
     if form == "json":

@@ -24,10 +24,11 @@ from gateway.dashboard.budgets import shown_budgets
 from gateway.dashboard.caches import CachesPage
 from gateway.dashboard.filters import condition_of
 from gateway.dashboard.inquiry import Answer, Inquiry
-from gateway.dashboard.live import live
+from gateway.dashboard.live import Live
 from gateway.dashboard.policy.page import PolicyPage
 from gateway.dashboard.queries import calls
 from gateway.dashboard.queries.backends import backends
+from gateway.dashboard.queries.book import Memory
 from gateway.dashboard.queries.overview import overview
 from gateway.door import refuse
 from gateway.http.auth import ANONYMOUS, Principal
@@ -57,12 +58,13 @@ class Dashboard:
 
     def __init__(self, core: Core, scrape: Scrape, reader: LedgerReader | None, revisions: Revisions) -> None:
         self._core = core
-        self._scrape = scrape
+        self._live = Live(scrape, core.clock)
         self._reader = reader
+        self._memory = Memory()
         self._assets = Assets()
         self._sessions: Sessions | None = None
         self._keys = None if core.keys is None else KeysApi(core, core.keys)
-        self._caches = CachesPage(core, scrape)
+        self._caches = CachesPage(core, self._live)
         self._policy = PolicyPage(core, revisions)
         self._of_ledger = {self._overview, self._errors, self._requests, self._caches.rates}
         """Answers that stay the same while nothing comes to the ledger."""
@@ -160,7 +162,7 @@ class Dashboard:
                 raise UnknownPath("no ledger is kept: add `ledger` to the policy")
             query = query_of(request.scope)
             now_s = self._core.clock.wall()
-            inquiry = Inquiry(request, runtime, principal, visitor, query, self._reader, now_s, [])
+            inquiry = Inquiry(request, runtime, principal, visitor, query, self._reader, self._memory, now_s, [])
             headers = {"cache-control": "no-store"}
             if answer in self._of_ledger:
                 headers["etag"] = version = await inquiry.version()
@@ -191,7 +193,7 @@ class Dashboard:
 
     async def _me(self, inquiry: Inquiry) -> object:
         visitor, reader = inquiry.visitor, inquiry.reader
-        made_up = await inquiry.ask(lambda transaction: MADE_UP in read_settings(transaction))
+        made_up = await inquiry.ask(lambda book: MADE_UP in read_settings(book.transaction))
         return {
             "name": visitor.name,
             "tenant": visitor.scope.tenant,
@@ -206,15 +208,15 @@ class Dashboard:
 
     async def _overview(self, inquiry: Inquiry) -> object:
         about = inquiry.selection()
-        found = await inquiry.ask(lambda transaction: overview(transaction, about))
-        wrong = (await live(self._scrape))["semantic"] if inquiry.visitor.sees_all else {}
+        found = await inquiry.ask(lambda book: overview(book, about))
+        wrong = (await self._live.now())["semantic"] if inquiry.visitor.sees_all else {}
         return {**found, "wrong": wrong, "as_of": about.now_s}
 
     async def _backends(self, inquiry: Inquiry) -> object:
         inquiry.check_sees_all()
         about = inquiry.selection()
-        found = await inquiry.ask(lambda transaction: backends(transaction, about))
-        now = (await live(self._scrape))["backends"]
+        found = await inquiry.ask(lambda book: backends(book, about))
+        now = (await self._live.now())["backends"]
         known = {row["name"]: row for row in found}
         names = sorted({*known, *inquiry.runtime.loaded.backends})
         nothing = {"calls": [], "failed": 0, "input_tokens": 0, "cached_tokens": 0, "mean_ttft_ms": None}
@@ -225,17 +227,17 @@ class Dashboard:
     async def _errors(self, inquiry: Inquiry) -> object:
         since_us = inquiry.selection().span.ticks[0].at * 10**6
         scope = inquiry.visitor.scope
-        return await inquiry.ask(lambda transaction: calls.failures(transaction, scope, since_us))
+        return await inquiry.ask(lambda book: calls.failures(book.transaction, scope, since_us))
 
     async def _requests(self, inquiry: Inquiry) -> object:
         query, scope = inquiry.query, inquiry.visitor.scope
         wanted = condition_of(query.get("filter", ""))
         before, after = (_number(query.get(name)) for name in ("before", "after"))
-        return await inquiry.ask(lambda transaction: calls.page(transaction, scope, wanted, before=before, after=after))
+        return await inquiry.ask(lambda book: calls.page(book.transaction, scope, wanted, before=before, after=after))
 
     async def _request(self, inquiry: Inquiry) -> object:
         seq, scope = inquiry.request.path_params["seq"], inquiry.visitor.scope
-        return await inquiry.ask(lambda transaction: calls.one(transaction, scope, seq))
+        return await inquiry.ask(lambda book: calls.one(book.transaction, scope, seq))
 
     async def _budgets(self, inquiry: Inquiry) -> object:
         found = await self._core.reserving.view.states(inquiry.runtime)

@@ -8,10 +8,9 @@ from gateway.api.cache import CacheApi, CacheRequest
 from gateway.core import Core
 from gateway.dashboard import access
 from gateway.dashboard.inquiry import Inquiry
-from gateway.dashboard.live import live
+from gateway.dashboard.live import Live
 from gateway.dashboard.queries.caches import caches
 from gateway.http.incoming import Incoming, read_body
-from gateway.metrics.scrape import Scrape
 
 _MAX_BODY_BYTES = 1024 * 1024
 
@@ -19,19 +18,19 @@ _MAX_BODY_BYTES = 1024 * 1024
 class CachesPage:
     """What it asks for."""
 
-    def __init__(self, core: Core, scrape: Scrape) -> None:
+    def __init__(self, core: Core, live: Live) -> None:
         self._core = core
-        self._scrape = scrape
+        self._live = live
         self._api = CacheApi(core)
 
     async def rates(self, inquiry: Inquiry) -> object:
         """Hits over a span; how sure the semantic cache is of each route is known of all tenants together only."""
         about = inquiry.selection()
-        found = await inquiry.ask(lambda transaction: caches(transaction, about))
+        found = await inquiry.ask(lambda book: caches(book, about))
         sees_all = inquiry.visitor.sees_all
         return {
             **found,
-            "semantic": (await live(self._scrape))["semantic"] if sees_all else {},
+            "semantic": (await self._live.now())["semantic"] if sees_all else {},
             "has_entries": inquiry.visitor.is_admin and inquiry.runtime.semantic is not None,
             "as_of": about.now_s,
         }

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from backends.errors import UnknownPath
 from gateway.dashboard.access import Visitor
 from gateway.dashboard.queries.asked import Selection, asked
+from gateway.dashboard.queries.book import Book, Memory
 from gateway.http.auth import Principal
 from gateway.ledger.reader import LedgerReader
 from gateway.runtime import Runtime
@@ -31,17 +32,18 @@ class Inquiry(NamedTuple):
     visitor: Visitor
     query: dict[str, str]
     reader: LedgerReader
+    memory: Memory
     now_s: float
     spent_s: list[float]
     """Seconds of a processor that each question to the ledger has taken."""
 
-    async def ask(self, question: Callable[[Transaction], _T]) -> _T:
+    async def ask(self, question: Callable[[Book], _T]) -> _T:
         """What a question to the ledger comes to. Raises: as `LedgerReader.ask`."""
 
         def timed(transaction: Transaction) -> _T:
             begin = thread_time()
             try:
-                return question(transaction)
+                return question(Book(transaction, self.memory, self.now_s, self.reader.time_zone))
             finally:
                 self.spent_s.append(thread_time() - begin)
 
@@ -51,7 +53,7 @@ class Inquiry(NamedTuple):
         """Another one where an answer about the ledger may be another one: by the newest call, and from time to time,
         for steps begin and end by themselves.
         """
-        newest = await self.ask(_newest_call)
+        newest = await self.ask(lambda book: book.newest)
         step_s = _STEP_S.get(self.query.get("range", ""), _LONGEST_S)
         told = (newest, self.now_s // step_s, self.visitor, self.runtime.revision, str(self.request.url.query))
         return f'"{sha256(repr(told).encode()).hexdigest()[:16]}"'
@@ -68,9 +70,3 @@ class Inquiry(NamedTuple):
 
 Answer = Callable[[Inquiry], Awaitable[object]]
 """What is said, as values for JSON; or a response of its own."""
-
-
-def _newest_call(transaction: Transaction) -> int:
-    """The number of the row that came last; 0 where there is none."""
-    ((newest,),) = transaction.fetch("SELECT COALESCE(MAX(seq), 0) FROM calls")
-    return int(newest)

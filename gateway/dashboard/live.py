@@ -6,8 +6,11 @@ import re
 from math import inf
 from typing import Any
 
+from backends.clock import Clock
 from gateway.metrics.scrape import Scrape
 
+_KEPT_S = 2.0
+"""All parts of a page that asks anew have it from one look, which takes longer than most of their questions."""
 _BACKENDS = {
     "slipstream_backend_in_flight": "in_flight",
     "slipstream_breaker_open": "breaker_open",
@@ -26,11 +29,26 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 
 
-async def live(scrape: Scrape) -> dict[str, Any]:
-    """`backends` by name; `semantic` by route: likely wrong answers per look-up, at most so many, the bound, and
-    what the decision has learned; a threshold that nothing reaches is infinite.
-    """
-    text = b"".join(await scrape.pieces(compressed=False)).decode()
+class Live:
+    """How things are, at most two seconds ago."""
+
+    def __init__(self, scrape: Scrape, clock: Clock) -> None:
+        self._scrape = scrape
+        self._clock = clock
+        self._said: dict[str, Any] = {}
+        self._at = -inf
+
+    async def now(self) -> dict[str, Any]:
+        """`backends` by name; `semantic` by route: likely wrong answers per look-up, at most so many, the bound, and
+        what the decision has learned; a threshold that nothing reaches is infinite.
+        """
+        if self._clock.now() - self._at > _KEPT_S:
+            self._said = _read(b"".join(await self._scrape.pieces(compressed=False)).decode())
+            self._at = self._clock.now()
+        return self._said
+
+
+def _read(text: str) -> dict[str, Any]:
     backends: dict[str, dict[str, float]] = {}
     semantic: dict[str, dict[str, float]] = {}
     for line in text.splitlines():

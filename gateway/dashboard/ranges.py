@@ -66,8 +66,7 @@ class Range(NamedTuple):
 def range_of(name: RangeName, now_s: float, zone: str) -> Range:
     """An hour and 24 are compared with those a week ago, 7 and 30 days with as many before them, a month with the same
     days of the one before."""
-    place = _zone(zone)
-    today = datetime.fromtimestamp(now_s, place).date()
+    place, today = _zone(zone), day_of(now_s, zone)
     if name == "1h":
         minute = int(now_s // 60)
         minutes = range(minute - 59, minute + 1)
@@ -96,6 +95,11 @@ def range_of(name: RangeName, now_s: float, zone: str) -> Range:
         first_hour = _begin(last_before, place) // 3600
         before_hours = Within("hour", first_hour, first_hour + hours_today)
     return Range(name, "day", today, tuple(ticks), before_hours)
+
+
+def day_of(now_s: float, zone: str) -> date:
+    """Which day it is there."""
+    return datetime.fromtimestamp(now_s, _zone(zone)).date()
 
 
 def _zone(zone: str) -> ZoneInfo | timezone:

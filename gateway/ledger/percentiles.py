@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,14 +35,18 @@ class Spread:
         """How many there were."""
         return sum(count for _, count in self.counts)
 
-    def percentile_us(self, percent: float) -> float:
-        """What so many of a hundred did not exceed, to 3.2 %: the middle of the count with the call of that rank."""
-        rank = max(1, -int(-self.calls * percent // 100))
+    def percentiles_us(self, percents: Sequence[float]) -> list[float]:
+        """What so many of a hundred did not exceed, to 3.2 %, for each of these numbers, which grow: the middle of the
+        count with the call of that rank.
+        """
+        calls, found, num_below = self.calls, [], 0
+        ranks = deque(max(1, -int(-calls * percent // 100)) for percent in percents)
         for at_least_us, count in self.counts:
-            rank -= count
-            if rank <= 0:
-                return at_least_us + (latencies.width_us(at_least_us) - 1) / 2
-        raise AssertionError("a spread has calls")
+            num_below += count
+            while ranks and ranks[0] <= num_below:
+                ranks.popleft()
+                found.append(at_least_us + (latencies.width_us(at_least_us) - 1) / 2)
+        return found
 
 
 def together(measure: str, parts: Iterable[Spread]) -> Spread:

@@ -22,6 +22,7 @@ class LedgerReader:
         self._database = database
         self._thread = AskingThread("ledger reader")
         self._num_waiting = 0
+        self._is_checked = False
 
     async def ask(self, question: Callable[[Transaction], _T]) -> _T:
         """What the question comes to. Raises: ConfigurationError; StoreUnavailable, also where too many ask."""
@@ -29,9 +30,17 @@ class LedgerReader:
             raise StoreUnavailable("the ledger is asked more than it can answer; ask again in a moment")
 
         def answer() -> _T:
-            with self._database.reading() as transaction:
-                check_version(transaction, self._database)
-                return question(transaction)
+            try:
+                with self._database.reading() as transaction:
+                    # Tables only ever get more columns, so a ledger that was fine stays so while it is there.
+                    if not self._is_checked:
+                        check_version(transaction, self._database)
+                        self._is_checked = True
+                    return question(transaction)
+            except StoreUnavailable:
+                # It may be another one that comes back.
+                self._is_checked = False
+                raise
 
         self._num_waiting += 1
         try:

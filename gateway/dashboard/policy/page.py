@@ -78,7 +78,7 @@ class PolicyPage:
         job = PolicyJob({**(old or {}), name: text}, old, list(environment()))
         if span:
             since_us = int((inquiry.now_s - _SPANS_S[span]) * 1e6)
-            calls = await inquiry.ask(lambda transaction: past_calls(transaction, since_us))
+            calls = await inquiry.ask(lambda book: past_calls(book.transaction, since_us))
             job = PolicyJob(job.new, job.old, job.variables, calls)
         return Lines(self._workshop.messages(job, TRY_S if span else READ_S))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.dashboard.queries.asked import Selection
+from gateway.dashboard.queries.book import Book
 from gateway.dashboard.queries.stood import Past, stood
-from gateway.ledger.sums import Line, sums
-from gateway.sql.database import Transaction
+from gateway.ledger.sums import Line
 
 _WHOLE = (
     *("failed_upstream", "input_tokens", "cached_tokens", "ttft_us", "ttft_calls"),
@@ -15,14 +15,14 @@ _WHOLE = (
 )
 
 
-def backends(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
+def backends(book: Book, asked: Selection) -> list[dict[str, Any]]:
     """Those that have answered, or failed to, by their names; calls that no backend was asked for are in none."""
-    asked.check_size(transaction)
+    asked.check_size(book.transaction)
     span = asked.span
     steps: dict[str, dict[str, Line]] = {}
-    for line in sums(transaction, ("backend", span.step), span.within, asked.only, ("calls", *_WHOLE)):
+    for line in book.sums(("backend", span.step), span.within, asked.only, ("calls", *_WHOLE)):
         steps.setdefault(line.values[0], {})[line.values[1]] = line
-    history = stood(transaction, span, ("in_flight", "out", "silent"))
+    history = stood(book.transaction, span, ("in_flight", "out", "silent"))
     for name in history:
         # One that nobody has asked for has a past, too.
         steps.setdefault(name, {})

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.dashboard.queries.asked import Selection
+from gateway.dashboard.queries.book import Book
 from gateway.dashboard.queries.money import total
 from gateway.dashboard.queries.stood import stood
 from gateway.ledger.amounts import usd_text
-from gateway.ledger.sums import Line, sums
-from gateway.sql.database import Transaction
+from gateway.ledger.sums import Line
 
 _MET = ("looked_up", "hits", "joined", "semantic")
 _TOKENS = ("input_tokens", "cached_tokens")
@@ -19,15 +19,15 @@ _AMOUNTS = tuple(f"{name}_{part}" for name in _KEPT for part in ("micro", "pico"
 _MOST = 50
 
 
-def caches(transaction: Transaction, asked: Selection) -> dict[str, Any]:
+def caches(book: Book, asked: Selection) -> dict[str, Any]:
     """A step without a call is a 0. Routes by how many calls met a cache, models by the tokens of their prompts."""
-    asked.check_size(transaction)
+    asked.check_size(book.transaction)
     span, only = asked.span, asked.only
-    steps = {line.values[0]: line for line in sums(transaction, (span.step,), span.within, only, _COUNTS)}
-    before = list(sums(transaction, (), span.before, only, _COUNTS))
-    routes = [line for line in sums(transaction, ("route",), span.within, only, _MET) if line.sums["looked_up"]]
-    models = sums(transaction, ("model",), span.within, only, (*_TOKENS, *_AMOUNTS))
-    models_before = {line.values[0]: line for line in sums(transaction, ("model",), span.before, only, _TOKENS)}
+    steps = {line.values[0]: line for line in book.sums((span.step,), span.within, only, _COUNTS)}
+    before = book.sums((), span.before, only, _COUNTS)
+    routes = [line for line in book.sums(("route",), span.within, only, _MET) if line.sums["looked_up"]]
+    models = book.sums(("model",), span.within, only, (*_TOKENS, *_AMOUNTS))
+    models_before = {line.values[0]: line for line in book.sums(("model",), span.before, only, _TOKENS)}
     lines = [steps.get(span.text(tick.number)) for tick in span.ticks]
     return {
         "range": span.name,
@@ -38,7 +38,7 @@ def caches(transaction: Transaction, asked: Selection) -> dict[str, Any]:
         "totals_before": before[0].sums if before else None,
         "wrong_at_most": {
             route: past["wrong_at_most"].most
-            for route, past in stood(transaction, span, ("wrong_at_most",)).items()
+            for route, past in stood(book.transaction, span, ("wrong_at_most",)).items()
             if asked.scope.tenant is None
         },
         "routes": [

@@ -9,12 +9,12 @@ from statistics import median
 from typing import Any
 
 from gateway.dashboard.queries.asked import Selection
+from gateway.dashboard.queries.book import Book
 from gateway.ledger.amounts import usd_text
 from gateway.ledger.days import day_number, day_text
 from gateway.ledger.row import SAVINGS
 from gateway.ledger.schema import PICO_PER_MICRO
-from gateway.ledger.sums import Line, Within, sums
-from gateway.sql.database import Transaction
+from gateway.ledger.sums import Line, Within
 
 _MOST_NAMES = 50
 """Beyond these the rest is one line."""
@@ -39,10 +39,10 @@ def total(lines: Iterable[Line], name: str) -> int:
     return sum(pico(line, name) for line in lines)
 
 
-def spent(transaction: Transaction, asked: Selection, lines: Sequence[Line], before: Sequence[Line]) -> dict[str, Any]:
+def spent(book: Book, asked: Selection, lines: Sequence[Line], before: Sequence[Line]) -> dict[str, Any]:
     """`lines` and those of the span before, by step."""
     saved = {name.removeprefix("saved_"): total(lines, name) for name in SAVINGS}
-    until_now = _until_now(transaction, asked, before)
+    until_now = _until_now(book, asked, before)
     return {
         "spent": usd_text(total(lines, "cost")),
         "before": None if until_now is None else usd_text(until_now),
@@ -51,12 +51,12 @@ def spent(transaction: Transaction, asked: Selection, lines: Sequence[Line], bef
         "list": usd_text(total(lines, "cost") + sum(saved.values())),
         "saved": usd_text(sum(saved.values())),
         "causes": {cause: usd_text(amount) for cause, amount in saved.items()},
-        "by": _by(transaction, asked),
-        "month": _month(transaction, asked),
+        "by": _by(book, asked),
+        "month": _month(book, asked),
     }
 
 
-def _until_now(transaction: Transaction, asked: Selection, before: Sequence[Line]) -> int | None:
+def _until_now(book: Book, asked: Selection, before: Sequence[Line]) -> int | None:
     """What the span before had come to at this hour; None where there is nothing to compare with."""
     if not before:
         return None
@@ -65,14 +65,14 @@ def _until_now(transaction: Transaction, asked: Selection, before: Sequence[Line
         return total(before, "cost")
     last = day_text(asked.span.before.last or 0)
     whole_days = [line for line in before if line.values[0] != last]
-    return total(whole_days, "cost") + total(sums(transaction, ("tenant",), hours, asked.only, COST), "cost")
+    return total(whole_days, "cost") + total(book.sums(("tenant",), hours, asked.only, COST), "cost")
 
 
-def _by(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
+def _by(book: Book, asked: Selection) -> list[dict[str, Any]]:
     """The dearest first, the rest together; what has no price stands by its calls."""
     only = asked.only
-    now = {line.values[0]: line for line in sums(transaction, (asked.by,), asked.span.within, only, _NAMED)}
-    before = {line.values[0]: line for line in sums(transaction, (asked.by,), asked.span.before, only, COST)}
+    now = {line.values[0]: line for line in book.sums((asked.by,), asked.span.within, only, _NAMED)}
+    before = {line.values[0]: line for line in book.sums((asked.by,), asked.span.before, only, COST)}
     names = sorted(now, key=lambda name: (-pico(now[name], "cost"), -now[name].sums["calls"], name))
     shown, rest = names[:_MOST_NAMES], names[_MOST_NAMES:]
     lines = [_line_of(name, [now[name]], [before[name]] if name in before else []) for name in shown]
@@ -101,7 +101,7 @@ def _line_of(name: str, now: Sequence[Line], before: Sequence[Line]) -> dict[str
     }
 
 
-def _month(transaction: Transaction, asked: Selection) -> dict[str, Any] | None:
+def _month(book: Book, asked: Selection) -> dict[str, Any] | None:
     """So far, and what is likely by its end: each day to come as the median of like weekdays of the last weeks, its
     range from the least to the most of them. None in the first week that there is anything.
     """
@@ -109,7 +109,7 @@ def _month(transaction: Transaction, asked: Selection) -> dict[str, Any] | None:
     first = today.replace(day=1)
     since = min(first, today - timedelta(weeks=_WEEKS))
     within = Within("day", day_number(since), day_number(today))
-    costs = {line.values[0]: pico(line, "cost") for line in sums(transaction, ("day",), within, asked.only, COST)}
+    costs = {line.values[0]: pico(line, "cost") for line in book.sums(("day",), within, asked.only, COST)}
     known = [day for day in costs if costs[day]]
     if not known:
         return None

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from gateway.dashboard.queries import money
 from gateway.dashboard.queries.asked import Selection
+from gateway.dashboard.queries.book import Book
 from gateway.dashboard.ranges import Range, Tick
 from gateway.ledger.amounts import usd_text
-from gateway.ledger.percentiles import LatencyDimension, Spread, counted, together
-from gateway.ledger.sums import Line, sums
-from gateway.sql.database import Transaction
+from gateway.ledger.percentiles import LatencyDimension, Spread, together
+from gateway.ledger.sums import Line
 
 _COUNTS = (
     *("calls", "looked_up", "hits", "joined", "semantic", "input_tokens", "cached_tokens", "output_tokens"),
@@ -21,17 +21,15 @@ _PERCENTS = (50, 95, 99)
 _MOST_SHARES = 8
 
 
-def overview(transaction: Transaction, asked: Selection) -> dict[str, Any]:
+def overview(book: Book, asked: Selection) -> dict[str, Any]:
     """Amounts are decimal text; a step without a call is a 0 of what is counted, and None of what is measured."""
-    asked.check_size(transaction)
+    asked.check_size(book.transaction)
     span = asked.span
     lines = {
-        line.values[0]: line
-        for line in sums(transaction, (span.step,), span.within, asked.only, (*_COUNTS, *money.AMOUNTS))
+        line.values[0]: line for line in book.sums((span.step,), span.within, asked.only, (*_COUNTS, *money.AMOUNTS))
     }
     before = {
-        line.values[0]: line
-        for line in sums(transaction, (span.step,), span.before, asked.only, (*_COUNTS, *money.COST))
+        line.values[0]: line for line in book.sums((span.step,), span.before, asked.only, (*_COUNTS, *money.COST))
     }
     now_lines, before_lines = list(lines.values()), list(before.values())
     steps = [lines.get(span.text(tick.number)) for tick in span.ticks]
@@ -44,9 +42,9 @@ def overview(transaction: Transaction, asked: Selection) -> dict[str, Any]:
         "counts": {name: [0 if line is None else line.sums[name] for line in steps] for name in _COUNTS},
         "totals": _totals(now_lines),
         "totals_before": _totals(before_lines) if before_lines else None,
-        "money": money.spent(transaction, asked, now_lines, before_lines),
-        "times": _times(transaction, asked),
-        "shares": _shares(transaction, asked) if asked.scope.tenant is None else [],
+        "money": money.spent(book, asked, now_lines, before_lines),
+        "times": _times(book, asked),
+        "shares": _shares(book, asked) if asked.scope.tenant is None else [],
     }
 
 
@@ -59,7 +57,7 @@ def _totals(lines: Sequence[Line]) -> dict[str, int]:
     return {name: sum(line.sums[name] for line in lines) for name in _COUNTS}
 
 
-def _times(transaction: Transaction, asked: Selection) -> dict[str, Any]:
+def _times(book: Book, asked: Selection) -> dict[str, Any]:
     """Percentiles in milliseconds of each step and of the whole; of calls by route and tenant, for no more is counted.
 
     Empty where calls of one key or one backend are asked for.
@@ -69,27 +67,26 @@ def _times(transaction: Transaction, asked: Selection) -> dict[str, Any]:
         return {}
     span = asked.span
     among = cast(Mapping[LatencyDimension, str], only)
-    by_step: dict[str, dict[str, Spread]] = {}
-    for spread in counted(transaction, (span.step,), span.within, among):
-        by_step.setdefault(spread.measure, {})[spread.values[0]] = spread
-    return {
-        measure: {
-            "whole": {f"p{percent}": _ms(together(measure, steps.values()), percent) for percent in _PERCENTS},
-            **{
-                f"p{percent}": [_ms(steps.get(span.text(tick.number)), percent) for tick in span.ticks]
-                for percent in _PERCENTS
-            },
-        }
-        for measure, steps in by_step.items()
-    }
+    spreads: dict[str, dict[str, Spread]] = {}
+    for spread in book.counted((span.step,), span.within, among):
+        spreads.setdefault(spread.measure, {})[spread.values[0]] = spread
+    names = [f"p{percent}" for percent in _PERCENTS]
+    found: dict[str, Any] = {}
+    for measure, steps in spreads.items():
+        whole = dict(zip(names, _ms(together(measure, steps.values())), strict=True))
+        by_step = zip(*(_ms(steps.get(span.text(tick.number))) for tick in span.ticks), strict=True)
+        found[measure] = {"whole": whole, **dict(zip(names, by_step, strict=True))}
+    return found
 
 
-def _ms(spread: Spread | None, percent: int) -> float | None:
-    return None if spread is None else round(spread.percentile_us(percent) / 1000, 1)
+def _ms(spread: Spread | None) -> list[float | None]:
+    if spread is None:
+        return [None] * len(_PERCENTS)
+    return [round(time_us / 1000, 1) for time_us in spread.percentiles_us(_PERCENTS)]
 
 
-def _shares(transaction: Transaction, asked: Selection) -> list[dict[str, Any]]:
+def _shares(book: Book, asked: Selection) -> list[dict[str, Any]]:
     """Who has had how much of the work, by tokens."""
-    found = sums(transaction, ("tenant",), asked.span.within, asked.only, ("input_tokens", "output_tokens"))
+    found = book.sums(("tenant",), asked.span.within, asked.only, ("input_tokens", "output_tokens"))
     shares = [(line.sums["input_tokens"] + line.sums["output_tokens"], line.values[0]) for line in found]
     return [{"name": name, "tokens": tokens} for tokens, name in sorted(shares, reverse=True)[:_MOST_SHARES]]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.dashboard.access import Scope
 from gateway.dashboard.queries.asked import asked
 from gateway.dashboard.queries.backends import backends
+from gateway.dashboard.queries.book import Book, Memory
 from gateway.dashboard.queries.overview import overview
 from gateway.dashboard.ranges import RANGES, RangeName, range_of
 from gateway.ledger.days import Days, day_number
@@ -63,8 +64,8 @@ def test_figures_are_the_ledgers(connect: Connect, name: RangeName, tenant: str 
     filled(connect, rows, rolled_up=900)
     about = asked({"range": name, "by": "backend"}, Scope(tenant), NOW_S, ZONE)
     with connect().reading() as transaction:
-        found = overview(transaction, about)
-        by_backend = backends(transaction, about)
+        found = overview(Book(transaction, Memory(), NOW_S, ZONE), about)
+        by_backend = backends(Book(transaction, Memory(), NOW_S, ZONE), about)
     begin_us = about.span.ticks[0].at * 10**6
     mine = [row for row in rows if row.at_us >= begin_us and tenant in (None, row.tenant)]
 
@@ -91,7 +92,7 @@ def test_the_week_before_is_that_of_this_hour(connect: Connect) -> None:
     rows = rows_of_weeks(3000)
     filled(connect, rows, rolled_up=3000)
     with connect().reading() as transaction:
-        found = overview(transaction, asked({"range": "7d"}, Scope(None), NOW_S, ZONE))
+        found = overview(Book(transaction, Memory(), NOW_S, ZONE), asked({"range": "7d"}, Scope(None), NOW_S, ZONE))
     zone = ZoneInfo(ZONE)
     first = datetime(2026, 11, 2, tzinfo=zone).timestamp()
     last = datetime(2026, 11, 8, 17, tzinfo=zone).timestamp()
@@ -105,8 +106,13 @@ def test_one_model_is_all_that_is_looked_at(connect: Connect) -> None:
     rows = rows_of_weeks(500)
     filled(connect, rows, rolled_up=500)
     with connect().reading() as transaction:
-        one = overview(transaction, asked({"range": "30d", "only": "model:model-1"}, Scope(None), NOW_S, ZONE))
-        none = overview(transaction, asked({"only": "model:' OR 1=1 --"}, Scope(None), NOW_S, ZONE))
+        one = overview(
+            Book(transaction, Memory(), NOW_S, ZONE),
+            asked({"range": "30d", "only": "model:model-1"}, Scope(None), NOW_S, ZONE),
+        )
+        none = overview(
+            Book(transaction, Memory(), NOW_S, ZONE), asked({"only": "model:' OR 1=1 --"}, Scope(None), NOW_S, ZONE)
+        )
 
     assert {line["name"] for line in one["money"]["by"]} == {"model-1"}
     assert none["totals"]["calls"] == 0
@@ -122,7 +128,9 @@ def test_a_month_is_foretold_from_like_weekdays(connect: Connect) -> None:
         rows.append(row)
     filled(connect, rows, rolled_up=100)
     with connect().reading() as transaction:
-        month = overview(transaction, asked({}, Scope(None), NOW_S, ZONE))["money"]["month"]
+        month = overview(Book(transaction, Memory(), NOW_S, ZONE), asked({}, Scope(None), NOW_S, ZONE))["money"][
+            "month"
+        ]
     # The 1st to the 14th have two Mondays, the 15th to the 30th three.
     assert (month["name"], Decimal(month["so_far"])) == ("2026-11", Decimal(12 + 2 * 7))
     assert Decimal(month["likely"]) == 26 + 13 + 3 * 7

@@ -61,7 +61,7 @@ def test_count_holds_only_times_near_its_middle(time_us: int) -> None:
 
     assert width_us(at_least_us) == width_us(time_us)
     assert at_least_us <= time_us < at_least_us + width_us(at_least_us)
-    assert is_close(Spread((), "total", ((at_least_us, 1),)).percentile_us(50), time_us)
+    assert is_close(Spread((), "total", ((at_least_us, 1),)).percentiles_us([50])[0], time_us)
 
 
 def test_percentiles_are_those_of_the_calls(connect: Connect) -> None:
@@ -84,7 +84,7 @@ def test_percentiles_are_those_of_the_calls(connect: Connect) -> None:
         for key, spread in found.items():
             assert spread.calls == len(true[key])
             for percent in (0, 50, 90, 95, 99, 100):
-                assert is_close(spread.percentile_us(percent), true_percentile(true[key], percent))
+                assert is_close(spread.percentiles_us([percent])[0], true_percentile(true[key], percent))
         store.count_latencies(700)
 
 
