@@ -17,6 +17,7 @@ from policies.batches.settings import BatchesStore, BatchPolicy
 from policies.batching.settings import BatchingPolicy
 from policies.cache.semantic.settings import SemanticStore
 from policies.cache.settings import CachePolicy, MemoryStore, RedisStore
+from policies.dashboard.settings import DashboardPolicy
 from policies.keys.settings import KeyPolicy, KeyStorePolicy
 from policies.ledger.settings import LedgerPolicy
 from policies.limits.redis.settings import LimitsStore
@@ -243,6 +244,9 @@ class Policy(Config):
     stores: StoresPolicy = Field(default_factory=StoresPolicy, description="Where cached answers live.")
     ledger: LedgerPolicy | None = Field(
         None, description="A row for every call, to be added up and exported; without this section none is kept."
+    )
+    dashboard: DashboardPolicy = Field(
+        default_factory=DashboardPolicy, description="Who may look at it besides those with a key."
     )
     limits: tuple[LimitPolicy, ...] = Field(
         (), description="How many calls and tokens in a minute, and how many calls at once, of whom; all of them hold."

@@ -15,6 +15,7 @@ from backends.health import Probed
 from backends.protocol import Backend
 from backends.quotas.upstream_keys import Keyed
 from backends.registry import Registry, broken_backend
+from gateway.assembly.checks import check_dashboard
 from gateway.assembly.kv_feeds import engine_texts, kv_feeds
 from gateway.assembly.parts import Parts
 from gateway.assembly.price_book import PriceBook, check_prices, read_list
@@ -64,8 +65,9 @@ class Prepared:
 def prepare(loaded: LoadedPolicy, clock: Clock, keys: KeySource | None = None) -> Prepared:
     """The part of assembling that touches nothing that lives, and may be done in any thread.
 
-    Raises: ConfigurationError where the policy wants list prices, or calibrations, that cannot be read.
+    Raises: ConfigurationError where the policy wants list prices, or calibrations, that cannot be read, or an extra.
     """
+    check_dashboard(loaded)
     routes = loaded.policy.routes
     labels = frozenset(name for route in routes for name in route.match.models if not is_glob(name))
     return Prepared(

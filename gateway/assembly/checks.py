@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 from backends.errors import ConfigurationError
 from backends.operations import Operation
@@ -11,6 +12,19 @@ from backends.resume import Continues
 from gateway.assembly.drafting import is_target
 from policies.policy_file.load import LoadedPolicy
 from policies.speculation.settings import ExactPolicy
+
+
+def check_dashboard(loaded: LoadedPolicy) -> None:
+    """Whether what its sign-in needs is there. Raises: ConfigurationError."""
+    policy = loaded.policy
+    if policy.dashboard.oidc is None:
+        return
+    if policy.ledger is None or not policy.asks_for_keys:
+        raise ConfigurationError(
+            "dashboard.oidc needs `ledger`, which it shows, and keys: without them nobody is asked"
+        )
+    if find_spec("authlib") is None:
+        raise ConfigurationError("dashboard.oidc needs: pip install 'slipstream-gateway[oidc]'")
 
 
 def check_batches(loaded: LoadedPolicy, leaves: Mapping[str, Backend]) -> None:

@@ -7,7 +7,6 @@ request, so one that is revoked or has expired is out at once.
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from collections.abc import Mapping
 from hashlib import sha256
@@ -24,6 +23,7 @@ COOKIE = "slipstream_dashboard"
 CSRF_HEADER = "x-slipstream-csrf"
 _SIGNED_IN_S = 12 * 3600
 _MAX_COOKIE_CHARS = 1024
+_PURPOSE = b"dashboard"
 
 
 class Scope(NamedTuple):
@@ -79,27 +79,45 @@ class _Session(msgspec.Struct, array_like=True):
     """Seconds since the Unix epoch."""
 
 
-class Sessions:
-    """Makes cookies and reads them. `secret` seals them: who knows it can sign in as anybody."""
+class Seal:
+    """Of what a browser keeps for the gateway. Who knows the secret can sign in as anybody."""
 
-    def __init__(self, secret: bytes, clock: Clock) -> None:
+    def __init__(self, secret: bytes) -> None:
         self._secret = secret
+
+    def sealed(self, purpose: bytes, payload: bytes) -> str:
+        """As a cookie has it."""
+        return f"{_text(payload)}.{_text(self._seal(purpose, payload))}"
+
+    def opened(self, purpose: bytes, text: str) -> bytes:
+        """What was sealed for that purpose. Raises: ValueError."""
+        payload_text, _, seal = text[:_MAX_COOKIE_CHARS].partition(".")
+        payload = _bytes(payload_text)
+        if not hmac.compare_digest(self._seal(purpose, payload), _bytes(seal)):
+            raise ValueError("not sealed here")
+        return payload
+
+    def _seal(self, purpose: bytes, payload: bytes) -> bytes:
+        return hmac.new(self._secret, purpose + b"\0" + payload, sha256).digest()
+
+
+class Sessions:
+    """Makes cookies of who has signed in with a key, and reads them."""
+
+    def __init__(self, seal: Seal, clock: Clock) -> None:
+        self._seal = seal
         self._clock = clock
 
     def cookie(self, principal: Principal) -> str:
         """The value for one who has signed in now."""
         payload = msgspec.json.encode(_Session(principal.key, principal.tenant, int(self._clock.wall())))
-        return f"{_text(payload)}.{_text(self._seal(payload))}"
+        return self._seal.sealed(_PURPOSE, payload)
 
     def principal(self, cookie: str, keyring: Keyring) -> Principal:
         """Who has signed in. Raises: Unauthorized where nobody has, not lately, or with a key that is no more."""
-        payload_text, _, seal = cookie[:_MAX_COOKIE_CHARS].partition(".")
         try:
-            payload = _bytes(payload_text)
-            if not hmac.compare_digest(self._seal(payload), _bytes(seal)):
-                raise Unauthorized("sign in to see the dashboard")
-            session = msgspec.json.decode(payload, type=_Session)
-        except (ValueError, binascii.Error) as error:
+            session = msgspec.json.decode(self._seal.opened(_PURPOSE, cookie), type=_Session)
+        except ValueError as error:
             raise Unauthorized("sign in to see the dashboard") from error
         if not -60 <= self._clock.wall() - session.since <= _SIGNED_IN_S:
             raise Unauthorized("you signed in long ago: sign in again")
@@ -107,9 +125,6 @@ class Sessions:
         if principal is None or keyring.has_expired(principal):
             raise Unauthorized("the key that you signed in with is not valid any more")
         return principal
-
-    def _seal(self, payload: bytes) -> bytes:
-        return hmac.new(self._secret, b"dashboard\0" + payload, sha256).digest()
 
 
 def set_cookie(value: str, *, is_secure: bool) -> str:

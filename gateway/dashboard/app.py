@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,18 +19,22 @@ from gateway.api.address import query_of
 from gateway.api.keys import KeysApi
 from gateway.core import Core
 from gateway.dashboard import access
-from gateway.dashboard.access import Sessions
+from gateway.dashboard.access import Seal, Sessions
 from gateway.dashboard.assets import POLICY, Asset, Assets
 from gateway.dashboard.budgets import shown_budgets
 from gateway.dashboard.caches import CachesPage
 from gateway.dashboard.filters import condition_of
 from gateway.dashboard.inquiry import Answer, Inquiry
 from gateway.dashboard.live import Live
+from gateway.dashboard.oidc.issuer import SignInFailed
+from gateway.dashboard.oidc.sign_in import PENDING_COOKIE, VISIT_MARK, OidcSignIn, pending_cookie
 from gateway.dashboard.policy.page import PolicyPage
 from gateway.dashboard.queries import calls
-from gateway.dashboard.queries.backends import backends
-from gateway.dashboard.queries.book import Memory
+from gateway.dashboard.queries.backends import NEWEST, backends, served
+from gateway.dashboard.queries.book import Book, Memory
+from gateway.dashboard.queries.happened import happened
 from gateway.dashboard.queries.overview import overview
+from gateway.dashboard.queries.service import service
 from gateway.door import refuse
 from gateway.http.auth import ANONYMOUS, Principal
 from gateway.http.decode import decode_json
@@ -40,7 +45,9 @@ from gateway.metrics.scrape import Scrape
 from gateway.pages import application
 from gateway.revisions import Revisions
 from gateway.runtime import Runtime
+from policies.dashboard.settings import CALLBACK
 
+_logger = logging.getLogger(__name__)
 ROOT = "dashboard"
 _MAX_BODY_BYTES = 64 * 1024
 _MOST_BUDGETS = 1000
@@ -62,9 +69,11 @@ class Dashboard:
         self._reader = reader
         self._memory = Memory()
         self._assets = Assets()
-        self._sessions: Sessions | None = None
+        self._seal: Seal | None = None
+        self._oidc = OidcSignIn(core.clock)
         self._keys = None if core.keys is None else KeysApi(core, core.keys)
         self._caches = CachesPage(core, self._live)
+        self._revisions = revisions
         self._policy = PolicyPage(core, revisions)
         self._of_ledger = {self._overview, self._errors, self._requests, self._caches.rates}
         """Answers that stay the same while nothing comes to the ledger."""
@@ -73,6 +82,8 @@ class Dashboard:
             ("GET", "me", self._me),
             ("GET", "overview", self._overview),
             ("GET", "backends", self._backends),
+            ("GET", "fleet", self._fleet),
+            ("GET", "service", self._service),
             ("GET", "errors", self._errors),
             ("GET", "budgets", self._budgets),
             ("GET", "keys", self._list_keys),
@@ -82,6 +93,7 @@ class Dashboard:
             ("GET", "cache/{path:path}", self._caches.administer),
             ("GET", "policy", self._policy.show),
             ("POST", "policy/try", self._policy.try_on),
+            ("POST", "simulate", self._policy.simulate),
             ("POST", "keys", self._change_key),
             ("POST", "keys/{name:path}", self._change_key),
             ("POST", "raises", self._raise),
@@ -89,7 +101,10 @@ class Dashboard:
             ("DELETE", "cache/{path:path}", self._caches.administer),
         )
         routes = [
+            Route(f"{api}/sign-in", self._bordered(self._ways_in), methods=["GET"]),
             Route(f"{api}/sign-in", self._bordered(self._sign_in), methods=["POST"]),
+            Route(f"{CALLBACK}/begin", self._bordered(self._oidc_begin), methods=["GET"]),
+            Route(CALLBACK, self._bordered(self._oidc_end), methods=["GET"]),
             Route(f"{api}/sign-out", self._bordered(self._sign_out), methods=["POST"]),
             *(
                 Route(f"{api}/{path}", self._bordered(self._answer(answer)), methods=[method])
@@ -144,8 +159,34 @@ class Dashboard:
             raise Unauthorized("name a key")
         principal = await self._core.runtime.keyring.authenticate(key.strip().encode())
         access.visitor_of(principal)
-        cookie = (await self._sealed()).cookie(principal)
+        cookie = Sessions(await self._sealed(), self._core.clock).cookie(principal)
         return _json({"ok": True}, request, {"set-cookie": access.set_cookie(cookie, is_secure=_is_secure(request))})
+
+    async def _ways_in(self, request: Request) -> Response:
+        has_provider = self._core.runtime.loaded.policy.dashboard.oidc is not None
+        return _json({"provider": has_provider}, request, {"cache-control": "no-store"})
+
+    async def _oidc_begin(self, request: Request) -> Response:
+        try:
+            policy = self._core.runtime.loaded.policy.dashboard.oidc
+            url, pending = await self._oidc.begin(policy, await self._sealed())
+        except SignInFailed as failure:
+            return _not_signed_in(failure)
+        cookie = pending_cookie(pending, is_secure=_is_secure(request))
+        return RedirectResponse(url, 302, {"cache-control": "no-store", "set-cookie": cookie})
+
+    async def _oidc_end(self, request: Request) -> Response:
+        try:
+            policy = self._core.runtime.loaded.policy.dashboard.oidc
+            pending = request.cookies.get(PENDING_COOKIE, "")
+            cookie = await self._oidc.end(policy, await self._sealed(), query_of(request.scope), pending)
+        except SignInFailed as failure:
+            answer = _not_signed_in(failure)
+        else:
+            answer = RedirectResponse(f"/{ROOT}", 302, {"cache-control": "no-store"})
+            answer.headers.append("set-cookie", access.set_cookie(cookie, is_secure=_is_secure(request)))
+        answer.headers.append("set-cookie", pending_cookie("", is_secure=_is_secure(request)))
+        return answer
 
     async def _sign_out(self, request: Request) -> Response:
         access.check_write(request.headers, has_token=True)
@@ -180,16 +221,18 @@ class Dashboard:
         cookie = request.cookies.get(access.COOKIE)
         if not cookie:
             raise Unauthorized("sign in to see the dashboard")
-        return (await self._sealed()).principal(cookie, runtime.keyring)
+        if cookie.startswith(VISIT_MARK):
+            return self._oidc.principal(runtime.loaded.policy.dashboard.oidc, await self._sealed(), cookie)
+        return Sessions(await self._sealed(), self._core.clock).principal(cookie, runtime.keyring)
 
-    async def _sealed(self) -> Sessions:
-        """Sealed with a secret that all gateways of this ledger share. Raises: StoreUnavailable where it is away."""
-        if self._sessions is None:
+    async def _sealed(self) -> Seal:
+        """By a secret that all gateways of this ledger share. Raises: StoreUnavailable where it is away."""
+        if self._seal is None:
             if self._reader is None:
                 raise UnknownPath("no ledger is kept: add `ledger` to the policy")
             secret = await self._reader.ask(lambda transaction: read_settings(transaction)[SESSION_SECRET])
-            self._sessions = Sessions(bytes.fromhex(secret), self._core.clock)
-        return self._sessions
+            self._seal = Seal(bytes.fromhex(secret))
+        return self._seal
 
     async def _me(self, inquiry: Inquiry) -> object:
         visitor, reader = inquiry.visitor, inquiry.reader
@@ -208,8 +251,14 @@ class Dashboard:
 
     async def _overview(self, inquiry: Inquiry) -> object:
         about = inquiry.selection()
-        found = await inquiry.ask(lambda book: overview(book, about))
-        wrong = (await self._live.now())["semantic"] if inquiry.visitor.sees_all else {}
+        sees_all, revisions = inquiry.visitor.sees_all, self._revisions
+
+        def seen(book: Book) -> dict[str, Any]:
+            marks = happened(book.transaction, about.span, revisions) if sees_all else []
+            return {**overview(book, about), "marks": marks}
+
+        found = await inquiry.ask(seen)
+        wrong = (await self._live.now())["semantic"] if sees_all else {}
         return {**found, "wrong": wrong, "as_of": about.now_s}
 
     async def _backends(self, inquiry: Inquiry) -> object:
@@ -223,6 +272,18 @@ class Dashboard:
         nothing |= {"in_flight": [], "minutes_out": 0, "minutes_silent": 0}
         rows = [{**nothing, **known.get(name, {}), "name": name, "now": now.get(name, {})} for name in names]
         return {"at": [tick.at for tick in about.span.ticks], "rows": rows}
+
+    async def _fleet(self, inquiry: Inquiry) -> object:
+        inquiry.check_sees_all()
+        now = await self._live.now()
+        pairs = await inquiry.ask(lambda book: served(book.transaction))
+        return {**{name: now[name] for name in ("replicas", "routes", "engines")}, "served": pairs, "newest": NEWEST}
+
+    async def _service(self, inquiry: Inquiry) -> object:
+        about = inquiry.selection()
+        found = await inquiry.ask(lambda book: service(book, about))
+        routes = (await self._live.now())["routes"] if inquiry.visitor.sees_all else {}
+        return {**found, "now": routes, "as_of": about.now_s}
 
     async def _errors(self, inquiry: Inquiry) -> object:
         since_us = inquiry.selection().span.ticks[0].at * 10**6
@@ -289,6 +350,12 @@ async def _to_the_page(request: Request) -> Response:
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
         raise UnknownPath("there is no /; the API begins at /v1")
     return RedirectResponse(f"/{ROOT}", 307)
+
+
+def _not_signed_in(failure: SignInFailed) -> Response:
+    """Back to the page, which says why in words of its own."""
+    _logger.warning("a sign-in has failed: %s", failure)
+    return RedirectResponse(f"/{ROOT}?signed_in={failure.reason}", 302, {"cache-control": "no-store"})
 
 
 def _number(text: str | None) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from prometheus_client import Gauge
 
 from gateway.ledger.samples import GaugeSample
+from gateway.limits.metrics import LimitMetrics
 from gateway.metrics.backend import BackendMetrics
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.pool import PoolMetrics
@@ -31,7 +32,12 @@ def gauge_samples(metrics: Metrics, minute: int) -> list[GaugeSample]:
         for name, gauge, key, value in told
         for label, number in _values(gauge, key)
     )
-    return list(islice(found, _MOST))
+    limits = metrics.of(LimitMetrics)
+    most = dict(_values(limits.budget, "rule"))
+    spent = (
+        GaugeSample(minute, "spent", rule, float(used >= most[rule])) for rule, used in _values(limits.used, "rule")
+    )
+    return list(islice(chain(spent, found), _MOST))
 
 
 def _values(gauge: Gauge, key: str) -> Iterator[tuple[str, float]]:

@@ -35,7 +35,7 @@ keys:
 """
 ENVIRON = {name: f"sk-{name.lower()}-0123456789" for name in ("BOSS", "KEEPER", "ACME", "OTHER", "PLAIN")}
 READ = (
-    *("me", "overview", "backends", "errors", "budgets", "keys", "requests", "requests/1"),
+    *("me", "overview", "service", "backends", "fleet", "errors", "budgets", "keys", "requests", "requests/1"),
     *("caches", "cache/entries", "cache/served/1", "cache/policy", "policy"),
 )
 HOSTILE = "<img src=x onerror=alert(1)>"

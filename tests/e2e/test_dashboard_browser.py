@@ -40,7 +40,7 @@ keys:
   - {{name: plain, key: env:PLAIN}}
 """
 ENVIRON = {name: f"sk-{name.lower()}-0123456789" for name in ("KEEPER", "VIEWER", "PLAIN")}
-PAGES = ("", "/requests", "/errors", "/caches", "/budgets", "/policy")
+PAGES = ("", "/requests", "/errors", "/service", "/caches", "/backends", "/budgets", "/policy", "/simulate")
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,31 @@ def test_each_page_shows_its_figures(gateway: Gateway, browser: playwright.Brows
         assert "spent in 7 days" in page.locator("h1").inner_text()
         background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         assert background == ("rgb(19, 23, 27)" if scheme == "dark" else "rgb(252, 252, 251)")
+
+
+def test_one_moment_is_looked_at_on_all_charts(gateway: Gateway, browser: playwright.Browser) -> None:
+    """By the arrow keys and by the pointer: each figure says what it was then, and else what it is in all."""
+    with looking(browser, gateway, "KEEPER", viewport={"width": 1240, "height": 1800}) as page:
+        has_settled(page)
+        spent, requests = (page.locator("figure", has_text=name).first for name in ("Spent, by day", "Requests"))
+        chart = spent.locator("canvas")
+        chart.wait_for()
+        whole = [figure.locator(".big").inner_text() for figure in (spent, requests)]
+        chart.focus()
+        chart.press("ArrowLeft")
+        chart.press("ArrowLeft")
+        playwright.expect(requests.locator(".big")).to_have_text("0")
+        playwright.expect(spent.locator(".big")).to_have_text("$0.00")
+        assert "before" not in requests.locator(".change").inner_text()
+        chart.press("End")
+        playwright.expect(requests.locator(".big")).to_have_text("5")
+        assert "$" in (chart.get_attribute("aria-valuetext") or "")
+        chart.press("Escape")
+        playwright.expect(requests.locator(".big")).to_have_text(whole[1])
+        requests.locator("canvas").hover(position={"x": 70, "y": 50})
+        playwright.expect(spent.locator(".big")).to_have_text("$0.00")
+        page.locator("h1").hover()
+        playwright.expect(spent.locator(".big")).to_have_text(whole[0])
 
 
 def test_a_call_is_found_and_opened(gateway: Gateway, browser: playwright.Browser) -> None:

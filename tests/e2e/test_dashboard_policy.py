@@ -224,3 +224,28 @@ def test_the_page_tries_a_policy(gateway: Gateway, folder: Path) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") == width
         browser.close()
     assert said == []
+
+
+async def test_more_traffic_is_simulated(gateway: Gateway, boss: httpx.AsyncClient) -> None:
+    """The calls that were, faster and faster, through the policy in force; no secret is told."""
+    answer = await boss.post("simulate", json={"span": "1h"}, headers=own(gateway))
+    said: dict[str, Any] = {}
+    for line in answer.text.splitlines():
+        said |= json.loads(line)
+
+    assert not any(secret in answer.text for secret in SECRETS)
+    results = said["loads"]["results"]
+    assert said["loads"]["calls"] == 24
+    assert [one["load"] for one in results] == [1, 2, 5, 20, 100]
+    assert results[4]["rate_rps"] == pytest.approx(100 * results[0]["rate_rps"])
+    assert all(0 <= one["slo_share"] <= 1 for one in results)
+    assert children(gateway) == ""
+
+
+@pytest.mark.parametrize("body", [{"span": "1y"}, {"span": ["1h"]}, {"span": None}, ["1h"], "1h"])
+async def test_a_simulation_of_something_else_is_refused(
+    gateway: Gateway, boss: httpx.AsyncClient, body: object
+) -> None:
+    """Before any process is started."""
+    answer = await boss.post("simulate", json=body, headers=own(gateway))
+    assert answer.status_code == 400, answer.text

@@ -24,7 +24,7 @@ from backends.errors import ConfigurationError
 from backends.registry import Registry
 from gateway.cli.config.config import effective_policy, written_policy
 from gateway.dashboard.policy.job import PolicyJob
-from gateway.dashboard.policy.trial import try_on
+from gateway.dashboard.policy.trial import try_loads, try_on
 from policies.policy_file.load import LoadedPolicy, load_policy
 
 MEMORY_BYTES = 2 * 1024**3
@@ -79,6 +79,10 @@ class _Work:
         new, errors = self._read("new", job.new)
         if new is None:
             say(errors=errors)
+            return
+        if job.loads:
+            say(revision=new.revision)
+            try_loads(job.calls, new, job.loads, say)
             return
         # Every default filled in, one is fifty times as long, and takes seconds for each hundred kilobytes.
         is_long = sum(map(len, job.new.values())) > _MOST_FILLED_IN

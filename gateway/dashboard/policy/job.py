@@ -32,3 +32,5 @@ class PolicyJob(msgspec.Struct, frozen=True):
     old: dict[str, str] | None = None
     variables: list[str] = []
     calls: list[PastCall] = []
+    loads: list[float] = []
+    """Where there are any, nothing is compared: `new` is tried at so many times the traffic of the calls, each."""

@@ -25,6 +25,8 @@ from policies.policy_file.sources import MAX_KEPT_BYTES
 
 _SPANS_S = {"1h": 3600.0, "24h": 86400.0}
 _MAX_BODY_BYTES = 2 * MAX_KEPT_BYTES
+_LOADS = [1.0, 2.0, 5.0, 20.0, 100.0]
+"""Times the traffic that was."""
 
 
 class PolicyPage:
@@ -81,6 +83,22 @@ class PolicyPage:
             calls = await inquiry.ask(lambda book: past_calls(book.transaction, since_us))
             job = PolicyJob(job.new, job.old, job.variables, calls)
         return Lines(self._workshop.messages(job, TRY_S if span else READ_S))
+
+    async def simulate(self, inquiry: Inquiry) -> Response:
+        """What the policy in force would make of the newest calls if they came several times as fast, line by line."""
+        access.check_admin(inquiry.visitor)
+        incoming = Incoming(inquiry.request.scope["headers"])
+        body = decode_json(await read_body(inquiry.request.receive, incoming, _MAX_BODY_BYTES, self._core.pace()))
+        span = body.get("span", "1h") if isinstance(body, dict) else ""
+        if not isinstance(span, str) or span not in _SPANS_S:
+            raise InvalidRequest(f"span: one of {', '.join(_SPANS_S)}", param="span")
+        texts = self._revisions.in_force.texts
+        if texts is None:
+            raise InvalidRequest("the policy in force is too long to be simulated from here: use `slipstream simulate`")
+        since_us = int((inquiry.now_s - _SPANS_S[span]) * 1e6)
+        calls = await inquiry.ask(lambda book: past_calls(book.transaction, since_us))
+        job = PolicyJob(_text_of(texts), None, list(environment()), calls, _LOADS)
+        return Lines(self._workshop.messages(job, TRY_S))
 
 
 class Lines(Response):

@@ -52,6 +52,34 @@ def try_on(calls: Sequence[PastCall], old: LoadedPolicy, new: LoadedPolicy, say:
     say(simulated={"calls": len(both), "left_out": len(requests) - len(both), "span_s": span_s, "results": results})
 
 
+def try_loads(calls: Sequence[PastCall], loaded: LoadedPolicy, loads: Sequence[float], say: Say) -> None:
+    """Say what a policy would make of those that it takes, if they came so many times as fast."""
+    requests = _requests(calls)
+    routes = _routes(loaded, requests)
+    taken = tuple(request for request, route in zip(requests, routes, strict=True) if route is not None)
+    if len(taken) < 2 or taken[-1].at_s <= taken[0].at_s:
+        say(problem="There are too few calls that a backend has answered and the policy takes.")
+        return
+    trace = Trace("the ledger", "access log", taken, len(requests) - len(taken))
+    say(step="finding out how fast the backends are")
+    fitted = fit_backends(requests)
+    results: list[dict[str, Any]] = []
+    for number, load in enumerate(loads):
+        say(step=f"{load:g} times the traffic")
+
+        def progress(done: int, total: int, number: int = number) -> None:
+            say(progress=(number + done / total) / len(loads))
+
+        rate = load * len(taken) / trace.span_s
+        try:
+            result = simulate(loaded, None, trace, StudyOptions(fitted=fitted, rate=rate), progress)
+        except ConfigurationError as error:
+            say(problem=error.message.replace(f"{loaded.path}: ", ""))
+            return
+        results.append({"load": load, "rate_rps": rate, **_figures(loaded, result)})
+        say(loads={"calls": len(taken), "left_out": len(requests) - len(taken), "results": results})
+
+
 def _requests(calls: Sequence[PastCall]) -> list[TraceRequest]:
     calls = sorted(calls, key=lambda call: call.at_us)
     return [

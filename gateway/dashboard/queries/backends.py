@@ -8,7 +8,11 @@ from gateway.dashboard.queries.asked import Selection
 from gateway.dashboard.queries.book import Book
 from gateway.dashboard.queries.stood import Past, stood
 from gateway.ledger.sums import Line
+from gateway.sql.database import Transaction
 
+NEWEST = 10_000
+"""Rows that are looked at for it."""
+_MOST_PAIRS = 100
 _WHOLE = (
     *("failed_upstream", "input_tokens", "cached_tokens", "ttft_us", "ttft_calls"),
     *("drafted_tokens", "accepted_tokens"),
@@ -41,6 +45,17 @@ def backends(book: Book, asked: Selection) -> list[dict[str, Any]]:
         for name, by_step in sorted(steps.items())
         if name
     ]
+
+
+def served(transaction: Transaction) -> list[dict[str, Any]]:
+    """Which models have answered for which, of the newest calls: those that were served under another name first."""
+    found = transaction.fetch(
+        "SELECT model, backend, served, COUNT(*) AS calls FROM calls WHERE seq > (SELECT MAX(seq) FROM calls) - ? "
+        "AND part = 0 AND served <> '' GROUP BY model, backend, served "
+        "ORDER BY (served = model), calls DESC, model, backend, served LIMIT ?",
+        (NEWEST, _MOST_PAIRS),
+    )
+    return [dict(zip(("model", "backend", "served", "calls"), row, strict=True)) for row in found]
 
 
 def _whole(lines: list[Line]) -> dict[str, Any]:

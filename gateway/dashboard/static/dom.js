@@ -50,7 +50,7 @@ export function spark(values, least = 1) {
 
 function cellText(text) {
   // A spreadsheet would reckon with what begins like this.
-  const safe = /^[=+@-]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
+  const safe = /^[=+@\t\r-]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 

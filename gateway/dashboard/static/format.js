@@ -83,6 +83,11 @@ export function clock(seconds) {
   return formatted(seconds, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 }
 
+/** The short name of the month that it is, where the ledger's days are counted and not where the browser is. */
+export function monthOfNow() {
+  return formatted(Date.now() / 1000, { month: "short" });
+}
+
 /** The name of a month that is written 2026-11. */
 export function month(text) {
   return new Intl.DateTimeFormat("en-GB", { month: "long", timeZone: "UTC" }).format(new Date(`${text}-01T00:00:00Z`));

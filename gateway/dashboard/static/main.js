@@ -3,16 +3,19 @@
 import { Failure, ask, forget, takeSpent, tell } from "./api.js";
 import { clear } from "./charts.js";
 import { fill, h } from "./dom.js";
-import { clock, useZone } from "./format.js";
+import { clock, monthOfNow, useZone } from "./format.js";
+import * as backends from "./pages/backends.js";
 import * as budgets from "./pages/budgets.js";
 import * as caches from "./pages/caches.js";
 import * as errors from "./pages/errors.js";
 import * as overview from "./pages/overview.js";
 import * as policy from "./pages/policy.js";
 import * as requests from "./pages/requests.js";
+import * as service from "./pages/service.js";
+import * as simulate from "./pages/simulate.js";
 import * as signIn from "./pages/sign_in.js";
 
-const PAGES = { "": overview, requests, errors, caches, budgets, policy };
+const PAGES = { "": overview, requests, errors, service, caches, backends, budgets, policy, simulate };
 const RANGES = { "1h": "1 h", "24h": "24 h", "7d": "7 d", "30d": "30 d", month: null };
 const EVERY_S = { "1h": 15, "24h": 30, "7d": 60, "30d": 60, month: 60 };
 
@@ -59,13 +62,12 @@ function link(url, properties, ...children) {
 function drawFrame() {
   const { page, query } = place();
   const range = query.range ?? "7d";
-  const thisMonth = new Intl.DateTimeFormat("en-GB", { month: "short" }).format(new Date());
   fill(head,
     link(address("", { only: null }), { class: "brand" }, "Slipstream"),
-    h("nav", { "aria-label": "Pages" }, Object.entries(PAGES).filter(([, module]) => !module.isForAdmins || me.is_admin).map(([name, module]) =>
+    h("nav", { "aria-label": "Pages" }, Object.entries(PAGES).filter(([, module]) => (!module.isForAdmins || me.is_admin) && (!module.isForAll || me.tenant === null)).map(([name, module]) =>
       link(address(name, name === "" ? {} : { only: null }), { "aria-current": name === page ? "page" : null }, module.title))),
     PAGES[page].hasRange && h("nav", { class: "ranges", "aria-label": "Span of time" }, Object.entries(RANGES).map(([name, title]) =>
-      link(address(page, { range: name }), { "aria-current": name === range ? "true" : null }, title ?? thisMonth))));
+      link(address(page, { range: name }), { "aria-current": name === range ? "true" : null }, title ?? monthOfNow()))));
   document.title = `${PAGES[page].title} · Slipstream`;
 }
 

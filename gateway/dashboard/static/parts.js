@@ -1,7 +1,7 @@
 // What several pages are put together of.
 
 import { lines } from "./charts.js";
-import { h } from "./dom.js";
+import { h, spark, table } from "./dom.js";
 import * as format from "./format.js";
 
 /** A part of a page under its name, which is a text or an element. */
@@ -46,4 +46,26 @@ export function form(title, fields, button, send, isOpen = false) {
     }
   };
   return h("details", { open: isOpen }, h("summary", null, title), h("form", { class: "form", onsubmit: submit }, inputs, h("button", { class: "action" }, button), said));
+}
+
+/** How backends are, and have been. */
+export function backendTable(rows) {
+  const state = (row) => (row.now.breaker_open ? "■ out" : row.now.probe_up === 0 ? "■ does not answer" : "● working");
+  const sum = (values) => values.reduce((all, value) => all + value, 0);
+  const known = (values) => values.map((value) => value ?? 0);
+  const away = (row) => [row.minutes_out && `out ${format.count(row.minutes_out)} min`, row.minutes_silent && `silent ${format.count(row.minutes_silent)} min`].filter(Boolean).join(", ") || "–";
+  const columns = [
+    { title: "Backend", of: (row) => row.name },
+    { title: "State", of: state, cell: (row) => h("span", { class: state(row).startsWith("■") ? "bad" : "good" }, state(row)) },
+    { title: "Away", of: away, cell: (row) => h("span", { class: away(row) === "–" ? "" : "bad" }, away(row)) },
+    { title: "In flight", number: true, of: (row) => format.count(row.now.in_flight ?? 0), cell: (row) => [format.count(row.now.in_flight ?? 0), " ", row.in_flight.some(Boolean) && spark(known(row.in_flight))] },
+    { title: "Calls", number: true, of: (row) => format.count(sum(row.calls)), csv: (row) => sum(row.calls) },
+    { title: "Load", of: () => "", cell: (row) => (row.calls.length ? spark(row.calls) : "") },
+    { title: "First token, mean", number: true, of: (row) => format.ms(row.mean_ttft_ms) },
+    { title: "Prompt cache", number: true, of: (row) => format.percent(format.share(row.cached_tokens, row.input_tokens)) },
+    { title: "Speculation accepted", number: true, of: (row) => format.percent(format.share(row.accepted_tokens, row.drafted_tokens)) },
+    rows.some((row) => row.now.kv_blocks !== undefined) && { title: "Blocks told", number: true, of: (row) => format.count(row.now.kv_blocks), csv: (row) => row.now.kv_blocks },
+    { title: "Failed", number: true, of: (row) => format.percent(format.share(row.failed, sum(row.calls))) },
+  ].filter(Boolean);
+  return table("backends", columns, rows);
 }

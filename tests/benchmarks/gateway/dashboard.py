@@ -133,6 +133,22 @@ def _make_a_call(client: httpx.Client) -> None:
     time.sleep(0.5)
 
 
+def has_painted(url: str, selector: str) -> bool:
+    """Whether a browser shows this on the first page; False where there is no browser."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        return False
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"{url}/dashboard")
+        page.locator(selector).first.wait_for()
+        browser.close()
+    return True
+
+
 def measure_paint(gateway: Gateway, repeat: int) -> None:
     """In Chromium, each time anew."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")

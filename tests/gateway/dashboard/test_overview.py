@@ -16,11 +16,15 @@ from gateway.dashboard.access import Scope
 from gateway.dashboard.queries.asked import asked
 from gateway.dashboard.queries.backends import backends
 from gateway.dashboard.queries.book import Book, Memory
+from gateway.dashboard.queries.happened import happened
 from gateway.dashboard.queries.overview import overview
+from gateway.dashboard.queries.service import service
 from gateway.dashboard.ranges import RANGES, RangeName, range_of
 from gateway.ledger.days import Days, day_number
 from gateway.ledger.row import SAVINGS, Row, stored
+from gateway.ledger.samples import GaugeSample
 from gateway.ledger.store import LedgerStore
+from gateway.revisions import Revision, Revisions
 from tests.gateway.ledger.conftest import Connect
 from tests.support.ledger import sample_row
 
@@ -159,3 +163,49 @@ def test_ranges_end_now_and_leave_nothing_out(name: RangeName, now_s: int, zone:
         assert all(date.fromisoformat(str(number)) for number in before)
     assert before == sorted(set(before))
     assert before[-1] < numbers[0]
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_service_is_told_by_prompt_by_route_and_by_tenant(connect: Connect, name: RangeName) -> None:
+    """Counts of each bucket are those of the rows, and burn is what was late in the hours that end now."""
+    rows = rows_of_weeks(1200)
+    for number, row in enumerate(rows):
+        row.input_tokens = (500, 2000, 5000, 20_000, 100_000)[number % 5]
+        row.status, row.end = 200, "clean"
+    filled(connect, rows, rolled_up=700)
+    about = asked({"range": name}, Scope(None), NOW_S, ZONE)
+    with connect().reading() as transaction:
+        found = service(Book(transaction, Memory(), NOW_S, ZONE), about)
+        whole = overview(Book(transaction, Memory(), NOW_S, ZONE), about)
+    mine = [row for row in rows if row.at_us >= about.span.ticks[0].at * 10**6]
+
+    assert [line["name"] for line in found["times"]["prompt"]] == ["0", "1024", "4096", "16384", "65536"]
+    assert sum(line["total"]["calls"] for line in found["times"]["prompt"]) == len(mine)
+    assert found["times"]["route"][0]["total"]["p95"] == whole["times"]["total"]["whole"]["p95"]
+    assert sum(line["calls"] for line in found["tenants"]) == len(mine)
+    now_hour = int(NOW_S // 3600)
+    hours = [row for row in rows if row.at_us // 3_600_000_000 in (now_hour - 1, now_hour) and row.in_slo is not None]
+    late = sum(not row.in_slo for row in hours) / len(hours)
+    assert found["routes"][0]["burn"]["1h"] == pytest.approx(late / 0.01, abs=0.01)
+
+
+def test_what_has_happened_is_marked_where_it_began(connect: Connect) -> None:
+    """A breaker that opened twice, a budget that is spent, the policy's change; not what was before the span."""
+    store = LedgerStore(connect(), ZONE)
+    store.open()
+    minute = int(NOW_S // 60)
+    outages = [GaugeSample(minute - back, "out", "up", 1.0) for back in (50, 49, 20)]
+    spent = [GaugeSample(minute - back, "spent", "month", float(back < 30)) for back in range(40)]
+    store.keep_samples([*outages, *spent, GaugeSample(minute - 90, "out", "down", 1.0)])
+    revisions = Revisions(Revision("one", NOW_S - 9000, None))
+    revisions.applied(Revision("two", NOW_S - 1000, None))
+    span = range_of("1h", NOW_S, ZONE)
+    with connect().reading() as transaction:
+        found = happened(transaction, span, revisions)
+
+    assert [(mark["text"], int((NOW_S - mark["at"]) // 60)) for mark in found] == [
+        ("policy two", 16),
+        ("up out of rotation", 20),
+        ("budget month spent", 29),
+        ("up out of rotation", 50),
+    ]

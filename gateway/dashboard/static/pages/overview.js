@@ -1,11 +1,11 @@
 // The first page: one sentence, what needs somebody, then money, caches, service and backends.
 
 import { Failure, ask } from "../api.js";
-import { bars, lines } from "../charts.js";
-import { bar, h, spark, table } from "../dom.js";
+import { bars, lines, mark } from "../charts.js";
+import { bar, h, table } from "../dom.js";
 import * as format from "../format.js";
 import { notesOf } from "../notes.js";
-import { points, rates, section, share, small } from "../parts.js";
+import { backendTable, points, rates, section, share, small } from "../parts.js";
 import { tryIt } from "../try_it.js";
 
 export const title = "Overview";
@@ -31,13 +31,14 @@ export async function load({ query, me }) {
 
 export function draw(found, context) {
   if (found.totals.calls === 0 && found.totals_before === null && !context.query.only) return empty(found, context);
+  mark(found.marks);
   return [
     sentence(found, context),
     notes(found, context),
     money(found, context),
     caches(found, context),
-    service(found),
-    found.backends && backends(found),
+    service(found, context),
+    found.backends && section(context.link(context.address("backends", { only: null }), null, "Backends"), backendTable(found.backends.rows)),
   ];
 }
 
@@ -166,19 +167,19 @@ function caches(found, { link, address }) {
     small("Provider's cache, by tokens", format.percent(cached), points(cached, share(before, ["cached_tokens"], "input_tokens")), rates(found, "Prompt tokens that providers had kept", ["cached_tokens"], "input_tokens"))));
 }
 
-function service({ at, step, counts, totals, totals_before: before, times, shares: tenants }) {
+function service({ at, step, counts, totals, totals_before: before, times, shares: tenants }, { link, address }) {
   const failed = (of) => of.failed_gateway + of.failed_upstream;
   const latency = (name, measure) => {
     const of = times[measure];
     if (!of) return small(name, "–", "no streamed call", null);
-    const series = [["p50", "mid"], ["p95", "mark"], ["p99", "before"]].map(([key, color]) => ({ values: of[key], color, name: key }));
+    const series = [["p50", "mid"], ["p95", "mark"], ["p99", "before"]].map(([key, color]) => ({ values: of[key], color, name: key, isMain: key === "p95" }));
     return small(name, format.ms(of.whole.p95), `p95; half ${format.ms(of.whole.p50)}, p99 ${format.ms(of.whole.p99)}`, lines(at, step, series, format.ms, `${name}: p50, p95 and p99 by ${step}`));
   };
   const late = totals.slo_calls ? 1 - totals.slo_met / totals.slo_calls : null;
   const rateOf = (part) => lines(at, step, [{ values: counts.calls.map((all, index) => format.share(part(index), all)), color: "mark" }], format.percent, `by ${step}`);
   const failedShare = format.share(failed(totals), totals.calls);
   const whole = tenants.reduce((sum, tenant) => sum + tenant.tokens, 0);
-  return section("Service", h("div", { class: "grid" },
+  return section(link(address("service", { only: null }), null, "Service"), h("div", { class: "grid" },
     small("Requests", format.count(totals.calls), before ? format.change(totals.calls, before.calls) : "", lines(at, step, [{ values: counts.calls }], format.count, `Requests by ${step}`)),
     latency("First token", "ttft"),
     latency("Time per token", "tpot"),
@@ -193,24 +194,4 @@ function service({ at, step, counts, totals, totals_before: before, times, share
       ? h("div", null, h("h3", null, "Share of the work, by tenant"), h("ul", { class: "ranked" }, tenants.map((tenant) => h("li", null,
         h("div", { class: "row" }, h("span", { class: "name" }, tenant.name), h("span", null, format.percent(tenant.tokens / whole))), bar(0, tenant.tokens / whole)))))
       : small("Turned away", format.percent(format.share(totals.turned_away, totals.calls)), "for want of room in time", rateOf((index) => counts.turned_away[index]))));
-}
-
-function backends({ backends: { rows } }) {
-  const state = (row) => (row.now.breaker_open ? "■ out" : row.now.probe_up === 0 ? "■ does not answer" : "● working");
-  const sum = (values) => values.reduce((all, value) => all + value, 0);
-  const known = (values) => values.map((value) => value ?? 0);
-  const away = (row) => [row.minutes_out && `out ${format.count(row.minutes_out)} min`, row.minutes_silent && `silent ${format.count(row.minutes_silent)} min`].filter(Boolean).join(", ") || "–";
-  const columns = [
-    { title: "Backend", of: (row) => row.name },
-    { title: "State", of: state, cell: (row) => h("span", { class: state(row).startsWith("■") ? "bad" : "good" }, state(row)) },
-    { title: "Away", of: away, cell: (row) => h("span", { class: away(row) === "–" ? "" : "bad" }, away(row)) },
-    { title: "In flight", number: true, of: (row) => format.count(row.now.in_flight ?? 0), cell: (row) => [format.count(row.now.in_flight ?? 0), " ", row.in_flight.some(Boolean) && spark(known(row.in_flight))] },
-    { title: "Calls", number: true, of: (row) => format.count(sum(row.calls)), csv: (row) => sum(row.calls) },
-    { title: "Load", of: () => "", cell: (row) => (row.calls.length ? spark(row.calls) : "") },
-    { title: "First token, mean", number: true, of: (row) => format.ms(row.mean_ttft_ms) },
-    { title: "Prompt cache", number: true, of: (row) => format.percent(format.share(row.cached_tokens, row.input_tokens)) },
-    { title: "Speculation accepted", number: true, of: (row) => format.percent(format.share(row.accepted_tokens, row.drafted_tokens)) },
-    { title: "Failed", number: true, of: (row) => format.percent(format.share(row.failed, sum(row.calls))) },
-  ];
-  return section("Backends", table("backends", columns, rows));
 }
