@@ -5,6 +5,7 @@ What anybody may put into a name is a text there, and the browser has nothing to
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 import time
@@ -13,9 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
+from gateway.ledger.days import Days
+from gateway.ledger.row import stored
+from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.sql.sqlite import SqliteDatabase
 from tests.support.gateway import Gateway, running_gateway
+from tests.support.ledger import sample_row
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -255,3 +262,87 @@ def test_an_open_gateway_is_tried_from_its_page(browser: playwright.Browser, tmp
             page.reload()
             has_settled(page)
         assert said == []
+
+
+NAMES = (
+    "</script><script>alert(1)</script>",
+    "=cmd|' /C calc'!A0",
+    "\t=1+1",
+    "@SUM(1)",
+    "-2+3",
+    'a "quote", and\nlines',
+    "\u202egnp.exe",
+)
+
+
+def test_thousands_of_names_and_names_of_an_enemy(browser: playwright.Browser, tmp_path: Path) -> None:
+    """The dearest are told and the rest is one line; nothing that is saved is reckoned with, nothing shown is run."""
+    store, days = (
+        LedgerStore(SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER), "Pacific/Kiritimati"),
+        Days("Pacific/Kiritimati"),
+    )
+    store.open()
+    now_us = int(time.time() * 1e6)
+    rows = []
+    for number in range(5000):
+        row = sample_row(number, at_us=now_us - number * 1000)
+        # Dearer than the others, so that they are among those that are told.
+        row.model, row.cost = (NAMES[number], 10**13 - number) if number < len(NAMES) else (f"model-{number}", 10**9)
+        rows.append(stored(list(msgspec.structs.astuple(row)), 1, days.of(row.at_us)))
+    store.insert(rows)
+    store.close()
+    policy = (
+        POLICY.partition("stores:")[0].replace('3"}}', '3", time_zone: Pacific/Kiritimati}}').format(folder=tmp_path)
+    )
+    policy += "backends: {up: {type: scripted}}\nroutes: [{name: all, match: {models: ['*']}, backends: [{ref: up}]}]\n"
+    with (
+        running_gateway(policy) as gateway,
+        browser.new_context(base_url=gateway.url, timezone_id="Pacific/Niue") as context,
+    ):
+        page = context.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("dialog", lambda dialog: (said.append(f"a dialog: {dialog.message}"), dialog.accept()))
+        page.goto("/dashboard?range=7d")
+        has_settled(page)
+        assert "4,994 others" in page.locator(".ranked").first.inner_text()
+        page.get_by_text("All as a table").click()
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Save as CSV").first.click()
+        saved = download.value.path().read_text(encoding="utf-8")
+        lines = list(csv.reader(saved.splitlines(keepends=True)))
+        first = [line[0] for line in lines[1 : len(NAMES) + 1]]
+        assert first == [f"'{name}" if name[0] in "=@-\t" else name for name in NAMES]
+        assert lines[1][1] == "10"
+        assert lines[-1][0] == "4950 others"
+        # Days are the ledger's, also where the browser is a day behind.
+        month = page.evaluate(
+            "new Intl.DateTimeFormat('en-GB', {month: 'short', timeZone: 'Pacific/Kiritimati'}).format(new Date())"
+        )
+        assert page.locator(".ranges a").last.inner_text() == month
+        assert page.locator("script").count() == 2
+        assert said == []
+
+
+def test_a_key_that_is_revoked_ends_the_sight(gateway: Gateway, browser: playwright.Browser) -> None:
+    """In every tab that its owner has open: what was there is gone, and the way in is there."""
+    headers = {"origin": gateway.url, "sec-fetch-site": "same-origin", "x-slipstream-csrf": "1"}
+    with httpx.Client(base_url=f"{gateway.url}/dashboard/api/", headers=headers) as keeper:
+        keeper.post("sign-in", json={"key": ENVIRON["KEEPER"]}).raise_for_status()
+        made = (
+            keeper.post("keys", json={"name": "guest", "tenant": "default", "viewer": True}).raise_for_status().json()
+        )
+        with browser.new_context(base_url=gateway.url) as context:
+            one, other = context.new_page(), context.new_page()
+            one.goto("/dashboard")
+            one.get_by_label("Key").fill(made["key"])
+            one.get_by_role("button", name="Sign in").click()
+            one.get_by_text("spent in 7 days").wait_for()
+            other.goto("/dashboard/requests")
+            other.locator("tbody tr").first.wait_for()
+            keeper.post("keys/guest/revoke", json={}).raise_for_status()
+            one.get_by_role("button", name="Refresh").click()
+            for page in (one, other):
+                # The list of calls asks every two seconds by itself.
+                page.get_by_label("Key").wait_for()
+                assert page.get_by_text("spent in").count() == page.locator("tbody tr").count() == 0

@@ -99,8 +99,14 @@ class OidcSignIn:
         for rule in policy.rules:
             if (rule.claim, rule.value) == (visit.claim, visit.value):
                 tenant = rule.tenant or visit.tenant
-                terms = {"admin": rule.admin, "manages_keys": rule.manages_keys, "viewer": rule.viewer}
-                return Principal(f"oidc:{visit.name}", tenant, ModelSet(("*",)), **terms)
+                return Principal(
+                    f"oidc:{visit.name}",
+                    tenant,
+                    ModelSet(("*",)),
+                    admin=rule.admin,
+                    manages_keys=rule.manages_keys,
+                    viewer=rule.viewer,
+                )
         raise Unauthorized("what let you see the dashboard is not in the policy any more")
 
     def _pending(self, seal: Seal, cookie: str) -> _Pending:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import Forbidden, ForeignOrigin, InvalidRequest, Unauthorized
-from gateway.dashboard.access import Scope, Sessions, check_write, set_cookie, visitor_of
+from gateway.dashboard.access import Scope, Seal, Sessions, check_write, set_cookie, visitor_of
 from gateway.http.auth import Keyring
 from policies.keys.settings import KeyPolicy
 from tests.support.clock import FakeClock
@@ -34,7 +34,7 @@ def test_a_cookie_is_good_for_twelve_hours_and_as_long_as_its_key() -> None:
     """Not once the key is no more, has another tenant, or the secret is another one."""
     clock = FakeClock()
     ring = keyring(clock, {"name": "boss", "admin": True})
-    sessions = Sessions(b"secret", clock)
+    sessions = Sessions(Seal(b"secret"), clock)
     boss = ring.named("boss", "default")
     assert boss is not None
     cookie = sessions.cookie(boss)
@@ -44,7 +44,7 @@ def test_a_cookie_is_good_for_twelve_hours_and_as_long_as_its_key() -> None:
         with pytest.raises(Unauthorized):
             sessions.principal(cookie, other)
     with pytest.raises(Unauthorized):
-        Sessions(b"another", clock).principal(cookie, ring)
+        Sessions(Seal(b"another"), clock).principal(cookie, ring)
     clock.jump(12 * 3600 + 1)
     with pytest.raises(Unauthorized, match="long ago"):
         sessions.principal(cookie, ring)
@@ -54,13 +54,13 @@ def test_a_cookie_is_good_for_twelve_hours_and_as_long_as_its_key() -> None:
 def test_cookies_of_somebody_else_are_refused(cookie: str) -> None:
     """Whatever they are made of."""
     with pytest.raises(Unauthorized):
-        Sessions(b"secret", CLOCK).principal(cookie, keyring(CLOCK, {"name": "boss", "admin": True}))
+        Sessions(Seal(b"secret"), CLOCK).principal(cookie, keyring(CLOCK, {"name": "boss", "admin": True}))
 
 
 def test_a_cookie_with_another_name_under_the_same_seal_is_refused() -> None:
     """The seal is of all that it says."""
     ring = keyring(CLOCK, {"name": "boss", "admin": True}, {"name": "web", "viewer": True})
-    sessions = Sessions(b"secret", CLOCK)
+    sessions = Sessions(Seal(b"secret"), CLOCK)
     web = ring.named("web", "default")
     assert web is not None
     _, _, seal = sessions.cookie(web).partition(".")

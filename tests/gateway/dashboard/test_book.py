@@ -56,15 +56,15 @@ class Filled:
         self.store.insert([stored(list(msgspec.structs.astuple(row)), 1, self._days.of(row.at_us)) for row in rows])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_answers_are_those_of_a_ledger_that_is_read_whole(connect: Connect, seed: int) -> None:
     """Over hours in which rows come at once, late, from a clock that is ahead, and are added to the sums or not yet."""
     random_ = random.Random(seed)
     ledger, memory, database = Filled(connect), Memory(), connect()
     ledger.add([START_S - random_.random() ** 3 * 50 * 86400 for _ in range(400)])
     now_s = START_S
-    for _ in range(40):
-        now_s += random_.choice((5, 20, 61, 900, 4000))
+    for _ in range(15):
+        now_s += random_.choice((5, 61, 900, 4000))
         late_s = random_.choice((1, 1, 90, 5000, 90_000, -70))
         ledger.add([now_s - late_s - random_.random() * 20 for _ in range(random_.randrange(1, 4))])
         if random_.random() < 0.6:

@@ -97,7 +97,7 @@ def signed_with_what_all_know(provider: IdentityProvider) -> Callable[[dict[str,
 
 def signed_by_somebody(provider: IdentityProvider) -> Callable[[dict[str, Any]], str]:
     """Tokens of another key that calls itself as the provider's."""
-    forged = RSAKey.generate_key(2048, {"kid": provider.key.kid})
+    forged = RSAKey.generate_key(2048, {"kid": str(provider.key.kid)})
     return lambda claims: jwt.encode({"alg": "RS256", "kid": forged.kid}, claims, forged)
 
 

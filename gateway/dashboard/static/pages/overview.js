@@ -116,6 +116,7 @@ function ranked(found, { query, go, address }) {
       h("span", { class: "change" }, format.change(Number(row.cost), Number(row.before)))),
     bar(0, Number(row.cost ?? 0) / most));
   const others = rest.reduce((sum, row) => ({ cost: String(Number(sum.cost) + Number(row.cost ?? 0)), before: null }), { cost: "0" });
+  const numOthers = rest.reduce((sum, row) => sum + (row.others ?? 1), 0);
   const columns = [
     { title: BY[by].slice(3), of: (row) => row.name || (row.others ? `${row.others} others` : "none") },
     { title: "spent usd", number: true, of: (row) => format.usd(row.cost), csv: (row) => row.cost },
@@ -128,7 +129,7 @@ function ranked(found, { query, go, address }) {
   return h("div", null, choose,
     h("ul", { class: "ranked" },
       shown.map((row) => item(row.name, row, () => go(address("", { only: `${by}:${row.name}` })))),
-      rest.length > 0 && item(`${rest.length} others`, others, null)),
+      rest.length > 0 && item(`${numOthers.toLocaleString("en-US")} others`, others, null)),
     h("details", null, h("summary", { class: "fine" }, "All as a table"), table(`spent-by-${by}`, columns, rows)));
 }
 
