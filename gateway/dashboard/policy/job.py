@@ -6,13 +6,16 @@ import msgspec
 
 
 class PastCall(msgspec.Struct, array_like=True, frozen=True):
-    """A call that a backend has answered, from the ledger. Times in microseconds; `at_us` since the Unix epoch."""
+    """A call that a backend or the exact cache (`cache` is `hit` or `joined`) has answered, from the ledger. Times in
+    microseconds; `at_us` since the Unix epoch.
+    """
 
     at_us: int
     key: str
     tenant: str
     model: str
     backend: str
+    cache: str
     input_tokens: int
     cached_tokens: int
     output_tokens: int

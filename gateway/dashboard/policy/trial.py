@@ -13,13 +13,25 @@ from gateway.ledger.amounts import usd_text
 from gateway.simulate.fit import fit_backends
 from gateway.simulate.run import ReplayedRequest, maker_of, route_of
 from gateway.simulate.study import StudyOptions, StudyResult, simulate
-from gateway.simulate.traces import Logged, Trace, TraceRequest
+from gateway.simulate.traces import BLOCK_TOKENS, Logged, Trace, TraceRequest
 from policies.matching.route_matcher import RouteMatcher
 from policies.policy_file.load import LoadedPolicy
 from policies.prices.price import Price
 
 Say = Callable[..., None]
-_FIGURES = ("goodput_rps", "slo_share", "shed_share", "failed_share", "ttft_p50_s", "ttft_p99_s", "tpot_p50_ms")
+_REPEATS = ("hit", "joined")
+_MOST_BLOCKS = 2**24
+"""Of any prompt, so that none has those of another one."""
+_FIGURES = (
+    "goodput_rps",
+    "cache_hit_share",
+    "slo_share",
+    "shed_share",
+    "failed_share",
+    "ttft_p50_s",
+    "ttft_p99_s",
+    "tpot_p50_ms",
+)
 
 
 def try_on(calls: Sequence[PastCall], old: LoadedPolicy, new: LoadedPolicy, say: Say) -> None:
@@ -82,15 +94,19 @@ def try_loads(calls: Sequence[PastCall], loaded: LoadedPolicy, loads: Sequence[f
 
 def _requests(calls: Sequence[PastCall]) -> list[TraceRequest]:
     calls = sorted(calls, key=lambda call: call.at_us)
+    asked = _repeated(calls)
     return [
         TraceRequest(
             (call.at_us - calls[0].at_us) / 1e6,
             call.input_tokens,
             call.output_tokens,
             number,
+            asked.get(number, ()),
             client=call.key or call.tenant,
             model=call.model,
-            logged=Logged(
+            logged=None
+            if call.cache in _REPEATS
+            else Logged(
                 backend=call.backend,
                 attempts=1,
                 cached_tokens=min(call.cached_tokens, call.input_tokens),
@@ -101,6 +117,23 @@ def _requests(calls: Sequence[PastCall]) -> list[TraceRequest]:
         )
         for number, call in enumerate(calls, start=1)
     ]
+
+
+def _repeated(calls: Sequence[PastCall]) -> dict[int, tuple[int, ...]]:
+    """Blocks of a prompt, the same for those calls that asked the same, by their numbers. The ledger has no texts, but
+    what the exact cache has answered was asked before, in this tenant, of this model, and answered in as many tokens.
+    """
+    number_of: dict[tuple[str, str, int, int], int] = {}
+    found: dict[int, tuple[int, ...]] = {}
+    for number, call in enumerate(calls, start=1):
+        same = call.tenant, call.model, call.input_tokens, call.output_tokens
+        if call.cache in _REPEATS and same in number_of:
+            first = number_of[same]
+            blocks = -(-call.input_tokens // BLOCK_TOKENS)
+            found[first] = found[number] = tuple(range(first * _MOST_BLOCKS, first * _MOST_BLOCKS + blocks))
+        else:
+            number_of[same] = number
+    return found
 
 
 def _routes(loaded: LoadedPolicy, requests: Sequence[TraceRequest]) -> list[str | None]:

@@ -111,6 +111,7 @@ function moves(rows) {
 
 const FIGURES = [
   ["Cost, at the policy's own prices", (one) => (one.unknown ? `${format.usd(one.cost)} + ?` : format.usd(one.cost))],
+  ["Answered by the exact cache", (one) => format.percent(one.cache_hit_share)],
   ["In time", (one) => format.percent(one.slo_share)],
   ["Turned away", (one) => format.percent(one.shed_share)],
   ["Failed", (one) => format.percent(one.failed_share)],
@@ -130,5 +131,5 @@ function simulated({ calls, left_out: leftOut, span_s: span, results: [now, then
   ];
   return h("div", null,
     table("simulated", columns, rows, { caption: `${format.count(calls)} calls of ${format.count(span / 60)} minutes, replayed in virtual time on stand-ins as fast as the backends were` }),
-    h("p", { class: "fine" }, leftOut ? `${format.count(leftOut)} calls are left out, which one of the two does not take. ` : "", "Both columns are simulated. Caches and prompts that begin alike are not: the ledger has no texts."));
+    h("p", { class: "fine" }, leftOut ? `${format.count(leftOut)} calls are left out, which one of the two does not take. ` : "", "Both columns are simulated. The ledger has no texts: what the exact cache has answered is taken to repeat the last call of as many tokens; the semantic cache and prompts that begin alike are not simulated."));
 }

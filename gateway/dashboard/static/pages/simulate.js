@@ -73,6 +73,7 @@ function loadTable({ calls, left_out: leftOut, results }) {
   const columns = [
     { title: "Traffic", of: (row) => `${row.load}×`, csv: (row) => row.load },
     { title: "Calls a second", number: true, of: (row) => format.count(row.rate_rps), csv: (row) => row.rate_rps },
+    { title: "From the exact cache", number: true, of: (row) => format.percent(row.cache_hit_share), csv: (row) => row.cache_hit_share },
     { title: "In time", number: true, of: (row) => format.percent(row.slo_share), csv: (row) => row.slo_share, cell: (row) => [format.percent(row.slo_share), bar(0, row.slo_share, row.slo_share < ENOUGH ? "alert" : "")] },
     { title: "Turned away", number: true, of: (row) => format.percent(row.shed_share), csv: (row) => row.shed_share },
     { title: "Failed", number: true, of: (row) => format.percent(row.failed_share), csv: (row) => row.failed_share },
@@ -80,5 +81,5 @@ function loadTable({ calls, left_out: leftOut, results }) {
     { title: "First token, p99", number: true, of: (row) => format.ms(row.ttft_p99_s === null ? null : row.ttft_p99_s * 1000), csv: (row) => row.ttft_p99_s },
     { title: "Time per token, half", number: true, of: (row) => format.ms(row.tpot_p50_ms), csv: (row) => row.tpot_p50_ms },
   ];
-  return table("simulated-traffic", columns, results, { caption: `${format.count(calls)} calls${leftOut ? `; ${format.count(leftOut)} are left out, which the policy does not take` : ""}. Caches and prompts that begin alike are not simulated: the ledger has no texts` });
+  return table("simulated-traffic", columns, results, { caption: `${format.count(calls)} calls${leftOut ? `; ${format.count(leftOut)} are left out, which the policy does not take` : ""}. The semantic cache and prompts that begin alike are not simulated: the ledger has no texts` });
 }
