@@ -217,7 +217,8 @@ class Decision(msgspec.Struct, frozen=True):
 
     `serve` the candidate; `shadow`: ask the backend as well, off the client's path, and report what it says with
     weight 1 / `shadow_probability`. `score` is the log odds of the candidate being right, `threshold` what it had to
-    reach. `reason` is one of: learning, no_candidate, below_threshold, guarded, budget, unconfirmed, served, static.
+    reach. `reason` is one of: learning, no_candidate, below_threshold, guarded, suspect, budget, unconfirmed, served,
+    static.
     """
 
     serve: bool
@@ -258,6 +259,9 @@ class Decider(Protocol):
         `rightness`: the probability that the two say the same, 0..1, calibrated for pairs of which as many do as do
         not; 0.5 says nothing. `weight`: 1 after a miss, 1 / probability after a shadow check.
         """
+
+    def gives_up(self, answer_id: str) -> bool:
+        """Whether labels say that an answer no longer holds: its entries are to be deleted."""
 
     def state(self) -> PolicyState:
         """What has been learned."""

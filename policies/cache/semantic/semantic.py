@@ -50,6 +50,9 @@ from policies.stage import Stage
 _MAX_LEARNING = 64
 """Answers that may wait to be compared at once; more are not learned from."""
 
+_ENDING_LABELS = 2
+"""Bad ones that are an entry's end."""
+
 _MAX_REMEMBERED = 4096
 """Served answers of which feedback by the request's id still finds the way."""
 
@@ -300,8 +303,15 @@ class SemanticCache(Stage):
         if entry is None or not may_store(call, headers, entry, self._policy.max_entry):
             return
         source = LabelSource.SHADOW if looked.was_served else LabelSource.MISS
-        if not self._learners.start(self._teacher.learn(call, looked, entry, source, self._tally)):
+        if not self._learners.start(self._learn(call, looked, entry, source)):
             self._tally.dropped += 1
+
+    async def _learn(self, call: Call, looked: LookupResult, entry: Entry, source: LabelSource) -> None:
+        """Take in what the backend said; an answer that no longer holds goes, with all that say the same."""
+        await self._teacher.learn(call, looked, entry, source, self._tally)
+        if looked.answer is not None and looked.learning.decider.gives_up(looked.answer.answer_id):
+            for _ in range(_ENDING_LABELS):
+                self._parts.answers.record(looked.question.scope, looked.answer.id, bad=1.0)
 
     async def _shadow(self, call: Call, looked: LookupResult) -> None:
         """Ask the backend within what it would have answered, at nobody's expense but the route's."""
@@ -317,7 +327,7 @@ class SemanticCache(Stage):
                 reply.stream.taps.append(watch)
             entry = await self._whole(own, reply)
             if entry is not None and may_store(own, reply.headers, entry, self._policy.max_entry):
-                await self._teacher.learn(own, looked, entry, LabelSource.SHADOW, self._tally)
+                await self._learn(own, looked, entry, LabelSource.SHADOW)
         finally:
             tell_charges(facts, facts.extra)
             if facts.usage is not None:

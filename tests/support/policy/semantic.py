@@ -126,6 +126,10 @@ class FixedDecider:
         """Remember it."""
         self.given.append((proposal.candidate.id, rightness, weight, was_served))
 
+    def gives_up(self, answer_id: str) -> bool:
+        """Never."""
+        return False
+
     def state(self) -> PolicyState:
         """Counts."""
         return PolicyState("static", len(self.given), self.lookups, 0, self.threshold, 0.0, 0.0, 0.0)

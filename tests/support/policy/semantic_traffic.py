@@ -43,19 +43,35 @@ def candidate(cosine: float, *, text: str = "how do I pay", answer: str = "a", i
     return KnownNeighbour(id, cosine, text, answer, History())
 
 
-def drive(decider: Decider, chance: Chance, asked: int, random: Random, *, text: str = "how can I pay") -> Seen:
-    """Look up so many questions; misses and checked hits are labelled, rightly."""
+def drive(
+    decider: Decider,
+    chance: Chance,
+    asked: int,
+    random: Random,
+    *,
+    text: str = "how can I pay",
+    num_answers: int = 1,
+) -> Seen:
+    """Look up so many questions; misses and checked hits are labelled, rightly. Any of so many answers is candidate."""
     seen = Seen()
-    for _ in range(asked):
-        step(decider, chance, random, seen, text=text)
+    for number in range(asked):
+        step(decider, chance, random, seen, text=text, answer=str(number % num_answers))
     return seen
 
 
-def step(decider: Decider, chance: Chance, random: Random, seen: Seen, *, text: str = "how can I pay") -> Decision:
+def step(
+    decider: Decider,
+    chance: Chance,
+    random: Random,
+    seen: Seen,
+    *,
+    text: str = "how can I pay",
+    answer: str = "0",
+) -> Decision:
     """Look up one."""
     cosine = 1.0 - 0.6 * random.random() ** 1.5
     is_right = random.random() < chance(cosine)
-    proposal = decider.propose(text, [candidate(cosine)])
+    proposal = decider.propose(text, [candidate(cosine, answer=answer)])
     decision = decider.decide(proposal)
     seen.asked += 1
     seen.hits += decision.serve

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 from policies.cache.semantic.benchmark.streams import QuestionStream
 from policies.cache.semantic.benchmark.upstream import Upstream
 from policies.cache.semantic.contracts import Decider, Decision, History, KnownNeighbour, Proposal
+from policies.cache.semantic.decision.logistic import evidence_of
 from policies.cache.semantic.decision.vote import NEIGHBOURS
+
+_SAME_BELIEF = 2.0
+"""Log odds, by the decision and the comparison together, from which two answers are one."""
+_SAME_RIGHTNESS = 0.9
+"""By the comparison alone."""
 
 
 class CacheContender(Protocol):
@@ -147,14 +153,19 @@ class Pooled:
         if proposal is not None:
             candidate = int(proposal.candidate.id)
             judged = self._answer_ids[candidate]
-            is_right = self._upstream.is_same(candidate, answer)
+            rightness = self._upstream.compare(candidate, answer)
             weight = 1.0 / decision.shadow_probability
-            self._decider.label(proposal, rightness=float(is_right), weight=weight, was_served=decision.serve)
-            same = candidate if is_right else None
-            self._record(candidate, is_right, matters=decision.serve or decision.score >= decision.threshold)
+            self._decider.label(proposal, rightness=rightness, weight=weight, was_served=decision.serve)
+            if self._decider.gives_up(judged):
+                self._end(judged)
+            belief = decision.score + float(evidence_of(np.array([rightness]))[0])
+            same = candidate if belief > _SAME_BELIEF else None
+            if same is not None or belief < 0.0:
+                matters = decision.serve or decision.score >= decision.threshold
+                self._record(candidate, same is not None, matters=matters)
         if same is None:
             others = (entry for entry in nearest if self._answer_ids.get(entry, judged) != judged)
-            same = next((entry for entry in others if self._upstream.is_same(entry, answer)), None)
+            same = next((entry for entry in others if self._upstream.compare(entry, answer) > _SAME_RIGHTNESS), None)
         self._store(query, self._answer_ids[same] if same is not None else str(query))
 
     def _record(self, entry: int, is_right: bool, *, matters: bool) -> None:

@@ -93,6 +93,19 @@ def shuffled(rows: LabelledSet, vectors: dict[str, NDArray[np.float32]], seed: i
     return _stream(rows, texts, vectors, range(len(texts)))
 
 
+def drifting(rows: LabelledSet, vectors: dict[str, NDArray[np.float32]], seed: int) -> QuestionStream:
+    """As `shuffled`, but in the second half come meanings that nobody asked for in the first: half of all."""
+    generator = random.Random(seed)
+    meanings = sorted(set(rows.meanings.values()))
+    late = set(generator.sample(meanings, len(meanings) // 2))
+    texts = rows.texts
+    generator.shuffle(texts)
+    early = [text for text in texts if rows.meanings[text] not in late][: MAX_QUERIES // 2]
+    late_texts = [text for text in texts if rows.meanings[text] in late][: MAX_QUERIES // 2]
+    texts = early + late_texts
+    return _stream(rows, texts, vectors, range(len(texts)))
+
+
 def returning(rows: LabelledSet, vectors: dict[str, NDArray[np.float32]], seed: int) -> QuestionStream:
     """3,000 requests, meanings drawn with weight 1 / rank ** 0.7, one of its texts at random."""
     generator = random.Random(seed)

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from policies.cache.semantic.decision.logistic import Floats, wrong_probability
 
-Flags = NDArray[np.bool_]
-
 MIN_WRONG = 0.0005
 """No answer is thought likelier to be right than this allows, whatever the model says."""
 
@@ -30,7 +28,7 @@ _LOG_PRIOR = _PRIOR_WRONG * (np.log(_RATIOS) - _RATIOS)
 _MAX_STEPS = 128
 """Scores that are tried as thresholds, with as many labels between each two."""
 
-_DEVIATIONS = 0.75
+DEVIATIONS = 0.75
 """Standard deviations by which the ratio is raised for the threshold."""
 
 _DEVIATIONS_95 = 1.645
@@ -65,19 +63,21 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Labelled:
     """Labels under the present model. scores: [labels], log odds of being right; evidence: [labels], the log odds that
-    the comparisons gave; was_served: [labels], those that a check of a served answer gave."""
+    the comparisons gave."""
 
     scores: Floats
     evidence: Floats
-    was_served: Flags
 
 
 @dataclass(frozen=True, slots=True)
-class LookupHistory:
-    """Look-ups that had a candidate, under the present model. scores: [look-ups]; was_served: [look-ups] of bool."""
+class ServedHistory:
+    """Served answers under the model that served each, which no later one scores anew: what was learned from them would
+    else be held against them twice. scores: [served], of all; checked, evidence: [checks], of those that were checked.
+    """
 
     scores: Floats
-    was_served: Flags
+    checked: Floats
+    evidence: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +88,30 @@ class Spending:
     upper: float
 
 
-def spending(labelled: Labelled, seen: LookupHistory) -> Spending:
-    """How many of the served answers were wrong, by the model and by how it has fared among labels as good."""
-    served = seen.scores[seen.was_served]
-    if not len(served):
+def spending(served: ServedHistory) -> Spending:
+    """How many of the served answers were wrong, by what was expected and how that has fared where it was checked."""
+    if not len(served.scores):
         return Spending(0.0, 0.0)
-    expected = float(np.maximum(wrong_probability(served), MIN_WRONG).sum())
-    checked = labelled.was_served
-    _, mean, deviation = _ratios(labelled.scores[checked], labelled.evidence[checked])
+    expected = float(np.maximum(wrong_probability(served.scores), MIN_WRONG).sum())
+    _, mean, deviation = _ratios(served.checked, served.evidence)
     return Spending(expected * float(mean[-1]), expected * float(mean[-1] + _DEVIATIONS_95 * deviation[-1]))
 
 
-def lowest_score(labelled: Labelled, seen: LookupHistory, *, allowed: float, of_served: bool) -> float:
+def lowest_score(
+    labelled: Labelled, seen: Floats, *, allowed: float, of_served: bool, deviations: float = DEVIATIONS
+) -> float:
     """The score from which serving is expected to go wrong in at most `allowed` of look-ups, or of the served ones.
 
-    Among the scores of labels; above all of them where none will do. There must be a label and a look-up.
+    `seen`: [look-ups] with a candidate, their scores. Among the scores of labels; above all of them where none will do.
+    There must be a label and a look-up.
     """
     order = np.argsort(-labelled.scores, kind="stable")
     scores = labelled.scores[order]
     ends, mean, deviation = _ratios(scores, labelled.evidence[order])
-    ratio = mean + _DEVIATIONS * deviation
+    ratio = mean + deviations * deviation
 
     tried = scores[ends - 1]
-    falling = -np.sort(-seen.scores)
+    falling = -np.sort(-seen)
     expected = np.concatenate([[0.0], np.cumsum(np.maximum(wrong_probability(falling), MIN_WRONG))])
     num_above = np.searchsorted(-falling, -tried, side="right")
     num_counted = np.maximum(num_above, 1) if of_served else len(falling)

@@ -68,6 +68,10 @@ class Static:
             counted.wrong += wrong
             counted.wrong_squared += wrong * wrong
 
+    def gives_up(self, answer_id: str) -> bool:
+        """Never."""
+        return False
+
     def state(self) -> PolicyState:
         """What was counted. `spent`: the weights of checked answers, each times how likely it is wrong."""
         counted = self._counted

@@ -19,15 +19,16 @@ from policies.cache.semantic.contracts import Decision, KnownNeighbour, PolicySt
 from policies.cache.semantic.decision.bound import (
     Bound,
     Labelled,
-    LookupHistory,
+    ServedHistory,
     above_all,
     lowest_score,
     spending,
 )
 from policies.cache.semantic.decision.features import FEATURES
-from policies.cache.semantic.decision.logistic import calibrated, evidence_of, fit
+from policies.cache.semantic.decision.logistic import Floats, calibrated, evidence_of, fit
 from policies.cache.semantic.decision.proposal import propose
 from policies.cache.semantic.decision.rolling_rows import RollingRows
+from policies.cache.semantic.decision.standing import Standing
 
 MIN_LABELS = 100
 """Below so many labels nothing is served. One that cannot tell is none."""
@@ -35,15 +36,19 @@ MIN_LABELS = 100
 _WINDOW = 3000
 """Labels, and look-ups with a candidate, that count."""
 _REFIT_LABELS = 10
+_RECENT_LABELS = 150
+"""Labels that by themselves must bear the threshold out too: traffic that has just changed shows in them first."""
 
-_TARGET = 0.75
+_TARGET = 0.95
 """The share of the bound that is aimed at: what chance may add must fit in the rest."""
 _MAX_HASTE = 1.2
 """How far above the target serving may go while little of the budget is spent."""
 _MIN_HASTE = 0.6
-"""What is still allowed where a little more than the budget seems to be spent: the estimate is no better than that."""
-_MAX_DEBT = 1.0
-"""How much of the budget of the look-ups ahead may seem to be spent before nothing is served at all."""
+"""What is still allowed where just the budget seems to be spent: the estimate is no better than that."""
+_BRAKE = 0.5
+"""Where so much of the budget of the look-ups ahead seems to be spent, a third of that is still allowed."""
+_STANDSTILL = 0.1
+"""Of the target: where less is allowed nothing is served, for what is left of a threshold's precision."""
 _HEAD_START = 200
 """Look-ups whose budget may be spent before they come."""
 _AHEAD = 1000
@@ -64,6 +69,9 @@ _DOUBT_MIN_WRONG = 0.004
 _PRIOR = np.array([0.0, 4.0, 0.0, 1.0, 1.0, 0.0, 0.0, -3.0, 3.0, -2.0, -2.0])
 """What is believed of the features before the first label: the direction of each, worth about one label of strength."""
 _RIDGE = np.array([1e-3, *[1.0] * len(FEATURES)])
+
+_NOT_SERVED = -1e6
+"""In the place of the score that an answer was served at."""
 
 _VERSION = 2
 _MAGIC = b"slipstream verified\x00"
@@ -89,6 +97,8 @@ class _Learned(msgspec.Struct):
     """So many hits more are checked as often as the riskiest."""
     recent: list[tuple[float, float]] = []
     """The latest checks of served answers: the chance of a wrong one that the model gave, and once it was compared."""
+    against: dict[str, float] = {}
+    """Of `Standing`."""
     spent: float = 0.0
     spent_upper: float = 0.0
     is_spent_up: bool = False
@@ -116,6 +126,7 @@ class Verified:
         self._labels = RollingRows(_WINDOW, len(FEATURES) + 2)
         self._seen = RollingRows(_WINDOW, len(FEATURES) + 1)
         self._learned = _Learned()
+        self._standing = Standing(self._learned.against)
 
     def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The best candidate by vote of answers; None where nothing is near enough."""
@@ -129,7 +140,7 @@ class Verified:
         score = self._score(proposal)
         reason = self._reason(proposal, score)
         serve = reason in ("served", "would_hit")
-        self._seen.append((*proposal.features, float(serve)))
+        self._seen.append((*proposal.features, score if serve else _NOT_SERVED))
         self._learned.num_served += serve
         if reason != "served":
             return Decision(False, False, 1.0, score, self._learned.threshold, reason)
@@ -144,11 +155,13 @@ class Verified:
         answer wrong, fits the model anew: at most 3 ms with a full window, little enough to stay on the event loop.
         """
         score = self._score(proposal)
-        self._labels.append((*proposal.features, rightness, float(was_served)))
+        self._labels.append((*proposal.features, rightness, score if was_served else _NOT_SERVED))
         self._learned.num_labels += 1
         is_wrong = False
+        evidence = float(evidence_of(np.array([rightness]))[0])
+        self._standing.note(proposal.candidate.answer_id, score, evidence)
         if was_served:
-            doubt = _wrong(score + float(evidence_of(np.array([rightness]))[0]))
+            doubt = _wrong(score + evidence)
             is_wrong = doubt > 0.5
             self._learned.recent.append((max(_wrong(score), _DOUBT_MIN_WRONG), doubt))
             del self._learned.recent[:-_DOUBT_LABELS]
@@ -159,6 +172,10 @@ class Verified:
                 return
         if self._learned.num_labels % _REFIT_LABELS == 0 or is_wrong:
             self._refit()
+
+    def gives_up(self, answer_id: str) -> bool:
+        """Whether labels say that an answer no longer holds."""
+        return self._standing.is_gone(answer_id)
 
     def state(self) -> PolicyState:
         """What has been learned. `mode` is observe while nothing is served for want of trust or of budget."""
@@ -192,6 +209,7 @@ class Verified:
         self._labels, self._seen = labels, seen
         learned.labels = learned.seen = b""
         self._learned = learned
+        self._standing = Standing(learned.against)
 
     def _forget(self) -> None:
         """Know nothing, and so serve nothing."""
@@ -199,7 +217,10 @@ class Verified:
         self._seen.clear()
         before = self._learned
         self._learned = _Learned(
-            num_lookups=before.num_lookups, num_served=before.num_served, num_doubts=before.num_doubts
+            num_lookups=before.num_lookups,
+            num_served=before.num_served,
+            num_doubts=before.num_doubts,
+            against=before.against,
         )
 
     def _score(self, proposal: Proposal) -> float:
@@ -213,6 +234,8 @@ class Verified:
             return "guarded"
         if score < self._learned.threshold:
             return "budget" if self._learned.is_spent_up else "below_threshold"
+        if self._standing.is_suspect(proposal.candidate.answer_id):
+            return "suspect"
         return "served" if self._mode == "verified" else "would_hit"
 
     def _shadow_probability(self, score: float) -> float:
@@ -231,7 +254,7 @@ class Verified:
 
     def _refit(self) -> None:
         rows = self._labels.rows.astype(np.float64)
-        rightness, was_served = rows[:, -2], rows[:, -1] > 0
+        rightness, served_at = rows[:, -2], rows[:, -1]
         self._learned.informed = float(((2.0 * rightness - 1.0) ** 2).sum())
         if self._learned.informed < MIN_LABELS:
             return
@@ -248,26 +271,35 @@ class Verified:
         weights = calibrated(fitted, inputs, evidence)
         self._learned.fitted, self._learned.weights = fitted.tolist(), weights.tolist()
 
-        labelled = Labelled(inputs @ weights, evidence, was_served)
-        seen_rows = self._seen.rows.astype(np.float64)
-        if not len(seen_rows):
+        seen = self._seen.rows.astype(np.float64)
+        if not len(seen):
             # Labels of other replicas alone: what is asked here is not known yet.
             return
-        seen = LookupHistory(seen_rows[:, :-1] @ weights[1:] + weights[0], seen_rows[:, -1] > 0)
-        spent = spending(labelled, seen)
+        was_checked, was_served = served_at > _NOT_SERVED, seen[:, -1] > _NOT_SERVED
+        spent = spending(ServedHistory(seen[was_served, -1], served_at[was_checked], evidence[was_checked]))
         self._learned.spent, self._learned.spent_upper = spent.mean, spent.upper
-        self._set_threshold(labelled, seen)
+        num_counted = int(was_served.sum()) if self._bound.min_precision is not None else len(seen)
+        self._set_threshold(
+            Labelled(inputs @ weights, evidence), seen[:, :-1] @ weights[1:] + weights[0], self._allowed(num_counted)
+        )
 
-    def _set_threshold(self, labelled: Labelled, seen: LookupHistory) -> None:
+    def _allowed(self, num_counted: int) -> float:
+        """What share may go wrong from here on: the target, hurried where little is spent, braked where too much is."""
         target = _TARGET * self._bound.share
-        of_served = self._bound.min_precision is not None
-        num_counted = int(seen.was_served.sum()) if of_served else len(seen.scores)
-        left = (target * (num_counted + _HEAD_START) - self._learned.spent) / _AHEAD
-        self._learned.is_spent_up = left < -_MAX_DEBT * target
-        allowed = 0.0 if self._learned.is_spent_up else min(_MAX_HASTE, max(_MIN_HASTE, left / target)) * target
+        left = (target * (num_counted + _HEAD_START) - self._learned.spent) / (_AHEAD * target)
+        allowed = max(left, _MIN_HASTE * math.exp(min(0.0, left) / _BRAKE))
+        self._learned.is_spent_up = allowed < _STANDSTILL
+        return 0.0 if self._learned.is_spent_up else min(_MAX_HASTE, allowed) * target
+
+    def _set_threshold(self, labelled: Labelled, seen: Floats, allowed: float) -> None:
         if math.isinf(self._learned.threshold):
             self._learned.threshold = above_all(labelled)
-        safe = lowest_score(labelled, seen, allowed=allowed, of_served=of_served)
+        of_served = self._bound.min_precision is not None
+        recent = Labelled(labelled.scores[-_RECENT_LABELS:], labelled.evidence[-_RECENT_LABELS:])
+        safe = max(
+            lowest_score(labelled, seen, allowed=allowed, of_served=of_served),
+            lowest_score(recent, seen, allowed=allowed, of_served=of_served, deviations=0.0),
+        )
         self._learned.threshold = max(safe, self._learned.threshold - _MAX_LOOSENING)
 
 

@@ -118,6 +118,10 @@ class SharedDecider:
         shared = msgspec.structs.replace(proposal, candidate=candidate)
         self._add_event(Label(shared, rightness, weight, was_served))
 
+    def gives_up(self, answer_id: str) -> bool:
+        """Whether labels of all replicas say that an answer no longer holds."""
+        return self._decider.gives_up(answer_id)
+
     def state(self) -> PolicyState:
         """What has been learned."""
         return self._decider.state()

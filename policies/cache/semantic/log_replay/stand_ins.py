@@ -105,6 +105,10 @@ class WatchingDecider:
     def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
         """Nothing: a label does not tell wrong answers from those that could not be compared."""
 
+    def gives_up(self, answer_id: str) -> bool:
+        """Never: every answer is kept."""
+        return False
+
     def state(self) -> PolicyState:
         """It learns nothing."""
         return PolicyState("static", 0, len(self._seen), 0, 1.0, 0.0, 0.0, 0.0)

@@ -7,18 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.decision.bound import Labelled, LookupHistory, above_all, lowest_score, spending
+from policies.cache.semantic.decision.bound import Labelled, ServedHistory, above_all, lowest_score, spending
 from policies.cache.semantic.decision.logistic import evidence_of, wrong_probability
 
 
-def labelled(scores: list[float], is_wrong: list[bool], *, was_served: bool = True) -> Labelled:
-    """All of one kind."""
-    return Labelled(np.array(scores), evidence_of(1.0 - np.array(is_wrong, float)), np.full(len(scores), was_served))
-
-
-def seen(scores: list[float], *, was_served: bool = True) -> LookupHistory:
-    """All served, or none."""
-    return LookupHistory(np.array(scores), np.full(len(scores), was_served))
+def labelled(scores: list[float], is_wrong: list[bool]) -> Labelled:
+    """Sure labels."""
+    return Labelled(np.array(scores), evidence_of(1.0 - np.array(is_wrong, float)))
 
 
 @given(
@@ -32,8 +27,8 @@ def test_lowest_score_of_a_smaller_allowance_is_no_lower(
 ) -> None:
     """And of nothing it is above every label."""
     of_labels = labelled([score for score, _ in labels], [is_wrong for _, is_wrong in labels])
-    wide = lowest_score(of_labels, seen(asked), allowed=allowed, of_served=of_served)
-    narrow = lowest_score(of_labels, seen(asked), allowed=allowed / 3, of_served=of_served)
+    wide = lowest_score(of_labels, np.array(asked), allowed=allowed, of_served=of_served)
+    narrow = lowest_score(of_labels, np.array(asked), allowed=allowed / 3, of_served=of_served)
 
     assert narrow >= wide
     assert wide <= above_all(of_labels)
@@ -45,8 +40,8 @@ def test_lowest_score_rises_where_labels_contradict_the_model() -> None:
     believed = labelled(scores, [False] * 400)
     contradicted = labelled(scores, [place % 10 == 0 for place in range(400)])
 
-    trusting = lowest_score(believed, seen(scores), allowed=0.01, of_served=False)
-    careful = lowest_score(contradicted, seen(scores), allowed=0.01, of_served=False)
+    trusting = lowest_score(believed, np.array(scores), allowed=0.01, of_served=False)
+    careful = lowest_score(contradicted, np.array(scores), allowed=0.01, of_served=False)
     assert careful > trusting + 0.5
 
 
@@ -55,34 +50,35 @@ def test_lowest_score_keeps_the_expected_share_under_what_is_allowed() -> None:
     generator = np.random.default_rng(5)
     scores = generator.uniform(-2.0, 8.0, 3000)
     is_wrong = generator.random(3000) < wrong_probability(scores)
-    found = lowest_score(
-        labelled(scores.tolist(), is_wrong.tolist()), seen(scores.tolist()), allowed=0.01, of_served=False
-    )
+    found = lowest_score(labelled(scores.tolist(), is_wrong.tolist()), scores, allowed=0.01, of_served=False)
 
     expected = wrong_probability(scores[scores >= found]).sum() / 3000
     assert 0.005 < expected < 0.01
 
 
-def test_spending_is_what_the_model_expects_times_how_checks_turned_out() -> None:
-    """Labels of what was not served say nothing about what was."""
-    served = seen([4.0] * 1000)
+def served(scores: list[float], checked: Labelled) -> ServedHistory:
+    """So many answers, and the checks of some."""
+    return ServedHistory(np.array(scores), checked.scores, checked.evidence)
+
+
+def test_spending_is_what_was_expected_times_how_checks_turned_out() -> None:
+    """Without a check the model is believed; of nothing served nothing is spent."""
     as_expected = 1000 * float(wrong_probability(np.array([4.0]))[0])
 
-    unknown = spending(labelled([4.0] * 50, [True] * 50, was_served=False), served)
-    bad = spending(labelled([4.0] * 50, [True] * 20 + [False] * 30), served)
-    nothing = spending(labelled([4.0], [True]), seen([4.0], was_served=False))
+    unchecked = spending(served([4.0] * 1000, labelled([], [])))
+    bad = spending(served([4.0] * 1000, labelled([4.0] * 50, [True] * 20 + [False] * 30)))
+    nothing = spending(served([], labelled([], [])))
 
-    assert unknown.mean == pytest.approx(as_expected, rel=1e-3)
-    assert unknown.upper > unknown.mean
+    assert unchecked.mean == pytest.approx(as_expected, rel=1e-3)
+    assert unchecked.upper > unchecked.mean
     assert bad.mean > 4 * as_expected
     assert (nothing.mean, nothing.upper) == (0.0, 0.0)
 
 
 def test_spending_of_checks_that_cannot_tell_is_what_was_believed_before() -> None:
     """At even odds a comparison says nothing, neither that the model is right nor that it is not."""
-    served = seen([4.0] * 1000)
-    before = spending(labelled([], []), served)
-    doubtful = spending(Labelled(np.full(500, 4.0), np.zeros(500), np.full(500, True)), served)
+    before = spending(served([4.0] * 1000, labelled([], [])))
+    doubtful = spending(served([4.0] * 1000, Labelled(np.full(500, 4.0), np.zeros(500))))
 
     assert doubtful.mean == pytest.approx(before.mean)
     assert doubtful.upper == pytest.approx(before.upper)
@@ -97,8 +93,8 @@ def test_spending_by_doubtful_comparisons_is_right_and_less_sure(rate: float) ->
     distance = 3.1
     told = generator.normal(np.where(is_wrong, -1.0, 1.0) * distance**2 / 2, distance)
     scores = [4.0] * 2000
-    doubtful = spending(Labelled(np.array(scores), told, np.full(2000, True)), seen(scores))
-    sure = spending(labelled(scores, is_wrong.tolist()), seen(scores))
+    doubtful = spending(served(scores, Labelled(np.array(scores), told)))
+    sure = spending(served(scores, labelled(scores, is_wrong.tolist())))
 
     assert doubtful.mean == pytest.approx(is_wrong.sum(), rel=0.25, abs=6)
     assert doubtful.upper / doubtful.mean > sure.upper / sure.mean

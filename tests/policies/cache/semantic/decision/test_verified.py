@@ -82,21 +82,19 @@ def test_verified_by_precision_keeps_the_share_of_the_served() -> None:
     assert chance_of_so_many(wrong, hits, 0.03) > 0.01
 
 
+@pytest.mark.parametrize("num_answers", [1, 40])
 @pytest.mark.parametrize("seed", range(4))
-def test_verified_when_meanings_change_returns_to_observe_by_itself(seed: int) -> None:
-    """Of a sudden three in four are wrong, however near: checks of served answers tell, and nothing is served."""
+def test_verified_when_meanings_change_serves_nothing_soon(seed: int, num_answers: int) -> None:
+    """Of a sudden three in four are wrong, however near and of whichever answer."""
     decider, random = verified(seed), Random(seed + 7)
-    before = drive(decider, steep, 2500, random)
+    before = drive(decider, steep, 2500, random, num_answers=num_answers)
     assert before.hits > 500
 
-    after = Seen()
-    for _ in range(1000):
-        step(decider, lambda cosine: 0.25, random, after)
-        if decider.state().mode == "observe":
-            break
+    after = drive(decider, lambda cosine: 0.25, 700, random, num_answers=num_answers)
+    settled = drive(decider, lambda cosine: 0.25, 300, random, num_answers=num_answers)
 
-    assert decider.state().mode == "observe"
-    assert after.wrong <= 60
+    assert after.wrong <= 30
+    assert settled.hits <= 3
     assert not decider.decide(decider.propose("how can I pay", [candidate(0.99)])).serve
 
 

@@ -57,6 +57,10 @@ class Ledger:
         """Remember it."""
         self.labels[proposal.candidate.id] += 1
 
+    def gives_up(self, answer_id: str) -> bool:
+        """Never."""
+        return False
+
     def state(self) -> PolicyState:
         """The counts."""
         return PolicyState("observe", self.labels.total(), self.lookups, 0, 0.0, 0.0, 0.0, 0.0)
