@@ -151,6 +151,7 @@ async def test_a_change_is_tried_on_the_last_hour(gateway: Gateway, boss: httpx.
     nowhere = await tried(boss, gateway, text.replace('models: ["*"]', "models: [m2]"), "1h")
 
     assert said["moves"] == [{"from": "all", "to": "every", "calls": 24}]
+    assert "+      output_per_1m: 16.0" in said["diff"]
     now, then = said["simulated"]["results"]
     assert float(then["cost"]) > float(now["cost"]) > 0
     assert now["backends"] == then["backends"] == {"near": 24}

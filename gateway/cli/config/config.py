@@ -50,7 +50,8 @@ def effective_policy(loaded: LoadedPolicy) -> dict[str, Any]:
     written: dict[str, Any] = _written(loaded.policy, type(loaded.policy), (), (), loaded.document)
     for name, (kind, settings) in loaded.backends.items():
         section = _written(settings, type(settings), (), ("backends", name), loaded.document)
-        written["backends"][name] = {"type": kind, **section}
+        # What every type has, such as a price, and what only this one has.
+        written["backends"][name] = {**written["backends"][name], "type": kind, **section}
     # The included sections are part of it already.
     return {name: section for name, section in written.items() if name != "include"}
 

@@ -17,7 +17,7 @@ import * as signIn from "./pages/sign_in.js";
 
 const PAGES = { "": overview, requests, errors, service, caches, backends, budgets, policy, simulate };
 const RANGES = { "1h": "1 h", "24h": "24 h", "7d": "7 d", "30d": "30 d", month: null };
-const EVERY_S = { "1h": 15, "24h": 30, "7d": 60, "30d": 60, month: 60 };
+const EVERY_S = { "1h": 20, "24h": 30, "7d": 60, "30d": 60, month: 60 };
 
 const MOST_MS_A_MINUTE = 30;
 const MOST_PAUSE_MS = 600_000;

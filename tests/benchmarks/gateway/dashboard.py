@@ -41,7 +41,7 @@ QUESTIONS = (
     "requests?filter=status:5xx",
     "requests?filter=model:nobody-asks-for-it",
 )
-_EVERY_S = {"1h": 15, "24h": 30, "7d": 60, "30d": 60, "month": 60}
+_EVERY_S = {"1h": 20, "24h": 30, "7d": 60, "30d": 60, "month": 60}
 _MOST_MS_A_MINUTE = 30
 _LONGEST_PAUSE_S = 600
 """How often a page asks anew, as `static/main.js` has it."""

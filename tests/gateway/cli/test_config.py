@@ -38,7 +38,8 @@ def test_config_show_never_has_a_secret(run: Run, policy: Path) -> None:
 def test_config_show_effective_loads_to_the_same_policy(run: Run, policy: Path, tmp_path: Path) -> None:
     """What is shown is a policy file that means the same."""
     # A scripted step tells its outcome by which keys are given, so it does not stand having them all.
-    text = POLICY.replace("x-api-key: sk-fixed, ", "").replace("{type: scripted}", "{type: anthropic}")
+    priced = "{type: anthropic, price: {input_per_1m: 0.07, output_per_1m: 8}}"
+    text = POLICY.replace("x-api-key: sk-fixed, ", "").replace("{type: scripted}", priced)
     policy.write_text(text, encoding="utf-8")
     again = tmp_path / "again.yaml"
     again.write_text(run("config", "show", "--effective", "--no-env", policy).output, encoding="utf-8")
@@ -48,6 +49,8 @@ def test_config_show_effective_loads_to_the_same_policy(run: Run, policy: Path, 
     assert second.policy.routes == first.policy.routes
     assert second.policy.keys == first.policy.keys
     assert second.backends == first.backends
+    prices = [{name: backend.price for name, backend in each.policy.backends.items()} for each in (first, second)]
+    assert prices[1] == prices[0] != dict.fromkeys(prices[0])
 
 
 def test_config_show_as_written_adds_nothing(run: Run, policy: Path) -> None:
