@@ -42,7 +42,7 @@ async def collisions(bench: Bench) -> CheckOutcome:
     for upstream in bench.own.values():
         upstream.plan = lie
     encoder = {"type": "openai", "backend": way.backends[0], "model": "vectors", "dimension": _DIMENSIONS}
-    semantic = {"mode": "verified", "max_wrong_hit_rate": _MAX_WRONG, "encoder": encoder, "volatile": []}
+    semantic = {"mode": "verified", "max_wrong_hit_rate": _MAX_WRONG, "encoder": encoder, "volatile_words": []}
     try:
         async with bench.gateway(bench.policy(way, cache={"scope": "tenant", "semantic": semantic})) as child:
             for number in range(count):

@@ -77,7 +77,10 @@ class Questions:
         self._context = semantic.context
         self._num_turns = semantic.context_turns
         self._max_temperature = semantic.max_temperature
-        self._volatile = _any_of(semantic.volatile)
+        self._volatile = _any_of(semantic.volatile_words)
+        self._leaves_volatile = semantic.volatile == "strict"
+        self._ttl_s = semantic.ttl
+        self._volatile_ttl_s = min(semantic.ttl, semantic.volatile_ttl)
         self._decision = "static" if semantic.mode == "static" else "verified"
         self._learning: dict[str, bytes] = {}
 
@@ -155,11 +158,18 @@ class Questions:
                 return Ineligible.TOO_SHORT
             if num_tokens > _MAX_TOKENS:
                 return Ineligible.TOO_LONG
-        if self._volatile is not None and self._volatile.search(text) is not None:
+        if self._leaves_volatile and self._is_volatile(text):
             return Ineligible.VOLATILE
         if _MAY_BE_PERSONAL.search(text) is not None and _PERSONAL.search(text) is not None:
             return Ineligible.PERSONAL
         return None
+
+    def ttl_s(self, text: str) -> float:
+        """How long an answer to a question of that text may be served, in seconds."""
+        return self._volatile_ttl_s if self._is_volatile(text) else self._ttl_s
+
+    def _is_volatile(self, text: str) -> bool:
+        return self._volatile is not None and self._volatile.search(text) is not None
 
     def _kept(self, before: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """What of the conversation before the question an answer depends on, as the route says."""

@@ -106,7 +106,7 @@ class SemanticCache(Stage):
             Comparison(parts.space.encoder, judge),
             parts.clock,
             parts.random,
-            ttl_s=self._policy.ttl,
+            ttl_s=self._ttl_s,
             is_public=is_public,
             note_scope=partial(parts.quotas.note, max_bytes=self._policy.quota, ttl_s=self._policy.ttl),
         )
@@ -188,6 +188,10 @@ class SemanticCache(Stage):
         if self._questions is None:
             raise Draining("the route is not open yet")
         return self._questions.read(call)
+
+    def _ttl_s(self, text: str) -> float:
+        assert self._questions is not None, "there is a question"
+        return self._questions.ttl_s(text)
 
     async def look_up(self, call: Call, question: Question, control: Control) -> LookupResult:
         """What is known of the question, and the decision; it counts."""

@@ -92,8 +92,16 @@ class SemanticPolicy(Config):
     max_temperature: float = Field(
         0.3, ge=0, le=2, description="Calls above it are left alone; one that names none has OpenAI's default of 1."
     )
-    volatile: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field(
-        VOLATILE_WORDS, max_length=500, description="Questions with one of these words are left alone."
+    volatile: Literal["brief", "strict"] = Field(
+        "brief",
+        description="What becomes of questions with one of `volatile_words`: their answers are kept for `volatile_ttl` "
+        "only, or they are left alone.",
+    )
+    volatile_words: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field(
+        VOLATILE_WORDS, max_length=500, description="Words by which a question's answer may soon be another."
+    )
+    volatile_ttl: Duration = Field(
+        300.0, gt=0, description="How long an answer to such a question may be served; never longer than `ttl`."
     )
     ttl: Duration = Field(86400.0, gt=0, description="How long an answer may be served; hits do not prolong it.")
     max_entry: ByteSize = Field(256 * 1024, ge=1024, description="Answers larger than this are not stored.")

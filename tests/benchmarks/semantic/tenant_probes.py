@@ -101,7 +101,7 @@ async def run(num_probes: int, num_tenants: int, num_questions: int) -> dict[str
     quotas = Quotas(_STORE_BYTES)
     answers = MemoryAnswerStore(_STORE_BYTES, clock, random, quota=quotas, on_gone=space.forget)
     policy = CachePolicy.model_validate(
-        {"semantic": {"mode": "static", "threshold": 0.5, "search_timeout": "5s", "volatile": []}}
+        {"semantic": {"mode": "static", "threshold": 0.5, "search_timeout": "5s", "volatile_words": []}}
     )
     book = LearnedDecisions(lambda: Static(0.5, random), None)
     stage = SemanticCache(nobody, policy, SemanticParts(space, answers, book, quotas, clock, random), route="probes")

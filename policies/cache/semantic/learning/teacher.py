@@ -43,7 +43,7 @@ def scope_of_id(id: str) -> bytes | None:
 
 
 class Teacher:
-    """Compares, labels and stores, off the client's path."""
+    """Compares, labels and stores, off the client's path. `ttl_s`: how long an answer to a text may be served."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Teacher:
         clock: Clock,
         random: Random,
         *,
-        ttl_s: float,
+        ttl_s: Callable[[str], float],
         is_public: bool,
         note_scope: Callable[[bytes, str], None],
     ) -> None:
@@ -164,7 +164,7 @@ class Teacher:
             entry=entry,
             model=call.model,
             owner=call.key_id,
-            expires=self._clock.wall() + self._ttl_s,
+            expires=self._clock.wall() + self._ttl_s(question.text),
             tags=_tags(call),
             confirmed_by_other=is_confirmed,
         )

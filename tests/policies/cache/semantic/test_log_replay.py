@@ -137,13 +137,13 @@ async def test_replay_splits_the_log_into_exact_left_alone_and_looked_up() -> No
             exchange(RESET, BUTTON),
             exchange(RESET, BUTTON),
             exchange(RESET_TOO, BUTTON, temperature=1),
-            exchange("what is the weather in the town", "Fine."),
+            exchange("who may write to jane@example.org", "Fine."),
             exchange(CANCEL, DAYS),
         ]
     )
 
     assert (seen.num_exchanges, seen.num_exact, len(seen.served)) == (5, 1, 2)
-    assert seen.left_alone == {"temperature": 1, "volatile": 1}
+    assert seen.left_alone == {"temperature": 1, "personal": 1}
     assert seen.missed == {"no_candidate": 1, "learning": 1} or seen.missed == {"no_candidate": 2}
 
 

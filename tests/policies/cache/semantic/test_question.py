@@ -238,9 +238,6 @@ def said(text: Any) -> dict[str, Any]:
         (said(""), Ineligible.TOO_SHORT),
         (said("word " * 513), Ineligible.TOO_LONG),
         (said("x" * 1_000_000), Ineligible.TOO_LONG),
-        (said("What is the weather like in Rome?"), Ineligible.VOLATILE),
-        (said("Where is my order, please?"), Ineligible.VOLATILE),
-        (said("What is the LATEST version of it?"), Ineligible.VOLATILE),
         (said("Why was order no. 12345 refused?"), Ineligible.PERSONAL),
         (said("Please write to jane.doe@example.org about it"), Ineligible.PERSONAL),
         (said("Call me back on +49 (170) 123-4567 please"), Ineligible.PERSONAL),
@@ -260,12 +257,28 @@ def test_question_without_identity_or_of_other_operations_is_left_alone() -> Non
 
 
 def test_question_route_may_allow_more() -> None:
-    """Temperature and the words that make a question volatile are the route's to say."""
-    body = changed(temperature=None, messages=said("What is the price of this plan?")["messages"])
+    """Temperature is the route's to say."""
+    body = changed(temperature=None, messages=said("Which plan has this limit?")["messages"])
 
-    assert (
-        read(call_of(body), semantic={"max_temperature": 1, "volatile": []}).text == "What is the price of this plan?"
-    )
+    assert read(call_of(body), semantic={"max_temperature": 1}).text == "Which plan has this limit?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["What is the weather like in Rome?", "Where is my order, please?", "What is the LATEST version of it?"],
+)
+def test_question_volatile_is_answered_for_a_short_time_or_left_alone_where_that_is_strict(text: str) -> None:
+    """Which words make it so is the route's to say too; what is kept shorter anyway stays so."""
+    call = call_of(said(text))
+    brief = questions(semantic={"volatile_ttl": "1m"})
+
+    assert isinstance(brief.read(call), Question)
+    assert (brief.ttl_s(text), brief.ttl_s("How do I pay?")) == (60.0, 86400.0)
+    assert questions(semantic={"ttl": "5s"}).ttl_s(text) == 5.0
+    assert questions(semantic={"volatile": "strict"}).read(call) is Ineligible.VOLATILE
+    other = questions(semantic={"volatile": "strict", "volatile_words": ["elephant"]})
+    assert isinstance(other.read(call), Question)
+    assert other.ttl_s(text) == 86400.0
 
 
 def test_question_earlier_tool_results_are_part_of_the_group() -> None:

@@ -56,7 +56,7 @@ class Desk:
 
 async def served_by(desk: Desk, seed: int) -> tuple[int, int]:
     """Hits, and wrong ones, of the real policy before that desk."""
-    stage = Stage(Upstream(desk), FakeClock(), mode="verified", volatile=[])
+    stage = Stage(Upstream(desk), FakeClock(), mode="verified", volatile_words=[])
     stage.deciders[:] = [Verified(Bound(RATE), Random(seed))]
     await stage.open()
     hits = wrong = 0
