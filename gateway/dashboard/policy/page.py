@@ -13,7 +13,7 @@ from backends.errors import InvalidRequest
 from gateway.core import Core
 from gateway.dashboard import access
 from gateway.dashboard.inquiry import Inquiry
-from gateway.dashboard.policy.job import PolicyJob
+from gateway.dashboard.policy.job import PastCall, PolicyJob
 from gateway.dashboard.policy.workshop import BUSY, READ_S, TRY_S, Workshop
 from gateway.dashboard.queries.past_calls import past_calls
 from gateway.http.connection import connection_of
@@ -65,13 +65,11 @@ class PolicyPage:
     async def try_on(self, inquiry: Inquiry) -> Response:
         """What another policy is: checked, compared with the one in force, and tried on the newest calls if a `span`
         is named. Told line by line, while it is found out."""
-        access.check_admin(inquiry.visitor)
-        incoming = Incoming(inquiry.request.scope["headers"])
-        body = decode_json(await read_body(inquiry.request.receive, incoming, _MAX_BODY_BYTES, self._core.pace()))
-        text, span = (body.get("text"), body.get("span", "")) if isinstance(body, dict) else (None, "")
+        body = await self._asked(inquiry)
+        text, span = body.get("text"), body.get("span", "")
         if not isinstance(text, str) or not text.strip() or len(text.encode()) > MAX_KEPT_BYTES:
             raise InvalidRequest(f"text: a policy of at most {MAX_KEPT_BYTES // 1024} KiB", param="text")
-        if span not in ("", *_SPANS_S):
+        if not isinstance(span, str) or span not in ("", *_SPANS_S):
             raise InvalidRequest(f"span: one of {', '.join(_SPANS_S)}", param="span")
         kept = self._revisions.in_force.texts
         old = None if kept is None else _text_of(kept)
@@ -79,26 +77,30 @@ class PolicyPage:
         name = next(iter(old or {}), "policy.yaml")
         job = PolicyJob({**(old or {}), name: text}, old, list(environment()))
         if span:
-            since_us = int((inquiry.now_s - _SPANS_S[span]) * 1e6)
-            calls = await inquiry.ask(lambda book: past_calls(book.transaction, since_us))
-            job = PolicyJob(job.new, job.old, job.variables, calls)
+            job = PolicyJob(job.new, job.old, job.variables, await self._calls(inquiry, span))
         return Lines(self._workshop.messages(job, TRY_S if span else READ_S))
 
     async def simulate(self, inquiry: Inquiry) -> Response:
         """What the policy in force would make of the newest calls if they came several times as fast, line by line."""
-        access.check_admin(inquiry.visitor)
-        incoming = Incoming(inquiry.request.scope["headers"])
-        body = decode_json(await read_body(inquiry.request.receive, incoming, _MAX_BODY_BYTES, self._core.pace()))
-        span = body.get("span", "1h") if isinstance(body, dict) else ""
+        span = (await self._asked(inquiry)).get("span")
         if not isinstance(span, str) or span not in _SPANS_S:
             raise InvalidRequest(f"span: one of {', '.join(_SPANS_S)}", param="span")
         texts = self._revisions.in_force.texts
         if texts is None:
             raise InvalidRequest("the policy in force is too long to be simulated from here: use `slipstream simulate`")
-        since_us = int((inquiry.now_s - _SPANS_S[span]) * 1e6)
-        calls = await inquiry.ask(lambda book: past_calls(book.transaction, since_us))
-        job = PolicyJob(_text_of(texts), None, list(environment()), calls, _LOADS)
+        job = PolicyJob(_text_of(texts), None, list(environment()), await self._calls(inquiry, span), _LOADS)
         return Lines(self._workshop.messages(job, TRY_S))
+
+    async def _asked(self, inquiry: Inquiry) -> dict[str, object]:
+        """What an operator has sent; nothing where it is no object."""
+        access.check_admin(inquiry.visitor)
+        incoming = Incoming(inquiry.request.scope["headers"])
+        body = decode_json(await read_body(inquiry.request.receive, incoming, _MAX_BODY_BYTES, self._core.pace()))
+        return body if isinstance(body, dict) else {}
+
+    async def _calls(self, inquiry: Inquiry, span: str) -> list[PastCall]:
+        since_us = int((inquiry.now_s - _SPANS_S[span]) * 1e6)
+        return await inquiry.ask(lambda book: past_calls(book.transaction, since_us))
 
 
 class Lines(Response):

@@ -1,6 +1,7 @@
 // What several pages are put together of.
 
 import { lines } from "./charts.js";
+import { told } from "./api.js";
 import { h, spark, table } from "./dom.js";
 import * as format from "./format.js";
 
@@ -68,4 +69,36 @@ export function backendTable(rows) {
     { title: "Failed", number: true, of: (row) => format.percent(format.share(row.failed, sum(row.calls))) },
   ].filter(Boolean);
   return table("backends", columns, rows);
+}
+
+/**
+ * Something that is told line by line while it is found out, on `path`: what begins and ends it, where it is said, and an
+ * `end` for who goes elsewhere. `body` is asked for what to send, `results` makes elements of all that was told so far.
+ */
+export function trial(path, title, body, results) {
+  let running = null;
+  const end = () => running?.abort();
+  const button = h("button", { class: "action first" }, title);
+  const stop = h("button", { class: "quiet", type: "button", hidden: true, onclick: end }, "Stop");
+  const said = h("div", { class: "explained", "aria-live": "polite" });
+  const submit = async (event) => {
+    event.preventDefault();
+    end();
+    running = new AbortController();
+    button.disabled = true;
+    stop.hidden = false;
+    const found = {};
+    try {
+      await told(path, body(), running.signal, (message) => {
+        Object.assign(found, message);
+        said.replaceChildren(...results(found));
+      });
+    } catch (error) {
+      said.append(h("p", { class: "bad", role: "alert" }, error.message));
+    }
+    said.querySelector(".going")?.remove();
+    button.disabled = false;
+    stop.hidden = true;
+  };
+  return { button, stop, said, submit, end };
 }

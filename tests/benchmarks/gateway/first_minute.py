@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -81,6 +82,10 @@ def main() -> None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             shutil.rmtree(clone, ignore_errors=True)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(
+            f"{used.ru_utime + used.ru_stime:>7.1f} s  of a processor, which is what counts where others work beside it"
+        )
 
 
 if __name__ == "__main__":

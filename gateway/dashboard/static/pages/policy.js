@@ -1,15 +1,15 @@
 // The policy in force, what the last change was, and what another one would do. For operators.
 
-import { ask, told } from "../api.js";
+import { ask } from "../api.js";
 import { bar, h, table } from "../dom.js";
 import * as format from "../format.js";
-import { section } from "../parts.js";
+import { section, trial } from "../parts.js";
 
 export const title = "Policy";
 export const isForAdmins = true;
 export const every_s = 60;
 
-let trial = null;
+let running = null;
 
 export async function load() {
   return { policy: await ask("policy") };
@@ -17,7 +17,7 @@ export async function load() {
 
 /** Who leaves the page ends what was being tried. */
 export function leave() {
-  trial?.abort();
+  running?.end();
 }
 
 export function draw({ policy }, context) {
@@ -56,32 +56,11 @@ function difference(lines) {
 function trialForm(written, { again }) {
   const text = h("textarea", { name: "text", rows: 16, spellcheck: "false", "aria-label": "A policy" }, written);
   const span = h("select", { name: "span", "aria-label": "Calls" }, h("option", { value: "1h" }, "the calls of the last hour"), h("option", { value: "24h" }, "the calls of the last 24 hours"), h("option", { value: "" }, "no calls: check it only"));
-  const button = h("button", { class: "action first" }, "Try it on");
-  const stop = h("button", { class: "quiet", type: "button", hidden: true, onclick: () => trial?.abort() }, "Stop");
-  const said = h("div", { class: "explained", "aria-live": "polite" });
-  const submit = async (event) => {
-    event.preventDefault();
-    trial?.abort();
-    trial = new AbortController();
-    button.disabled = true;
-    stop.hidden = false;
-    const found = {};
-    try {
-      await told("policy/try", { text: text.value, span: span.value }, trial.signal, (message) => {
-        Object.assign(found, message);
-        said.replaceChildren(...results(found));
-      });
-    } catch (error) {
-      said.replaceChildren(h("p", { class: "bad", role: "alert" }, error.message));
-    }
-    said.querySelector(".going")?.remove();
-    button.disabled = false;
-    stop.hidden = true;
-  };
+  running = trial("policy/try", "Try it on", () => ({ text: text.value, span: span.value }), results);
   return h("div", null,
     h("p", { class: "fine" }, "Nothing here changes anything: the policy is that of its file."),
-    h("form", { class: "wide", onsubmit: submit }, text, h("div", { class: "tools" }, button, span, stop, h("button", { class: "quiet", type: "button", onclick: again }, "Begin anew"))),
-    said);
+    h("form", { class: "wide", onsubmit: running.submit }, text, h("div", { class: "tools" }, running.button, span, running.stop, h("button", { class: "quiet", type: "button", onclick: again }, "Begin anew"))),
+    running.said);
 }
 
 function results(found) {

@@ -1,8 +1,8 @@
 // What would become of more traffic: the newest calls, replayed faster through the policy in force, on stand-ins. For operators.
 
-import { told } from "../api.js";
 import { bar, h, table } from "../dom.js";
 import * as format from "../format.js";
+import { trial } from "../parts.js";
 
 export const title = "Simulate";
 export const isForAdmins = true;
@@ -17,38 +17,17 @@ export async function load() {
 
 /** Who leaves the page ends what is being simulated. */
 export function leave() {
-  running?.abort();
+  running?.end();
 }
 
 export function draw() {
   const span = h("select", { name: "span", "aria-label": "Calls" }, h("option", { value: "1h" }, "the calls of the last hour"), h("option", { value: "24h" }, "the calls of the last 24 hours"));
-  const button = h("button", { class: "action first" }, "Simulate");
-  const stop = h("button", { class: "quiet", type: "button", hidden: true, onclick: () => running?.abort() }, "Stop");
-  const said = h("div", { class: "explained", "aria-live": "polite" });
-  const submit = async (event) => {
-    event.preventDefault();
-    running?.abort();
-    running = new AbortController();
-    button.disabled = true;
-    stop.hidden = false;
-    const found = {};
-    try {
-      await told("simulate", { span: span.value }, running.signal, (message) => {
-        Object.assign(found, message);
-        said.replaceChildren(...results(found));
-      });
-    } catch (error) {
-      said.append(h("p", { class: "bad", role: "alert" }, error.message));
-    }
-    said.querySelector(".going")?.remove();
-    button.disabled = false;
-    stop.hidden = true;
-  };
+  running = trial("simulate", "Simulate", () => ({ span: span.value }), results);
   return [
     h("h1", null, "How much more traffic would it hold?"),
     h("p", { class: "fine" }, "Calls that backends have answered come again, faster and faster, through the policy in force: its routes, queues, breakers and balancing, in virtual time. Stand-ins answer, as fast as the ledger shows the backends."),
-    h("form", { class: "wide tools", onsubmit: submit }, button, span, stop),
-    said,
+    h("form", { class: "wide tools", onsubmit: running.submit }, running.button, span, running.stop),
+    running.said,
     h("p", { class: "fine" }, "Other policies are tried on the page Policy, other fleets and traces by ", h("code", null, "slipstream simulate"), "."),
   ];
 }
