@@ -131,7 +131,7 @@ class Ledger:
         dropped = {
             "journal_full": self._num_dropped,
             "refused": self._num_refused + done.refused,
-            "damaged": self._writer.reading.num_damaged,
+            "damaged": self._writer.reading.num_damaged + done.damaged,
         }
         return LedgerStatistics(done.rows, dropped, done.killed, self._num_noted - done.read + done.waiting, lag_s)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.ledger.journal import LOCKS, SEGMENTS, Journal, hold_dead
 from gateway.ledger.row import FIELDS, Row, Values
-from gateway.ledger.segment import RecordKind, Segment, open_segment
+from gateway.ledger.segment import RecordKind, Segment, is_unwritten, open_segment
 
 _logger = logging.getLogger(__name__)
 _BEGINNING = int(RecordKind.BEGINNING)
@@ -85,12 +85,17 @@ class Adoption:
         self._reading = Reading()
         self._segments: list[Segment] = []
         self._alien: list[Path] = []
+        """What are no segments, or none yet."""
         self.worker = int(lock.stem, 16)
         for path in sorted(lock.parent.glob(f"{lock.stem}-*{SEGMENTS}")):
+            if is_unwritten(path):
+                self._alien.append(path)
+                continue
             try:
                 segment, _ = open_segment(path)
             except ValueError as error:
                 _logger.error("a part of the ledger's journal is lost: %s", error)
+                self._reading.num_damaged += 1
                 self._alien.append(path)
             else:
                 self._segments.append(segment)
@@ -101,6 +106,11 @@ class Adoption:
         """
         rows = self._reading.take(self._segments, most)
         return (rows, False) if rows else (self._reading.left(), True)
+
+    @property
+    def num_damaged(self) -> int:
+        """How many parts of it are lost."""
+        return self._reading.num_damaged
 
     def done(self) -> None:
         """The store has all of it: delete it. Raises: OSError."""

@@ -127,6 +127,11 @@ def create_segment(path: Path, worker: int) -> Segment:
     return Segment(path, mapped, _HEAD.size)
 
 
+def is_unwritten(path: Path) -> bool:
+    """Whether nothing was ever written there: its worker was gone while it was making it. Raises: OSError."""
+    return not path.read_bytes().strip(b"\0")
+
+
 def open_segment(path: Path) -> tuple[Segment, int]:
     """One that a worker left behind, to be read, and that worker's id. Raises: OSError, ValueError where it is none."""
     with path.open("rb") as file:

@@ -51,6 +51,8 @@ class Written(msgspec.Struct):
     """Rows that the store does not take."""
     killed: int = 0
     """Calls that had begun and were not over when their worker was gone."""
+    damaged: int = 0
+    """Parts that are lost of what workers have left that are gone."""
     read: int = 0
     """Records of this worker's own journal."""
     waiting: int = 0
@@ -203,7 +205,11 @@ class Writer:
             self._waiting = []
             self.done.waiting = 0
         self._journal.clear()
-        self._journal.carry(self.reading.begun)
+        try:
+            self._journal.carry(self.reading.begun)
+        except OSError as error:
+            # No room to write them down anew is no reason to keep anything from a store that has some.
+            self._failures.note(error)
         return has_more or self._adoption is not None
 
     def _take(self, worker: int, rows: Iterable[Values]) -> None:
@@ -235,6 +241,7 @@ class Writer:
         """The store has all that the worker has left."""
         done, self._adoption = self._adoption, None
         if done is not None:
+            self.done.damaged += done.num_damaged
             done.done()
         # There may be another one.
         self._due["adopt"] = 0.0
@@ -282,6 +289,8 @@ class Writer:
         if not self._is_away:
             self._is_away = True
             _logger.error("%s; its rows wait in the journal", error.message)
+        # What comes back may be another one, without tables.
+        self._is_open = False
 
     def _keep_waiting(self) -> None:
         if not self._waiting:

@@ -208,3 +208,16 @@ async def test_nonsense_of_the_messages_api_is_estimated(server: Server, *, stre
     assert said.status_code == 200
     assert (prompt, is_estimated) == (1000, True)
     assert 30 <= completion <= 400
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_usage_behind_the_end_of_a_stream_counts(server: Server, *, at_once: bool) -> None:
+    """Some servers tell it behind `[DONE]`, at once or later: the stream is over, the bill is not."""
+    ends = [b"data: [DONE]\n\n", event({"choices": [], "usage": USAGE})]
+    words = [chunk(f"word{number} ") for number in range(12)]
+    events = (*words, chunk("", "stop"), *([b"".join(ends)] if at_once else ends))
+    server.upstream.next(Behaviour(events=events))
+    answer = await server.client.post(CHAT, json=asked(stream=True))
+
+    assert answer.text.count("word") >= 12
+    assert await server.charged() == TOLD

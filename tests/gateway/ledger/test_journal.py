@@ -239,6 +239,22 @@ def test_damage_anywhere_makes_no_wrong_row(tmp_path: Path, damage: str) -> None
     own.close(is_stored=True)
 
 
+@pytest.mark.parametrize("size", [0, SEGMENT_BYTES])
+def test_segment_that_was_being_made_is_no_damage(tmp_path: Path, size: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that is killed while it makes the next one has lost nothing, and nothing of the kind is said."""
+    own, dead = Journal(tmp_path, 4), Journal(tmp_path, 4)
+    note(dead, 1)
+    abandon(dead)
+    (tmp_path / f"{dead.worker:016x}-00000001{SEGMENTS}").write_bytes(bytes(size))
+
+    rows, _ = adopted(tmp_path, own)
+
+    assert [row[0] for row in rows] == [1]
+    assert caplog.messages == []
+    assert len(list(tmp_path.glob(f"*{SEGMENTS}"))) == 1
+    own.close(is_stored=True)
+
+
 def test_row_of_an_older_version_has_the_new_fields_defaults(tmp_path: Path) -> None:
     """A journal that was left before an upgrade is read after it."""
     journal, reading = Journal(tmp_path, 4), Reading()

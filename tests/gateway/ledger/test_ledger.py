@@ -7,6 +7,7 @@ import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from gateway.ledger.journal import Journal
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.report import Period, report
 from gateway.ledger.row import WORKER_KILLED
+from gateway.ledger.samples import GaugeSample
 from gateway.ledger.segment import RecordKind
 from gateway.ledger.store import LEDGER, LedgerStore
 from gateway.sql.database import Database
@@ -67,6 +69,22 @@ def numbers(database: Database, *, end: str = "clean") -> list[int]:
     """Of the calls in the store that ended so."""
     with database.reading() as transaction:
         return [n for (n,) in transaction.fetch('SELECT n FROM calls WHERE "end" = ? ORDER BY n', (end,))]
+
+
+def has_segments(folder: Path, number: int) -> bool:
+    return [each.stat().st_size for each in folder.glob("*.segment")] == [SEGMENT_BYTES] * number
+
+
+def take_away(path: Path) -> None:
+    """A SQLite file with its companions."""
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
+
+
+def num_samples(database: Database) -> int:
+    with database.reading() as transaction:
+        ((number,),) = transaction.fetch("SELECT COUNT(*) FROM samples")
+        return int(number)
 
 
 async def until(is_so: Callable[[], bool], limit_s: float = 20.0) -> None:
@@ -205,6 +223,64 @@ async def test_full_disk_holds_nobody_up(tmp_path: Path) -> None:
             (disk / "filler").unlink()
             await until(lambda: ledger.statistics().rows + ledger.statistics().dropped["journal_full"] == 2000)
             assert ledger.statistics().dropped["journal_full"] == 0
+
+
+async def test_full_disk_of_the_journal_holds_up_no_store_elsewhere(tmp_path: Path) -> None:
+    """Calls that last hold segments, and there is no room to write their beginnings down anew."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    database = SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER)
+    with small_disk(disk):
+        async with running(database, disk / "journal", segments=4) as ledger:
+            n = 0
+            for lasting in range(2):
+                ledger.begin(sample_beginning(10**6 + lasting))
+                await until(partial(has_segments, disk / "journal", lasting + 2))
+                for _ in range(90):
+                    row = sample_row(n)
+                    row.tags = "x" * 100_000
+                    assert ledger.note(row)
+                    n += 1
+            await until(lambda: ledger.statistics().rows == n)
+            fill(disk / "filler")
+            assert ledger.note(sample_row(n))
+            ledger.sample([GaugeSample(1, "in_flight", "up", 1.0)])
+
+            await until(lambda: num_samples(database) == 1)
+            assert ledger.statistics().rows == n + 1
+
+
+async def test_file_that_is_taken_away_is_made_anew(tmp_path: Path) -> None:
+    """Its rows are gone with it; those that come are kept, without a restart."""
+    path = tmp_path / "ledger.sqlite3"
+    async with running(SqliteDatabase(path, LEDGER), tmp_path / "journal") as ledger:
+        ledger.note(sample_row(1))
+        await until(lambda: ledger.statistics().rows == 1)
+        take_away(path)
+        ledger.note(sample_row(2))
+
+        await until(lambda: ledger.statistics().rows == 2)
+        assert numbers(SqliteDatabase(path, LEDGER)) == [2]
+
+
+async def test_damage_of_what_was_taken_over_is_counted(tmp_path: Path) -> None:
+    """As that of the own journal is: most of it is found after a crash."""
+    folder = tmp_path / "journal"
+    dead = Journal(folder, 4)
+    for n in range(2):
+        dead.append(msgspec.msgpack.encode(sample_row(n)), RecordKind.CALL, n)
+    (path,) = (segment.path for segment in dead.segments)
+    end = dead.segments[0].end
+    dead.close(is_stored=False)
+    with path.open("r+b") as file:
+        file.seek(end - 5)
+        file.write(b"?????")
+    (folder / f"{dead.worker:016x}-00000007.segment").write_bytes(b"something else")
+    async with running(SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER), folder) as ledger:
+        await until(lambda: len(list(folder.glob("*.lock"))) == 1)
+
+        assert ledger.statistics().rows == 1
+        assert ledger.statistics().dropped["damaged"] == 2
 
 
 async def test_journal_that_cannot_be_made_is_said_at_the_start(tmp_path: Path) -> None:
