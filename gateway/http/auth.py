@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -53,14 +53,19 @@ ANONYMOUS = Principal("", "default", ModelSet(("*",)), admin=True, drafts=True)
 """Whoever calls a gateway without keys, which only this machine can reach."""
 
 
+_MAX_SHARED = 20_000
+
+
 class Callers:
     """Makes callers of what their keys may do. Those with the same models, routes or rules share them.
 
-    `time_zone`: of budgets that name none.
+    Keys come and go for as long as a process lives, each perhaps with a limit of its own, so what is kept to be shared
+    is bounded: `max_shared` of each. `time_zone`: of budgets that name none.
     """
 
-    def __init__(self, time_zone: str = "UTC") -> None:
+    def __init__(self, time_zone: str = "UTC", max_shared: int = _MAX_SHARED) -> None:
         self._time_zone = time_zone
+        self._max_shared = max_shared
         self._rules: dict[tuple[LimitTerms | None, BudgetTerms | None], tuple[UsageRule, ...]] = {}
         self._models: dict[tuple[str, ...], ModelSet] = {}
         self._routes: dict[tuple[str, ...], frozenset[str]] = {}
@@ -69,6 +74,10 @@ class Callers:
         self, name: str, terms: KeyTerms, *, admin: bool = False, manages_keys: bool = False, drafts: bool = False
     ) -> Principal:
         """The caller with the key of that name."""
+        caches: tuple[dict[Any, Any], ...] = (self._rules, self._models, self._routes)
+        for shared in caches:
+            if len(shared) >= self._max_shared:
+                shared.clear()
         models = self._models.get(terms.models)
         if models is None:
             models = self._models[terms.models] = ModelSet(terms.models)

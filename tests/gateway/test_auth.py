@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from datetime import UTC, datetime
 
 import pytest
@@ -9,8 +11,10 @@ from pydantic import SecretStr
 
 from backends.clock import SystemClock
 from backends.errors import Unauthorized
-from gateway.http.auth import ANONYMOUS, Keyring
-from policies.keys.settings import KeyPolicy
+from gateway.http.auth import ANONYMOUS, Callers, Keyring
+from policies.keys.settings import KeyPolicy, KeyTerms
+from policies.limits.rules import UsageRule
+from policies.limits.settings import LimitTerms
 from tests.support.clock import FakeClock
 from tests.support.policy.least_time import least_s
 
@@ -133,3 +137,18 @@ def test_key_costs_the_same_among_thousands(key: bytes) -> None:
     assert least_s(lambda: _is_known(many, key)) < 4 * least_s(lambda: _is_known(one, key))
     assert many.named("k4999", "default") == one.named("k4999", "default")
     assert least_s(lambda: many.named("k4999", "default")) < 4 * least_s(lambda: one.named("k4999", "default"))
+
+
+def test_rules_of_keys_that_are_gone_are_forgotten() -> None:
+    """Keys come and go, each with a limit of its own: what is shared does not grow with all there ever were."""
+    callers = Callers(max_shared=10)
+
+    def limit_of(number: int) -> weakref.ref[UsageRule]:
+        terms = KeyTerms(tenant="t", models=(f"m{number}",), limit=LimitTerms(rpm=number))
+        (rule,) = callers.of(f"key-{number}", terms).rules
+        return weakref.ref(rule)
+
+    rules = [limit_of(number) for number in range(1, 101)]
+
+    gc.collect()
+    assert sum(rule() is not None for rule in rules) <= 10
