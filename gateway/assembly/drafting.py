@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeGuard
 
 from backends.drafts.push import Pushable
 from backends.drafts.rounds import Verifier
+from backends.errors import ConfigurationError
 from backends.protocol import Backend
 from gateway.assembly.site import Site
 from gateway.assembly.speculation import draft_pool
 from policies.schema import RoutePolicy
 from policies.speculation.exact import ExactSpeculation, Target
+from policies.speculation.rounds.words import Words
 from policies.speculation.settings import ExactPolicy
 
 
@@ -24,7 +27,23 @@ def draft_exactly(inner: Backend, settings: ExactPolicy, site: Site) -> Backend:
     leaves = site.parts.leaves
     names = {part.ref for part in site.route.backends}
     targets = {name: leaf for name in names if is_target(leaf := leaves[name])}
-    return ExactSpeculation(inner, settings, draft_pool(site), targets, site.parts.clock)
+    words = _words(settings.tokenizer, site.route.name) if settings.tokenizer is not None else None
+    return ExactSpeculation(inner, settings, draft_pool(site), targets, site.parts.clock, words)
+
+
+def _words(folder: str, route: str) -> Words:
+    try:
+        from backends.drafts.answer_writer import TokenizerWords
+        from backends.engine.errors import ModelError
+        from backends.engine.text.tokenizer import Tokenizer
+    except ImportError as error:
+        raise ConfigurationError(
+            f"route \"{route}\": `probes` lack {error.name}: pip install 'slipstream-gateway[engine]'"
+        ) from error
+    try:
+        return TokenizerWords(Tokenizer(Path(folder)))
+    except ModelError as error:
+        raise ConfigurationError(f'route "{route}": speculative.tokenizer: {error}') from error
 
 
 def is_target(leaf: Backend) -> TypeGuard[Target]:

@@ -81,8 +81,12 @@ class RacePolicy(HedgePolicy):
         return f"race, not exact: {self.draft} is {super().describe()}"
 
 
-VerifyMethod = Literal["push", "session"]
-_HOW: dict[VerifyMethod, str] = {"push": "by the way", "session": "by rounds in a session"}
+VerifyMethod = Literal["push", "session", "probes"]
+_HOW: dict[VerifyMethod, str] = {
+    "push": "by the way",
+    "session": "by rounds in a session",
+    "probes": "by rounds of one-token completions",
+}
 
 
 class ExactPolicy(Config):
@@ -105,8 +109,22 @@ class ExactPolicy(Config):
         ("push", "session"),
         min_length=1,
         description="How the target may check guesses, the first that it knows being taken: `push`: onto the running "
-        "answer, which waits for none; `session`: by rounds, for which the answer waits; both of a slipstream.",
+        "answer, which waits for none; `session`: by rounds, for which the answer waits; both of a slipstream. "
+        "`probes`: by rounds of one-token completions, of vLLM, a prompt for each guess.",
     )
+    tokenizer: str | None = Field(
+        None,
+        min_length=1,
+        description="For `probes`: a folder with the `tokenizer.json` of target and draft; required.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_tokenizer(self) -> Self:
+        if ("probes" in self.verify) != (self.tokenizer is not None):
+            raise ValueError(
+                "give `tokenizer`, the folder of the target's model, with `probes` in verify, and only there"
+            )
+        return self
 
     def describe(self) -> str:
         """What it does, in the words of `slipstream explain`."""

@@ -1,9 +1,10 @@
 """Whether answers with a draft are the target's own, whatever the draft says: the package's models, in one process.
 
-    python -m tests.benchmarks.policies.push_identity [--prompts 1000] [--drafts good,random,wrong,dying]
+    python -m tests.benchmarks.policies.push_identity [--prompts 1000] [--drafts good,wrong] [--verify session]
 
 Held-out prompts of the test models, eight at a time, float32: the target alone, then with each draft, always on.
-Text, number of tokens and reason of the end are compared, greedily and drawn with a seed each.
+Text, number of tokens and reason of the end are compared, greedily and drawn with a seed each. By rounds, the target is
+another process, over HTTP; with `--url` another server of the folder of `slipstream-target`, such as vLLM (greedily).
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
+from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from backends.clock import SystemClock
+from backends.drafts.answer_writer import TokenizerWords
 from backends.engine.demo_models.generator import held_out_conversation
+from backends.engine.text.tokenizer import Tokenizer
 from backends.errors import UpstreamCut
 from backends.protocol import Backend, Call, Reply
 from backends.registry import Registry
@@ -28,9 +35,17 @@ from policies.speculation.exact import ExactSpeculation
 from policies.speculation.settings import ExactPolicy
 from policies.stage import Stage
 from tests.support.calls import event_values, make_call, read_all
+from tests.support.gateway import start_gateway
 from tests.support.policy.drafting import FakeDraft
 
 _AT_ONCE = 8
+_FOLDER = Path(str(resources.files("backends.engine.demo_models"))) / "target"
+_TARGET = """
+version: 1
+backends:
+  model: {type: engine, model: slipstream-target, device: cpu, dtype: float32, threads: 1, speculate: "off"}
+routes: [{name: all, match: {models: ["*"]}, backends: [{ref: model}]}]
+"""
 _DEADLINE_S = 120.0
 
 
@@ -40,6 +55,9 @@ class _AlwaysOn(Controller):
     @property
     def is_on(self) -> bool:
         return True
+
+    def draft_tokens(self, most: int, load: int = 1) -> int:
+        return most
 
 
 class _Named(Stage):
@@ -86,9 +104,20 @@ def _engine(name: str) -> Backend:
     return kind.build(name, kind.config.model_validate(settings), SystemClock())
 
 
+def _target(url: str | None) -> _Named:
+    """The large model, in this process or behind that URL."""
+    if url is None:
+        return _Named(_engine("target"))
+    kind = Registry().kind("openai")
+    settings = {"base_url": url}
+    return _Named(kind.build("target", kind.config.model_validate(settings), SystemClock()))
+
+
 async def _ask(backend: Backend, messages: list[dict[str, str]], asked: dict[str, Any]) -> tuple[_Told, int]:
     extra = {"messages": messages, "max_tokens": 80, "stream_options": {"include_usage": True}, **asked}
+    extra["model"] = "slipstream-target"
     call = make_call(stream=True, extra=extra, include_usage=True, deadline=time.monotonic() + _DEADLINE_S)
+    call = structs.replace(call, model=extra["model"])
     values = event_values(await read_all(await backend.send(call)))
     choices = [choice for value in values for choice in value["choices"]]
     text = "".join(choice["delta"].get("content") or "" for choice in choices)
@@ -120,7 +149,21 @@ async def _main(given: argparse.Namespace) -> int:
     ways: dict[str, list[dict[str, Any]]] = {"greedy": [{"temperature": 0}] * len(prompts)}
     if not given.greedy_only:
         ways["drawn"] = [{"temperature": 0.8, "seed": number} for number in range(len(prompts))]
-    target, small = _Named(_engine("target")), _engine("draft")
+    async with AsyncExitStack() as stack:
+        url = given.url
+        if url is None and given.verify != "push":
+            url = (await stack.enter_async_context(start_gateway(_TARGET))).url + "/v1"
+        return await _compare(given, prompts, ways, url)
+
+
+async def _compare(
+    given: argparse.Namespace,
+    prompts: Sequence[list[dict[str, str]]],
+    ways: dict[str, list[dict[str, Any]]],
+    url: str | None,
+) -> int:
+    words = TokenizerWords(Tokenizer(_FOLDER)) if given.verify == "probes" else None
+    target, small = _target(url), _engine("draft")
     await target.open()
     await small.open()
     wrong = FakeDraft(lambda known, most: [len(known) % 256] * most, step_s=0.0)
@@ -135,11 +178,13 @@ async def _main(given: argparse.Namespace) -> int:
         alone, _ = await _ask_all(target, prompts, asked)
         for name in given.drafts:
             leaf: Any = target._inner
-            policy = ExactPolicy(mode="exact", draft=name)
+            folder = str(_FOLDER) if words is not None else None
+            policy = ExactPolicy(mode="exact", draft=name, verify=(given.verify,), tokenizer=folder)
             async with aclosing(
-                ExactSpeculation(target, policy, drafts[name], {"target": leaf}, SystemClock())
+                ExactSpeculation(target, policy, drafts[name], {"target": leaf}, SystemClock(), words)
             ) as stage:
                 stage.controllers["target"] = _AlwaysOn()
+                stage.known_tokens.add("target")
                 began = time.monotonic()
                 found, accepted = await _ask_all(stage, prompts, asked)
                 other = sum(one != two for one, two in zip(found, alone, strict=True))
@@ -151,7 +196,7 @@ async def _main(given: argparse.Namespace) -> int:
                 )
                 num_other += other
             # The stage has closed both.
-            target, small = _Named(_engine("target")), _engine("draft")
+            target, small = _target(url), _engine("draft")
             await target.open()
             await small.open()
             drafts["good"], drafts["dying"] = small, _Dying(small)
@@ -166,6 +211,8 @@ def main() -> int:
     options.add_argument("--prompts", type=int, default=1000, help="how many (default 1000)")
     options.add_argument("--drafts", type=lambda text: text.split(","), default=["good", "random", "wrong", "dying"])
     options.add_argument("--greedy-only", action="store_true", help="leave out the drawn answers")
+    options.add_argument("--verify", choices=["push", "session", "probes"], default="push", help="how (default push)")
+    options.add_argument("--url", help="of another target than one that is started")
     options.add_argument("--seed", type=int, default=7, help="of the prompts")
     return asyncio.run(_main(options.parse_args()))
 

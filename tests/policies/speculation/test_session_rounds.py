@@ -10,6 +10,7 @@ import pytest
 
 from backends.errors import ConnectFailed, UnknownObject, UpstreamCut
 from backends.protocol import Call
+from policies.speculation.controller import Controller
 from policies.speculation.exact import ExactSpeculation
 from tests.support.calls import make_call, read_all
 from tests.support.policy.drafting import FakeDraft, FakeTarget, speculating
@@ -53,10 +54,25 @@ def by_rounds(target: FakeTarget, draft: FakeDraft) -> ExactSpeculation:
     return speculating(target, draft, verify=["session"])
 
 
+class AlwaysOn(Controller):
+    """Drafts, whether it pays or not."""
+
+    def draft_tokens(self, most: int, load: int = 1) -> int:
+        """As many as may be."""
+        return most
+
+
+def always_by_rounds(target: FakeTarget, draft: FakeDraft) -> ExactSpeculation:
+    """The same, whatever a busy machine measures."""
+    stage = by_rounds(target, draft)
+    stage.controllers["target"] = AlwaysOn()
+    return stage
+
+
 async def test_a_good_draft_saves_steps_and_nobody_sees_it() -> None:
     """The stream is the target's own without marks; what the rounds have done is told in the facts."""
     target, draft = FakeTarget(ANSWER), FakeDraft(right)
-    stage = by_rounds(target, draft)
+    stage = always_by_rounds(target, draft)
 
     stream, call = await answered(stage)
     await stage.aclose()
@@ -74,7 +90,7 @@ async def test_a_good_draft_saves_steps_and_nobody_sees_it() -> None:
 async def test_whatever_a_draft_guesses_the_answer_is_the_targets(guess: Callable[[list[int], int], list[int]]) -> None:
     """And it takes no more steps than alone."""
     target, draft = FakeTarget(ANSWER), FakeDraft(guess)
-    stage = by_rounds(target, draft)
+    stage = always_by_rounds(target, draft)
 
     stream, _ = await answered(stage)
     await stage.aclose()
@@ -149,7 +165,7 @@ async def test_a_session_that_is_lost_is_opened_once_more_behind_what_is_known()
     """The client sees one whole answer; the second time it is a cut, never text of the draft."""
     target, draft = FakeTarget(ANSWER), FakeDraft(now_and_then)
     target.loses_session_at = 20
-    stage = by_rounds(target, draft)
+    stage = always_by_rounds(target, draft)
 
     stream, call = await answered(stage)
     again = target.calls[-1]
@@ -164,7 +180,7 @@ async def test_a_session_that_is_lost_is_opened_once_more_behind_what_is_known()
     assert call.facts.speculation.ended == "lost"
 
     target.verify_error = UnknownObject("always lost")
-    stage = by_rounds(target, draft)
+    stage = always_by_rounds(target, draft)
     reply = await stage.send(make_call(stream=True))
     with pytest.raises(UpstreamCut):
         await read_all(reply)

@@ -1,0 +1,78 @@
+"""Whether a backend has the tokens of a tokenizer: texts that tokenizers cut in many ways, as the backend cuts them."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import structs
+
+from backends.drafts.push import DraftsBy
+from backends.errors import UpstreamGarbage
+from backends.operations import Operation
+from backends.protocol import Backend, Call, Facts
+from policies.beside import tell_charges
+from policies.speculation.rounds.words import Words
+
+_TEXTS = (
+    "The quick brown fox jumps over the lazy dog.",
+    " leading,  double   and trailing spaces  ",
+    "def f(x):\n\treturn {'a': [1, 2.5e-3], \"b\": None}\r\n\r\n",
+    "1234567890 3.14159 1,000,000 0xFF 2026-11-25T21:00:00Z",
+    "Größe, naïve, Ærøskøbing, Ελλάδα, Привет, שלום, العربية",
+    "日本語の文章と한국어 그리고 中文。",
+    "emoji 🙂👩‍👩‍👧‍👦🏳️‍🌈 and combining e\u0301 \u200b zero width",
+    "antidisestablishmentarianism HTTPServer camelCase snake_case www.example.org/?q=%20",
+)
+
+
+class _Choice(msgspec.Struct):
+    index: int
+    prompt_token_ids: list[int] | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+async def differs(backend: Backend, call: Call, model: str, words: Words, pinned: str = "") -> str:
+    """What speaks against a backend's having these tokens; empty: nothing. Asked once, of the call's backends.
+
+    Raises: UpstreamError, UpstreamGarbage where the backend does not answer, or does not tell its tokens.
+    """
+    facts = Facts(extra=call.facts.extra)
+    body = {"model": model, "prompt": list(_TEXTS), "max_tokens": 1, "temperature": 0, "return_token_ids": True}
+    asked = structs.replace(
+        call,
+        operation=Operation.COMPLETION,
+        path="/completions",
+        raw=msgspec.json.encode(body),
+        body=body,
+        model=model,
+        stream=False,
+        facts=facts,
+        pinned=pinned,
+        predicted="",
+        resume=None,
+        slo=None,
+        drafts=DraftsBy.NOBODY,
+        by_rounds=False,
+    )
+    reply = await backend.send(asked)
+    try:
+        if reply.status != 200 or reply.body is None:
+            raise UpstreamGarbage(f"it answered the texts that tell its tokenizer with status {reply.status}")
+        choices = {choice.index: choice.prompt_token_ids for choice in _decode(reply.body).choices}
+    except msgspec.DecodeError:
+        raise UpstreamGarbage("its answer to the texts that tell its tokenizer cannot be read") from None
+    finally:
+        await reply.aclose()
+        tell_charges(facts, facts.extra)
+    for index, text in enumerate(_TEXTS):
+        told = choices.get(index)
+        if told is None:
+            return "it does not tell the tokens of prompts (`return_token_ids`)"
+        if told != words.encode(text):
+            return f"it has other tokens for {text!r}"
+    return ""

@@ -1,0 +1,124 @@
+"""A target that knows no drafts and tells token ids, as vLLM does; it does wrong what a test tells it to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from backends.drafts.push import Draft
+from backends.engine.text.detokenizer import Detokenizer
+from backends.engine.text.tokenizer import Tokenizer
+from backends.operations import Operation
+from backends.protocol import Call, Capabilities, Reply, Statistics, Usage
+from backends.sse import DONE_EVENT, encode_event
+from backends.stream import Stream
+from tests.support.policy.drafting import SSE
+
+EOS = 2
+PROMPT = [1, 273, 203]
+
+
+class ProbedTarget:
+    """Says the tokens `answer` and the one that ends it, whatever it is asked. `wrong` changes the body of verdicts."""
+
+    name = "target"
+    capabilities = Capabilities(operations=frozenset(Operation))
+
+    def __init__(self, tokenizer: Tokenizer, answer: Sequence[int]) -> None:
+        self.tokenizer = tokenizer
+        self.answer = [*answer, EOS]
+        self.wrong: Callable[[dict[str, Any]], object] = lambda body: None
+        self.status = 200
+        self.tells_tokens = True
+        self.other_text = ""
+        self.hides_until = 0
+        self.calls: list[Call] = []
+        self.num_open = 0
+        self.num_probes = 0
+
+    async def open(self) -> None:
+        """Nothing."""
+
+    async def aclose(self) -> None:
+        """Nothing."""
+
+    def statistics(self) -> Statistics:
+        """None."""
+        return Statistics()
+
+    def is_writing(self, answer_id: str) -> bool:
+        """It takes no drafts."""
+        return False
+
+    async def push(self, draft: Draft, *, tenant: str, key_id: str) -> None:
+        """It takes no drafts."""
+        raise AssertionError("nobody may push")
+
+    async def verify(self, draft: Draft, *, tenant: str, key_id: str, alone: bool = False) -> None:
+        """It takes no drafts."""
+        raise AssertionError("nobody may ask a session")
+
+    async def send(self, call: Call) -> Reply:
+        """Answer."""
+        self.calls.append(call)
+        call.facts.backend = self.name
+        body = call.body
+        assert body is not None
+        if call.stream:
+            self.num_open += 1
+            known = body["prompt"][len(PROMPT) :] if call.operation is Operation.COMPLETION else []
+            return Reply(200, SSE, stream=Stream(_Events(self, call, len(known))))
+        prompts = body["prompt"]
+        if isinstance(prompts[0], str):
+            tokens = [self.tokenizer.encode(text) for text in prompts]
+            choices = [{"index": place, "prompt_token_ids": each} for place, each in enumerate(tokens)]
+            return Reply(200, [], body=msgspec.json.encode({"choices": choices}))
+        self.num_probes += 1
+        told: dict[str, Any] = {"choices": [self._verdict(place, each) for place, each in enumerate(prompts)]}
+        self.wrong(told)
+        return Reply(self.status, [], body=msgspec.json.encode(told))
+
+    def _verdict(self, index: int, prompt: list[int]) -> dict[str, Any]:
+        said = prompt[len(PROMPT) :]
+        is_right = said == self.answer[: len(said)]
+        token = self.answer[len(said)] if is_right and len(said) < len(self.answer) else 7
+        return {"index": index, "token_ids": [token], "finish_reason": "stop" if token == EOS else "length"}
+
+    def events(self, call: Call, known: int) -> list[bytes]:
+        """Its own stream, behind so many tokens."""
+        assert call.body is not None
+        tells = self.tells_tokens and call.body.get("return_token_ids")
+        most = call.body.get("max_tokens") or 1000
+        is_chat, events = call.operation is Operation.CHAT, []
+        writer = Detokenizer(self.tokenizer, continues=True)
+        first: dict[str, Any] = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        head: dict[str, Any] = {"id": "c-1", "model": "m"}
+        if is_chat:
+            events.append({**head, "choices": [first], **({"prompt_token_ids": PROMPT} if tells else {})})
+        for place, token in enumerate(self.answer[known : known + most]):
+            text = "" if token == EOS else writer.push([token]) + self.other_text
+            text = text if place >= self.hides_until else ""
+            finish = "stop" if token == EOS else "length" if place + 1 == most else None
+            choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
+            choice |= {"delta": {"content": text} if text else {}} if is_chat else {"text": text}
+            events.append({**head, "choices": [choice | ({"token_ids": [token]} if tells else {})]})
+        return [*(encode_event(msgspec.json.encode(event)) for event in events), DONE_EVENT]
+
+
+class _Events:
+    def __init__(self, target: ProbedTarget, call: Call, known: int) -> None:
+        self._target = target
+        self._left = target.events(call, known)
+        self._is_open = True
+        call.facts.usage = Usage(prompt_tokens=len(PROMPT), completion_tokens=1)
+
+    async def read(self) -> bytes:
+        """An event at a time."""
+        return self._left.pop(0) if self._left else b""
+
+    async def aclose(self) -> None:
+        """Count it."""
+        self._target.num_open -= self._is_open
+        self._is_open = False
