@@ -29,6 +29,8 @@ _DIFFERENT_SHARE = 0.25
 _PIECE_CHARS = 800
 _MAX_PIECES = 6
 """An encoder reads about so much of a text; longer answers are compared piece by piece, very long ones not at all."""
+MAX_CHARS = _PIECE_CHARS * _MAX_PIECES
+"""What is longer is equal to the letter or not known: reading 100 kB holds the event loop for a tenth of a second."""
 
 _SPACE = re.compile(r"\s+")
 _EDGES = ".!?,;: "
@@ -101,23 +103,21 @@ class Comparison:
         """Whether both answer the question alike. `may_ask`: the judge, if the cheap looks do not know; `told` is told
         of what is paid for that.
         """
-        if without_courtesies(left) == without_courtesies(right):
-            return AnswerVerdict.SAME
-        structured = compare_json(left, right)
-        if structured is AnswerVerdict.SAME:
-            return AnswerVerdict.SAME
-        looked = await self._look_at(left, right, structured, told)
+        looked = await self._look_at(left, right, told)
         if looked is AnswerVerdict.UNKNOWN and self._judge is not None and may_ask:
             return await self._judge.compare(question, left, right, told)
         return looked
 
-    async def _look_at(
-        self, left: str, right: str, structured: AnswerVerdict, told: Callable[[Charge], None] | None
-    ) -> AnswerVerdict:
-        """What words and vectors say; of very long texts they are not asked."""
-        num_pieces = math.ceil(max(len(left), len(right)) / _PIECE_CHARS)
-        if num_pieces > _MAX_PIECES:
+    async def _look_at(self, left: str, right: str, told: Callable[[Charge], None] | None) -> AnswerVerdict:
+        """What form, words and vectors say; of very long texts they are not asked."""
+        if left == right:
+            return AnswerVerdict.SAME
+        if max(len(left), len(right)) > MAX_CHARS:
             return AnswerVerdict.UNKNOWN
+        structured = compare_json(left, right)
+        if structured is AnswerVerdict.SAME or without_courtesies(left) == without_courtesies(right):
+            return AnswerVerdict.SAME
+        num_pieces = math.ceil(max(len(left), len(right)) / _PIECE_CHARS)
         one, other = facts_of(left), facts_of(right)
         has_same_facts = one.agrees_with(other) and not is_reordered(left, right)
         cosine = await self._cosine(left, right, num_pieces, told)

@@ -15,7 +15,7 @@ from policies.cache.entry import Entry
 from policies.cache.key import digest_of
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.contracts import AnswerStore, StoredAnswer
-from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, normal_form
+from policies.cache.semantic.learning.comparators import MAX_CHARS, AnswerVerdict, Comparison, normal_form
 from policies.cache.semantic.learning.labels import LabelSource
 from policies.cache.semantic.lookup import LookupResult
 from policies.cache.semantic.tally import SemanticTally
@@ -190,7 +190,8 @@ class Teacher:
 
 def _answer_id(group: bytes, text: str) -> str:
     """Equal for equal texts of a group, so that these vote together wherever they were stored."""
-    return digest_of(("slipstream answer", group, normal_form(text)))[:12].hex()
+    plain = normal_form(text) if len(text) <= MAX_CHARS else text
+    return digest_of(("slipstream answer", group, plain))[:12].hex()
 
 
 def _tags(call: Call) -> tuple[str, ...]:
