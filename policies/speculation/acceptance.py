@@ -13,7 +13,7 @@ _DRAWN_TO_MEAN = 6.0
 """Tokens that the mean of all places counts at each: places that were hardly seen share what the others know."""
 
 
-class Acceptance:
+class PlaceAcceptance:
     """Of one draft and target. A place is only seen where all before it have come true."""
 
     __slots__ = ("_all_seen", "_all_true", "_seen", "_true")

@@ -4,7 +4,7 @@
     learning ------------------> alone -----------------------------------------> drafting
                                    ^   ^                                              |
                                    |   +------- it has lost what some steps take -----+
-                                   +-- 64 tokens' rest, doubled up to 1,024 -- or it failed, or was slow
+                                   +-- 64 tokens' rest, doubled up to 512 -- or it failed, or was slow
 
 Pushed drafts are tried, since a try costs next to nothing: nothing waits for them. Rounds wait for the draft, the way
 and the verdict, so they are predicted; what is not known of them is found out by short rounds, paid from a purse.
@@ -12,8 +12,8 @@ and the verdict, so they are predicted; what is not known of them is found out b
 
 from __future__ import annotations
 
-from policies.speculation.acceptance import MAX_PLACES, Acceptance
-from policies.speculation.step_times import StepTimes
+from policies.speculation.acceptance import MAX_PLACES, PlaceAcceptance
+from policies.speculation.round_times import RoundTimes
 
 _LEARNED = 16
 """Tokens alone before the first draft."""
@@ -24,8 +24,8 @@ _LEAST_GAIN = 1.05
 _LEAST_PREDICTED = 1.10
 """Of rounds, before they begin."""
 _MOST_LOST = 4.0
-"""Steps: what a draft may lose since it last gained, before it is left."""
-_FIRST_PAUSE, _LAST_PAUSE = 64, 1024
+"""Of its steps or rounds: what a draft may lose since it last gained, before it is left."""
+_FIRST_PAUSE, _LAST_PAUSE = 64, 512
 _PROVEN = 128
 """Tokens with a draft after which the next failure is a first one again."""
 _PURSE_SHARE = 0.005
@@ -73,8 +73,8 @@ class Controller:
     """
 
     def __init__(self) -> None:
-        self.acceptance = Acceptance()
-        self.times = StepTimes()
+        self.acceptance = PlaceAcceptance()
+        self.times = RoundTimes()
         self._alone = TokenPace()
         self._drafted = TokenPace()
         self._alone_for = _LEARNED
@@ -123,8 +123,7 @@ class Controller:
             if token_s < least_s:
                 best, least_s = length, token_s
         if best and (self._is_drafting or alone_s > _LEAST_PREDICTED * least_s):
-            if not self._is_drafting:
-                self._is_drafting, self._lost_s = True, 0.0
+            self._is_drafting = True
             return best
         self._is_drafting = False
         return probe if self._purse_s >= times.round_s(probe, load) - tokens[probe] * alone_s else 0
@@ -141,7 +140,7 @@ class Controller:
         if not self.is_on:
             return
         self._on_for += num_tokens
-        if self._on_for >= _LOOKED_AT and self.gain < _LEAST_GAIN:
+        if self._has_lost(num_tokens, seconds, load) or (self._on_for >= _LOOKED_AT and self.gain < _LEAST_GAIN):
             self.fail()
         elif self._on_for >= _PUSHED_BEFORE_RELEARNING:
             self._on_for, self._alone_for = _LOOKED_AT, _RELEARNED_PUSHED
@@ -166,14 +165,12 @@ class Controller:
         self.times.add_round(num_drafted, draft_s=draft_s, verify_s=verify_s, step_s=step_s, load=load)
         self._drafted.add(num_tokens, seconds)
         self._save(seconds)
-        lost_s = seconds - num_tokens * self.times.alone_s(load)
         if not self._is_drafting:
-            self._purse_s -= max(0.0, lost_s)
+            self._purse_s -= max(0.0, seconds - num_tokens * self.times.alone_s(load))
             return
         self._on_for += num_tokens
         self._num_rounds += 1
-        self._lost_s = max(0.0, self._lost_s + lost_s)
-        if self._lost_s > _MOST_LOST * seconds:
+        if self._has_lost(num_tokens, seconds, load):
             self.fail()
         elif self._num_rounds % _ROUNDS_BEFORE_RELEARNING == 0:
             self._alone_for = _RELEARNED
@@ -189,7 +186,12 @@ class Controller:
         self._alone_for, self._on_for = self._pause, 0
         self._pause = min(2 * self._pause, _LAST_PAUSE)
         self._drafted.clear()
-        self._is_drafting = False
+        self._is_drafting, self._lost_s = False, 0.0
+
+    def _has_lost(self, num_tokens: int, seconds: float, load: int) -> bool:
+        """Whether what drafts have lost since they last gained is too much; to be asked once for each step or round."""
+        self._lost_s = max(0.0, self._lost_s + seconds - num_tokens * self.times.alone_s(load))
+        return self._lost_s > _MOST_LOST * seconds
 
     def _save(self, seconds: float) -> None:
         """A share of all time goes to what only finds out."""

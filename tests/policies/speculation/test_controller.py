@@ -35,7 +35,7 @@ def test_a_draft_that_pays_is_on_but_for_learning() -> None:
 
 @pytest.mark.parametrize("drafted_s", [1.0, 1.04, 1.3, 2.0])
 def test_a_draft_that_does_not_pay_costs_little(drafted_s: float) -> None:
-    """It is tried for 32 tokens after pauses that double up to 1,024."""
+    """It is tried for 32 tokens after pauses that double up to 512."""
     controller = Controller()
 
     seconds = run(controller, 1.0, drafted_s, 20_000)
@@ -81,7 +81,7 @@ def test_conditions_that_jump_cost_no_more_than_three_percent_in_the_end() -> No
 
 
 def test_failures_pause_longer_each_time() -> None:
-    """A draft that is down is asked again after 64 tokens, then 128, and at last 1,024."""
+    """A draft that is down is asked again after 64 tokens, then 128, and at last 512."""
     controller, pauses = Controller(), []
     run(controller, 1.0, 0.5, 16)
     for _ in range(7):
@@ -91,7 +91,7 @@ def test_failures_pause_longer_each_time() -> None:
             run(controller, 1.0, 0.5, 1)
             pauses[-1] += 1
 
-    assert pauses == [64, 128, 256, 512, 1024, 1024, 1024]
+    assert pauses == [64, 128, 256, 512, 512, 512, 512]
 
 
 def run_rounds(

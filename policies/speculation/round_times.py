@@ -17,7 +17,7 @@ _NUM_LOADS = 12
 """Loads that are told apart, by powers of two."""
 
 
-class StepTimes:
+class RoundTimes:
     """Of one target and its draft. `load`: answers that the target writes at once, 1 where nobody knows."""
 
     __slots__ = ("_alone", "_row", "draft_token_s", "way_s")
