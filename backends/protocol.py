@@ -15,6 +15,7 @@ import msgspec
 
 from backends.answer_budget import AnswerBudget
 from backends.drafts.facts import SpeculationFacts
+from backends.drafts.prediction import Prediction
 from backends.drafts.push import DraftsBy
 from backends.header_names import EVERY_HEADER, HeaderNames
 from backends.operations import Operation, Terms
@@ -81,7 +82,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     What is `cached` or `written` (to be kept by the provider, for five minutes or an hour) and the `*_input_tokens` are
     parts of the prompt; `reasoning` and the `*_output_tokens` are parts of the completion. No token is in two parts.
-    `service_tier` is the upstream's word for how the answer was made.
+    `*_prediction_tokens` are no part of either. `service_tier` is the upstream's word for how the answer was made.
     """
 
     # These three are in the log even where they are 0, which a plain default would not be.
@@ -95,6 +96,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning_tokens: int = 0
     audio_output_tokens: int = 0
     image_output_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
     service_tier: str = ""
 
     def bounded(self) -> Usage:
@@ -273,18 +276,15 @@ class Facts(msgspec.Struct, eq=False):
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request on its way down a stack. Never mutated: `msgspec.structs.replace` makes a changed copy.
 
-    `raw` is the client's body as it came; `body` is the same decoded (None where it is not a JSON object),
-    to be read and never written to. `path` is the path below the API root (`/chat/completions`), `query` the
-    query string without its question mark. `headers` are the client's fields (credentials, cookies and hop-by-hop
-    fields are already gone): policies read theirs, a backend sends on those that its capabilities name. `deadline` is
-    in monotonic seconds. `predicted` is text that the answer will probably repeat: who can check it exactly may propose
-    it to a model, nobody may answer otherwise for it. `slo` is None where nobody has said when an answer is in time.
-    `prompt_cache_key` is what calls that begin alike have in common, for a provider that keeps prompts; empty where
-    nobody asks it to. `pinned` names the only backend that may answer: the one that keeps what the call is about.
-    `model_at` is where `raw` names the model, if it is a form. `resume` is there where a stream that breaks off is to
-    go on: then it is marked, if the backend knows how, and what has come of it is in there. `terms` is how a call is
-    charged that only passes through. `answers` bounds what is held of answers that are read whole; None where nobody
-    counts. `drafts`: who means to push draft tokens onto the answer; `by_rounds`: it is to wait for them (`drafts/`).
+    `raw` is the client's body as it came; `body` the same decoded (None where it is no JSON object), never written to.
+    `path` is that below the API root, `query` has no question mark. `headers` are the client's fields (no credentials,
+    cookies or hop-by-hop fields): a backend sends on those that its capabilities name. `deadline` is in monotonic
+    seconds. `predicted` is text that the answer will probably repeat: nobody answers otherwise for it. `slo` is None
+    where nobody has said when an answer is in time. `prompt_cache_key` is what calls that begin alike have in common,
+    for a provider that keeps prompts. `pinned` names the only backend that may answer. `model_at` is where `raw` names
+    the model, if it is a form. `resume` says that a stream that breaks off is to go on, and what has come of it.
+    `terms` is how a call is charged that only passes through. `answers` bounds what is held of answers that are read
+    whole. `drafts`: who means to push draft tokens onto the answer; `by_rounds`: it is to wait for them (`drafts/`).
     """
 
     operation: Operation
@@ -306,7 +306,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
     cache_control: str = ""
     timeouts: Timeouts = Timeouts()
-    predicted: str = ""
+    predicted: Prediction | None = None
     prompt_cache_key: str = ""
     pinned: str = ""
     model_at: tuple[int, int] | None = None

@@ -30,7 +30,7 @@ from policies.pool.balance.settings import Balance, RoutingPolicy
 from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
 from policies.prices.price import Price
 from policies.prices.settings import PricePolicy, PricesPolicy
-from policies.speculation.settings import RacePolicy, SpeculativePolicy
+from policies.speculation.settings import PredictedPolicy, RacePolicy, SpeculativePolicy
 
 
 class RouteBackend(Config):
@@ -112,6 +112,17 @@ class RoutePolicy(Config):
         return self
 
     @model_validator(mode="after")
+    def _hides_what_is_stored(self) -> Self:
+        speculative, cache = self.speculative, self.cache
+        shows = isinstance(speculative, PredictedPolicy) and "cache" in speculative.sources
+        if shows and cache is not None and cache.semantic is not None and cache.pacing != "off":
+            raise ValueError(
+                "give cache.pacing, or speculative.sources with `cache`, not both: an answer that comes sooner shows "
+                "what is stored"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_a_draft_of_its_own(self) -> Self:
         draft, is_race = self.draft, isinstance(self.speculative, RacePolicy)
         for part in self.backends:
@@ -136,7 +147,7 @@ class RoutePolicy(Config):
     @property
     def draft(self) -> RouteBackend | None:
         """The smaller backend that may answer too."""
-        if self.speculative is None:
+        if self.speculative is None or isinstance(self.speculative, PredictedPolicy):
             return None
         return RouteBackend(ref=self.speculative.draft, model=self.speculative.model)
 

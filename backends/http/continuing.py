@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import msgspec
-
-from backends.http.splice import set_field
+from backends.http.splice import set_field, without_field
 from backends.resume import RESUME_FIELD, BrokenAnswer, Continues, beginning
 
 ContinuesBy = Literal["slipstream", "final_message", "prefill"]
@@ -27,8 +25,7 @@ def with_beginning(raw: bytes, body: Mapping[str, Any], broken: BrokenAnswer, wa
 
 def without_marks(body: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
     """What another Slipstream asks, for servers that know no marks and might refuse the field; and it decoded."""
-    kept = {name: value for name, value in body.items() if name != RESUME_FIELD}
-    return msgspec.json.encode(kept), kept
+    return without_field(body, RESUME_FIELD)
 
 
 def changes(body: Mapping[str, Any], broken: BrokenAnswer, way: ContinuesBy) -> dict[str, Any]:

@@ -26,6 +26,8 @@ class _CompletionDetails(msgspec.Struct):
     reasoning_tokens: Count | None = None
     audio_tokens: Count | None = None
     image_tokens: Count | None = None
+    accepted_prediction_tokens: Count | None = None
+    rejected_prediction_tokens: Count | None = None
 
 
 _NO_PROMPT_DETAILS = _PromptDetails()
@@ -71,6 +73,8 @@ class UpstreamUsage(msgspec.Struct):
             reasoning,
             written.audio_tokens or 0,
             written.image_tokens or 0,
+            written.accepted_prediction_tokens or 0,
+            written.rejected_prediction_tokens or 0,
             service_tier or "",
         ).bounded()
 

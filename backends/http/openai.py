@@ -12,6 +12,8 @@ import msgspec
 
 from backends.answer_budget import HeldAnswer
 from backends.clock import Clock
+from backends.drafts.predicting import send_predicted
+from backends.drafts.prediction import TakenPredictions
 from backends.drafts.push import DRAFT_HEADER, DRAFT_PATH, Draft, DraftsBy
 from backends.drafts.rounds import SESSION_HEADER, VERIFY_PATH
 from backends.errors import FirstTokenTimeout, StreamStalled, UnknownObject, UpstreamCut, UpstreamGarbage
@@ -90,6 +92,7 @@ class OpenAIBackend:
         base = config.base_url.split("/", 3)
         self._root_paths = frozenset(config.root_paths)
         self._base_path = f"/{base[3]}".encode("ascii") if len(base) > 3 else b""
+        self._predictions = TakenPredictions()
         self._redactor = Redactor(config.base_url, [each.key for each in config.keys], config.headers)
         self._conceal = self._redactor.data
         self._errors = ErrorReplies(name, self._redactor, clock)
@@ -146,6 +149,9 @@ class OpenAIBackend:
         Raises: as `Wire.send`, and UpstreamExhausted, UpstreamRejectedKey, UpstreamGarbage, UpstreamCut,
         FirstTokenTimeout.
         """
+        return await send_predicted(call, self._predictions, self._send)
+
+    async def _send(self, call: Call) -> Reply:
         facts = call.facts
         timeouts = call.timeouts
         facts.sent_at = self._clock.now()

@@ -29,6 +29,12 @@ def set_field(raw: bytes, body: Mapping[str, Any], name: str, value: Any) -> byt
     return raw[:begin] + msgspec.json.encode(name) + b":" + encoded + separator + raw[begin:]
 
 
+def without_field(body: Mapping[str, Any], name: str) -> tuple[bytes, Mapping[str, Any]]:
+    """An object without that field, written anew; and it decoded."""
+    kept = {key: value for key, value in body.items() if key != name}
+    return msgspec.json.encode(kept), kept
+
+
 def with_model(raw: bytes, at: tuple[int, int], model: str) -> bytes:
     """A form that names this model in the place of the one that it names there; the same bytes where it is that."""
     begin, end = at

@@ -125,7 +125,7 @@ class NamedTool(msgspec.Struct):
     function: NamedFunction
 
 
-class Prediction(msgspec.Struct):
+class PredictedContent(msgspec.Struct):
     """`prediction`: text that the answer will probably repeat."""
 
     type: Literal["content"]
@@ -143,7 +143,7 @@ class ChatFields(SamplingFields, kw_only=True):
     tools: list[OfferedTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    prediction: Prediction | None = None
+    prediction: PredictedContent | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     modalities: list[Literal["text"]] | None = None

@@ -6,8 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from backends.drafts.prediction import Prediction
 from backends.errors import InvalidRequest
-from backends.serving.fields import ChatFields, Message, NamedTool, Part
+from backends.serving.fields import ChatFields, Message, NamedTool, Part, PredictedContent
+
+_MOST_TOKEN_CHARS = 16
+"""Of a text, for each token that there is room for; only white space and rules come to more."""
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -84,3 +88,12 @@ def _arguments(arguments: str | dict[str, Any]) -> object:
         return json.loads(arguments)
     except ValueError:
         return arguments
+
+
+def predicted_text(own: PredictedContent | None, given: Prediction | None, max_tokens: int) -> str:
+    """What an answer will probably repeat, by its caller or else by the route, as far as there is room for it.
+
+    Raises: InvalidRequest.
+    """
+    likely = content_text(own.content, "prediction.content") if own is not None else given.text if given else ""
+    return likely[: max_tokens * _MOST_TOKEN_CHARS]

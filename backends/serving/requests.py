@@ -32,7 +32,7 @@ from backends.serving.fields import (
     Texts,
     read_fields,
 )
-from backends.serving.messages import content_text, template_messages, tools_in_use
+from backends.serving.messages import predicted_text, template_messages, tools_in_use
 from backends.serving.replies.chat_reply import ChatAnswer, ChatShape, ChatStream, Parser
 from backends.serving.replies.completion_reply import CompletionAnswer, CompletionShape, CompletionStream
 from backends.serving.replies.embedding_reply import EmbeddingAnswer
@@ -182,8 +182,7 @@ def _turn(
     _check_length(len(prompt), max_tokens, model, "messages")
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = _sampling(fields, model, max_tokens, logprobs, grammar or _grammar(fields.response_format, model))
-    predicted = fields.prediction
-    likely = content_text(predicted.content, "prediction.content") if predicted is not None else call.predicted
+    likely = predicted_text(fields.prediction, call.predicted, model.max_context)
     request = Request(
         id=head.request_id,
         prompt=tuple(prompt),
@@ -191,12 +190,12 @@ def _turn(
         n=fields.n or 1,
         salt=call.tenant.encode(),
         priority=fields.priority or 0,
-        prediction=tuple(model.vocabulary.encode(likely, add_special_tokens=False)) if likely else (),
+        prediction=tuple(model.vocabulary.encode(likely, add_special_tokens=False))[: model.max_context],
     )
     shape = ChatShape(
         num_choices=request.n,
         top_logprobs=logprobs,
-        has_prediction=predicted is not None,
+        has_prediction=fields.prediction is not None,
         make_parser=make_parser,
         has_parallel_calls=fields.parallel_tool_calls is not False,
         call_id_length=model.syntax.id_length if model.syntax is not None else 0,

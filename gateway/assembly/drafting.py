@@ -1,4 +1,4 @@
-"""The stage in which a draft guesses what the target says: what it is made of."""
+"""The stages in which what the target says is guessed, by a draft or by a text at hand: what they are made of."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from gateway.assembly.site import Site
 from gateway.assembly.speculation import draft_pool
 from policies.schema import RoutePolicy
 from policies.speculation.exact import ExactSpeculation, Target
+from policies.speculation.predicted import Predicted
 from policies.speculation.rounds.words import Words
-from policies.speculation.settings import ExactPolicy
+from policies.speculation.settings import ExactPolicy, PredictedPolicy
 
 
 def exact_settings(route: RoutePolicy) -> ExactPolicy | None:
@@ -49,3 +50,13 @@ def _words(folder: str, route: str) -> Words:
 def is_target(leaf: Backend) -> TypeGuard[Target]:
     """Whether guesses can be checked by a backend of that kind."""
     return isinstance(leaf, Pushable) and isinstance(leaf, Verifier)
+
+
+def predicted_settings(route: RoutePolicy) -> PredictedPolicy | None:
+    """What a route says of texts that answers will repeat, if it asks for that."""
+    return route.speculative if isinstance(route.speculative, PredictedPolicy) else None
+
+
+def predict(inner: Backend, settings: PredictedPolicy, site: Site) -> Backend:
+    """The stage around a route's pool."""
+    return Predicted(inner, settings)

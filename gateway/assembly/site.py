@@ -10,7 +10,7 @@ from gateway.runtime import Stack
 from policies.cache.settings import CachePolicy
 from policies.pool.fallback import FallbackTarget
 from policies.schema import RoutePolicy
-from policies.speculation.settings import ExactPolicy
+from policies.speculation.settings import ExactPolicy, PredictedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,6 @@ class Site:
         use for them.
         """
         speculative = self.route.speculative
-        if speculative is None or isinstance(speculative, ExactPolicy):
+        if speculative is None or isinstance(speculative, ExactPolicy | PredictedPolicy):
             return settings
         return settings.model_copy(update={"epoch": f"{settings.epoch} {speculative.model_dump_json()}"})

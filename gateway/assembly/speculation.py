@@ -16,7 +16,7 @@ from policies.pool.attempts.settings import FallbackOn, FallbacksPolicy, RetryPo
 from policies.pool.balance.settings import RoutingPolicy
 from policies.pool.pool import Pool
 from policies.schema import RouteBackend, RoutePolicy
-from policies.speculation.settings import AnsweringPolicy, CascadePolicy, ExactPolicy, RacePolicy
+from policies.speculation.settings import AnsweringPolicy, CascadePolicy, ExactPolicy, PredictedPolicy, RacePolicy
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def answering_settings(route: RoutePolicy) -> AnsweringPolicy | None:
     """What a route says of a smaller backend that may answer, if it has one."""
-    return None if isinstance(route.speculative, ExactPolicy) else route.speculative
+    return None if isinstance(route.speculative, ExactPolicy | PredictedPolicy) else route.speculative
 
 
 def verifiers(settings: AnsweringPolicy) -> tuple[str, ...]:

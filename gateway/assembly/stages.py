@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from backends.config import format_duration
 from backends.operations import Operation
 from backends.protocol import Backend, Call
-from gateway.assembly.drafting import draft_exactly, exact_settings
+from gateway.assembly.drafting import draft_exactly, exact_settings, predict, predicted_settings
 from gateway.assembly.site import Site
 from gateway.assembly.speculation import answering_settings, judges_of_mirror, mirror, speculate, verifiers
 from policies.batching.embeddings import EmbeddingBatches
@@ -244,6 +244,14 @@ STAGES: Sequence[StageRow[Any]] = (
         build=draft_exactly,
         describe=_in_its_words,
         takes=lambda call: call.body is not None and bool(call.body.get("stream")),
+    ),
+    StageRow(
+        name="prediction",
+        purpose="a text at hand that the answer will probably repeat; it changes nothing",
+        settings=predicted_settings,
+        build=predict,
+        describe=_in_its_words,
+        takes=lambda call: call.operation is Operation.CHAT,
     ),
 )
 """The pool and its backends stand behind the last."""

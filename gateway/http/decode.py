@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, Literal
 
 import jiter
 import msgspec
@@ -65,6 +65,20 @@ class CheckedCompletion(GenerationFields):
     prompt: str | list[Any] | None = None
 
 
+class PredictedPart(msgspec.Struct):
+    """A part of a prediction's content."""
+
+    type: str
+    text: str | None = None
+
+
+class CheckedPrediction(msgspec.Struct):
+    """`prediction`: text that the answer will probably repeat."""
+
+    type: Literal["content"]
+    content: str | list[PredictedPart]
+
+
 class CheckedChat(GenerationFields, kw_only=True):
     """A chat completion's body."""
 
@@ -73,6 +87,7 @@ class CheckedChat(GenerationFields, kw_only=True):
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     response_format: _Object = None
+    prediction: CheckedPrediction | None = None
     parallel_tool_calls: _Flag = None
 
 

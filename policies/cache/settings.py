@@ -53,8 +53,6 @@ class CachePolicy(Config):
             return self
         if self.semantic.replay_tps is not None:
             raise ValueError("give pacing or semantic.replay_tps, not both")
-        if self.semantic.predict_from is not None:
-            raise ValueError("give pacing or semantic.predict_from, not both: an answer that comes sooner shows it")
         return self
 
 

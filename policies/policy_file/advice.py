@@ -62,7 +62,7 @@ def _unused(policy: Policy) -> Iterable[str]:
             yield f'routes[{index}]: route "{route.name}" is internal, and no other route names it'
     refs = {part.ref for route in policy.routes for part in route.backends}
     refs |= {semantic.encoder.backend for semantic in semantics if semantic is not None and semantic.encoder.backend}
-    refs |= {each.draft for each in speculations} | {each.to for each in mirrors}
+    refs |= {route.draft.ref for route in policy.routes if route.draft is not None} | {each.to for each in mirrors}
     for name in policy.backends:
         if name not in refs:
             yield f"backends.{name}: no route asks this backend"

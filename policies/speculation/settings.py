@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from backends.config import Config, Name
+from backends.drafts.prediction import PredictedBy
 from policies.pool.settings import HedgePolicy
 
 
@@ -135,7 +136,46 @@ class ExactPolicy(Config):
         )
 
 
+class PredictedPolicy(Config):
+    """The same answers, sooner, from whoever checks text that is predicted: what an answer will probably repeat is told
+    to an `engine`, and to upstreams of type openai whose usage shows that they take it. Needs no second backend.
+    """
+
+    mode: Literal["predicted"] = Field(description="`predicted`: the text that an answer will probably repeat.")
+    sources: tuple[PredictedBy, ...] = Field(
+        ("client", "cache", "file", "turn"),
+        min_length=1,
+        description="Where texts are taken from, the first that has one: the call's own `prediction`; the semantic "
+        "cache's answer to a near question; a file that the call brings, fenced or as a tool's result; the last answer "
+        "of the conversation.",
+    )
+    near: float = Field(
+        0.8,
+        ge=0.5,
+        le=1,
+        description="For `cache`: the cosine of two questions from which the stored answer, where it is not served, "
+        "is told.",
+    )
+    least_accepted: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Where fewer of a source's tokens come true than this share, an upstream is not told its texts for "
+        "a while, since it may bill the others. An `engine` of this process finds out for itself.",
+    )
+
+    def describe(self) -> str:
+        """What it does, in the words of `slipstream explain`."""
+        texts = {
+            "client": "its own prediction",
+            "cache": f"the answer to a near question ({self.near:g})",
+            "file": "a file in it",
+            "turn": "the last answer",
+        }
+        return "predicted: what an answer will probably repeat, by " + ", ".join(texts[name] for name in self.sources)
+
+
 AnsweringPolicy = CascadePolicy | RacePolicy
 """Where a second backend may give the answer itself."""
-SpeculativePolicy = Annotated[ExactPolicy | CascadePolicy | RacePolicy, Field(discriminator="mode")]
+SpeculativePolicy = Annotated[ExactPolicy | PredictedPolicy | CascadePolicy | RacePolicy, Field(discriminator="mode")]
 """Section `speculative` of a route."""

@@ -85,6 +85,41 @@ def test_message_content_may_be_what_openai_allows(value: Any) -> None:
     decode_body(json.dumps(body).encode(), Operation.CHAT)
 
 
+_TEXT_PART = {"type": "text", "text": "x"}
+
+
+@pytest.mark.parametrize("content", ["", "x", "x" * 2**20, [], [_TEXT_PART, _TEXT_PART], [{"type": "text"}]])
+def test_prediction_may_be_what_openai_allows(content: Any) -> None:
+    """A text of any length, also none, or parts; null is none."""
+    for prediction in ({"type": "content", "content": content}, None):
+        decode_body(json.dumps({**GOOD, "prediction": prediction}).encode(), Operation.CHAT)
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        *("x", 7, [], {}, {"type": "content"}, {"content": "x"}, {"type": "text", "content": "x"}),
+        *({"type": "content", "content": content} for content in (None, 7, {}, ["x"], [{"text": "x"}])),
+        {"type": "content", "content": [{"type": "text", "text": 7}]},
+    ],
+    ids=repr,
+)
+def test_prediction_of_a_wrong_type_is_refused(prediction: Any) -> None:
+    """By its name."""
+    with pytest.raises(InvalidRequest) as refused:
+        decode_body(json.dumps({**GOOD, "prediction": prediction}).encode(), Operation.CHAT)
+
+    assert (refused.value.param or "").startswith("prediction")
+
+
+def test_prediction_of_half_a_character_is_no_json() -> None:
+    """A lone surrogate is no text that anybody could be told."""
+    raw = json.dumps({**GOOD, "prediction": {"type": "content", "content": "\ud800"}}).encode()
+
+    with pytest.raises(InvalidRequest, match="not valid JSON"):
+        decode_body(raw, Operation.CHAT)
+
+
 def test_response_may_leave_its_model_to_a_stored_prompt() -> None:
     """`prompt` names a stored one; then there is neither model nor input."""
     body, fields = decode_body(b'{"prompt":{"id":"pmpt_1"}}', Operation.RESPONSES)

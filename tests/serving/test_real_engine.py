@@ -16,6 +16,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from backends.clock import SystemClock
+from backends.drafts.prediction import Prediction
 from backends.drafts.scorer import Scorer
 from backends.errors import ConfigurationError, InvalidRequest
 from backends.model_server import ModelServer
@@ -269,7 +270,7 @@ async def test_predicted_text_that_comes_true_is_accepted_and_not_told(pair: Any
     asked = {"temperature": 0, "max_tokens": 40, "ignore_eos": True, "logit_bias": {"64": 100}}
     plain = await ask(backend, asked)
 
-    body = await ask(backend, asked, predicted="a" * 60)
+    body = await ask(backend, asked, predicted=Prediction("a" * 60, "turn"))
 
     assert (body["choices"], body["usage"]["completion_tokens"]) == (plain["choices"], 40)
     assert "completion_tokens_details" not in body["usage"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from backends.drafts.prediction import Prediction
 from backends.engine.request import Request, SamplingParams
 from backends.errors import ContextLengthExceeded, InvalidRequest, UnknownPath
 from backends.operations import Operation
@@ -97,8 +98,8 @@ def test_chat_predicted_text_arrives_where_the_client_predicts_nothing() -> None
     """What the gateway expects is proposed as the client's prediction would be, which comes first."""
     own = {"prediction": {"type": "content", "content": "c"}}
 
-    [expected] = requests_of({}, predicted="ab")
-    [asked] = requests_of(own, predicted="ab")
+    [expected] = requests_of({}, predicted=Prediction("ab", "turn"))
+    [asked] = requests_of(own, predicted=Prediction("ab", "turn"))
 
     assert (expected.prediction, asked.prediction) == ((97, 98), (99,))
 

@@ -10,6 +10,9 @@ LONGEST_MATCH = 16
 _MOST_CANDIDATES = 16
 """Earlier occurrences looked at in one search, latest first; bounds its time."""
 
+_MOST_AT_ONCE = 4096
+"""Pairs taken in at once, in about a millisecond: all answers of a step wait for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class NgramMatch:
@@ -33,9 +36,10 @@ class PairIndex:
         self._previous = array("i", (0, 0))
 
     def extend(self, text: list[int]) -> None:
-        """Takes in the pairs of `text` that something follows."""
+        """Takes in the pairs of `text` that something follows, as many as a step has time for."""
         latest, previous = self._latest, self._previous
-        for position in range(len(previous), len(text)):
+        begin = len(previous)
+        for position in range(begin, min(len(text), begin + _MOST_AT_ONCE)):
             pair = text[position - 2] << 32 | text[position - 1]
             previous.append(latest.get(pair, 0))
             latest[pair] = position

@@ -16,9 +16,9 @@ from torch import Tensor
 from backends.engine.choosing.sampling import Choice
 from backends.engine.options import Speculate
 from backends.engine.sequence import Sequence, Slice
-from backends.engine.speculation.adaptive import Acceptance, Length, StepTimeFit, best_draft
+from backends.engine.speculation.adaptive import Acceptance, Length, Purse, StepTimeFit, best_draft
 from backends.engine.speculation.draft_model import DraftModel, draft_start
-from backends.engine.speculation.ngram import PairIndex, continuation
+from backends.engine.speculation.ngram import SHORTEST_MATCH, NgramMatch, PairIndex, continuation
 from backends.engine.speculation.pushed import PushedTokens
 from kernels.paging import PAGE_SIZE
 
@@ -41,6 +41,8 @@ _MOST_PUSHED = 8
 _REMOTE: _Kind = ("remote", False)
 _SEQUENCE_WEIGHT = 0.1
 _ENGINE_WEIGHT = 0.01
+_LEARN_EVERY, _LEARN_AT = 128, (8, 9)
+"""Steps of decoding, of which these are made alone."""
 _NOTHING = Length(0, 0.0)
 _FIRST_PROBE, _LAST_PROBE = 4, 64
 """Steps without a proposal after which one is made anyway, to learn whether it would pay by now; doubled each time."""
@@ -106,6 +108,12 @@ class Speculator:
         self._now = now
         self._target_time = StepTimeFit()
         self._draft_time = StepTimeFit()
+        self._alone_time = StepTimeFit()
+        """Of steps without proposals, over their sequences."""
+        self._purse = Purse()
+        self._num_decoded = 0
+        self._has_predictions = False
+        self._proposed_s = 0.0
         self._rates = {kind: Acceptance(rate, _ENGINE_WEIGHT) for kind, rate in _START_RATES.items()}
         self._records: dict[Sequence, _Record] = {}
         self._num_sequences = 1
@@ -118,7 +126,7 @@ class Speculator:
     @property
     def room(self) -> int:
         """Draft tokens to make room for in the coming step, for each sequence."""
-        if self._num_sequences > self._below:
+        if self._num_sequences > self._below or not (self._may_guess or self._has_predictions or self._num_pushed_for):
             return 0
         return max(self._most, _MOST_PUSHED) if self._num_pushed_for else self._most
 
@@ -137,11 +145,18 @@ class Speculator:
         judged by them.
         """
         self._num_sequences = max(len(slices), 1)
+        self._has_predictions = any(part.sequence.request.prediction for part in slices)
+        self._proposed_s = 0.0
         if not any(part.num_draft for part in slices):
             return {}
-        decoding = [part for part in slices if part.num_draft]
+        began = self._now()
+        probs = self._propose([part for part in slices if part.num_draft])
+        self._proposed_s = self._now() - began
+        return probs
+
+    def _propose(self, decoding: list[Slice]) -> dict[Sequence, Tensor]:
         wanted = [self._choose(part) for part in decoding]
-        if self._draft is None:
+        if self._draft is None or not self._may_guess:
             return {}
         lengths, least = [draft.num_draft for draft in wanted], [draft.least for draft in wanted]
         # Catching up with a prompt says nothing of the steps to come.
@@ -156,15 +171,39 @@ class Speculator:
 
     def observe(self, done: SequenceOf[tuple[Slice, Choice | None]], seconds: float) -> None:
         """Notes what came of a step's proposals, and its time; before anything is committed."""
-        num_rows, is_decode = 0, True
+        num_rows, num_tokens, is_decode = 0, 0, True
         for part, choice in done:
             num_draft = len(part.sequence.draft)
             if num_draft and choice is not None:
                 self._judge(part.sequence, choice.num_accepted)
+                num_tokens += choice.num_accepted
             num_rows += 1 + num_draft
             is_decode &= part.num_tokens == 1
         if num_rows and is_decode:
             self._target_time.add(num_rows, seconds)
+            self._account(len(done), num_rows, num_tokens, seconds)
+
+    def _account(self, num_sequences: int, num_rows: int, num_accepted: int, seconds: float) -> None:
+        """What a step of decoding has cost and brought, proposals and all."""
+        self._num_decoded += 1
+        if num_rows == num_sequences:
+            self._alone_time.add(num_sequences, seconds)
+        if not self._alone_time.is_known:
+            return
+        alone_s = self._alone_time.predict(num_sequences)
+        if num_rows == num_sequences:
+            self._purse.earn(alone_s)
+            # What it took to find nothing to propose.
+            self._purse.settle(0.0, self._proposed_s, alone_s)
+        else:
+            worth_s = alone_s * (1 + num_accepted / num_sequences)
+            self._purse.settle(worth_s, seconds + self._proposed_s, alone_s)
+
+    @property
+    def _may_guess(self) -> bool:
+        """Whether text is looked up and drafted in the coming step; predictions and pushed drafts are tried anyway."""
+        # What a step takes alone changes too.
+        return self._purse.is_open and self._num_decoded % _LEARN_EVERY not in _LEARN_AT
 
     def disable(self) -> None:
         """Proposes nothing from here on."""
@@ -194,12 +233,13 @@ class Speculator:
         record = self._record(sequence)
         # Where only pushed drafts made room, it is not for the others.
         own = min(part.num_draft, self._most)
-        found = self._find(record, sequence.tokens) if self._looks_up and own else None
+        may_guess = self._may_guess
+        found = self._find(record, sequence) if self._looks_up and own and (may_guess or record.prediction) else None
         pushed = record.pushed.behind(sequence.tokens)[: part.num_draft] if record.pushed is not None else []
         lookup, draft, remote, most = _NOTHING, _NOTHING, _NOTHING, 0
         if found is not None:
             lookup = self._length(record.rates[found[0]].rate, own, None)
-        if self._draft is not None and own:
+        if self._draft is not None and own and may_guess:
             most = min(own, self._draft.max_positions - len(sequence.tokens))
             draft = self._length(record.rates["draft", False].rate, most, self._draft_time)
         if pushed:
@@ -219,7 +259,7 @@ class Speculator:
             sequence.draft = continuation(text, position, max(chosen.num_draft, 1))
             return _NOTHING
         record.kind = ("draft", False)
-        if self._draft is None or not own:
+        if self._draft is None or not own or not may_guess:
             return _NOTHING
         if not chosen.num_draft:
             return Length(1, 0.0)
@@ -231,12 +271,17 @@ class Speculator:
             return Length(max(most, 0), rate)
         return best_draft(rate, most, num_sequences=self._num_sequences, target=self._target_time, draft=draft_time)
 
-    def _find(self, record: _Record, tokens: list[int]) -> tuple[_Kind, list[int], int] | None:
+    def _find(self, record: _Record, sequence: Sequence) -> tuple[_Kind, list[int], int] | None:
         """The better match of the text's end, in the prediction or in the text itself; the position behind it."""
+        tokens = sequence.tokens
         record.pairs.extend(tokens)
         own = record.pairs.find(tokens, tokens)
         if record.prediction:
+            record.predicted_pairs.extend(record.prediction)
             predicted = record.predicted_pairs.find(record.prediction, tokens)
+            if sequence.num_output == 1 and record.prediction[0] == tokens[-1] and len(record.prediction) > 1:
+                # Its beginning, of which no pair is there yet.
+                predicted = NgramMatch(1, SHORTEST_MATCH)
             if predicted is not None and (own is None or predicted.length >= own.length):
                 return ("prediction", predicted.length >= _LONG_MATCH), record.prediction, predicted.position
         return None if own is None else (("ngram", own.length >= _LONG_MATCH), tokens, own.position)
@@ -247,7 +292,6 @@ class Speculator:
             return record
         rates = {kind: Acceptance(shared.rate, _SEQUENCE_WEIGHT) for kind, shared in self._rates.items()}
         record = _Record(rates, list(sequence.request.prediction))
-        record.predicted_pairs.extend(record.prediction)
         self._records[sequence] = record
         return record
 

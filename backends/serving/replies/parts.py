@@ -98,6 +98,8 @@ class UsageTally:
             sum(each.prompt_tokens for each in of),
             sum(each.completion_tokens for each in of),
             sum(each.cached_tokens for each in of),
+            accepted_prediction_tokens=sum(each.prediction_accepted for each in of),
+            rejected_prediction_tokens=sum(each.prediction_rejected for each in of),
         )
 
     def fields(self, *, with_prediction: bool = False) -> dict[str, Any]:
@@ -111,8 +113,8 @@ class UsageTally:
         }
         if with_prediction:
             fields["completion_tokens_details"] = {
-                "accepted_prediction_tokens": sum(each.prediction_accepted for each in self._of.values()),
-                "rejected_prediction_tokens": sum(each.prediction_rejected for each in self._of.values()),
+                "accepted_prediction_tokens": usage.accepted_prediction_tokens,
+                "rejected_prediction_tokens": usage.rejected_prediction_tokens,
             }
         return fields
 

@@ -43,6 +43,7 @@ from policies.cache.settings import CachePolicy
 from policies.prices.price import Price
 from policies.prices.source import PriceSource
 from policies.schema import RoutePolicy, StoresPolicy
+from policies.speculation.settings import PredictedPolicy
 
 _STATE_VERSION = f"2:{','.join(FEATURES)}"
 """Decisions of other features have nothing to learn from each other."""
@@ -156,7 +157,9 @@ class Semantics:
         asked = (
             RouteJudge(*judge, policy.judge, self._clock) if judge is not None and policy.judge is not None else None
         )
-        stage = self._stages[route.name] = SemanticCache(inner, cache, parts, route=route.name, judge=asked)
+        stage = self._stages[route.name] = SemanticCache(
+            inner, cache, parts, route=route.name, judge=asked, predict_from=_predict_from(route)
+        )
         return stage
 
     def encoder(self, policy: EncoderPolicy, leaves: Mapping[str, Backend]) -> Encoder:
@@ -241,3 +244,10 @@ def _decider(random: Random, policy: SemanticPolicy) -> Decider:
     bound = Bound(max_wrong_hit_rate=rate, min_precision=policy.min_precision)
     mode: Literal["observe", "verified"] = "observe" if policy.mode == "observe" else "verified"
     return Verified(bound, random, mode=mode, guard=policy.guard)
+
+
+def _predict_from(route: RoutePolicy) -> float | None:
+    speculative = route.speculative
+    if isinstance(speculative, PredictedPolicy) and "cache" in speculative.sources:
+        return speculative.near
+    return None

@@ -13,6 +13,7 @@ from random import Random
 import msgspec
 
 from backends.clock import Clock
+from backends.drafts.prediction import Prediction
 from backends.errors import Draining
 from backends.protocol import (
     Backend,
@@ -82,10 +83,20 @@ class ServedAnswer(msgspec.Struct, frozen=True):
 
 
 class SemanticCache(Stage):
-    """Answers questions near enough to stored ones. `parts` belong to whoever opened them, `inner` to the stage."""
+    """Answers questions near enough to stored ones. `parts` belong to whoever opened them, `inner` to the stage.
+
+    `predict_from`: cosine from which an answer that is not served goes along as predicted text; none does without.
+    """
 
     def __init__(
-        self, inner: Backend, policy: CachePolicy, parts: SemanticParts, *, route: str, judge: RouteJudge | None = None
+        self,
+        inner: Backend,
+        policy: CachePolicy,
+        parts: SemanticParts,
+        *,
+        route: str,
+        judge: RouteJudge | None = None,
+        predict_from: float | None = None,
     ) -> None:
         assert policy.semantic is not None, "a route without the section has no such stage"
         super().__init__(inner)
@@ -96,6 +107,7 @@ class SemanticCache(Stage):
         self._clock = parts.clock
         self._route = route
         self._judge = judge
+        self._predict_from = predict_from
         self._judge_tokens_taken = 0
         self._questions: Questions | None = None
         is_public = policy.scope == "global"
@@ -342,14 +354,14 @@ class SemanticCache(Stage):
 
         On a public route too it is only an answer that this caller may have: how soon the next one comes would tell.
         """
-        least, proposal, answer = self._policy.predict_from, looked.proposal, looked.answer
+        least, proposal, answer = self._predict_from, looked.proposal, looked.answer
         if least is None or proposal is None or answer is None or looked.reason == "unconfirmed":
             return call
         text = text_of(answer.entry) if proposal.candidate.similarity >= least else None
         if text is None:
             return call
         self._tally.predictions += 1
-        return msgspec.structs.replace(call, predicted=text)
+        return msgspec.structs.replace(call, predicted=Prediction(text, "cache"))
 
     async def _whole(self, call: Call, reply: Reply) -> Entry | None:
         """A reply read to its end as an entry, None where it is not fit for one."""

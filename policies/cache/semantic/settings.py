@@ -117,13 +117,6 @@ class SemanticPolicy(Config):
     replay_tps: float | None = Field(
         None, gt=0, le=100_000, description="Stream stored answers at so many tokens per second, instead of at once."
     )
-    predict_from: float | None = Field(
-        None,
-        ge=0.5,
-        le=1,
-        description="Cosine of two questions from which the stored answer, where it is not served, is given to a model "
-        "in this process as what it will probably say; without it nothing is.",
-    )
     encode_timeout: Duration = Field(0.25, gt=0, le=60, description="A question that takes longer to encode is a miss.")
     search_timeout: Duration = Field(0.005, gt=0, le=5, description="A search that takes longer is a miss.")
     max_shadows: int = Field(

@@ -178,6 +178,7 @@ class Stage:
         states: StateStore | None = None,
         cache: dict[str, Any] | None = None,
         judge: RouteJudge | None = None,
+        predict_from: float | None = None,
         **semantic: Any,
     ) -> None:
         self.decider = decider or FixedDecider()
@@ -198,7 +199,7 @@ class Stage:
         settings = {"mode": "static", "encode_timeout": "5s", "search_timeout": "5s", **semantic}
         policy = CachePolicy.model_validate({**(cache or {}), "semantic": settings})
         parts = SemanticParts(self.space, self.answers, self.book, self.quotas, clock, random)
-        self.cache = SemanticCache(inner, policy, parts, route="route", judge=judge)
+        self.cache = SemanticCache(inner, policy, parts, route="route", judge=judge, predict_from=predict_from)
 
     async def open(self) -> Stage:
         """Open everything."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policies.cache.settings import CachePolicy
+from policies.schema import RoutePolicy
 from tests.support.clock import FakeClock
 from tests.support.policy.cache import Exchange, Upstream, chat_answer
 from tests.support.policy.semantic import FixedDecider, Stage, question
@@ -29,7 +29,8 @@ async def predicted(*calls: tuple[str, dict[str, Any]], decider: FixedDecider | 
     opened = await Stage(upstream, FakeClock(), decider=decider or FixedDecider(1.1), **stage).open()
     for text, fields in calls:
         await opened.ask(question(text, **fields))
-    given = [exchange.call.predicted for exchange in upstream.exchanges]
+    told = [exchange.call.predicted for exchange in upstream.exchanges]
+    given = ["" if prediction is None else prediction.text for prediction in told]
     assert opened.cache.take_tally().predictions == sum(map(bool, given))
     await opened.aclose()
     return given
@@ -39,7 +40,7 @@ async def predicted(*calls: tuple[str, dict[str, Any]], decider: FixedDecider | 
 async def test_prediction_is_the_near_questions_answer_where_the_route_asks_for_it(
     settings: dict[str, Any], expected: str
 ) -> None:
-    """The first call has none; the second has it only where `predict_from` is given."""
+    """The first call has none; the second has it only where that is asked for."""
     assert await predicted((RESET, {}), (RESET_TOO, {}), **settings) == ["", expected]
 
 
@@ -71,6 +72,15 @@ async def test_prediction_on_a_public_route_waits_for_a_second_owner() -> None:
 
 
 def test_prediction_and_pacing_exclude_each_other() -> None:
-    """What comes sooner would show what pacing hides."""
-    with pytest.raises(ValidationError, match=r"pacing or semantic\.predict_from"):
-        CachePolicy.model_validate({"pacing": "recorded", "semantic": {"predict_from": 0.8}})
+    """What comes sooner would show what pacing hides; without answers of the cache there is nothing to show."""
+    route: dict[str, Any] = {
+        "name": "all",
+        "match": {"models": ["*"]},
+        "backends": [{"ref": "up"}],
+        "cache": {"pacing": "recorded", "semantic": {}},
+        "speculative": {"mode": "predicted", "sources": ["client", "turn"]},
+    }
+
+    assert RoutePolicy.model_validate(route).draft is None
+    with pytest.raises(ValidationError, match=r"give cache\.pacing, or speculative\.sources"):
+        RoutePolicy.model_validate({**route, "speculative": {"mode": "predicted"}})
