@@ -30,6 +30,7 @@ from policies.pool.balance.settings import Balance, RoutingPolicy
 from policies.pool.settings import CircuitBreakerPolicy, HedgePolicy, ResumePolicy
 from policies.prices.price import Price
 from policies.prices.settings import PricePolicy, PricesPolicy
+from policies.speculation.auto.settings import AutoPolicy
 from policies.speculation.settings import PredictedPolicy, RacePolicy, SpeculativePolicy
 
 
@@ -134,6 +135,12 @@ class RoutePolicy(Config):
         return self
 
     @model_validator(mode="after")
+    def _has_what_auto_goes_by(self) -> Self:
+        if isinstance(self.speculative, AutoPolicy) and self.slo is None:
+            raise ValueError("speculative: mode auto needs `slo`: what answers are in time")
+        return self
+
+    @model_validator(mode="after")
     def _mirrors_another(self) -> Self:
         if self.candidate is not None:
             candidate = self.candidate.ref, self.candidate.model
@@ -147,7 +154,7 @@ class RoutePolicy(Config):
     @property
     def draft(self) -> RouteBackend | None:
         """The smaller backend that may answer too."""
-        if self.speculative is None or isinstance(self.speculative, PredictedPolicy):
+        if self.speculative is None or isinstance(self.speculative, PredictedPolicy) or self.speculative.draft is None:
             return None
         return RouteBackend(ref=self.speculative.draft, model=self.speculative.model)
 
@@ -295,8 +302,14 @@ class Policy(Config):
         has_lists = self.prices is not None and self.prices.source != "none"
         for route in self.routes:
             wants = "require_price" if route.require_price else "routing.policy: cost"
-            is_wanted = route.require_price or route.routing.policy == "cost"
-            for part in route.everybody if route.require_price else route.backends:
+            is_auto = isinstance(route.speculative, AutoPolicy)
+            wants = "speculative: mode auto" if is_auto else wants
+            is_wanted = route.require_price or route.routing.policy == "cost" or is_auto
+            asked = list(route.everybody if route.require_price or is_auto else route.backends)
+            if isinstance(route.speculative, AutoPolicy):
+                others = [other for other in self.routes if other.name in route.speculative.elsewhere]
+                asked += [part for other in others for part in other.backends]
+            for part in asked:
                 if is_wanted and not has_lists and self.price_settings(part) is None:
                     raise ValueError(
                         f'route "{route.name}" has {wants}, and nobody says what "{part.ref}" takes: give that backend '

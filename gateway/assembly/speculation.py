@@ -16,6 +16,7 @@ from policies.pool.attempts.settings import FallbackOn, FallbacksPolicy, RetryPo
 from policies.pool.balance.settings import RoutingPolicy
 from policies.pool.pool import Pool
 from policies.schema import RouteBackend, RoutePolicy
+from policies.speculation.auto.settings import AutoPolicy
 from policies.speculation.settings import AnsweringPolicy, CascadePolicy, ExactPolicy, PredictedPolicy, RacePolicy
 
 if TYPE_CHECKING:
@@ -32,13 +33,18 @@ def answering_settings(route: RoutePolicy) -> AnsweringPolicy | None:
 
 def verifiers(settings: AnsweringPolicy) -> tuple[str, ...]:
     """The routes whose stacks it asks."""
+    if isinstance(settings, AutoPolicy):
+        return settings.elsewhere
     return (settings.verifier.route,) if isinstance(settings, CascadePolicy) and settings.verifier is not None else ()
 
 
 def encodes_texts(route: RoutePolicy) -> bool:
     """Whether a route needs the encoder for more than a cache."""
-    return route.mirror is not None or (
-        isinstance(route.speculative, CascadePolicy) and route.speculative.accept == "router"
+    speculative = route.speculative
+    return (
+        route.mirror is not None
+        or (isinstance(speculative, CascadePolicy) and speculative.accept == "router")
+        or (isinstance(speculative, AutoPolicy) and speculative.calibration is not None)
     )
 
 
@@ -74,16 +80,17 @@ def read_calibrations(routes: Sequence[RoutePolicy]) -> dict[str, Calibration]:
     found = {}
     for route in routes:
         settings = route.speculative
-        if isinstance(settings, CascadePolicy):
+        if isinstance(settings, CascadePolicy | AutoPolicy) and settings.calibration is not None:
+            accept = settings.accept if isinstance(settings, CascadePolicy) else "router"
             try:
                 from policies.speculation.cascade.calibration import read_calibration
             except ImportError as error:
                 raise ConfigurationError(
-                    f"route \"{route.name}\": a cascade lacks {error.name}: pip install 'slipstream-gateway[semantic]'"
+                    f'route "{route.name}": `calibration` lacks {error.name}: '
+                    "pip install 'slipstream-gateway[semantic]'"
                 ) from error
-            assert settings.calibration is not None, "the schema asks for it"
             try:
-                found[route.name] = read_calibration(Path(settings.calibration), settings.accept, settings.quality)
+                found[route.name] = read_calibration(Path(settings.calibration), accept, settings.quality)
             except ConfigurationError as error:
                 raise ConfigurationError(f'route "{route.name}": {error.message}') from error
     return found
@@ -91,9 +98,9 @@ def read_calibrations(routes: Sequence[RoutePolicy]) -> dict[str, Calibration]:
 
 def speculate(inner: Backend, settings: AnsweringPolicy, site: Site) -> Backend:
     """The stage around the target. Raises: ConfigurationError."""
-    draft = draft_pool(site)
     match settings:
         case CascadePolicy():
+            draft = draft_pool(site)
             from policies.speculation.cascade.stage import Cascade
 
             return Cascade(inner, draft, _acceptance(draft, settings, site))
@@ -102,8 +109,12 @@ def speculate(inner: Backend, settings: AnsweringPolicy, site: Site) -> Backend:
 
             admission = site.parts.admission
             gate = admission.gates.get(site.route.name) if admission is not None else None
-            clock = site.parts.clock
+            clock, draft = site.parts.clock, draft_pool(site)
             return Race(inner, draft, settings, clock, gate.is_calm) if gate else Race(inner, draft, settings, clock)
+        case AutoPolicy():
+            from gateway.assembly.auto import choose_way
+
+            return choose_way(inner, settings, site, None if settings.draft is None else draft_pool(site))
         case _:
             assert_never(settings)
 

@@ -16,6 +16,7 @@ from gateway.assembly.stages import STAGES, routes_below, semantic_settings
 from gateway.runtime import Stack
 from policies.passthrough.rules import PassRules
 from policies.schema import RoutePolicy
+from policies.speculation.auto.settings import AutoPolicy
 from policies.speculation.settings import CascadePolicy
 
 
@@ -67,7 +68,7 @@ class Stacks(Mapping[str, Stack]):
             route is not None
             and route == stack.policy
             and semantic_settings(route) is None
-            and not isinstance(route.speculative, CascadePolicy)
+            and not isinstance(route.speculative, CascadePolicy | AutoPolicy)
             and route.mirror is None
             and not (fleet is not None and fleet.routing(route.name) is not None)
             and not stack.pool.has_routing

@@ -19,6 +19,7 @@ from policies.matching.globs import allows
 from policies.matching.route_matcher import RouteMatcher, RouteVerdict
 from policies.policy_file.load import LoadedPolicy
 from policies.schema import Policy, RouteBackend, RoutePolicy
+from policies.speculation.auto.explained import describe_ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,9 @@ def describe_stack(route: RoutePolicy, loaded: LoadedPolicy, explained: Explaine
     """The stages that the request passes in this route, from top to bottom, without those that do not apply to it."""
     call = as_call(below_root(explained.path), explained.body, explained.tenant)
     described = describe_stages(route, loaded.policy.stores, call)
+    ways = describe_ways(route, loaded.policy, call)
+    if ways:
+        described = [(name, f"{detail}; {ways}" if name == "speculation" else detail) for name, detail in described]
     if route.slo is not None:
         late = route.admission.describe() if route.admission is not None else "counted, and nothing done about it"
         described.append(("admission", f"{route.slo.describe()}; {late}"))

@@ -32,7 +32,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     A goodput is the rate of answers that met the SLO, over the time in which requests arrived. `capacity_rps` is load
     1: what the fleet does while requests are always waiting. `prefix_hit` is the share of prompt tokens that the
     replicas had cached, `prefix_hit_shared` what one cache of all their sizes would have had. `jain` is the index of
-    fairness of the clients' `served_share`. None where it cannot be known.
+    fairness of the clients' `served_share`. `usd_per_1k` is what backends take by their prices, `quality` the right
+    answers as a share of the large model's, where the trace has labels. None where it cannot be known.
     """
 
     trace: str
@@ -64,6 +65,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     jain: float
     clients: Sequence[ClientReport]
     cost_per_1k: float | None
+    usd_per_1k: float | None
+    quality: float | None
     wall_s: float
 
 
@@ -125,6 +128,8 @@ def make_report(setting: SimulationSetting, outcomes: Sequence[ReplayedRequest],
         jain=jain([client.served_share for client in clients]),
         clients=clients,
         cost_per_1k=_cost_per_1k(setting, outcomes, len(answered)),
+        usd_per_1k=_usd_per_1k(outcomes, len(answered)),
+        quality=quality_of(answered),
         wall_s=wall_s,
     )
 
@@ -133,6 +138,15 @@ def is_in_time(outcome: ReplayedRequest) -> bool:
     """Whether a request was answered within its route's limits."""
     return outcome.fate is RequestFate.ANSWERED and outcome.slo.is_met(
         outcome.request.prompt_tokens, outcome.first_token_s, outcome.token_gap_s, outcome.total_s
+    )
+
+
+def quality_of(answered: Sequence[ReplayedRequest]) -> float | None:
+    """Right answers as a share of those that the large model gives to the same prompts; None where nobody knows."""
+    labelled = [(outcome.is_drafts, labels) for outcome in answered if (labels := outcome.request.labels) is not None]
+    strong = sum(labels.strong for _, labels in labelled)
+    return (
+        sum(labels.weak if is_drafts else labels.strong for is_drafts, labels in labelled) / strong if strong else None
     )
 
 
@@ -206,6 +220,8 @@ ROWS: Sequence[tuple[str, str, str]] = (
     ("fairness (Jain)", "jain", ".3f"),
     ("retries", "retries", ",d"),
     ("cost of 1,000 answers", "cost_per_1k", ".2f"),
+    ("charged for 1,000 answers", "usd_per_1k", ".3f USD"),
+    ("right answers, of the large model's", "quality", ".1%"),
     ("simulated in", "wall_s", ".1f s"),
 )
 """A line of the table each: its name, the field, and how it is written."""
@@ -235,6 +251,12 @@ def _prefix_hit(answered: Sequence[ReplayedRequest]) -> float:
 
 def _work(outcome: ReplayedRequest) -> float:
     return outcome.request.prompt_tokens + _OUTPUT_WEIGHT * outcome.request.output_tokens
+
+
+def _usd_per_1k(outcomes: Sequence[ReplayedRequest], num_answered: int) -> float | None:
+    """What backends take by their prices, attempts that came to nothing included."""
+    spent = sum(outcome.cost_usd for outcome in outcomes)
+    return spent / num_answered * 1000 if spent and num_answered else None
 
 
 def _cost_per_1k(setting: SimulationSetting, outcomes: Sequence[ReplayedRequest], num_answered: int) -> float | None:

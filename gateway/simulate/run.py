@@ -25,6 +25,7 @@ from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.matching.globs import is_glob
 from policies.matching.route_matcher import RouteMatcher
 from policies.policy_file.load import LoadedPolicy
+from policies.speculation.outcome import DraftOutcome
 
 _PROGRESS_EVERY = 256
 _SHED_STATUSES = frozenset({429, 503})
@@ -57,6 +58,10 @@ class ReplayedRequest(msgspec.Struct, frozen=True):
     is_cache_hit: bool
     """Answered by the gateway's own cache."""
     slo: Slo
+    cost_usd: float = 0.0
+    """Of all its attempts whose price is known."""
+    is_drafts: bool = False
+    """Answered by a smaller backend in place of the route's own."""
 
     @property
     def token_gap_s(self) -> float:
@@ -228,6 +233,8 @@ class _Simulation:
             cached_tokens=facts.usage.cached_tokens if facts.usage is not None else 0,
             is_cache_hit=facts.cache in _ANSWERED_HERE,
             slo=stack.slo,
+            cost_usd=sum(charge.cost or 0 for charge in facts.charges or ()) * 1e-12,
+            is_drafts=facts.draft == DraftOutcome.ACCEPTED,
         )
         self._num_over += 1
         if self._num_over % _PROGRESS_EVERY == 0:

@@ -16,6 +16,7 @@ from policies.admission.settings import AdmissionPolicy, SloPolicy
 from policies.policy_file.load import LoadedPolicy
 from policies.pool.balance.settings import Balance
 from policies.schema import Policy, RouteBackend, RoutePolicy
+from policies.speculation.auto.settings import AutoPolicy
 
 PROFILES: Mapping[str, SimulatedConfig] = {
     "h200-8b": SimulatedConfig(),
@@ -167,6 +168,9 @@ def _refit_route(
         update["routing"] = route.routing.model_copy(update={"cache_tokens": room})
     if balance is not None:
         update["routing"] = update.get("routing", route.routing).model_copy(update={"policy": balance})
+    if isinstance(route.speculative, AutoPolicy):
+        # Prompts are made up; the trace tells what a router would have said of them.
+        update["speculative"] = route.speculative.model_copy(update={"calibration": None})
     if route.cache is not None:
         update["cache"] = route.cache.model_copy(update={"semantic": None})
     return route.model_copy(update=update)

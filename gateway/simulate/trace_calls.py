@@ -14,6 +14,7 @@ from backends.protocol import Call, Facts, Priority, Slo, Timeouts
 from backends.simulation.answers import CHARACTERS_PER_TOKEN
 from gateway.simulate.traces import BLOCK_TOKENS, TraceRequest
 from policies.keys.settings import KeyPolicy
+from policies.speculation.auto.told import DRAFT_LOSS
 
 PATH = "/chat/completions"
 _BLOCK_CHARACTERS = BLOCK_TOKENS * CHARACTERS_PER_TOKEN
@@ -48,6 +49,7 @@ class CallMaker:
         )
         # The prompt has no character that JSON would write in another way.
         raw = b"".join([before, *prompt_pieces(request, number), after])
+        labels = {DRAFT_LOSS: request.labels.draft_loss} if request.labels is not None else {}
         text = str(memoryview(raw)[len(before) : -len(after)], "ascii")
         return Call(
             operation=Operation.CHAT,
@@ -59,6 +61,7 @@ class CallMaker:
                 "stream": True,
                 "output_tokens": request.output_tokens,
                 "cached_tokens": request.cached_tokens,
+                **labels,
             },
             model=model,
             deadline=now + timeouts.total_s,

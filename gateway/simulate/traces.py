@@ -33,6 +33,8 @@ _FIELD = re.compile(r"(?:field `|\$\.)(\w+)")
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=_MAX_TOKENS)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_TOKENS)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Loss = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 Block = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 TraceFormat = Literal["slipstream", "mooncake", "access log", "azure", "burstgpt", "columns"]
 
@@ -48,6 +50,16 @@ class Logged(msgspec.Struct, frozen=True):
     first_token_s: float | None
     """None of an answer that was not streamed."""
     total_s: float
+
+
+class Labels(msgspec.Struct, frozen=True):
+    """How right a small and a large model were about a request's prompt, 0..1, and what a calibration that has not seen
+    it expects to be lost where the small one answers, as a share of the large one's right answers.
+    """
+
+    draft_loss: float
+    weak: float
+    strong: float
 
 
 class TraceRequest(msgspec.Struct, frozen=True):
@@ -66,6 +78,7 @@ class TraceRequest(msgspec.Struct, frozen=True):
     client: str = ""
     model: str = ""
     logged: Logged | None = None
+    labels: Labels | None = None
 
     @property
     def cached_tokens(self) -> int:
@@ -124,6 +137,9 @@ class _Own(msgspec.Struct):
     o: Tokens
     h: tuple[Block, ...] = ()
     c: str = ""
+    loss: Loss | None = None
+    w: Share = 0.0
+    s: Share = 1.0
 
 
 class _Mooncake(msgspec.Struct):
@@ -301,7 +317,8 @@ class _CsvReader:
 
 def _own(number: int, row: msgspec.Struct) -> _Row:
     assert isinstance(row, _Own)
-    return row.t, TraceRequest(0.0, row.i, row.o, number, row.h, row.c)
+    labels = Labels(row.loss, row.w, row.s) if row.loss is not None else None
+    return row.t, TraceRequest(0.0, row.i, row.o, number, row.h, row.c, labels=labels)
 
 
 def _mooncake(number: int, row: msgspec.Struct) -> _Row:

@@ -10,6 +10,7 @@ from policies.matching.conditions import below_root
 from policies.matching.route_matcher import RouteMatcher
 from policies.matching.settings import MatchPolicy
 from policies.schema import Policy
+from policies.speculation.auto.settings import AutoPolicy
 from policies.speculation.settings import CascadePolicy
 
 _MAX_COMPARED = 200
@@ -53,6 +54,7 @@ def _unused(policy: Policy) -> Iterable[str]:
     semantics = [route.cache.semantic for route in policy.routes if route.cache is not None]
     named |= {semantic.judge.route for semantic in semantics if semantic is not None and semantic.judge is not None}
     speculations = [route.speculative for route in policy.routes if route.speculative is not None]
+    named |= {name for each in speculations if isinstance(each, AutoPolicy) for name in each.elsewhere}
     named |= {each.verifier.route for each in speculations if isinstance(each, CascadePolicy) and each.verifier}
     mirrors = [route.mirror for route in policy.routes if route.mirror is not None]
     named |= {each.judge.route for each in mirrors if each.judge is not None}

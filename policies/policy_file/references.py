@@ -16,7 +16,8 @@ _DRAFT = ("speculative", "draft")
 _CANDIDATE = ("mirror", "to")
 _MIRROR_JUDGE = ("mirror", "judge", "route")
 _VERIFIER_ROUTE = ("speculative", "verifier", "route")
-_ASKED = {"judge": "judges", "verifier": "verifiers"}
+_ELSEWHERE = ("speculative", "elsewhere")
+_ASKED = {"judge": "judges", "verifier": "verifiers", "elsewhere": "other routes"}
 _ENCODER_BACKEND = ("cache", "semantic", "encoder", "backend")
 
 
@@ -56,6 +57,7 @@ def check_references(document: Document, source: str) -> Iterator[Problem]:
     drafts += [named for place in routes for named in _texts(document, (*place, *_CANDIDATE))]
     verifiers = [named for place in routes for named in _texts(document, (*place, *_VERIFIER_ROUTE))]
     verifiers += [named for place in routes for named in _texts(document, (*place, *_MIRROR_JUDGE))]
+    verifiers += [named for place in routes for named in _texts(document, (*place, *_ELSEWHERE))]
     limits = [*_sections(document, ("limits",)), *_sections(document, ("budgets",))]
     rule_names = [named for place in limits for named in _texts(document, (*place, "name"))]
     cheaper = [named for place in limits for named in _texts(document, (*place, "fallback"))]
@@ -124,6 +126,7 @@ def _cycles(routes: list[Place], document: Document) -> Iterable[Problem]:
             targets.update((named.name, named.place) for named in _judge_of(document, place))
             targets.update((named.name, named.place) for named in _texts(document, (*place, *_VERIFIER_ROUTE)))
             targets.update((named.name, named.place) for named in _texts(document, (*place, *_MIRROR_JUDGE)))
+            targets.update((named.name, named.place) for named in _texts(document, (*place, *_ELSEWHERE)))
             targets.update((named.name, named.place) for named in _texts(document, (*place, *_DEGRADE_TO)))
             targets.update((named.name, named.place) for named in _texts(document, (*place, "fallbacks", "routes")))
     for _ in range(_MAX_CYCLES):

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from backends.config import Config, Name
 from backends.drafts.prediction import PredictedBy
 from policies.pool.settings import HedgePolicy
+from policies.speculation.auto.settings import AutoPolicy
 
 
 class VerifierPolicy(Config):
@@ -175,7 +176,9 @@ class PredictedPolicy(Config):
         return "predicted: what an answer will probably repeat, by " + ", ".join(texts[name] for name in self.sources)
 
 
-AnsweringPolicy = CascadePolicy | RacePolicy
+AnsweringPolicy = CascadePolicy | RacePolicy | AutoPolicy
 """Where a second backend may give the answer itself."""
-SpeculativePolicy = Annotated[ExactPolicy | PredictedPolicy | CascadePolicy | RacePolicy, Field(discriminator="mode")]
+SpeculativePolicy = Annotated[
+    ExactPolicy | PredictedPolicy | CascadePolicy | RacePolicy | AutoPolicy, Field(discriminator="mode")
+]
 """Section `speculative` of a route."""

@@ -16,23 +16,15 @@ from policies.speculation.router.learned_router import PromptScorer
 from policies.speculation.router.prompt_vectors import endings
 
 
-class ByPrompt:
-    """Asks the draft what the router expects it to get right; its streams pass as they come.
+class PromptScores:
+    """How likely the draft is right, by the prompt: the higher, the likelier, on the calibration's scale."""
 
-    `encoder` belongs to whoever opened it. A prompt that cannot be encoded now goes to the target.
-    """
-
-    def __init__(
-        self, draft: Backend, calibration: Calibration, *, threshold: float, encoder: Encoder, clock: Clock
-    ) -> None:
-        """Raises: ValueError where the router's arrays do not fit together."""
+    def __init__(self, calibration: Calibration, encoder: Encoder) -> None:
+        """`encoder` belongs to whoever opened it. Raises: ValueError where the router's arrays do not fit together."""
         assert calibration.router is not None, "read_calibration has looked"
-        self._draft = draft
         self._scorer = PromptScorer(calibration.router)
         self._wanted_encoder = calibration.encoder
-        self._threshold = threshold
         self._encoder = encoder
-        self._clock = clock
 
     async def open(self) -> None:
         """Check that the router knows this encoder's vectors. Raises: ConfigurationError."""
@@ -41,20 +33,7 @@ class ByPrompt:
                 "the calibration of a cascade was made with another encoder: write it anew with `slipstream calibrate`"
             )
 
-    async def answer(self, call: Call, prompt: str) -> Reply | DraftOutcome:
-        """The draft's answer, its facts taken over; or why there is none."""
-        try:
-            if not await self._will_do(prompt):
-                return DraftOutcome.DECLINED
-        except EncoderBusy:
-            return DraftOutcome.DECLINED
-        given = await ask_draft(self._draft, call, self._clock)
-        if given is None:
-            return DraftOutcome.FAILED
-        adopt(call.facts, given.facts, given.reply)
-        return given.reply
-
-    async def _will_do(self, prompt: str) -> bool:
+    async def score(self, prompt: str) -> float:
         """Raises: EncoderBusy where nothing of it can be encoded."""
         *longer, shortest = endings(prompt)
         for text in longer:
@@ -67,4 +46,37 @@ class ByPrompt:
             vector = await self._encoder.encode(shortest)
         # A gain of the strong model is what speaks against the draft.
         # Some milliseconds for thousands of prompts that it was learned from: not on the loop.
-        return -await asyncio.to_thread(self._scorer.gain, prompt, vector) >= self._threshold
+        return -await asyncio.to_thread(self._scorer.gain, prompt, vector)
+
+
+class ByPrompt:
+    """Asks the draft what the router expects it to get right; its streams pass as they come.
+
+    `encoder` belongs to whoever opened it. A prompt that cannot be encoded now goes to the target.
+    """
+
+    def __init__(
+        self, draft: Backend, calibration: Calibration, *, threshold: float, encoder: Encoder, clock: Clock
+    ) -> None:
+        """Raises: ValueError where the router's arrays do not fit together."""
+        self._draft = draft
+        self._scores = PromptScores(calibration, encoder)
+        self._threshold = threshold
+        self._clock = clock
+
+    async def open(self) -> None:
+        """Check that the router knows this encoder's vectors. Raises: ConfigurationError."""
+        await self._scores.open()
+
+    async def answer(self, call: Call, prompt: str) -> Reply | DraftOutcome:
+        """The draft's answer, its facts taken over; or why there is none."""
+        try:
+            if not await self._scores.score(prompt) >= self._threshold:
+                return DraftOutcome.DECLINED
+        except EncoderBusy:
+            return DraftOutcome.DECLINED
+        given = await ask_draft(self._draft, call, self._clock)
+        if given is None:
+            return DraftOutcome.FAILED
+        adopt(call.facts, given.facts, given.reply)
+        return given.reply

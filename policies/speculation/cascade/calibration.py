@@ -6,6 +6,7 @@ learned from, in two halves: one says which threshold keeps a quality, the other
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from backends.errors import ConfigurationError
 from policies.atomic_file import DamagedFile, read_checked, write_atomically
 from policies.speculation.router.evaluation import Interval
-from policies.speculation.router.isotonic import fit_rising
+from policies.speculation.router.isotonic import fit_rising, step_values
 from policies.speculation.router.learned_router import LearnedRouter
 
 Floats = NDArray[np.float64]
@@ -42,7 +43,8 @@ class CalibratedThreshold(msgspec.Struct, frozen=True):
 class Calibration(msgspec.Struct, frozen=True):
     """Of one pair. `rights`: how often the draft is right from a score on, as rising steps (scores, shares).
 
-    `thresholds`: the more calls the draft answers, the later. `encoder` is whose vectors the router knows.
+    `thresholds`: the more calls the draft answers, the later. `encoder` is whose vectors the router knows. `losses`:
+    how much oftener the target is right from a negative score on, as rising steps; None in earlier versions' files.
     """
 
     accept: Accept
@@ -53,6 +55,25 @@ class Calibration(msgspec.Struct, frozen=True):
     rights: tuple[tuple[float, ...], tuple[float, ...]]
     router: LearnedRouter | None = None
     encoder: str = ""
+    losses: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    def loss_of(self, quality: float) -> Callable[[float], float]:
+        """From a score to what is lost where the draft answers, as a share of the target's right answers.
+
+        What is expected is raised by as much as the lower limit of `quality` is below its estimate.
+        """
+        chosen = self.threshold(quality)
+        assert chosen is not None, "read_calibration has looked"
+        assert self.losses is not None, "whoever builds the stage has looked"
+        estimate = chosen.chosen_by
+        doubt = max(1.0, (1 - estimate.low) / max(1 - estimate.value, 1e-3))
+        begins, losses = (np.array(part) for part in self.losses)
+
+        def loss(score: float) -> float:
+            found = float(step_values(begins, losses, np.array([-score]))[0]) / max(self.strong, 1e-9)
+            return found * doubt if found > 0 else found
+
+        return loss
 
     def threshold(self, quality: float) -> CalibratedThreshold | None:
         """That by which the draft answers most calls while the quality stays; None where there is none.
@@ -98,6 +119,7 @@ def calibrate(
         for level in levels
     )
     begins, rights = fit_rising(scores, weak)
+    loss_begins, losses = fit_rising(-scores, strong - weak)
     return Calibration(
         accept=accept,
         num_answers=len(scores),
@@ -107,6 +129,7 @@ def calibrate(
         rights=(tuple(begins.tolist()), tuple(rights.tolist())),
         router=router,
         encoder=encoder,
+        losses=(tuple(loss_begins.tolist()), tuple(losses.tolist())),
     )
 
 

@@ -268,3 +268,26 @@ def test_explain_shows_limits_and_what_becomes_of_who_is_late(run: Run, tmp_path
     )
     assert said in stack[-3]["detail"]
     assert [stage["name"] for stage in other] == ["pool", "gpu"]
+
+
+def test_explain_tells_what_each_way_of_a_call_would_cost(run: Run, tmp_path: Path) -> None:
+    """Of a route that chooses, the cheapest first; a draft cannot answer a call with tools."""
+    policy = tmp_path / "auto.yaml"
+    price = "price: {input_per_1m: %s, output_per_1m: %s}"
+    policy.write_text(
+        "version: 1\nbackends:\n"
+        + "".join(
+            f"  {name}: {{type: openai, preset: vllm, {price % (usd, usd)}}}\n"
+            for name, usd in (("own", 2), ("small", 1), ("far", 9))
+        )
+        + 'routes:\n  - {name: all, match: {models: ["*"]}, slo: {}, backends: [{ref: own}], speculative:\n'
+        "    {mode: auto, allow: [draft, elsewhere], draft: small, calibration: pair.cascade, elsewhere: [far]}}\n"
+        "  - {name: far, match: {internal: true}, backends: [{ref: far}]}\n"
+    )
+    asked = {"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]}
+
+    shown = run("explain", policy, "-", stdin=json.dumps(asked)).output
+    with_tools = run("explain", policy, "-", stdin=json.dumps({**asked, "tools": [{}]})).output
+
+    assert shown.index("draft, if little enough is lost 0.001") < shown.index("target 0.002") < shown.index("far 0.011")
+    assert "no draft for such a call" in with_tools

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from backends.errors import ConfigurationError
@@ -17,7 +19,7 @@ from gateway.simulate.simulated_fleet import parse_fleets, refit, replicas_of
 from gateway.simulate.slo import parse_slo
 from gateway.simulate.study import StudyOptions, StudyResult, simulate, smallest_fleets
 from gateway.simulate.trace_calls import prompt_pieces
-from gateway.simulate.traces import Trace, TraceRequest
+from gateway.simulate.traces import Labels, Trace, TraceRequest
 from policies.policy_file.load import LoadedPolicy
 
 POLICY = """\
@@ -301,3 +303,32 @@ def test_study_smallest_fleet_is_the_first_that_stays_good(folder: Path) -> None
     assert [report.slo_share for report in reports] == sorted(report.slo_share for report in reports)
     for share, size in found.items():
         assert size == next((report.replicas for report in reports if report.slo_share >= float(share)), None)
+
+
+def test_simulation_of_auto_shows_money_and_quality(folder: Path) -> None:
+    """What loses nothing by its trace goes to the draft in the end, what loses all to the target; both are told."""
+    price = "price: {input_per_1m: %d, output_per_1m: %d}"
+    path = folder / "auto.yaml"
+    path.write_text(
+        f"version: 1\nbackends:\n  big: {{type: simulated, {price % (10, 10)}}}\n"
+        f"  small: {{type: simulated, {price % (1, 1)}}}\n"
+        'routes: [{name: all, match: {models: ["*"]}, slo: {}, backends: [{ref: big}], speculative: {mode: auto,\n'
+        "  allow: [draft], draft: small, calibration: of-no-use-here}}]\n",
+        encoding="utf-8",
+    )
+    loaded = read_policy(path, no_env=True)
+    asked = trace(*((float(second), 100, 10) for second in range(600)))
+    easy, hard = Labels(0.0, 1.0, 1.0), Labels(1.0, 0.0, 1.0)
+    requests = tuple(
+        msgspec.structs.replace(request, labels=hard if request.line % 2 else easy) for request in asked.requests
+    )
+
+    result = run(loaded, dataclasses.replace(asked, requests=requests), None, model="m")
+
+    last = [(outcome.request.labels, outcome.is_drafts) for outcome in result.outcomes[-100:]]
+    assert sum(is_drafts for labels, is_drafts in last if labels is easy) == 50
+    assert sum(is_drafts for labels, is_drafts in last if labels is hard) <= 10
+    assert result.report.quality is not None
+    assert 0.95 <= result.report.quality < 1
+    assert result.report.usd_per_1k is not None
+    assert 0.55 < result.report.usd_per_1k < 0.85
