@@ -14,7 +14,7 @@ class SpeculationFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     `rounds` were asked of the target, where it is checked by rounds; `probe_tokens` are those of the prompts that this
     took beside the answer's own. `ended` says why there were no more guesses, "" where it helped to the end. `speed_up`
     is how many times as fast tokens of the backend come with drafts as without, as measured by then over its latest
-    answers; 0 where that is not known.
+    answers, None where that is not known.
     """
 
     draft: str
@@ -23,4 +23,4 @@ class SpeculationFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     rounds: int = 0
     probe_tokens: int = 0
     ended: str = ""
-    speed_up: float = 0.0
+    speed_up: float | None = None

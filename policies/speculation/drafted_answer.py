@@ -102,7 +102,7 @@ class DraftedAnswer:
             guess.num_drafted,
             guess.num_accepted,
             ended=self._ended,
-            speed_up=round(self._controller.gain, 2),
+            speed_up=round(self._controller.gain, 2) or None,
         )
 
     @property

@@ -84,7 +84,7 @@ class Drafter:
             facts=facts,
             timeouts=_TIMEOUTS,
             deadline=min(call.deadline, self._clock.now() + _TIMEOUTS.total_s),
-            predicted="",
+            predicted=None,
             prompt_cache_key="",
             resume=None,
             slo=None,

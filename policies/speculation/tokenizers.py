@@ -53,7 +53,7 @@ async def differs(backend: Backend, call: Call, model: str, words: Words, pinned
         stream=False,
         facts=facts,
         pinned=pinned,
-        predicted="",
+        predicted=None,
         resume=None,
         slo=None,
         drafts=DraftsBy.NOBODY,

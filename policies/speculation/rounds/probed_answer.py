@@ -85,7 +85,7 @@ class ProbedAnswer:
     def ended(self, how: StreamEnd) -> None:
         """The answer has ended: what the draft has done is the call's to tell."""
         facts, told = self._call.facts, self._facts
-        speed_up = round(self._controller.gain, 2)
+        speed_up = round(self._controller.gain, 2) or None
         facts.speculation = structs.replace(told, speed_up=speed_up, probe_tokens=self._probes.num_prompt_tokens)
         if self._writer.is_over:
             facts.stream_end, facts.usage, facts.is_usage_partial = how, self._usage(), False

@@ -117,7 +117,7 @@ class Probes:
             include_usage=False,
             facts=facts,
             pinned=self._backend,
-            predicted="",
+            predicted=None,
             resume=None,
             slo=None,
             drafts=DraftsBy.NOBODY,

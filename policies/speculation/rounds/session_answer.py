@@ -103,7 +103,7 @@ class SessionAnswer:
     def ended(self, how: StreamEnd) -> None:
         """The answer has ended: what the draft has done is the call's to tell."""
         facts = self._call.facts
-        facts.speculation = structs.replace(self._facts, speed_up=round(self._controller.gain, 2))
+        facts.speculation = structs.replace(self._facts, speed_up=round(self._controller.gain, 2) or None)
         if self._again is not None:
             facts.adopt_attempt(self._again)
 

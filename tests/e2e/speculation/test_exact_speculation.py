@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -160,9 +161,10 @@ async def test_a_stream_with_a_draft_is_cached_as_any_other(gateway: Gateway) ->
     assert "speculation" not in line
 
 
-async def test_a_client_cannot_ask_the_target_for_marks_through_the_gateway(target: Gateway) -> None:
+async def test_a_client_cannot_ask_the_target_for_marks_through_the_gateway(target: Gateway, tmp_path: Path) -> None:
     """Not even where its other headers travel: the gateway's key may know what the client must not."""
-    policy = POLICY.replace('"env:DRAFTS"}}', '"env:DRAFTS", forward_headers: ["x-*"]}}', 1).format(port=target.port)
+    policy = POLICY.replace('"env:DRAFTS"}}', '"env:DRAFTS", forward_headers: ["x-*"]}}', 1)
+    policy = policy.format(port=target.port, ledger=tmp_path / "ledger.sqlite3")
     async with start_gateway(policy, environ=KEYS) as gateway, httpx.AsyncClient(base_url=gateway.url) as client:
         body = {"model": "alone", "messages": [{"role": "user", "content": "hello"}], "stream": True, "max_tokens": 5}
         headers = {"x-slipstream-draft": "1"}

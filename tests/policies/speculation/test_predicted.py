@@ -15,6 +15,7 @@ from backends.http.openai import KIND as OPENAI
 from backends.http.openai_settings import OpenAIConfig
 from backends.operations import Operation
 from backends.protocol import Backend, Call
+from policies.speculation.drafter import Drafter
 from policies.speculation.predicted import Predicted
 from policies.speculation.predicted_text import found_text, own_prediction
 from policies.speculation.settings import PredictedPolicy
@@ -101,6 +102,7 @@ class Asked:
 
     def __init__(self, server: OpenAIServer, backend: Backend) -> None:
         self.server = server
+        self.backend = backend
         self.stage = Predicted(backend, PredictedPolicy(mode="predicted", near=0.8, least_accepted=0.5))
 
     async def ask(self, *behaviours: Behaviour, **fields: Any) -> Call:
@@ -222,3 +224,14 @@ def test_prediction_of_a_near_question_comes_before_the_calls_own_texts() -> Non
 
     assert stage._prediction(call) == Prediction("near", "cache", 0.25)
     assert stage._prediction(own) == Prediction("mine", "client", 0.25)
+
+
+async def test_a_draft_of_a_call_with_a_prediction_is_told_none(asked: Asked) -> None:
+    """It is asked for other tokens than the answer's, by a body of its own."""
+    events = (b'data: {"choices":[{"text":"a","token_ids":[7]}]}\n\n', b"data: [DONE]\n\n")
+    asked.server.next(Behaviour(events=events, content_type="text/event-stream"))
+    call = make_call(extra={"messages": TURNS}, predicted=Prediction(LAST, "turn"))
+    drafter = Drafter(asked.backend, "", SystemClock())
+
+    assert [tokens async for tokens in drafter.tokens(call, [1, 2], 4)] == [[7]]
+    assert asked.told() == ["absent"]
