@@ -149,11 +149,11 @@ class OpenAIBackend:
         Raises: as `Wire.send`, and UpstreamExhausted, UpstreamRejectedKey, UpstreamGarbage, UpstreamCut,
         FirstTokenTimeout.
         """
-        return await send_predicted(call, self._predictions, self._send)
+        send, taken = self._send, self._predictions
+        return await (send(call) if call.predicted is None else send_predicted(call, taken, send))
 
     async def _send(self, call: Call) -> Reply:
-        facts = call.facts
-        timeouts = call.timeouts
+        facts, timeouts = call.facts, call.timeouts
         facts.sent_at = self._clock.now()
         facts.conceal = self._conceal
         limits = TimeLimits(
