@@ -112,16 +112,8 @@ class SemanticCache(Stage):
         self._questions: Questions | None = None
         is_public = policy.scope == "global"
         self._lookups = Lookups(parts.space, parts.answers, self._policy, parts.clock, is_public=is_public)
-        self._teacher = Teacher(
-            parts.space,
-            parts.answers,
-            Comparison(parts.space.encoder, judge),
-            parts.clock,
-            parts.random,
-            ttl_s=self._ttl_s,
-            is_public=is_public,
-            note_scope=partial(parts.quotas.note, max_bytes=self._policy.quota, ttl_s=self._policy.ttl),
-        )
+        self._comparison = Comparison(parts.space.encoder, judge)
+        self._teacher: Teacher | None = None
         self._tally = SemanticTally()
         self._learners = Background(_MAX_LEARNING)
         self._shadows = Background(self._policy.max_shadows)
@@ -153,6 +145,17 @@ class SemanticCache(Stage):
             self._route,
             self._parts.space.encoder.fingerprint,
             self.capabilities.headers,
+        )
+        parts = self._parts
+        self._teacher = Teacher(
+            parts.space,
+            parts.answers,
+            self._comparison,
+            parts.clock,
+            parts.random,
+            ttl_s=self._questions.ttl_s,
+            is_public=self._cache_policy.scope == "global",
+            note_scope=partial(parts.quotas.note, max_bytes=self._policy.quota, ttl_s=self._policy.ttl),
         )
         self._upkeep.start(self._save_regularly())
 
@@ -200,10 +203,6 @@ class SemanticCache(Stage):
         if self._questions is None:
             raise Draining("the route is not open yet")
         return self._questions.read(call)
-
-    def _ttl_s(self, text: str) -> float:
-        assert self._questions is not None, "there is a question"
-        return self._questions.ttl_s(text)
 
     async def look_up(self, call: Call, question: Question, control: Control) -> LookupResult:
         """What is known of the question, and the decision; it counts."""
@@ -324,6 +323,7 @@ class SemanticCache(Stage):
 
     async def _learn(self, call: Call, looked: LookupResult, entry: Entry, source: LabelSource) -> None:
         """Take in what the backend said; an answer that no longer holds goes, with all that say the same."""
+        assert self._teacher is not None, "there was a question"
         await self._teacher.learn(call, looked, entry, source, self._tally)
         if looked.answer is not None and looked.learning.decider.gives_up(looked.answer.answer_id):
             for _ in range(_ENDING_LABELS):

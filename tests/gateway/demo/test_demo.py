@@ -16,6 +16,7 @@ import httpx
 
 from gateway.dashboard.access import Scope
 from gateway.dashboard.queries.asked import asked
+from gateway.dashboard.queries.book import Book, Memory
 from gateway.dashboard.queries.overview import overview
 from gateway.demo.calls import calls
 from gateway.demo.ledger import fill
@@ -61,7 +62,8 @@ def test_same_seed_same_weeks(tmp_path: Path) -> None:
         fill(path, SUNDAY, seed, told.append, calls_a_day=20)
         database = SqliteDatabase(path, LEDGER)
         with database.reading() as transaction:
-            spent.append(overview(transaction, asked({"range": "30d"}, Scope(None), SUNDAY, "UTC"))["money"])
+            book = Book(transaction, Memory(), SUNDAY, "UTC")
+            spent.append(overview(book, asked({"range": "30d"}, Scope(None), SUNDAY, "UTC"))["money"])
             assert MADE_UP in read_settings(transaction)
         database.close()
         assert sum(told) == 36 * 20
