@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
-from msgspec import structs
 
 from backends.clock import Clock
-from backends.drafts.push import DraftsBy
 from backends.errors import UpstreamError, UpstreamGarbage
 from backends.json_errors import NOT_JSON
-from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts, Timeouts
 from backends.sse import EventBuffer, event_data
 from policies.beside import tell_charges
+from policies.speculation.own_completion import own_completion
 
 _TIMEOUTS = Timeouts(connect_s=2.0, first_token_s=5.0, stream_idle_s=5.0, total_s=60.0)
 """A draft that takes longer helps nobody."""
@@ -70,26 +68,17 @@ class Drafter:
             "stream": True,
             "return_token_ids": True,
         }
-        return structs.replace(
+        return own_completion(
             call,
-            operation=Operation.COMPLETION,
-            path="/completions",
-            raw=msgspec.json.encode(body),
-            body=body,
+            body,
+            facts,
             model=model,
             query="",
             headers=(),
-            stream=True,
             include_usage=False,
-            facts=facts,
             timeouts=_TIMEOUTS,
             deadline=min(call.deadline, self._clock.now() + _TIMEOUTS.total_s),
-            predicted=None,
             prompt_cache_key="",
-            resume=None,
-            slo=None,
-            drafts=DraftsBy.NOBODY,
-            by_rounds=False,
         )
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import structs
 
-from backends.drafts.push import DraftsBy
 from backends.errors import UpstreamGarbage
-from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts
 from policies.beside import tell_charges
+from policies.speculation.own_completion import own_completion
 from policies.speculation.rounds.words import Words
 
 _TEXTS = (
@@ -43,23 +41,7 @@ async def differs(backend: Backend, call: Call, model: str, words: Words, pinned
     """
     facts = Facts(extra=call.facts.extra)
     body = {"model": model, "prompt": list(_TEXTS), "max_tokens": 1, "temperature": 0, "return_token_ids": True}
-    asked = structs.replace(
-        call,
-        operation=Operation.COMPLETION,
-        path="/completions",
-        raw=msgspec.json.encode(body),
-        body=body,
-        model=model,
-        stream=False,
-        facts=facts,
-        pinned=pinned,
-        predicted=None,
-        resume=None,
-        slo=None,
-        drafts=DraftsBy.NOBODY,
-        by_rounds=False,
-    )
-    reply = await backend.send(asked)
+    reply = await backend.send(own_completion(call, body, facts, model=model, pinned=pinned))
     try:
         if reply.status != 200 or reply.body is None:
             raise UpstreamGarbage(f"it answered the texts that tell its tokenizer with status {reply.status}")

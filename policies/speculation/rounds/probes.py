@@ -12,14 +12,12 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import structs
 
-from backends.drafts.push import DraftsBy
 from backends.errors import UpstreamError, UpstreamGarbage
-from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts, Reply
 from backends.sse import EventBuffer, event_data
 from policies.beside import tell_charges
+from policies.speculation.own_completion import own_completion
 
 _MAX_BYTES = 1024**2
 
@@ -107,23 +105,7 @@ class Probes:
     async def _asked(self, fields: dict[str, Any], *, is_stream: bool) -> AsyncIterator[Reply]:
         call, facts = self._call, Facts(extra=self._call.facts.extra)
         body = {"model": call.model, **fields, **self._sampling, "stream": is_stream, "return_token_ids": True}
-        asked = structs.replace(
-            call,
-            operation=Operation.COMPLETION,
-            path="/completions",
-            raw=msgspec.json.encode(body),
-            body=body,
-            stream=is_stream,
-            include_usage=False,
-            facts=facts,
-            pinned=self._backend,
-            predicted=None,
-            resume=None,
-            slo=None,
-            drafts=DraftsBy.NOBODY,
-            by_rounds=False,
-        )
-        reply = await self._inner.send(asked)
+        reply = await self._inner.send(own_completion(call, body, facts, include_usage=False, pinned=self._backend))
         try:
             if reply.status != 200:
                 raise UpstreamGarbage(f"the target answered a probe with status {reply.status}")
