@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from backends.protocol import Headers
-from policies.limits.plan import AskPlan
+from policies.limits.plan import AskPlan, RatePlace
 from policies.limits.rules import Reached
 
 _PREFIX = b"x-ratelimit-"
@@ -24,24 +24,20 @@ def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
     """
     headers: Headers = []
     for kind, places in plan.rates:
-        place, per_minute, capacity = (
-            places[0] if len(places) == 1 else min(places, key=lambda rate: left[rate.place] / rate.capacity)
-        )
-        limit, remaining, reset = _fields(kind, per_minute)
-        rest = left[place]
-        headers += (
-            limit,
-            (remaining, b"%d" % (rest if rest > 0 else 0)),
-            (reset, duration((capacity - rest) * 60 / per_minute)),
-        )
+        rate = places[0] if len(places) == 1 else min(places, key=lambda rate: left[rate.place] / rate.capacity)
+        headers += _fields(kind, rate, left[rate.place])
     return headers
 
 
-@lru_cache(maxsize=1024)
-def _fields(kind: Reached, per_minute: int) -> tuple[tuple[bytes, bytes], bytes, bytes]:
-    """The one that is always the same, and the names of the others."""
+@lru_cache(maxsize=4096)
+def _fields(kind: Reached, rate: RatePlace, left: int) -> tuple[tuple[bytes, bytes], ...]:
+    """Of one rate. Of requests there are no more than its bucket holds, so most have been made before."""
     limit, remaining, reset = _NAMES[kind]
-    return (limit, b"%d" % per_minute), remaining, reset
+    return (
+        (limit, b"%d" % rate.per_minute),
+        (remaining, b"%d" % max(left, 0)),
+        (reset, duration((rate.capacity - left) * 60 / rate.per_minute)),
+    )
 
 
 def without_rates(headers: Headers) -> Headers:

@@ -130,6 +130,9 @@ class UsageCounters(Protocol):
     async def reserve(self, wants: tuple[Want, ...]) -> Hold | Full | Away:
         """All of these or none. Cancelled, it holds nothing in the end."""
 
+    def reserve_nowait(self, wants: tuple[Want, ...]) -> Hold | Full | None:
+        """The same where that can be told at once; None, and nothing is held, where somebody has to be asked."""
+
     def settle(self, hold: Hold, used: Sequence[int]) -> None:
         """The call is over; neither waits nor raises, called once for each hold.
 

@@ -13,7 +13,7 @@ from backends.errors import BudgetSpent, CostUnknown, LimitReached, SlipstreamEr
 from policies.limits.counters import Away, Full, Hold, Rate, Slots, Spend, UsageCounters, Want
 from policies.limits.plan import AskPlan
 from policies.limits.raises import Raises
-from policies.limits.rules import UNBOUNDED, Ask, AskDollars, Budget, Expected, Reached
+from policies.limits.rules import UNBOUNDED, Ask, AskDollars, Budget
 from policies.prices.price import PICO_PER_DOLLAR
 
 _MAX_WARNED = 10_000
@@ -48,10 +48,10 @@ class Instead(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True, eq=False):
-    """What a call holds, and for each want of it who asks."""
+    """What a call holds, and by which plan it has asked: for all of that, or for what limits have."""
 
     hold: Hold
-    asks: tuple[Ask, ...]
+    plan: AskPlan
     route: str
 
 
@@ -99,34 +99,38 @@ class Limiter:
         `worst` is what it costs at most, in pico-dollars; None where nobody knows. `waived` budgets count it only.
         Cancelled, the call holds nothing.
         """
-        asks = plan.asks
         if worst is None:
             for budget in plan.budgets:
                 if budget.terms.unmetered == "refuse":
                     self.refused[budget.name, "unmetered"] += 1
                     message = f"nobody knows what this call will cost, so the budget {budget.title} cannot bear it"
                     return Refused(CostUnknown(message))
-            worst = 0
-        elif not worst:
-            # What can cost nothing is none of a budget's business.
-            asks = plan.of_limits
-            if not asks:
-                return None
-        tokens = prompt_tokens + int(min(most_output_tokens, self._mean_tokens.get(route, _FIRST_MEAN_TOKENS)))
-        # What is larger than any budget is let in where it is alone, or not at all.
-        expected = Expected(tokens, min(worst, UNBOUNDED), self._clock.wall(), waived, self.raises)
-        wants = tuple([ask.want(expected) for ask in asks])
-        answer = await self.counters.reserve(wants)
+        # What can cost nothing is none of a budget's business.
+        has_budgets = worst is None or worst > 0
+        if not has_budgets and not plan.wants:
+            return None
+        wants: list[Want] = list(plan.wants)
+        if plan.tokens:
+            mean = self._mean_tokens.get(route, _FIRST_MEAN_TOKENS)
+            tokens = prompt_tokens + (most_output_tokens if most_output_tokens < mean else int(mean))
+            for place, ask_tokens in plan.tokens:
+                wants[place] = ask_tokens.want(tokens)
+        if has_budgets:
+            # What is larger than any budget is let in where it is alone, or not at all.
+            most, wall_s, raises = min(worst or 0, UNBOUNDED), self._clock.wall(), self.raises
+            wants += [ask_dollars.want(most, wall_s, waived, raises) for ask_dollars in plan.dollars]
+        asked = tuple(wants)
+        counters = self.counters
+        answer = counters.reserve_nowait(asked) or await counters.reserve(asked)
         if isinstance(answer, Hold):
             # Where the store is away and nobody counts, there is nothing to see.
-            if answer.is_counted:
-                for place in range(len(plan.of_limits), len(asks)):
-                    self._look_at_budget(asks[place], wants[place], answer.left[place])
-            return Grant(answer, asks, route)
+            if has_budgets and answer.is_counted:
+                self._look_at_budgets(plan, answer)
+            return Grant(answer, plan, route)
         if isinstance(answer, Away):
             return Refused(StoreUnavailable("the store of limits does not answer, and nobody goes on without it"))
         assert isinstance(answer, Full), "there is no other answer"
-        ask = asks[answer.index]
+        ask = plan.asks[answer.index]
         if isinstance(ask, AskDollars) and ask.rule.terms.fallback is not None and ask.rule not in waived:
             return Instead(ask.rule.terms.fallback, ask.rule)
         if isinstance(ask, AskDollars) and ask.rule.is_of_all:
@@ -158,8 +162,13 @@ class Limiter:
             if mean is not None or len(means) < _MAX_LEARNED:
                 mean = _FIRST_MEAN_TOKENS if mean is None else mean
                 means[grant.route] = mean + _LEARNING_RATE * (output_tokens - mean)
-        used: dict[Reached, int] = {"requests": 1, "tokens": tokens, "concurrent": 0, "usd": cost}
-        self.counters.settle(grant.hold, [used[ask.kind] for ask in grant.asks])
+        hold, plan = grant.hold, grant.plan
+        used = list(plan.used)
+        for place, _ in plan.tokens:
+            used[place] = tokens
+        if len(hold.wants) > len(used):
+            used += [cost] * len(plan.dollars)
+        self.counters.settle(hold, used)
 
     async def pay(self, grant: Grant, cost: int) -> None:
         """More was paid because of a call than its attempts have used: its budgets bear that too, whatever is left."""
@@ -169,16 +178,22 @@ class Limiter:
         if isinstance(answer, Hold):
             self.counters.settle(answer, [cost] * len(wants))
 
-    def _look_at_budget(self, ask: Ask, want: Want, left: int) -> None:
-        assert isinstance(ask, AskDollars), "budgets stand last"
-        assert isinstance(want, Spend), "they ask for dollars"
+    def _look_at_budgets(self, plan: AskPlan, hold: Hold) -> None:
+        place = len(plan.wants)
+        for ask in plan.dollars:
+            want = hold.wants[place]
+            assert type(want) is Spend, "budgets stand last"
+            # What this call may cost is not spent yet.
+            spent = want.most - hold.left[place] - want.worst
+            rule = ask.rule
+            if rule.is_of_all:
+                self._seen[rule.name] = SeenSpent(spent, want.ends_at)
+            if spent >= rule.warn_at:
+                self._warn_of(ask, want, spent)
+            place += 1
+
+    def _warn_of(self, ask: AskDollars, want: Spend, spent: int) -> None:
         rule = ask.rule
-        # What this call may cost is not spent yet.
-        spent = want.most - left - want.worst
-        if rule.is_of_all:
-            self._seen[rule.name] = SeenSpent(spent, want.ends_at)
-        if spent < rule.warn_at:
-            return
         most = rule.most + self.raises.added(rule.name, ask.who, self._clock.wall())
         told = self._told.get(want.key)
         if (told is not None and told >= most) or spent < int(most * rule.terms.warn_at):

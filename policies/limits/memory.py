@@ -187,7 +187,11 @@ class MemoryCounters:
         """Nothing to give back."""
 
     async def reserve(self, wants: tuple[Want, ...]) -> Hold | Full:
-        """All of these or none; does not wait."""
+        """As `reserve_nowait`."""
+        return self.reserve_nowait(wants)
+
+    def reserve_nowait(self, wants: tuple[Want, ...]) -> Hold | Full:
+        """All of these or none."""
         now = self._clock.now()
         counters = self._counters
         if self._num_invented >= self._max_invented:
@@ -208,7 +212,7 @@ class MemoryCounters:
 
     def settle(self, hold: Hold, used: Sequence[int]) -> None:
         """The call is over."""
-        assert isinstance(hold, _MemoryHold), "it is one of this store"
+        assert type(hold) is _MemoryHold, "it is one of this store"
         for want, counter, amount in zip(hold.wants, hold.counters, used, strict=True):
             counter.settle(want, amount)
         self._until_look -= 1

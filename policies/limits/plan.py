@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from policies.limits.rules import Ask, AskDollars, Asker, AskRequests, AskTokens, Budget, Limit, Reached, UsageRule
+from policies.limits.counters import Rate, Slots
+from policies.limits.rules import Ask, AskDollars, Asker, AskSlot, AskTokens, Budget, Limit, Reached, UsageRule
 from policies.limits.settings import BudgetPolicy, LimitPolicy
 
 _MAX_ASKS = 200_000
@@ -28,8 +29,13 @@ class AskPlan(msgspec.Struct, frozen=True):
     """What calls of an asker ask for: under limits, and behind these under budgets."""
 
     asks: tuple[Ask, ...]
-    of_limits: tuple[Ask, ...]
-    """What calls ask for that cost nothing."""
+    wants: tuple[Rate | Slots, ...]
+    """What they want under limits, which is all where a call costs nothing; of tokens it is yet to be said how many."""
+    used: tuple[int, ...]
+    """The same of what a call has used in the end."""
+    tokens: tuple[tuple[int, AskTokens], ...]
+    """The asks of which these two depend on the call, and where they stand."""
+    dollars: tuple[AskDollars, ...]
     budgets: tuple[Budget, ...]
     rates: tuple[tuple[Reached, tuple[RatePlace, ...]], ...]
     """By kind of rate the places of `asks` that ask for it."""
@@ -92,13 +98,20 @@ def _plan_of(rules: Iterable[UsageRule], asker: Asker) -> AskPlan:
     asks = [ask for rule in rules for who in rule.whom(asker) for ask in rule.asks(who)]
     of_limits = tuple(ask for ask in asks if not isinstance(ask, AskDollars))
     of_budgets = tuple(ask for ask in asks if isinstance(ask, AskDollars))
-    rates = tuple((kind, places) for kind in _RATES if (places := _rate_places(of_limits, kind)))
-    return AskPlan(of_limits + of_budgets, of_limits, tuple(dict.fromkeys(ask.rule for ask in of_budgets)), rates)
+    return AskPlan(
+        asks=of_limits + of_budgets,
+        wants=tuple(ask.want(1) if isinstance(ask, AskTokens) else ask.want for ask in of_limits),
+        used=tuple(0 if isinstance(ask, AskSlot) else 1 for ask in of_limits),
+        tokens=tuple((place, ask) for place, ask in enumerate(of_limits) if isinstance(ask, AskTokens)),
+        dollars=of_budgets,
+        budgets=tuple(dict.fromkeys(ask.rule for ask in of_budgets)),
+        rates=tuple((kind, places) for kind in _RATES if (places := _rate_places(of_limits, kind))),
+    )
 
 
 def _rate_places(asks: Sequence[Ask], kind: Reached) -> tuple[RatePlace, ...]:
     return tuple(
         RatePlace(place, ask.per_minute, ask.capacity)
         for place, ask in enumerate(asks)
-        if isinstance(ask, AskRequests | AskTokens) and ask.kind == kind
+        if not isinstance(ask, AskSlot | AskDollars) and ask.kind == kind
     )

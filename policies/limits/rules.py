@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from policies.limits.bursts import burst_of_requests, burst_of_tokens
-from policies.limits.counters import INVENTED, Rate, Slots, Spend, Want
+from policies.limits.counters import INVENTED, Rate, Slots, Spend
 from policies.limits.raises import Raises
 from policies.limits.settings import MOST_DOLLARS, BudgetPolicy, BudgetTerms, ConcernedPolicy, LimitTerms, Per, pico_of
 from policies.limits.windows import Window, Windows
@@ -43,16 +43,6 @@ class Asker(msgspec.Struct, frozen=True, gc=False):
     route: str
 
 
-class Expected(msgspec.Struct, frozen=True, gc=False):
-    """What a call may use: about so many tokens, at most so many pico-dollars. `waived` budgets refuse it nothing."""
-
-    tokens: int
-    worst: int
-    wall_s: float
-    waived: Collection[Budget]
-    raises: Raises
-
-
 class AskRequests:
     """A request of a bucket of requests."""
 
@@ -61,11 +51,8 @@ class AskRequests:
     def __init__(self, rule: UsageRule, key: str, per_minute: int, capacity: int) -> None:
         self.rule = rule
         self.per_minute, self.capacity = per_minute, capacity
-        self._want = Rate(key, per_minute, capacity, 1)
-
-    def want(self, expected: Expected) -> Want:
+        self.want = Rate(key, per_minute, capacity, 1)
         """Always the same."""
-        return self._want
 
 
 class AskTokens:
@@ -78,9 +65,9 @@ class AskTokens:
         self.per_minute, self.capacity = per_minute, capacity
         self._key = key
 
-    def want(self, expected: Expected) -> Want:
+    def want(self, tokens: int) -> Rate:
         """As many as are expected."""
-        return Rate(self._key, self.per_minute, self.capacity, expected.tokens)
+        return Rate(self._key, self.per_minute, self.capacity, tokens)
 
 
 class AskSlot:
@@ -90,11 +77,8 @@ class AskSlot:
 
     def __init__(self, rule: UsageRule, key: str, most: int) -> None:
         self.rule = rule
-        self._want = Slots(key, most)
-
-    def want(self, expected: Expected) -> Want:
+        self.want = Slots(key, most)
         """Always the same."""
-        return self._want
 
 
 class AskDollars:
@@ -108,16 +92,16 @@ class AskDollars:
         self._window: Window | None = None
         self._key = ""
 
-    def want(self, expected: Expected) -> Want:
-        """The most that the call may cost. Waived, it is counted and not refused."""
+    def want(self, worst: int, wall_s: float, waived: Collection[Budget], raises: Raises) -> Spend:
+        """The most that the call may cost. A `waived` budget counts it and refuses it nothing."""
         rule = self.rule
-        window = rule.windows.at(expected.wall_s)
+        window = rule.windows.at(wall_s)
         if window is not self._window:
             self._window, self._key = window, rule.counter(self.who, window)
-        most = rule.bound if not expected.waived or rule not in expected.waived else UNBOUNDED
-        if expected.raises.known:
-            most = min(most + expected.raises.added(rule.name, self.who, expected.wall_s), UNBOUNDED)
-        return Spend(self._key, most, expected.worst, window.ends_at)
+        most = rule.bound if not waived or rule not in waived else UNBOUNDED
+        if raises.known:
+            most = min(most + raises.added(rule.name, self.who, wall_s), UNBOUNDED)
+        return Spend(self._key, most, worst, window.ends_at)
 
 
 Ask: TypeAlias = AskRequests | AskTokens | AskSlot | AskDollars

@@ -97,6 +97,9 @@ class RedisCounters:
             dropped=settling.num_unbooked,
         )
 
+    def reserve_nowait(self, wants: tuple[Want, ...]) -> None:
+        """Redis has to be asked."""
+
     async def reserve(self, wants: tuple[Want, ...]) -> Hold | Full | Away:
         """As `UsageCounters`."""
         keeper = self._keeper

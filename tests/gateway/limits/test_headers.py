@@ -8,12 +8,17 @@ from gateway.limits.headers import rate_headers
 from policies.limits.plan import AskPlan, RatePlace
 
 
+def plan_of(*rates: RatePlace) -> AskPlan:
+    """One that asks for tokens only."""
+    return AskPlan(asks=(), wants=(), used=(), tokens=(), dollars=(), budgets=(), rates=(("tokens", rates),))
+
+
 @pytest.mark.parametrize(
     ("left", "remaining", "reset"), [(8000, b"8000", b"0ms"), (500, b"500", b"4s"), (-22_000, b"0", b"18s")]
 )
 def test_tokens_that_are_missing_are_waited_for(left: int, remaining: bytes, reset: bytes) -> None:
     """A bucket below zero has nothing, and is full again that much later."""
-    plan = AskPlan((), (), (), (("tokens", (RatePlace(0, 100_000, 8000),)),))
+    plan = plan_of(RatePlace(0, 100_000, 8000))
 
     assert rate_headers(plan, (left,)) == [
         (b"x-ratelimit-limit-tokens", b"100000"),
@@ -24,7 +29,7 @@ def test_tokens_that_are_missing_are_waited_for(left: int, remaining: bytes, res
 
 def test_the_rule_that_lacks_most_is_told_of() -> None:
     """Of two rules for the same kind."""
-    plan = AskPlan((), (), (), (("tokens", (RatePlace(0, 600, 60), RatePlace(1, 60_000, 6000))),))
+    plan = plan_of(RatePlace(0, 600, 60), RatePlace(1, 60_000, 6000))
 
     assert rate_headers(plan, (30, -6000))[0] == (b"x-ratelimit-limit-tokens", b"60000")
     assert rate_headers(plan, (-61, -6000))[0] == (b"x-ratelimit-limit-tokens", b"600")
