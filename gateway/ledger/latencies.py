@@ -7,9 +7,12 @@ never further than 3.2 % from any time in it. Calls that failed are left out: th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Final, NamedTuple
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import compress, pairwise
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 
 MARK: Final = "latencies"
 """Up to which row they go; a ledger of before they were kept is gone through by and by."""
@@ -21,6 +24,7 @@ PROMPTS: Final = (0, 1024, 4096, 16384, 65536)
 _LEADING_BITS = 5
 _MOST_BITS = 42
 """Beyond 50 days."""
+_MOST: Final = 1 << _MOST_BITS
 _INTEGERS = frozenset({"hour", "day", "prompt", "at_least_us"})
 _EXPRESSIONS: Final = {
     "hour": "at_us / 3600000000",
@@ -36,6 +40,9 @@ _EXPRESSIONS: Final = {
 """What is no column of a row."""
 _ALL: Final = ("model", "tenant", "route", "prompt", "hour", "day")
 _NEW: Final = "new_latencies"
+_COUNTED: Final = (*_ALL, "measure", "at_least_us")
+Counted: TypeAlias = tuple[str, str, str, int, int, int, str, int]
+"""What calls are counted by."""
 
 
 class Counts(NamedTuple):
@@ -60,8 +67,22 @@ class Counts(NamedTuple):
         keys = ", ".join(self.keys)
         return (
             f"INSERT INTO {self.table} ({keys}, calls) SELECT {keys}, SUM(calls) FROM {_NEW} WHERE 1 = 1 "
-            f"GROUP BY {keys} ON CONFLICT ({keys}) DO UPDATE SET calls = {self.table}.calls + excluded.calls"
+            f"GROUP BY {keys} {self._raised}"
         )
+
+    def add_counted(self, counted: Mapping[Counted, int]) -> tuple[str, list[tuple[Any, ...]]]:
+        """Adds what is counted of rows at hand: a statement, and the values of each time that it is to be executed."""
+        calls: Counter[tuple[Any, ...]] = Counter()
+        keys_of = itemgetter(*map(_COUNTED.index, self.keys))
+        for counts, number in counted.items():
+            calls[keys_of(counts)] += number
+        marks = ", ".join("?" * (len(self.keys) + 1))
+        statement = f"INSERT INTO {self.table} ({', '.join(self.keys)}, calls) VALUES ({marks}) {self._raised}"
+        return statement, [(*keys, number) for keys, number in calls.items()]
+
+    @property
+    def _raised(self) -> str:
+        return f"ON CONFLICT ({', '.join(self.keys)}) DO UPDATE SET calls = {self.table}.calls + excluded.calls"
 
 
 COUNTS: Final = (
@@ -85,7 +106,31 @@ def fill(counts: Counts) -> str | None:
 
 def width_us(at_least_us: int) -> int:
     """How wide the count is that begins there."""
-    return 1 << max(0, at_least_us.bit_length() - _LEADING_BITS)
+    return 1 << max(0, min(at_least_us.bit_length(), _MOST_BITS) - _LEADING_BITS)
+
+
+def count(columns: Mapping[str, Sequence[Any]]) -> Counter[Counted]:
+    """The counts of rows at hand, whose columns these are, by all that any of the tables has."""
+    counted: Counter[Counted] = Counter()
+    known = zip(*(columns[name] for name in ("part", "kind", "status", "end")), strict=True)
+    fine = [not part and kind == "call" and status < 400 and end == "clean" for part, kind, status, end in known]
+    prompts = [PROMPTS[bisect_right(PROMPTS, tokens) - 1] for tokens in columns["input_tokens"]]
+    names = ("model", "tenant", "route", "hour", "day")
+    dimensions = list(zip(*(columns[name] for name in names), prompts, strict=True))
+    for measure, name in MEASURES.items():
+        timed = Counter(compress(zip(dimensions, map(_at_least_us, columns[name]), strict=True), fine))
+        for ((model, tenant, route, hour, day, prompt), at_least_us), calls in timed.items():
+            if at_least_us is not None:
+                counted[model, tenant, route, prompt, hour, day, measure, at_least_us] = calls
+    return counted
+
+
+def _at_least_us(time_us: int | None) -> int | None:
+    """Where the count begins that it is in."""
+    if not time_us or time_us < 1 << _LEADING_BITS:
+        return time_us
+    below = (time_us.bit_length() if time_us < _MOST else _MOST_BITS) - _LEADING_BITS
+    return time_us >> below << below
 
 
 def select(where: str, names: Sequence[str] = _ALL) -> str:

@@ -1,11 +1,13 @@
 """The rows and their sums in a database: each row once, each added to the sums once, the old ones taken away.
 
 The mark says up to which row the sums go. It moves in the transaction that adds to them, so whatever happens in between
-is of no matter, and a row that comes late is added like any other.
+is of no matter, and a row that comes late is added like any other. Where all rows behind the mark are those that this
+store has put there itself, they are added up as it still has them: the database need not look at them again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -14,7 +16,7 @@ from secrets import token_hex
 from backends.errors import ConfigurationError
 from gateway.ledger import latencies, samples
 from gateway.ledger.row import COLUMNS, Stored
-from gateway.ledger.schema import GROUPINGS, INSERT_COLUMNS, ROLLUPS
+from gateway.ledger.schema import GROUPINGS, INSERT_COLUMNS, ROLLUPS, RowsAtHand
 from gateway.ledger.tables import ROLLED_UP, SESSION_SECRET, VERSION, bring_up_to_date, make_settings, read_settings
 from gateway.sql.database import Database, Purpose, RowRefused, Transaction
 
@@ -22,7 +24,33 @@ LEDGER = Purpose("ledger", "ledger.url", 0x534C4C47)
 """What its database is for."""
 
 _PRUNED_AT_ONCE = 5000
+_MOST_AT_HAND = 3000
+"""Rows, of about 2 KB each."""
 _at_us = itemgetter(COLUMNS.index("at_us"))
+
+
+class _Stretch:
+    """Rows of the database, one behind the other, that came over one connection: behind `after` and up to `upto`."""
+
+    def __init__(self) -> None:
+        self._connection = self.after = self.upto = 0
+
+    def begin(self, connection: int, after: int) -> None:
+        """It has none, and those go on with it that come next."""
+        self._connection = connection
+        self.after = self.upto = after
+
+    def goes_on(self, connection: int, after: int, upto: int) -> bool:
+        """Whether these follow, which it has then too; else it has only these."""
+        follows = (connection, after) == (self._connection, self.upto)
+        if not follows:
+            self.begin(connection, after)
+        self.upto = upto
+        return follows
+
+    def is_behind(self, connection: int, mark: int) -> bool:
+        """Whether it has any, and begins just behind that mark."""
+        return (connection, mark) == (self._connection, self.after) and self.upto > mark
 
 
 class LedgerStore:
@@ -31,6 +59,19 @@ class LedgerStore:
     def __init__(self, database: Database, time_zone: str) -> None:
         self._database = database
         self._time_zone = time_zone
+        self._at_hand: list[Stored] = []
+        """Rows that are in the database and not in its sums: those of `_new`."""
+        self._new = _Stretch()
+        self._counted: Counter[latencies.Counted] = Counter()
+        """The counts, not yet in the database, of the rows of `_timed`."""
+        self._timed = _Stretch()
+        self._num_timed = 0
+        """How many of the rows at hand are counted there."""
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether it has as many rows at hand as it keeps: to be added up."""
+        return len(self._at_hand) >= _MOST_AT_HAND
 
     def open(self) -> None:
         """Bring the tables up to date. Raises: ConfigurationError where they are somebody else's, or of other days."""
@@ -55,35 +96,52 @@ class LedgerStore:
         rows = sorted(rows, key=_at_us)
         try:
             with self._database.writing() as transaction:
-                return transaction.insert("calls", INSERT_COLUMNS, rows), 0
+                num_new = transaction.insert("calls", INSERT_COLUMNS, rows)
+                are_kept = self._database.is_in_process and num_new == len(rows)
+                newest = mark_and_newest(transaction)[1] if are_kept else 0
         except RowRefused:
             return self._insert_each(rows)
+        if are_kept:
+            self._keep(rows, newest)
+        return num_new, 0
 
     def roll_up(self, most: int) -> int:
-        """Add the next rows to the sums, at most so many: how many these were."""
+        """Add the next rows to the sums, at most so many if these are not at hand: how many these were."""
         with self._database.writing() as transaction:
             mark, newest = mark_and_newest(transaction)
-            upto = min(newest, mark + most)
+            are_at_hand = self._new.is_behind(self._database.num_connected, mark)
+            upto = self._new.upto if are_at_hand else min(newest, mark + most)
             if upto > mark:
-                for grouping in GROUPINGS:
-                    transaction.execute(grouping.create(mark, upto))
-                for rollup in ROLLUPS:
-                    transaction.execute(rollup.add)
-                for grouping in GROUPINGS:
-                    transaction.execute(f"DROP TABLE {grouping.table}")
+                if are_at_hand:
+                    self._add_at_hand(transaction)
+                else:
+                    _add_up(transaction, mark, upto)
                 _move(transaction, ROLLED_UP, upto)
-            return upto - mark
+        if are_at_hand:
+            self._time_at_hand()
+        if upto >= self._new.upto:
+            self._forget(upto)
+        return upto - mark
 
     def count_latencies(self, most: int) -> int:
-        """Count how long the next rows took, at most so many: how many these were."""
+        """Count how long the next rows took, at most so many if these are not at hand: how many these were."""
+        self._time_at_hand()
         with self._database.writing() as transaction:
             mark, newest = mark_and_newest(transaction, latencies.MARK)
-            upto = min(newest, mark + most)
+            are_counted = self._timed.is_behind(self._database.num_connected, mark)
+            upto = self._timed.upto if are_counted else min(newest, mark + most)
             if upto > mark:
-                for statement in latencies.add(mark, upto):
-                    transaction.execute(statement)
+                if are_counted:
+                    for counts in latencies.COUNTS:
+                        _execute_each(transaction, *counts.add_counted(self._counted))
+                else:
+                    for statement in latencies.add(mark, upto):
+                        transaction.execute(statement)
                 _move(transaction, latencies.MARK, upto)
-            return upto - mark
+        if upto >= self._timed.upto:
+            self._counted.clear()
+            self._timed.begin(self._database.num_connected, upto)
+        return upto - mark
 
     def keep_samples(self, new: Iterable[samples.GaugeSample]) -> None:
         """Keep how things stood in a minute."""
@@ -113,6 +171,36 @@ class LedgerStore:
         """Let go of the database."""
         self._database.close()
 
+    def _keep(self, rows: list[Stored], newest: int) -> None:
+        """They are the newest of the database, and their numbers follow each other."""
+        follows = self._new.goes_on(self._database.num_connected, newest - len(rows), newest)
+        if not follows or len(self._at_hand) >= 2 * _MOST_AT_HAND:
+            self._forget(newest - len(rows))
+            self._new.upto = newest
+        self._at_hand += rows
+
+    def _forget(self, upto: int) -> None:
+        """Have none of those up to there: the next ones are those behind it."""
+        self._at_hand.clear()
+        self._num_timed = 0
+        self._new.begin(self._database.num_connected, upto)
+
+    def _add_at_hand(self, transaction: Transaction) -> None:
+        rows = RowsAtHand(self._at_hand)
+        groups = {grouping.table: grouping.groups(rows) for grouping in GROUPINGS}
+        for rollup in ROLLUPS:
+            _execute_each(transaction, *rollup.add_groups(groups[rollup.grouping.table]))
+
+    def _time_at_hand(self) -> None:
+        """Count how long those took that are not counted yet."""
+        rows = self._at_hand[self._num_timed :]
+        if rows:
+            upto = self._new.upto
+            if not self._timed.goes_on(self._database.num_connected, upto - len(rows), upto):
+                self._counted.clear()
+            self._counted.update(latencies.count(RowsAtHand(rows).columns))
+            self._num_timed += len(rows)
+
     def _insert_each(self, rows: Sequence[Stored]) -> tuple[int, int]:
         num_new = num_refused = 0
         for row in rows:
@@ -134,6 +222,20 @@ def mark_and_newest(transaction: Transaction, name: str = ROLLED_UP) -> tuple[in
     ((mark,),) = transaction.fetch("SELECT value FROM marks WHERE name = ?", (name,))
     ((newest,),) = transaction.fetch("SELECT MAX(seq) FROM calls")
     return mark, newest or mark
+
+
+def _add_up(transaction: Transaction, after: int, upto: int) -> None:
+    for grouping in GROUPINGS:
+        transaction.execute(grouping.create(after, upto))
+    for rollup in ROLLUPS:
+        transaction.execute(rollup.add)
+    for grouping in GROUPINGS:
+        transaction.execute(f"DROP TABLE {grouping.table}")
+
+
+def _execute_each(transaction: Transaction, statement: str, values: Iterable[Sequence[object]]) -> None:
+    for each in values:
+        transaction.execute(statement, each)
 
 
 def _move(transaction: Transaction, mark: str, upto: int) -> None:

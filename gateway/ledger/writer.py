@@ -170,7 +170,7 @@ class Writer:
         while self.samples:
             self._store.keep_samples(self.samples[0])
             self.samples.popleft()
-        if self._has_new and self._is_due("roll_up", _ROLL_UP_EVERY_S):
+        if self._has_new and (self._store.has_enough or self._is_due("roll_up", _ROLL_UP_EVERY_S)):
             has_more |= self._roll_up()
         if self._has_uncounted and self._is_due("count", _COUNT_EVERY_S):
             has_more |= self._count_latencies()

@@ -45,6 +45,10 @@ class Database(Protocol):
 
     seq: str
     """The type of a number that only ever grows."""
+    is_in_process: bool
+    """Whether it is this process that computes what it is asked."""
+    num_connected: int
+    """How often it has connected: behind another connection there may be another database."""
 
     def writing(self) -> AbstractContextManager[Transaction]:
         """One of these at a time among all processes; done as a whole at its end, and not at all where it raises."""

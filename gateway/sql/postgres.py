@@ -20,6 +20,7 @@ class PostgresDatabase:
     """A `Database`. Raises: ConfigurationError without the extra, and where the URL is none."""
 
     seq = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    is_in_process = False
 
     def __init__(self, url: str, purpose: Purpose) -> None:
         try:
@@ -36,6 +37,7 @@ class PostgresDatabase:
         self._psycopg = psycopg
         self._url = url
         self._purpose = purpose
+        self.num_connected = 0
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     @contextmanager
@@ -64,6 +66,7 @@ class PostgresDatabase:
                 self._connection = psycopg.connect(
                     self._url, autocommit=True, connect_timeout=_CONNECT_S, options=_SETTINGS
                 )
+                self.num_connected += 1
             connection = self._connection
             for statement in begin:
                 connection.execute(statement.encode())

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.sql.database import Purpose, RowRefused
+from gateway.sql.many_rows import ManyRows
 
 _BUSY_S = 5.0
-_NOTHING: Mapping[object, str] = {None: "NULL", 0: "0", "": "''"}
-"""What says nothing, as SQL."""
 
 
 class SqliteDatabase:
     """A `Database`. Where there is no file one is made, if it `may_make` one."""
 
     seq = "INTEGER PRIMARY KEY AUTOINCREMENT"
+    is_in_process = True
 
     def __init__(self, path: Path, purpose: Purpose, *, outlives_power: bool = False, may_make: bool = True) -> None:
         self._path = path
         self._purpose = purpose
         self._synchronous = "FULL" if outlives_power else "NORMAL"
         self._may_make = may_make
+        self.num_connected = 0
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
+        self._tables: dict[tuple[str, str], ManyRows] = {}
 
     @contextmanager
     def writing(self) -> Iterator[SqliteTransaction]:
@@ -56,11 +58,12 @@ class SqliteDatabase:
                 self.close()
             if self._connection is None:
                 self._connection = self._connect()
+                self.num_connected += 1
                 self._file = self._identity()
             connection = self._connection
             connection.execute(begin)
             try:
-                yield SqliteTransaction(connection)
+                yield SqliteTransaction(connection, self._many_rows)
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -103,6 +106,12 @@ class SqliteDatabase:
             raise
         return connection
 
+    def _many_rows(self, table: str, columns: str) -> ManyRows:
+        known = self._tables.get((table, columns))
+        if known is None:
+            known = self._tables[table, columns] = ManyRows(table, columns)
+        return known
+
     def _identity(self) -> tuple[int, int] | None:
         try:
             found = self._path.stat()
@@ -127,8 +136,9 @@ class SqliteDatabase:
 class SqliteTransaction:
     """A `Transaction`."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, many_rows: Callable[[str, str], ManyRows]) -> None:
         self._connection = connection
+        self._many_rows = many_rows
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> int:
         """As `Transaction.execute`."""
@@ -144,24 +154,7 @@ class SqliteTransaction:
 
     def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
         """As `Transaction.insert`."""
-        places, told = _told(rows)
         try:
-            sql = f"INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING"
-            return self._connection.executemany(sql, told).rowcount
+            return self._many_rows(table, columns).add(self._connection, rows)
         except (OverflowError, UnicodeEncodeError, sqlite3.IntegrityError, sqlite3.DataError) as error:
             raise RowRefused(str(error)) from error
-
-
-def _told(rows: Sequence[Sequence[Any]]) -> tuple[str, Iterable[tuple[Any, ...]]]:
-    """Places for values, and the values of each row. Most columns say nothing in all rows, and then it stands in the
-    places: the driver takes longer to hand over a value, and thrice as long for None, than SQLite to keep it.
-    """
-    places, told = [], []
-    for values in zip(*rows, strict=True):
-        nothing = _NOTHING.get(values[0])
-        if nothing is not None and values.count(values[0]) == len(values):
-            places.append(nothing)
-        else:
-            places.append("?")
-            told.append(values)
-    return ", ".join(places), zip(*told, strict=True)

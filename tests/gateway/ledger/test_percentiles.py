@@ -70,7 +70,7 @@ def test_percentiles_are_those_of_the_calls(connect: Connect) -> None:
     store = LedgerStore(database, KATHMANDU)
     store.open()
     rows = timed_rows(2000)
-    store.insert([of(row) for row in rows])
+    LedgerStore(connect(), KATHMANDU).insert([of(row) for row in rows])
     true: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for row in rows:
         prompt = max(bound for bound in (0, 1024, 4096, 16384, 65536) if bound <= row.input_tokens)
@@ -120,7 +120,7 @@ def test_counts_go_with_the_rows_and_rows_only_once_they_are_counted(connect: Co
     store = LedgerStore(database := connect(), KATHMANDU)
     store.open()
     rows = timed_rows(300)
-    store.insert([of(row) for row in rows])
+    LedgerStore(connect(), KATHMANDU).insert([of(row) for row in rows])
     end_us = START_US + 30 * 86400 * 10**6
     store.roll_up(1000)
     store.count_latencies(100)

@@ -7,16 +7,18 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from backends.errors import ConfigurationError, StoreUnavailable
+from gateway.ledger import latencies
 from gateway.ledger.days import Days
 from gateway.ledger.report import Period, report
 from gateway.ledger.row import FIELDS, SAVINGS, Row, Stored, stored
-from gateway.ledger.schema import ROLLUPS
-from gateway.ledger.store import LEDGER, LedgerStore
+from gateway.ledger.schema import ROLLUPS, Rollup, quoted
+from gateway.ledger.store import LEDGER, LedgerStore, mark_and_newest
 from gateway.ledger.sums import Dimension
 from gateway.sql.database import Database
 from gateway.sql.sqlite import SqliteDatabase
@@ -90,7 +92,7 @@ def test_same_rows_again_are_the_same_rows(connect: Connect) -> None:
 def test_report_equals_the_rows_whatever_is_added_up_already(connect: Connect) -> None:
     """With late rows, corrections, rows that came twice, before, between and after steps of the sums."""
     database = connect()
-    store = opened(database)
+    store, other = opened(database), opened(connect())
     random_ = random.Random(1)
     kept: dict[tuple[int, int], Row] = {}
     for step in range(12):
@@ -101,18 +103,84 @@ def test_report_equals_the_rows_whatever_is_added_up_already(connect: Connect) -
         for row in rows:
             kept.setdefault((row.n, row.part), row)
         if step % 3:
-            store.roll_up(random_.randrange(1, 60))
+            # Who has the rows at hand, or who has to look at them.
+            (store if step % 4 else other).roll_up(random_.randrange(1, 60))
         for by in WAYS:
             assert told(database, by) == sums_of(list(kept.values()), by)
+
+
+def any_row(n: int, random_: random.Random) -> Row:
+    """One that may be of any kind, and fail in any way."""
+    row = sample_row(n, part=random_.choice((0, 0, 0, 1)))
+    row.cache = random_.choice(("", "miss", "hit", "joined", "semantic", "bypass"))
+    row.fault = random_.choice(("", "gateway", "upstream", "client"))
+    row.error = random_.choice(("", "", "slo_shed", "timeout"))
+    row.status = random_.choice((200, 200, 429, 502))
+    row.end = random_.choice(("clean", "clean", "client_gone"))
+    row.kind = random_.choice(("call", "call", "batch"))
+    row.in_slo = random_.choice((None, False, True))
+    row.input_tokens, row.image_tokens = random_.randrange(100_000), random_.choice((0, 765))
+    row.saved_batch = random_.choice((row.saved_batch, None, -(10**17)))
+    row.tpot_us, row.total_us = random_.choice((None, 0, 12_345)), random_.randrange(2 ** random_.randrange(1, 45))
+    return row
+
+
+def test_rows_at_hand_add_up_to_what_those_of_the_database_do(tmp_path: Path) -> None:
+    """Every sum and every count, in every table, of rows of every kind."""
+    random_ = random.Random(2)
+    rows = [any_row(n, random_) for n in range(700)]
+    found = []
+    for name in ("at hand", "looked at"):
+        database = SqliteDatabase(tmp_path / name, LEDGER)
+        store = opened(database)
+        for first in range(0, len(rows), 90):
+            store.insert([of(row) for row in rows[first : first + 90]])
+            adding = store if name == "at hand" else opened(database)
+            if first % 4 == 0:
+                adding.roll_up(10**6)
+            if first % 7 == 0:
+                adding.count_latencies(10**6)
+        adding.roll_up(10**6)
+        adding.count_latencies(10**6)
+        with database.reading() as transaction:
+            assert mark_and_newest(transaction) == mark_and_newest(transaction, latencies.MARK) == (700, 700)
+            sums = {rollup.table: list(transaction.fetch(_whole_amounts(rollup))) for rollup in ROLLUPS}
+            counts = {each.table: sorted(transaction.fetch(f"SELECT * FROM {each.table}")) for each in latencies.COUNTS}
+            found.append((sums, counts))
+
+    assert found[0] == found[1]
+
+
+def _whole_amounts(rollup: Rollup) -> str:
+    amounts = [f"{name[:-6]}_micro * 1000000 + {name[:-6]}_pico" for name in rollup.sums if name.endswith("_micro")]
+    others = [name for name in rollup.sums if not name.endswith(("_micro", "_pico"))]
+    keys = quoted(rollup.keys)
+    return f"SELECT {keys}, {', '.join([*others, *amounts])} FROM {rollup.table} ORDER BY {keys}"
+
+
+def test_sums_are_of_the_file_that_is_there(tmp_path: Path) -> None:
+    """Of rows at hand that went away with theirs, none is added to another one."""
+    path = tmp_path / "ledger.sqlite3"
+    store = opened(SqliteDatabase(path, LEDGER))
+    store.insert([of(sample_row(n)) for n in range(20)])
+    for each in tmp_path.iterdir():
+        each.unlink()
+    database = SqliteDatabase(path, LEDGER)
+    rows = [sample_row(n) for n in range(100, 120)]
+    opened(database).insert([of(row, worker=2) for row in rows])
+    store.roll_up(1000)
+    store.count_latencies(1000)
+
+    assert told(database, ("day", "tenant")) == sums_of(rows, ("day", "tenant"))
 
 
 def test_sums_stay_when_rows_go(connect: Connect) -> None:
     """Rows go only once they are in the sums; what each day came to stays."""
     database = connect()
-    store = opened(database)
+    store = opened(connect())
     old = [sample_row(n) for n in range(300)]
     new = [sample_row(n, at_us=START_US + 40 * 86400 * 10**6 + n) for n in range(300, 400)]
-    store.insert([of(row) for row in old + new])
+    opened(database).insert([of(row) for row in old + new])
     before_us = START_US + 20 * 86400 * 10**6
     store.count_latencies(10**6)
     store.prune(before_us, DAYS.of(before_us))
