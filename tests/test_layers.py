@@ -63,6 +63,7 @@ ENGINE_MAY = {
     "transformers",
     "triton",
 }
+TRAINING = "policies.cache.semantic.sameness.training"
 HEAVY = {"torch", "faiss", "sentence_transformers", "triton", "redis", "opentelemetry"}
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb"}
 
@@ -165,7 +166,8 @@ def only_the_assembly_builds(module: Module) -> Iterator[str]:
 
 def heavy_modules_load_late(module: Module) -> Iterator[str]:
     """A gateway without models starts at once, so heavy modules load in the function that needs them."""
-    if module.layer != "kernels" and not is_within(module.name, "backends.engine"):
+    is_part_of_gateway = module.layer != "kernels" and not is_within(module.name, TRAINING)
+    if is_part_of_gateway and not is_within(module.name, "backends.engine"):
         for found in module.imports():
             if found.kind == "import" and found.name.partition(".")[0] in HEAVY:
                 yield f"imports {found.name} when it is itself imported"

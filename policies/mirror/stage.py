@@ -22,7 +22,7 @@ from policies.beside import tell_charges
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable
 from policies.cache.semantic.answer_text import text_of
-from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison
+from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, verdict_of
 from policies.mirror.evidence import Evidence, Verdict
 from policies.mirror.preference import PreferenceJudge
 from policies.mirror.settings import MirrorPolicy
@@ -150,7 +150,7 @@ class Mirror(Stage):
         our_cost, their_cost = _cost(call.facts.charges, call.facts.backend), _cost(copy.facts.charges, None)
         if our_cost is not None and their_cost is not None:
             self.evidence.note_cost(our_cost, their_cost)
-        same = await self._comparison.compare(question, our_text, their_text, may_ask=False)
+        same = verdict_of(await self._comparison.compare(question, our_text, their_text, may_ask=False))
         if same is not AnswerVerdict.UNKNOWN:
             self.evidence.note_agreement(is_same=same is AnswerVerdict.SAME)
         if same is AnswerVerdict.SAME:

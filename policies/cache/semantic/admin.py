@@ -92,7 +92,9 @@ class Administration:
             good, bad = (FEEDBACK_WEIGHT, 0.0) if is_right else (0.0, FEEDBACK_WEIGHT)
             self._answers.record(scope, entry, good=good, bad=bad)
         if given is not None and stage is not None:
-            given.learning.settle(given.proposal, verdict, matters=True, weight=1.0, was_served=True)
+            given.learning.settle(
+                given.proposal, float(is_right), is_label=True, matters=True, weight=1.0, was_served=True
+            )
             stage.tally.labels[LabelSource.FEEDBACK, verdict] += 1
             stage.tally.wrong_hits += not is_right
         return {"object": "cache.feedback", "entry": entry, "ok": is_right, "learned": given is not None}

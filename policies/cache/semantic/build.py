@@ -21,7 +21,7 @@ from policies.cache.semantic.answers.file import FileAnswerStore
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.answers.redis import RedisAnswerStore
-from policies.cache.semantic.contracts import AnswerStore, Decider, Encoder, Index, Question
+from policies.cache.semantic.contracts import AnswerStore, Decider, Encoder, Index, Question, ReadingEncoder
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.features import FEATURES
 from policies.cache.semantic.decision.static import Static
@@ -162,7 +162,7 @@ class Semantics:
         )
         return stage
 
-    def encoder(self, policy: EncoderPolicy, leaves: Mapping[str, Backend]) -> Encoder:
+    def encoder(self, policy: EncoderPolicy, leaves: Mapping[str, Backend]) -> ReadingEncoder:
         """An encoder for who has no cache, shared with the caches that encode alike."""
         return self._space_of(policy, leaves).encoder
 
@@ -191,7 +191,14 @@ class Semantics:
             assert policy.dimension is not None, "the schema asks for it"
             backend = leaves[policy.backend]
             price_of = partial(self.shared.price_of, policy.backend)
-            return BackendModel(backend, policy.model, dimension=policy.dimension, clock=self._clock, price_of=price_of)
+            return BackendModel(
+                backend,
+                policy.model,
+                dimension=policy.dimension,
+                clock=self._clock,
+                price_of=price_of,
+                words=ProcessModel(Load(kind="words"), self._clock),
+            )
         folder = self._stores.semantic.folder
         load = Load(
             model=policy.model,

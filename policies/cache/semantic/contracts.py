@@ -98,6 +98,19 @@ class Encoder(Protocol):
         """Release the model. Safe to call twice."""
 
 
+class AnswerReader(Protocol):
+    """Compares answers, off the event loop."""
+
+    async def compare(self, left: str, right: str) -> float | None:
+        """The log odds that two answers say the same, calibrated for pairs of which as many do as do not; None where
+        they cannot be looked at. Raises: EncoderBusy where too many wait already.
+        """
+
+
+class ReadingEncoder(Encoder, AnswerReader, Protocol):
+    """An encoder of questions that reads answers too: what it computes for one serves the other."""
+
+
 class EncoderBusy(Exception):
     """Too many texts wait to be encoded, so the look-up is a miss."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from policies.cache.semantic.contracts import Encoder, Index, Question
+from policies.cache.semantic.contracts import Index, Question, ReadingEncoder
 
 
 class VectorSpace:
     """`make_index` is called once the encoder knows its dimension."""
 
-    def __init__(self, encoder: Encoder, make_index: Callable[[Encoder], Index]) -> None:
+    def __init__(self, encoder: ReadingEncoder, make_index: Callable[[ReadingEncoder], Index]) -> None:
         self.encoder = encoder
         self._make_index = make_index
         self._index: Index | None = None

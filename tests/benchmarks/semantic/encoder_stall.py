@@ -28,6 +28,7 @@ from gateway.process.aside import TURN_S
 from policies.cache.semantic.encoder.batched import BatchingEncoder, ModelIdentity, TextModel
 from policies.cache.semantic.encoder.child import Load, _load
 from policies.cache.semantic.encoder.process import ProcessModel
+from policies.cache.semantic.sameness.reader import Compared
 from tests.benchmarks.semantic.lookup import questions
 from tests.support.faults import at_most, percentile, report
 
@@ -49,6 +50,9 @@ class _ThreadModel:
 
     async def embed(self, texts: Sequence[str], facts: Facts) -> NDArray[np.float32]:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._model.embed, list(texts))
+
+    async def compare(self, left: str, right: str) -> Compared:
+        return Compared(is_done=True)
 
     async def aclose(self) -> None:
         self._thread.shutdown()

@@ -29,6 +29,7 @@ from policies.cache.semantic.contracts import Vector
 from policies.cache.semantic.decision.static import Static
 from policies.cache.semantic.index.memory import MemoryIndex
 from policies.cache.semantic.learning.decisions import LearnedDecisions
+from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.cache.settings import CachePolicy
@@ -66,6 +67,10 @@ class Known:
         if self.noise:
             return _unit(vector + self.noise * self._random.standard_normal(_DIMENSION, np.float32) / _DIMENSION**0.5)
         return vector
+
+    async def compare(self, left: str, right: str) -> float:
+        """Only what is equal is the same."""
+        return SURE if left == right else -SURE
 
 
 class Nobody:

@@ -14,6 +14,7 @@ from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Charge, Reply, Statistics, Timeouts, Usage
 from policies.cache.semantic.contracts import Vector
 from policies.cache.semantic.learning.comparators import Comparison
+from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.settings import JudgePolicy
 from policies.mirror.preference import PreferenceJudge
 from policies.mirror.settings import MirrorPolicy
@@ -73,6 +74,10 @@ class Flat:
     async def encode(self, text: str, told: Callable[[Charge], None] | None = None) -> Vector:
         """Always the same."""
         return np.array([1.0, 0.0], np.float32)
+
+    async def compare(self, left: str, right: str) -> float:
+        """Only what is equal is the same."""
+        return SURE if left == right else -SURE
 
 
 def knows(call: Call) -> str:

@@ -29,6 +29,7 @@ from policies.cache.semantic.contracts import (
 )
 from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.learning.judge import RouteJudge
+from policies.cache.semantic.sameness.reader import Reader
 from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.cache.settings import CachePolicy
@@ -47,6 +48,9 @@ class WordEncoder:
     def __init__(self) -> None:
         self.is_busy = False
         self.num_encoded = 0
+        self.sameness: float | None = None
+        """Log odds that a test wants for every pair of answers, where given."""
+        self._reader = Reader(None)
 
     async def open(self) -> None:
         """Nothing to load."""
@@ -63,6 +67,12 @@ class WordEncoder:
         for word in text.lower().split():
             vector += _vector_of(word)
         return vector / max(float(np.linalg.norm(vector)), 1e-9)
+
+    async def compare(self, left: str, right: str) -> float | None:
+        """By words, here."""
+        if self.is_busy:
+            raise EncoderBusy
+        return self._reader.compare(left, right).log_odds if self.sameness is None else self.sameness
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from backends.clock import Clock
 from backends.protocol import Charge, Facts
 from policies.batching.merge import portions_of, share_charges
 from policies.cache.semantic.contracts import EncoderBusy, Vector
+from policies.cache.semantic.sameness.reader import Compared
 from policies.loop import Loop
 
 _LOGGER = logging.getLogger(__name__)
@@ -54,6 +55,9 @@ class TextModel(Protocol):
         Raises: EncoderFailed where there is no answer.
         """
 
+    async def compare(self, left: str, right: str) -> Compared:
+        """A round of comparing two answers; the same is asked again until it is done. Raises: EncoderFailed."""
+
     async def aclose(self) -> None:
         """Release it. Safe to call twice."""
 
@@ -82,10 +86,22 @@ class _Job:
         self.told: Callable[[Charge], None] | None = None
 
 
+class _Pair:
+    """Two answers that somebody waits to have compared."""
+
+    __slots__ = ("left", "log_odds", "right")
+
+    def __init__(self, left: str, right: str, log_odds: asyncio.Future[float | None]) -> None:
+        self.left = left
+        self.right = right
+        self.log_odds = log_odds
+
+
 class BatchingEncoder:
     """An `Encoder` over a `TextModel`, which it owns.
 
     An idle model starts on a text at once; what comes meanwhile goes together, 8 at most, as soon as it is idle again.
+    Between two batches there is one round of one comparison, whose texts nobody's question waits for longer than that.
     `max_vectors` are kept, read-only; more than `max_waiting` texts beside those in work are refused.
     """
 
@@ -97,6 +113,7 @@ class BatchingEncoder:
         self._vectors: OrderedDict[bytes, Vector] = OrderedDict()
         self._jobs: dict[bytes, _Job] = {}
         self._waiting: dict[bytes, _Job] = {}
+        self._pairs: deque[_Pair] = deque()
         self._has_waiting = asyncio.Event()
         self._loop = Loop("encoder", clock)
         self._is_open = False
@@ -123,6 +140,9 @@ class BatchingEncoder:
         self._is_open = False
         await self._loop.aclose()
         self._fail(list(self._jobs.values()), "the encoder is closed")
+        for pair in self._pairs:
+            self._fail_pair(pair, "the encoder is closed")
+        self._pairs.clear()
         await self._model.aclose()
 
     async def encode(self, text: str, told: Callable[[Charge], None] | None = None) -> Vector:
@@ -150,6 +170,18 @@ class BatchingEncoder:
             job.num_waiting -= 1
             if not job.num_waiting and self._waiting.get(key) is job:
                 del self._waiting[key], self._jobs[key]
+
+    async def compare(self, left: str, right: str) -> float | None:
+        """As in `Encoder`. Raises: EncoderBusy where too many wait, EncoderFailed where there is no process for it."""
+        if not self._is_open:
+            raise EncoderFailed("the encoder is closed")
+        if len(self._pairs) >= self._max_waiting:
+            self._busy += 1
+            raise EncoderBusy(f"{self._max_waiting} pairs of answers wait to be compared")
+        pair = _Pair(_whole(left), _whole(right), asyncio.get_running_loop().create_future())
+        self._pairs.append(pair)
+        self._has_waiting.set()
+        return await pair.log_odds
 
     def statistics(self) -> EncoderStatistics:
         """A snapshot of the counters."""
@@ -181,7 +213,7 @@ class BatchingEncoder:
             batch = [job for job, _ in zip(self._waiting.values(), range(_MAX_BATCH), strict=False)]
             for job in batch:
                 del self._waiting[job.key]
-            if not self._waiting:
+            if not self._waiting and not self._pairs:
                 self._has_waiting.clear()
             if batch:
                 facts = Facts()
@@ -189,6 +221,8 @@ class BatchingEncoder:
                     await self._encode(batch, facts)
                 finally:
                     _tell(batch, facts)
+            if self._pairs:
+                await self._compare(self._pairs[0])
 
     async def _encode(self, batch: list[_Job], facts: Facts) -> None:
         self._batches += 1
@@ -218,6 +252,26 @@ class BatchingEncoder:
             del self._jobs[job.key]
             job.vector.set_result(vector)
 
+    async def _compare(self, pair: _Pair) -> None:
+        """One round of the first pair, which leaves the queue when it is done or nobody waits for it any more."""
+        if not pair.log_odds.done():
+            try:
+                compared = await self._model.compare(pair.left, pair.right)
+            except EncoderFailed as error:
+                self._fail_pair(pair, str(error))
+            else:
+                if not compared.is_done:
+                    return
+                if not pair.log_odds.done():
+                    pair.log_odds.set_result(compared.log_odds)
+        if self._pairs and self._pairs[0] is pair:
+            self._pairs.popleft()
+
+    def _fail_pair(self, pair: _Pair, reason: str) -> None:
+        if not pair.log_odds.done():
+            self._failed += 1
+            pair.log_odds.set_exception(EncoderFailed(reason))
+
     def _keep(self, key: bytes, vector: Vector) -> None:
         self._vectors[key] = vector
         if len(self._vectors) > self._max_vectors:
@@ -231,6 +285,11 @@ class BatchingEncoder:
             job.vector.set_exception(EncoderFailed(reason))
             # Who waited for it may have left: then nobody takes the exception, which is no mistake.
             job.vector.exception()
+
+
+def _whole(text: str) -> str:
+    """Without halves of surrogate pairs, which no message carries."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _tell(batch: Sequence[_Job], facts: Facts) -> None:

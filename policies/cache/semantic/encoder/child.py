@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from backends.errors import ConfigurationError, SlipstreamError
 from policies.cache.semantic.encoder.folder import find_folder
+from policies.cache.semantic.sameness.reader import Compared, Reader, TokenModel
 
 LENGTH_BYTES = 4
 
@@ -26,7 +27,8 @@ class Load(msgspec.Struct, frozen=True):
     """The first message: which model. `cache` is the folder in which its ONNX form is kept."""
 
     model: str | None = None
-    kind: Literal["torch", "onnx"] = "torch"
+    kind: Literal["torch", "onnx", "words"] = "torch"
+    """`words`: no model at all, only comparisons of answers by their words."""
     threads: int = 1
     cache: str | None = None
 
@@ -50,8 +52,22 @@ class Vectors(msgspec.Struct, frozen=True, tag=True):
     rows: bytes
 
 
-Answer = Ready | Failed | Vectors
+class Texts(msgspec.Struct, frozen=True, tag=True):
+    """To be encoded."""
+
+    texts: list[str]
+
+
+class Pair(msgspec.Struct, frozen=True, tag=True):
+    """Two answers to be compared."""
+
+    left: str
+    right: str
+
+
+Answer = Ready | Failed | Vectors | Compared
 _ANSWERS = msgspec.msgpack.Decoder(Answer)
+_QUESTIONS = msgspec.msgpack.Decoder(Texts | Pair)
 
 
 def pack(message: object) -> bytes:
@@ -99,19 +115,35 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
         # The border of this process: whatever the libraries say of a damaged model is for the operator to read.
         _write(target, Failed(f"the encoder's model {load.model} cannot be loaded: {type(error).__name__}: {error}"))
         return
+    reader = Reader(model if isinstance(model, TokenModel) else None)
     _write(target, Ready(model.dimension, model.fingerprint))
     while True:
-        texts = msgspec.msgpack.decode(_read(source), type=list[str])
+        question = _QUESTIONS.decode(_read(source))
         try:
-            rows = np.ascontiguousarray(model.embed(texts), np.float32)
+            if isinstance(question, Pair):
+                answer: Answer = reader.compare(question.left, question.right)
+            else:
+                answer = Vectors(np.ascontiguousarray(model.embed(question.texts), np.float32).tobytes())
         except Exception as error:
             # The same border: one batch that fails must not end the process. Texts stay out of logs.
-            _write(target, Failed(type(error).__name__))
-        else:
-            _write(target, Vectors(rows.tobytes()))
+            answer = Failed(type(error).__name__)
+        _write(target, answer)
+
+
+class _NoModel:
+    """For who only compares words."""
+
+    dimension = 0
+    fingerprint = "words"
+
+    def embed(self, texts: list[str]) -> NDArray[np.float32]:
+        """Nothing of each."""
+        return np.zeros((len(texts), 0), np.float32)
 
 
 def _load(load: Load) -> _Model:
+    if load.kind == "words":
+        return _NoModel()
     folder = find_folder(load.model)
     if load.kind == "onnx":
         from policies.cache.semantic.encoder.onnx import OnnxModel

@@ -22,11 +22,14 @@ from policies.cache.semantic.encoder.child import (
     Answer,
     Failed,
     Load,
+    Pair,
     Ready,
+    Texts,
     Vectors,
     pack,
     unpack_answer,
 )
+from policies.cache.semantic.sameness.reader import Compared
 
 _LOGGER = logging.getLogger(__name__)
 _LOAD_TIMEOUT_S = 300.0
@@ -131,11 +134,31 @@ class ProcessModel:
 
     async def embed(self, texts: Sequence[str], facts: Facts) -> NDArray[np.float32]:
         """[texts, dimension], at no charge. Raises: EncoderFailed where the process is away or does not answer."""
+        answer = await self._ask(Texts(list(texts)))
+        if isinstance(answer, Vectors):
+            return np.frombuffer(answer.rows, np.float32).reshape(len(texts), -1)
+        raise _failed("a batch", answer)
+
+    async def compare(self, left: str, right: str) -> Compared:
+        """A round of it. Raises: EncoderFailed where the process is away or does not answer."""
+        answer = await self._ask(Pair(left, right))
+        if isinstance(answer, Compared):
+            return answer
+        raise _failed("a comparison", answer)
+
+    async def aclose(self) -> None:
+        """End the process. Safe to call twice."""
+        await self._revival.aclose()
+        child, self._child = self._child, None
+        if child is not None:
+            await child.end()
+
+    async def _ask(self, question: Texts | Pair) -> Answer:
         child = self._child
         if child is None:
             raise EncoderFailed("the encoder's process is being started")
         try:
-            answer = await child.ask(texts, _BATCH_TIMEOUT_S)
+            return await child.ask(question, _BATCH_TIMEOUT_S)
         except (EOFError, OSError, ValueError, msgspec.DecodeError) as error:
             await self._bury(child, f"{type(error).__name__}, {error}" if str(error) else type(error).__name__)
             raise EncoderFailed("the encoder's process has died") from error
@@ -144,17 +167,6 @@ class ProcessModel:
             self._child = None
             await child.end()
             raise
-        if isinstance(answer, Vectors):
-            return np.frombuffer(answer.rows, np.float32).reshape(len(texts), -1)
-        reason = answer.reason if isinstance(answer, Failed) else type(answer).__name__
-        raise EncoderFailed(f"the encoder could not compute a batch ({reason})")
-
-    async def aclose(self) -> None:
-        """End the process. Safe to call twice."""
-        await self._revival.aclose()
-        child, self._child = self._child, None
-        if child is not None:
-            await child.end()
 
     async def _start(self) -> tuple[_Child, ModelIdentity]:
         child = await _Child.start()
@@ -199,3 +211,8 @@ class ProcessModel:
             # Vectors of another model must not meet those of before.
             _LOGGER.error("the encoder's model has changed on disk; look-ups miss until the gateway is started anew")
             return
+
+
+def _failed(what: str, answer: Answer) -> EncoderFailed:
+    reason = answer.reason if isinstance(answer, Failed) else type(answer).__name__
+    return EncoderFailed(f"the encoder could not compute {what} ({reason})")

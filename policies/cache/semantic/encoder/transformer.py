@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from backends.errors import ConfigurationError
 from policies.cache.semantic.encoder.folder import hash_folder
+from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, vocabulary_of
 
 
 class TransformerModel:
@@ -47,6 +48,28 @@ class TransformerModel:
         with self._torch.inference_mode():
             rows: NDArray[np.float32] = self._model(features)["sentence_embedding"].float().numpy()
         return rows
+
+    def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
+        """Each text's tokens and itself, of vectors of length 1; what is beyond the model's reach is cut off."""
+        features = tokenize(self._model, [self._prompt + text for text in texts])
+        ids, mask = features["input_ids"], features["attention_mask"]
+        with self._torch.inference_mode():
+            found = self._model(features)
+            vectors = self._torch.nn.functional.normalize(found["token_embeddings"].float(), dim=-1).numpy()
+            wholes = self._torch.nn.functional.normalize(found["sentence_embedding"].float(), dim=-1).numpy()
+        lengths = mask.sum(dim=1).tolist()
+        # Without the marks at both ends.
+        return [
+            EncodedPart(
+                row[1 : length - 1].numpy().astype(np.int32), np.concatenate((tokens[1 : length - 1], whole[None]))
+            )
+            for row, tokens, whole, length in zip(ids, vectors, wholes, lengths, strict=True)
+        ]
+
+    def vocabulary(self) -> TokenVocabulary:
+        """Of its tokens."""
+        tokenizer = self._model.tokenizer
+        return vocabulary_of(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))), tokenizer.unk_token)
 
     def _embed_whole(self, texts: Sequence[str], is_whole: NDArray[np.bool_]) -> NDArray[np.float32]:
         rows = np.zeros((len(texts), self.dimension), np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ from backends.json_errors import NOT_JSON
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts, Pricing, Timeouts
 from policies.cache.semantic.encoder.batched import EncoderFailed, ModelIdentity
+from policies.cache.semantic.sameness.reader import Compared
 from policies.pool.attempts.charging import settle_failure, settle_reply
 
 
@@ -28,6 +30,19 @@ class _Embeddings(msgspec.Struct):
 
 
 _ANSWERS = msgspec.json.Decoder(_Embeddings)
+
+
+class WordComparer(Protocol):
+    """Compares answers by their words, beside the gateway."""
+
+    async def open(self) -> ModelIdentity:
+        """Start it."""
+
+    async def compare(self, left: str, right: str) -> Compared:
+        """A round. Raises: EncoderFailed."""
+
+    async def aclose(self) -> None:
+        """End it. Safe to call twice."""
 
 
 class BackendModel:
@@ -45,9 +60,13 @@ class BackendModel:
         dimension: int,
         clock: Clock,
         price_of: Callable[[str], Pricing | None],
+        words: WordComparer,
         timeout_s: float = 2.0,
     ) -> None:
-        """`price_of`: what the backend takes for a model; None where nobody knows."""
+        """`price_of`: what the backend takes for a model; None where nobody knows. `words`: compares answers, for a
+        backend tells no tokens; opened and closed with this.
+        """
+        self._words = words
         self._backend = backend
         self._price_of = price_of
         self._model = model
@@ -56,9 +75,10 @@ class BackendModel:
         self._timeout_s = timeout_s
 
     async def open(self) -> ModelIdentity:
-        """Nothing is sent. Raises: ConfigurationError where that backend has no embeddings."""
+        """Nothing is sent to the backend. Raises: ConfigurationError where it has no embeddings."""
         if Operation.EMBEDDING not in self._backend.capabilities.operations:
             raise ConfigurationError(f"the encoder's backend {self._backend.name} has no embeddings")
+        await self._words.open()
         name = sha256(f"{self._backend.name}\0{self._model}".encode()).hexdigest()[:32]
         return ModelIdentity(self._dimension, f"backend:float32:{self._dimension}:{name}")
 
@@ -91,8 +111,13 @@ class BackendModel:
             raise EncoderFailed(f"the encoder's backend answered {reply.status}")
         return self._rows(reply.body, len(texts))
 
+    async def compare(self, left: str, right: str) -> Compared:
+        """By words alone. Raises: EncoderFailed."""
+        return await self._words.compare(left, right)
+
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """End the comparing of words; of the backend nothing is held. Safe to call twice."""
+        await self._words.aclose()
 
     def _rows(self, body: bytes, num_texts: int) -> NDArray[np.float32]:
         try:

@@ -1,8 +1,8 @@
-"""What one tenant's decision on a route learns: verdicts become labels, and too few verdicts become doubt.
+"""What one tenant's decision on a route learns: comparisons become labels, and too few of them become doubt.
 
-A label costs nothing after a miss, and a call after a served answer. What is not recognised as the same counts as
-wrong: "same" is recognised far oftener than "different", so without the rest every model would be too sure of itself.
-Where of the comparisons that count too many end in "don't know", the stage stops serving until they do not.
+A label costs nothing after a miss, and a call after a served answer. It is as sure as the comparison was. What cannot
+be compared counts as wrong: without it every model would be too sure of itself. Where of the comparisons that count
+too many end so, the stage stops serving until they do not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from policies.cache.semantic.contracts import Decider, Decision, PolicyState, Proposal
-from policies.cache.semantic.learning.comparators import AnswerVerdict
 
 FEEDBACK_WEIGHT = 3.0
 """Of what people say, in an entry's history. For the decision it is one answer, right or wrong as any other."""
@@ -47,7 +46,7 @@ class Learning:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether of the comparisons that count too many end in "don't know" for the bound to mean anything."""
+        """Whether of the comparisons that count too many could not be made for the bound to mean anything."""
         num_compared = self._num_known + self._num_unknown
         return num_compared >= _MIN_COMPARED and self._num_unknown > _MAX_UNKNOWN_SHARE * num_compared
 
@@ -63,23 +62,30 @@ class Learning:
         return copy.decide(proposal)
 
     def settle(
-        self, proposal: Proposal, verdict: AnswerVerdict | None, *, matters: bool, weight: float, was_served: bool
+        self,
+        proposal: Proposal,
+        sameness: float | None,
+        *,
+        is_label: bool,
+        matters: bool,
+        weight: float,
+        was_served: bool,
     ) -> None:
-        """Take a comparison in. `matters`: the proposal was served, or scored well enough to be.
+        """Take a comparison in: the probability that both answers say the same, None where they could not be compared.
 
-        None is a comparison that was not made, whatever it would have said: no label.
+        `matters`: the proposal was served, or scored well enough to be. `is_label`: whether the decision learns from
+        it; a judge that rests leaves only what needs none, which would be too good.
         """
         if matters:
-            is_known = verdict is not None and verdict is not AnswerVerdict.UNKNOWN
+            is_known = is_label and sameness is not None
             self._num_known += is_known
             self._num_unknown += not is_known
             if self._num_known + self._num_unknown >= _MAX_COMPARED:
                 self._num_known //= 2
                 self._num_unknown //= 2
-        if verdict is not None:
+        if is_label:
             self.is_changed = True
-            rightness = 1.0 if verdict is AnswerVerdict.SAME else 0.0
-            self._decider.label(proposal, rightness=rightness, weight=weight, was_served=was_served)
+            self._decider.label(proposal, rightness=sameness or 0.0, weight=weight, was_served=was_served)
 
     def state(self) -> PolicyState:
         """What has been learned."""

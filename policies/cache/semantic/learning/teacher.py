@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable
 from functools import partial
 from random import Random
 
 import msgspec
+import numpy as np
 
 from backends.clock import Clock
 from backends.protocol import Call, Charge
@@ -15,9 +17,12 @@ from policies.cache.entry import Entry
 from policies.cache.key import digest_of
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.contracts import AnswerStore, StoredAnswer
-from policies.cache.semantic.learning.comparators import MAX_CHARS, AnswerVerdict, Comparison, normal_form
+from policies.cache.semantic.decision.logistic import evidence_of
+from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, verdict_of
 from policies.cache.semantic.learning.labels import LabelSource
 from policies.cache.semantic.lookup import LookupResult
+from policies.cache.semantic.sameness.courtesies import normal_form
+from policies.cache.semantic.sameness.parts import MAX_CHARS
 from policies.cache.semantic.tally import SemanticTally
 from policies.cache.semantic.vector_space import VectorSpace
 
@@ -27,6 +32,9 @@ SCOPE_CHARS = 43
 _EXAMINED_SHARE = 0.2
 """Of the proposals of a route with a judge that would not have been served: these cost a call too, and without any the
 threshold would never come down."""
+
+_SAME_BELIEF = 2.0
+"""Log odds, by the decision and the comparison together, from which two answers are one."""
 
 _TAGS_HEADER = b"x-cache-tags"
 _MAX_TAGS = 8
@@ -87,25 +95,32 @@ class Teacher:
             return None
         matters = looked.matters or looked.was_served
         is_examined = self._is_examined(looked, matters)
-        verdict = await self._compare(looked, answer, text, may_ask=is_examined, told=call.facts.extra)
-        is_label = is_examined and not self._comparison.is_resting
+        sameness = await self._compare(looked, answer, text, may_ask=is_examined, told=call.facts.extra)
         looked.learning.settle(
             proposal,
-            verdict if is_label else None,
+            sameness,
+            is_label=is_examined and not self._comparison.is_resting,
             matters=matters,
             weight=looked.weight,
             was_served=looked.was_served,
         )
+        verdict = verdict_of(sameness)
         tally.labels[source, verdict] += 1
         tally.wrong_hits += looked.was_served and verdict is AnswerVerdict.DIFFERENT
+        return answer if self._record(looked, answer, sameness, matters=matters) else None
+
+    def _record(self, looked: LookupResult, answer: StoredAnswer, sameness: float | None, *, matters: bool) -> bool:
+        """Into the entry's history, by the decision and the comparison together; whether both answers are one."""
+        if sameness is None:
+            return False
+        belief = _score(looked) + float(evidence_of(np.array([sameness]))[0])
         record = partial(self._answers.record, looked.question.scope, answer.id)
-        if verdict is AnswerVerdict.SAME:
+        if belief > _SAME_BELIEF:
             record(good=1.0)
-            return answer
-        # What would not have been served is not the entry's fault: two of these are its end.
-        if verdict is AnswerVerdict.DIFFERENT and matters:
+        elif matters and belief < 0.0:
+            # What would not have been served is not the entry's fault: two of these are its end.
             record(bad=1.0)
-        return None
+        return belief > _SAME_BELIEF
 
     def _is_examined(self, looked: LookupResult, matters: bool) -> bool:
         """Whether the verdict becomes a label, decided before it is known.
@@ -126,10 +141,8 @@ class Teacher:
         for answer, _, _ in looked.found:
             if answer.answer_id not in seen:
                 seen.add(answer.answer_id)
-                if (
-                    await self._compare(looked, answer, text, may_ask=False, told=call.facts.extra)
-                    is AnswerVerdict.SAME
-                ):
+                sameness = await self._compare(looked, answer, text, may_ask=False, told=call.facts.extra)
+                if verdict_of(sameness) is AnswerVerdict.SAME:
                     return answer
         return None
 
@@ -141,10 +154,10 @@ class Teacher:
         *,
         may_ask: bool,
         told: Callable[[Charge], None] | None,
-    ) -> AnswerVerdict:
+    ) -> float | None:
         stored = text_of(answer.entry)
         if stored is None:
-            return AnswerVerdict.UNKNOWN
+            return None
         return await self._comparison.compare(looked.question.text, stored, text, may_ask=may_ask, told=told)
 
     def _store(self, call: Call, looked: LookupResult, entry: Entry, text: str, same: StoredAnswer | None) -> None:
@@ -186,6 +199,12 @@ class Teacher:
     def _new_id(self, scope: bytes) -> str:
         own = self._random.getrandbits(72).to_bytes(9, "big")
         return (base64.urlsafe_b64encode(scope)[:SCOPE_CHARS] + base64.urlsafe_b64encode(own)).decode("ascii")
+
+
+def _score(looked: LookupResult) -> float:
+    """The log odds of the proposal being right by the decision, even where nobody was allowed to have it."""
+    score = looked.decision.score if looked.decision is not None else 0.0
+    return score if math.isfinite(score) else 0.0
 
 
 def _answer_id(group: bytes, text: str) -> str:

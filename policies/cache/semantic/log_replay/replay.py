@@ -16,11 +16,11 @@ from policies.cache.exact import ExactCache
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.quotas import Quotas
-from policies.cache.semantic.contracts import Decider, Encoder
+from policies.cache.semantic.contracts import Decider, ReadingEncoder
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.index.memory import MemoryIndex
-from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison
+from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, verdict_of
 from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.log_replay.exchanges import LoggedExchange
 from policies.cache.semantic.log_replay.stand_ins import LogClock, LoggedAnswers, ReplayedLookup, WatchingDecider
@@ -65,7 +65,9 @@ class LogReplay:
     Their entries are of two routes, so neither sees the other's.
     """
 
-    def __init__(self, policy: CachePolicy, encoder: Encoder, *, route: str, max_bytes: int, seed: int = 0) -> None:
+    def __init__(
+        self, policy: CachePolicy, encoder: ReadingEncoder, *, route: str, max_bytes: int, seed: int = 0
+    ) -> None:
         assert policy.semantic is not None, "asked before"
         self._semantic = policy.semantic
         self._policy = _unhurried(policy, policy.semantic)
@@ -140,7 +142,7 @@ class LogReplay:
         left, right = (text_of(Entry(AnswerForm.JSON, body, b"application/json", 0.0)) for body in (served, logged))
         if left is None or right is None:
             return AnswerVerdict.UNKNOWN
-        return await self._comparison.compare("", left, right, may_ask=False)
+        return verdict_of(await self._comparison.compare("", left, right, may_ask=False))
 
     def _call(self, exchange: LoggedExchange) -> Call:
         body = exchange.request

@@ -14,6 +14,7 @@ from backends.protocol import CacheOutcome, Call, Charge, Reply, Timeouts, Usage
 from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing
 from policies.cache.semantic.learning.judge import RouteJudge
+from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.settings import JudgePolicy
 from policies.cache.settings import CachePolicy
 from policies.cache.store_memory import MemoryEntryStore
@@ -320,8 +321,9 @@ async def test_semantic_check_on_a_paced_route_is_stored_with_its_tempo(upstream
 
 
 async def test_semantic_wrong_hits_found_by_shadows_end_an_entry(upstream: Upstream) -> None:
-    """Two of them, confirmed by two comparators each, remove it and its vector."""
+    """Two of them that are nearly sure remove it and its vector."""
     stage = await stage_with(upstream, decider=FixedDecider(shadow_probability=0.5)).open()
+    stage.encoder.sameness = -SURE
     await stage.ask(question(RESET))
     upstream._respond = Answering(password="Write a letter of 40 pages to our office in Rome.")
     for text in (RESET_TOO, "how do I reset my own password please"):
@@ -331,7 +333,7 @@ async def test_semantic_wrong_hits_found_by_shadows_end_an_entry(upstream: Upstr
     texts = [answer.question.text for answer, _ in await stage.answers.listing(None, 10)]
     assert taken.wrong_hits == 2
     assert RESET not in texts
-    assert {given[1:3] for given in stage.decider.given} == {(False, 2.0)}
+    assert {(round(given[1], 3), given[2]) for given in stage.decider.given} == {(0.0, 2.0)}
     await stage.aclose()
 
 

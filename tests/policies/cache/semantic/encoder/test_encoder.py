@@ -25,6 +25,7 @@ from policies.cache.semantic.encoder.child import Load
 from policies.cache.semantic.encoder.folder import find_folder, hash_folder
 from policies.cache.semantic.encoder.process import ProcessModel
 from policies.cache.semantic.encoder.upstream import BackendModel
+from policies.cache.semantic.sameness.reader import Compared
 from tests.support.clock import FakeClock, settle
 
 DIMENSION = 4
@@ -39,6 +40,23 @@ def _unpriced(_: str) -> None:
     """Nobody knows what it takes."""
 
 
+class Words:
+    """Compares for a model that is not here."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+    async def open(self) -> ModelIdentity:
+        self.is_open = True
+        return ModelIdentity(0, "words")
+
+    async def compare(self, left: str, right: str) -> Compared:
+        return Compared(is_done=True, log_odds=float(len(left) - len(right)))
+
+    async def aclose(self) -> None:
+        self.is_open = False
+
+
 class HeldModel:
     """Computes when the test says so."""
 
@@ -46,6 +64,7 @@ class HeldModel:
         self.batches: list[list[str]] = []
         self.go = asyncio.Event()
         self.cost = 1001
+        self.rounds = 1
         self.fails: EncoderFailed | RuntimeError | None = None
         self.is_closed = False
 
@@ -60,6 +79,14 @@ class HeldModel:
         if self.fails is not None:
             raise self.fails
         return np.array([[0.0] * DIMENSION if text == "unreadable" else row(text) for text in texts], np.float32)
+
+    async def compare(self, left: str, right: str) -> Compared:
+        self.batches.append([left, right])
+        await self.go.wait()
+        if self.fails is not None:
+            raise self.fails
+        self.rounds -= 1
+        return Compared(is_done=self.rounds <= 0, log_odds=1.5)
 
     async def aclose(self) -> None:
         self.is_closed = True
@@ -287,11 +314,66 @@ def embeddings(*rows: list[float], **fields: object) -> dict[str, object]:
     return {"object": "list", "data": data[::-1], "model": "m", **fields}
 
 
+async def test_compare_takes_rounds_between_which_questions_are_encoded(
+    held: tuple[HeldModel, BatchingEncoder],
+) -> None:
+    """Of two long answers only one round is in a question's way."""
+    model, encoder = held
+    model.rounds = 3
+    compared = asyncio.create_task(encoder.compare("left", "right"))
+    await settle()
+    asked = asyncio.create_task(encoder.encode("a question"))
+    await settle()
+    model.go.set()
+
+    assert await compared == 1.5
+    await asked
+    assert model.batches == [["left", "right"], ["a question"], ["left", "right"], ["left", "right"]]
+
+
+async def test_compare_that_fails_or_is_given_up_leaves_the_encoder_in_order(
+    held: tuple[HeldModel, BatchingEncoder],
+) -> None:
+    """The next one is answered; too many are refused; those that wait at the end are told."""
+    model, encoder = held
+    model.rounds = 10**6
+    given_up = asyncio.create_task(encoder.compare("given", "up"))
+    await settle()
+    given_up.cancel()
+    many = [asyncio.create_task(encoder.compare("many", str(number))) for number in range(9)]
+    await settle()
+    with pytest.raises(EncoderBusy):
+        await encoder.compare("too", "many")
+    model.fails = EncoderFailed("away")
+    model.go.set()
+
+    results = await asyncio.gather(*many, return_exceptions=True)
+    assert all(isinstance(result, EncoderFailed) for result in results)
+    model.fails, model.rounds = None, 1
+    assert await encoder.compare("next", "one") == 1.5
+    await encoder.aclose()
+    with pytest.raises(EncoderFailed):
+        await encoder.compare("too", "late")
+
+
+async def test_backend_model_compares_answers_by_words_beside_it() -> None:
+    """A backend tells no tokens: what compares is opened and closed with it."""
+    words = Words()
+    model = BackendModel(
+        EmbeddingsBackend(embeddings()), "m", dimension=2, clock=FakeClock(), price_of=_unpriced, words=words
+    )
+    await model.open()
+    assert words.is_open
+    assert (await model.compare("four", "two")).log_odds == 1.0
+    await model.aclose()
+    assert not words.is_open
+
+
 async def test_backend_model_asks_for_embeddings_and_orders_them() -> None:
     """One call for the batch, within the time allowed, rows by their index."""
     backend = EmbeddingsBackend(embeddings([1.0, 0.0], [0.0, 2.0]))
     clock = FakeClock()
-    model = BackendModel(backend, "small", dimension=2, clock=clock, price_of=_unpriced, timeout_s=3.0)
+    model = BackendModel(backend, "small", dimension=2, clock=clock, price_of=_unpriced, words=Words(), timeout_s=3.0)
     identity = await model.open()
 
     rows = await model.embed(["a", "b"], Facts())
@@ -301,7 +383,7 @@ async def test_backend_model_asks_for_embeddings_and_orders_them() -> None:
     assert (call.operation, call.path, call.deadline) == (Operation.EMBEDDING, "/embeddings", clock.now() + 3.0)
     assert rows.tolist() == [[1.0, 0.0], [0.0, 2.0]]
     assert identity.dimension == 2
-    other = await BackendModel(backend, "large", dimension=2, clock=clock, price_of=_unpriced).open()
+    other = await BackendModel(backend, "large", dimension=2, clock=clock, price_of=_unpriced, words=Words()).open()
     assert other.fingerprint != identity.fingerprint
 
 
@@ -319,7 +401,9 @@ async def test_backend_model_asks_for_embeddings_and_orders_them() -> None:
 )
 async def test_backend_model_with_another_answer_fails(answer: object, status: int, says: str) -> None:
     """Whatever is not these vectors is a miss."""
-    model = BackendModel(EmbeddingsBackend(answer, status), "m", dimension=2, clock=FakeClock(), price_of=_unpriced)
+    model = BackendModel(
+        EmbeddingsBackend(answer, status), "m", dimension=2, clock=FakeClock(), price_of=_unpriced, words=Words()
+    )
 
     with pytest.raises(EncoderFailed, match=says):
         await model.embed(["a"], Facts())
@@ -352,7 +436,7 @@ async def test_encode_who_asked_bears_a_share_of_what_the_batch_took(held: tuple
 async def test_backend_vectors_without_a_direction_are_none(number: float) -> None:
     """Zeros and numbers beyond float32 have no cosine with anything."""
     backend = EmbeddingsBackend(embeddings([number, number]))
-    model = BackendModel(backend, "m", dimension=2, clock=FakeClock(), price_of=_unpriced)
+    model = BackendModel(backend, "m", dimension=2, clock=FakeClock(), price_of=_unpriced, words=Words())
     encoder = BatchingEncoder(model, FakeClock())
     await encoder.open()
 
@@ -367,7 +451,7 @@ async def test_backend_model_without_embeddings_is_a_configuration_error() -> No
     backend.capabilities = Capabilities(operations=frozenset({Operation.CHAT}))
 
     with pytest.raises(ConfigurationError, match="vectors has no embeddings"):
-        await BackendModel(backend, "m", dimension=2, clock=FakeClock(), price_of=_unpriced).open()
+        await BackendModel(backend, "m", dimension=2, clock=FakeClock(), price_of=_unpriced, words=Words()).open()
 
 
 def test_find_folder_missing_or_other_is_a_configuration_error(tmp_path: Path) -> None:

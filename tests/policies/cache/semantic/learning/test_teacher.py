@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
@@ -10,7 +11,6 @@ from backends.protocol import Timeouts
 from policies.cache.semantic.contracts import Proposal
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.verified import Verified
-from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.learning.labels import Learning
 from policies.cache.semantic.settings import JudgePolicy
@@ -79,18 +79,16 @@ async def test_teacher_where_only_same_is_recognised_keeps_the_bound(told_differ
     assert hits >= least_hits
 
 
-@pytest.mark.parametrize(
-    ("verdict", "labels"),
-    [(AnswerVerdict.SAME, [True]), (AnswerVerdict.DIFFERENT, [False]), (AnswerVerdict.UNKNOWN, [False]), (None, [])],
-)
-def test_learning_takes_what_is_not_the_same_for_wrong(verdict: AnswerVerdict | None, labels: list[bool]) -> None:
-    """All but a comparison that was not made."""
+@pytest.mark.parametrize(("sameness", "label"), [(1.0, 1.0), (0.3, 0.3), (0.0, 0.0), (None, 0.0)])
+def test_learning_takes_what_could_not_be_compared_for_wrong(sameness: float | None, label: float) -> None:
+    """And everything else for as right as it probably is."""
     decider = FixedDecider()
     learning = Learning("red", decider, FixedDecider)
     proposal = Proposal(candidate(0.9), (0.9,), guarded=False)
-    learning.settle(proposal, verdict, matters=False, weight=1.0, was_served=False)
+    learning.settle(proposal, sameness, is_label=True, matters=False, weight=1.0, was_served=False)
+    learning.settle(proposal, sameness, is_label=False, matters=False, weight=1.0, was_served=False)
 
-    assert [is_right for _, is_right, _, _ in decider.given] == labels
+    assert [rightness for _, rightness, _, _ in decider.given] == [label]
 
 
 @pytest.mark.parametrize(("is_resting", "served"), [(False, False), (True, False), (False, True), (True, True)])
@@ -111,3 +109,27 @@ async def test_teacher_with_a_judge_labels_by_chance_never_by_verdict(is_resting
     if served and not is_resting:
         expected = (200, 200)
     assert expected[0] <= len(decider.given) <= expected[1]
+
+
+@pytest.mark.parametrize(
+    ("log_odds", "votes_together", "bad"),
+    [(5.0, True, 0.0), (1.0, False, 0.0), (-1.0, False, 1.0), (-5.0, False, 1.0)],
+)
+async def test_teacher_acts_on_what_is_sure_and_learns_from_the_rest(
+    log_odds: float, votes_together: bool, bad: float
+) -> None:
+    """Doubt is no mark against an entry and joins no answers, but the decision learns how large it is."""
+    decider = FixedDecider(0.0, shadow_probability=1.0)
+    said = iter(range(100))
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer(f"Open the menu named number {next(said)}.")))
+    stage = await Stage(upstream, FakeClock(), decider=decider).open()
+    stage.encoder.sameness = log_odds
+    await stage.ask(question("how do I reset my password"))
+    await stage.ask(question("how do I reset my own password"))
+    histories = [history for _, history in await stage.answers.listing(None, 10)]
+    answer_ids = {answer.answer_id for answer, _ in await stage.answers.listing(None, 10)}
+
+    assert max(history.bad for history in histories) == pytest.approx(bad, abs=1e-3)
+    assert (len(answer_ids) == 1) is votes_together
+    assert decider.given[0][1] == pytest.approx(1 / (1 + math.exp(-log_odds)))
+    await stage.aclose()

@@ -12,7 +12,7 @@ from collections.abc import Set
 
 import msgspec
 
-from policies.cache.semantic.learning.number_words import in_digits, numbers_of
+from policies.cache.semantic.sameness.number_words import in_digits, numbers_of
 
 _SPACE = re.compile(r"\s+")
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
@@ -45,30 +45,6 @@ class AnswerFacts(msgspec.Struct, frozen=True):
     """Sentences that say no."""
     names: frozenset[str]
     words: frozenset[str]
-
-    def contradicts(self, other: AnswerFacts) -> bool:
-        """Whether each says something that the other one says otherwise: a number of the same form, code, a link."""
-        mine, theirs = self.numbers - other.numbers, other.numbers - self.numbers
-        are_numbers_other = bool(mine) and {":" in each for each in mine} == {":" in each for each in theirs}
-        return are_numbers_other or bool(
-            (self.code - other.code and other.code - self.code)
-            or (self.links - other.links and other.links - self.links)
-        )
-
-    def meets(self, other: AnswerFacts) -> bool:
-        """Whether both name the same number or the same name somewhere."""
-        return not (self.numbers.isdisjoint(other.numbers) and self.names.isdisjoint(other.names))
-
-    def agrees_with(self, other: AnswerFacts) -> bool:
-        """Whether nothing differs. A name may stand in the other text without its capital, but not be missing."""
-        return (
-            self.numbers == other.numbers
-            and self.num_negated == other.num_negated
-            and self.code == other.code
-            and self.links == other.links
-            and self.names <= other.words
-            and other.names <= self.words
-        )
 
 
 def facts_of(text: str) -> AnswerFacts:

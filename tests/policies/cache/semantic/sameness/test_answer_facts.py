@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.learning.answer_facts import facts_of, is_reordered
-from policies.cache.semantic.learning.number_words import in_digits, numbers_of
+from policies.cache.semantic.sameness.answer_facts import facts_of, is_reordered
+from policies.cache.semantic.sameness.number_words import in_digits, numbers_of
 
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
@@ -25,6 +25,13 @@ def in_words(number: int) -> str:
     if number < 20:
         return _ONES[number]
     return _TENS[number // 10 - 2] + (f"-{_ONES[number % 10]}" if number % 10 else "")
+
+
+def agree(left: str, right: str) -> bool:
+    """Whether nothing differs. A name may stand in the other text without its capital, but not be missing."""
+    one, other = facts_of(left), facts_of(right)
+    told = [(facts.numbers, facts.num_negated, facts.code, facts.links) for facts in (one, other)]
+    return told[0] == told[1] and one.names <= other.words and other.names <= one.words
 
 
 @given(st.integers(2, 999_999))
@@ -57,10 +64,7 @@ def test_numbers_of_a_text(text: str, numbers: set[str]) -> None:
 @given(st.text(max_size=200))
 def test_facts_of_any_text_agree_with_themselves(text: str) -> None:
     """And nothing that can be written down breaks the look at it."""
-    facts = facts_of(text)
-
-    assert facts.agrees_with(facts)
-    assert not facts.contradicts(facts)
+    assert agree(text, text)
     assert not is_reordered(text, text)
 
 
@@ -80,8 +84,8 @@ def test_facts_of_any_text_agree_with_themselves(text: str) -> None:
 )
 def test_facts_that_differ(left: str, right: str) -> None:
     """Each of these alone."""
-    assert not facts_of(left).agrees_with(facts_of(right))
-    assert not facts_of(right).agrees_with(facts_of(left))
+    assert not agree(left, right)
+    assert not agree(right, left)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,7 @@ def test_facts_that_differ(left: str, right: str) -> None:
 )
 def test_facts_that_agree(left: str, right: str) -> None:
     """Whatever words and layout they come in."""
-    assert facts_of(left).agrees_with(facts_of(right))
+    assert agree(left, right)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""Compares two answers for a gateway, in a process beside it: by their tokens where there are any, and by their words.
+
+A long pair takes several rounds, so that a client's question never waits longer for the encoder than one of them takes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, flags_of, join
+from policies.cache.semantic.sameness.forms import Unreadable, for_sure
+from policies.cache.semantic.sameness.head import TokenHead, WordHead, load_weights
+from policies.cache.semantic.sameness.parts import parts_of
+from policies.cache.semantic.sameness.words import FEATURES, word_features
+
+_PARTS_A_ROUND = 8
+_WORDS_SURE = 2.2
+"""Log odds of nine in ten."""
+_MAX_KEPT_PARTS = 1024
+"""About 10 kB each."""
+
+
+@runtime_checkable
+class TokenModel(Protocol):
+    """An encoder that tells tokens' vectors."""
+
+    fingerprint: str
+
+    def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
+        """Each text's tokens."""
+
+    def vocabulary(self) -> TokenVocabulary:
+        """Of the tokens."""
+
+
+class Compared(msgspec.Struct, frozen=True, tag=True):
+    """What has become of a pair. `is_done`: else the same has to be asked again. `log_odds`: of saying the same,
+    calibrated for pairs of which as many do as do not; None where it cannot be looked at.
+    """
+
+    is_done: bool
+    log_odds: float | None = None
+
+
+class Reader:
+    """Keeps the parts that it has encoded lately: stored answers are compared again and again."""
+
+    def __init__(self, model: TokenModel | None) -> None:
+        """`model`: its tokens are read if the head was trained with it; without, or with another, only words are."""
+        weights = load_weights()
+        self._model = model if model is not None and model.fingerprint == weights.card.fingerprint else None
+        self._vocabulary = self._model.vocabulary() if self._model is not None else None
+        self._tokens, self._words = TokenHead(weights), WordHead(weights)
+        self._kept: OrderedDict[str, EncodedPart] = OrderedDict()
+
+    def compare(self, left: str, right: str) -> Compared:
+        """A round of it."""
+        try:
+            sure = for_sure(left, right)
+        except Unreadable:
+            return Compared(is_done=True)
+        if sure is not None:
+            return Compared(is_done=True, log_odds=sure)
+        ones, others = parts_of(left), parts_of(right)
+        if ones is None or others is None:
+            return Compared(is_done=True)
+        if self._model is None or self._vocabulary is None:
+            features = word_features(ones, others)
+            told = _told(self._words.log_odds(features), features)
+            # Words that it has not met make it take one thing for another half of the time: of doubts it says nothing.
+            return told if told.log_odds is None or abs(told.log_odds) >= _WORDS_SURE else Compared(is_done=True)
+        missing = [part for part in dict.fromkeys((*ones, *others)) if not self._is_kept(part)]
+        self._encode(self._model, missing[:_PARTS_A_ROUND])
+        if len(missing) > _PARTS_A_ROUND:
+            return Compared(is_done=False)
+        one, other = join([self._kept[part] for part in ones]), join([self._kept[part] for part in others])
+        if one is None or other is None:
+            return Compared(is_done=True)
+        features = word_features(ones, others)
+        flags, other_flags = flags_of(one, other, self._vocabulary), flags_of(other, one, self._vocabulary)
+        return _told(self._tokens.log_odds(one, other, flags, other_flags, features), features)
+
+    def _encode(self, model: TokenModel, parts: list[str]) -> None:
+        if parts:
+            for part, encoded in zip(parts, model.embed_parts(parts), strict=True):
+                self._kept[part] = encoded._replace(vectors=encoded.vectors.astype(np.float16))
+            while len(self._kept) > _MAX_KEPT_PARTS:
+                self._kept.popitem(last=False)
+
+    def _is_kept(self, part: str) -> bool:
+        """And it will be while this pair is read."""
+        if part not in self._kept:
+            return False
+        self._kept.move_to_end(part)
+        return True
+
+
+def _told(log_odds: float, features: NDArray[np.float32]) -> Compared:
+    """Never more likely the same than not where one names an address that the other does not: that may be planted."""
+    has_other_links = features[FEATURES.index("links_differ")] > 0
+    return Compared(is_done=True, log_odds=min(log_odds, 0.0) if has_other_links else log_odds)

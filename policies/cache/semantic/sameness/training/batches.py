@@ -1,0 +1,120 @@
+"""AnswerPairs as the heads read them, and batches of them: everything that is computed once before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from policies.cache.semantic.sameness.alignment import (
+    FLAGS,
+    EncodedPart,
+    TokenizedAnswer,
+    TokenVocabulary,
+    flags_of,
+    join,
+)
+from policies.cache.semantic.sameness.parts import parts_of
+from policies.cache.semantic.sameness.training.examples import AnswerPair
+from policies.cache.semantic.sameness.words import word_features
+
+_FAR = -1e9
+_PAIRS_A_BATCH = 48
+_TOKENS_A_BATCH = 4_000
+_PARTS_A_BATCH = 64
+
+Encode = Callable[[Sequence[str]], list[EncodedPart]]
+
+
+class ReadPair(NamedTuple):
+    """An example, read. `flags` as `flags_of`, `words` as `word_features`."""
+
+    one: TokenizedAnswer
+    other: TokenizedAnswer
+    flags: NDArray[np.float32]
+    other_flags: NDArray[np.float32]
+    words: NDArray[np.float32]
+    example: AnswerPair
+
+    @property
+    def num_tokens(self) -> int:
+        """Of both."""
+        return len(self.one.ids) + len(self.other.ids)
+
+
+def encode_parts(examples: Sequence[AnswerPair], encode: Encode, note: Callable[[str], None]) -> dict[str, EncodedPart]:
+    """Every part of every answer by its text, in batches of like length."""
+    texts = {part for each in examples for side in (each.left, each.right) for part in parts_of(side) or ()}
+    ordered = sorted(texts, key=len)
+    encoded: dict[str, EncodedPart] = {}
+    for start in range(0, len(ordered), _PARTS_A_BATCH):
+        batch = ordered[start : start + _PARTS_A_BATCH]
+        for text, part in zip(batch, encode(batch), strict=True):
+            encoded[text] = part._replace(vectors=part.vectors.astype(np.float16))
+        if start % (50 * _PARTS_A_BATCH) == 0:
+            note(f"encoded {start} of {len(ordered)} parts")
+    return encoded
+
+
+def read(
+    examples: Sequence[AnswerPair], encoded: dict[str, EncodedPart], vocabulary: TokenVocabulary
+) -> list[ReadPair]:
+    """Those that can be read."""
+    samples = []
+    for example in examples:
+        left, right = parts_of(example.left), parts_of(example.right)
+        if left is None or right is None:
+            continue
+        one, other = (join([encoded[part] for part in parts]) for parts in (left, right))
+        if one is not None and other is not None:
+            flags, back = flags_of(one, other, vocabulary), flags_of(other, one, vocabulary)
+            samples.append(ReadPair(one, other, flags, back, word_features(left, right), example))
+    return samples
+
+
+def in_batches(samples: Sequence[ReadPair], random: Random) -> list[list[int]]:
+    """Positions of samples of like length, in random order."""
+    order = sorted(range(len(samples)), key=lambda at: samples[at].num_tokens + 8 * random.random())
+    batches: list[list[int]] = [[]]
+    for at in order:
+        longest = max(samples[each].num_tokens for each in (*batches[-1][-1:], at))
+        if len(batches[-1]) >= _PAIRS_A_BATCH or longest * (len(batches[-1]) + 1) > _TOKENS_A_BATCH:
+            batches.append([])
+        batches[-1].append(at)
+    random.shuffle(batches)
+    return [batch for batch in batches if batch]
+
+
+def tensors(samples: Sequence[ReadPair], words: NDArray[np.float32]) -> tuple[Tensor, ...]:
+    """What `Network.forward` takes, padded; `words` [samples, features] are standardized."""
+    count = len(samples)
+    width = max(len(sample.one.ids) for sample in samples)
+    height = max(len(sample.other.ids) for sample in samples)
+    dimension = samples[0].one.vectors.shape[1]
+    one, other = (np.zeros((count, size, dimension), np.float32) for size in (width, height))
+    flags, back = (np.zeros((count, size, len(FLAGS)), np.float32) for size in (width, height))
+    mask, other_mask = (np.zeros((count, size), np.float32) for size in (width, height))
+    bonds = np.zeros((count, width, height, 4), np.float32)
+    bonds[..., 3] = _FAR
+    for at, sample in enumerate(samples):
+        rows, columns = len(sample.one.ids), len(sample.other.ids)
+        one[at, :rows], other[at, :columns] = sample.one.vectors, sample.other.vectors
+        flags[at, :rows], back[at, :columns] = sample.flags, sample.other_flags
+        mask[at, :rows], other_mask[at, :columns] = 1, 1
+        bonds[at, :rows, :columns] = _bonds(sample.one, sample.other)
+    arrays = (one, other, flags, back, bonds, mask, other_mask, words.astype(np.float32))
+    return tuple(torch.from_numpy(array) for array in arrays)
+
+
+def _bonds(one: TokenizedAnswer, other: TokenizedAnswer) -> NDArray[np.float32]:
+    cosines = one.vectors @ other.vectors.T
+    ones, others = one.ids < 0, other.ids < 0
+    parts = cosines[np.ix_(ones, others)][one.part][:, other.part]
+    is_same = (one.ids[:, None] == other.ids[None, :]) & ~ones[:, None]
+    apart = np.where(ones[:, None] == others[None, :], 0.0, _FAR)
+    return np.stack((cosines, parts, is_same, apart), axis=2).astype(np.float32)

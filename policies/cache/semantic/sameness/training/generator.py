@@ -1,0 +1,350 @@
+"""Pairs of made-up answers that say the same, or do not: facts, several wordings of each, what answers are wrapped in.
+
+Everything is own writing (`facts_en.toml`, `facts_world.toml`, `words.toml`). A pair's `kinds` are those of its facts,
+so that kinds can be held out.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from policies.cache.semantic.sameness.training import slots
+from policies.cache.semantic.sameness.training.pairs import MadePair
+
+_HERE = Path(__file__).parent
+_FACTS_A_KIND = 10
+_CHANGES_A_FACT = 3
+_SAYINGS_A_FACT = 4
+"""Encoding a sentence is what costs: answers are put together from so many."""
+_LAYOUTS = ("prose", "prose", "prose", "paragraphs", "bullets", "numbers", "headings")
+
+
+class _Fact(NamedTuple):
+    """A kind of fact with its slots filled."""
+
+    kind: str
+    meaning: int
+    values: dict[str, Any]
+    is_doubted: bool = False
+
+
+def kinds_of_facts() -> frozenset[str]:
+    """All there are, languages among them."""
+    return frozenset(_read("facts_en.toml")) | frozenset(_read("facts_world.toml"))
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((_HERE / name).read_text(encoding="utf-8"))
+
+
+class Generator:
+    """Makes pairs; equal seeds make equal pairs."""
+
+    def __init__(self, random: Random, kinds: frozenset[str]) -> None:
+        """`kinds`: of facts, some of `kinds_of_facts`."""
+        self._random = random
+        self._words: dict[str, list[str]] = _read("words.toml")
+        facts, world = _read("facts_en.toml"), _read("facts_world.toml")
+        self.kinds: dict[str, dict[str, Any]] = {name: fact for name, fact in facts.items() if name in kinds}
+        self.world: dict[str, list[list[list[str]]]] = {
+            language: [fact["wordings"] for fact in facts_of]
+            for language, facts_of in world.items()
+            if language in kinds
+        }
+        self._slots = slots.SlotFiller(random, self._words)
+        self._facts: dict[str, list[_Fact]] = {
+            kind: [self._new_fact(kind) for _ in range(_FACTS_A_KIND)] for kind in self.kinds
+        }
+        self._changes: dict[str, list[_Fact]] = {}
+        self._sayings: dict[str, list[tuple[str, int]]] = {}
+
+    def pair(self) -> MadePair:
+        """One more."""
+        recipes = (
+            (self._single, 30),
+            (self._several, 40),
+            (self._worldly, 12),
+            (self._listed, 8),
+            (self._stepped, 5),
+            (self._coded, 5),
+        )
+        (recipe,) = self._random.choices([each for each, _ in recipes], [weight for _, weight in recipes])
+        return recipe()
+
+    def long_pair(self) -> MadePair:
+        """Of many facts, all the same or all but one."""
+        facts = [
+            self._random.choice(self._facts[kind])
+            for kind in self._random.sample(sorted(self._facts), min(len(self._facts), self._random.randint(7, 16)))
+        ]
+        others = list(facts)
+        is_same = self._random.random() < 0.5
+        if not is_same:
+            at = self._random.randrange(len(facts))
+            others[at] = self._changed(facts[at])
+        lines = [self._say(fact) for fact in facts]
+        keeps = self._random.random() < 0.7
+        turned = [
+            self._say(other, number if keeps else None)[0] for other, (_, number) in zip(others, lines, strict=True)
+        ]
+        kinds = frozenset(fact.kind for fact in facts)
+        return self._turned(MadePair(" ".join(line for line, _ in lines), " ".join(turned), is_same, kinds, "long"))
+
+    def _fact(self, without: frozenset[str] = frozenset()) -> _Fact:
+        return self._random.choice(
+            self._facts[self._random.choice([name for name in self.kinds if name not in without])]
+        )
+
+    def _new_fact(self, kind: str) -> _Fact:
+        spec = self.kinds[kind]
+        return _Fact(kind, self._random.randrange(len(spec["wordings"])), self._slots.fill(spec["slots"]))
+
+    def _changed(self, fact: _Fact) -> _Fact:
+        """The same kind of fact, but not the same."""
+        changes = self._changes.setdefault(repr(fact), [])
+        if len(changes) < _CHANGES_A_FACT:
+            changes.append(self._new_change(fact))
+            return changes[-1]
+        return self._random.choice(changes)
+
+    def _new_change(self, fact: _Fact) -> _Fact:
+        spec = self.kinds[fact.kind]
+        ways: list[str] = ["slot"] * (2 if spec["slots"] else 0)
+        ways += ["meaning"] * (3 if len(spec["wordings"]) > 1 else 0)
+        ways += ["swap"] * (5 if "swap" in spec else 0)
+        ways += ["doubt"] if self._random.random() < 0.25 else []
+        way = self._random.choice(ways)
+        if way == "doubt":
+            return fact._replace(is_doubted=True)
+        if way == "meaning":
+            others = [number for number in range(len(spec["wordings"])) if number != fact.meaning]
+            return fact._replace(meaning=self._random.choice(others))
+        values = dict(fact.values)
+        if way == "swap":
+            one, other = spec["swap"]
+            values[one], values[other] = values[other], values[one]
+        else:
+            slot = self._random.choice(list(spec["slots"]))
+            values[slot] = self._slots.other(spec["slots"][slot], values[slot], without=list(values.values()))
+        return fact._replace(values=values)
+
+    def _say(self, fact: _Fact, number: int | None = None) -> tuple[str, int]:
+        """One wording, and which; `number`: that one, if this meaning has so many."""
+        sayings = self._sayings.setdefault(repr(fact), [])
+        fit = [saying for saying in sayings if number in (None, saying[1])]
+        if len(sayings) < _SAYINGS_A_FACT or not fit:
+            sayings.append(self._new_saying(fact, number))
+            return sayings[-1]
+        return self._random.choice(fit)
+
+    def _new_saying(self, fact: _Fact, number: int | None) -> tuple[str, int]:
+        wordings = self.kinds[fact.kind]["wordings"][fact.meaning]
+        if number is None or number >= len(wordings):
+            number = self._random.randrange(len(wordings))
+        spoken = {name: self._slots.say(value) for name, value in fact.values.items()}
+        sentence = wordings[number].format(**spoken)
+        if not sentence.startswith(("`", "http")) and sentence[0].isalpha():
+            sentence = sentence[0].upper() + sentence[1:]
+        if sentence.endswith(".") and (fact.is_doubted or self._random.random() < 0.05):
+            lead = self._random.choice(self._words["doubt" if fact.is_doubted else "certainty"])
+            is_name = sentence.split()[0] in str(fact.values.values())
+            sentence = f"{lead} {sentence if is_name else sentence[0].lower() + sentence[1:]}"
+        if self._random.random() < 0.1:
+            sentence = sentence.rstrip(".") if self._random.random() < 0.5 else sentence.replace(".", "!")
+        return sentence, number
+
+    def _single(self) -> MadePair:
+        fact = self._fact()
+        is_same = self._random.random() < 0.5
+        other = fact if is_same else self._changed(fact)
+        one, number = self._say(fact)
+        # Half of the changes in the very same words, where nothing but the change shows.
+        keeps = not is_same and self._random.random() < 0.5
+        two, _ = self._say(other, number if keeps else None)
+        if self._random.random() < 0.15:
+            one = self._wrapped([one])
+        if self._random.random() < 0.15:
+            two = self._wrapped([two])
+        return self._turned(MadePair(one, two, is_same, frozenset((fact.kind,)), "single"))
+
+    def _several(self) -> MadePair:
+        facts: list[_Fact] = []
+        for _ in range(self._random.choice((2, 2, 3, 3, 3, 4, 5, 5, 6))):
+            facts.append(self._fact(frozenset(fact.kind for fact in facts)))
+        others = list(facts)
+        way = self._random.choices(
+            ("same", "one changed", "one missing", "all changed", "one replaced", "other matter"), (50, 26, 5, 6, 8, 5)
+        )[0]
+        at = self._random.randrange(len(facts))
+        if way == "one changed":
+            others[at] = self._changed(facts[at])
+        elif way == "one missing":
+            del others[at]
+        elif way == "all changed":
+            others = [self._changed(fact) for fact in facts]
+        elif way == "one replaced":
+            others[at] = self._fact(frozenset(fact.kind for fact in facts))
+        elif way == "other matter":
+            others = [self._fact(frozenset(fact.kind for fact in facts)) for _ in facts]
+        refusals = (
+            [self._random.choice(self._words["refusal"])] if "missing" in way and self._random.random() < 0.5 else []
+        )
+        style = self._random.choice(("plain", "loose", "loose", "wrapped", "wrapped"))
+        lines, numbers = [], {}
+        for fact in facts:
+            line, numbers[fact.kind] = self._say(fact)
+            lines.append(line)
+        keeps = style == "plain" and self._random.random() < 0.5
+        turned = [self._say(fact, numbers.get(fact.kind) if keeps else None)[0] for fact in others] + refusals
+        if style != "plain":
+            self._random.shuffle(lines)
+            self._random.shuffle(turned)
+        say = self._wrapped if style == "wrapped" else " ".join
+        kinds = frozenset(fact.kind for fact in (*facts, *others))
+        return self._turned(MadePair(say(lines), say(turned), way == "same", kinds, f"several, {way}, {style}"))
+
+    def _wrapped(self, lines: list[str]) -> str:
+        """With courtesies, asides and layout."""
+        random, words = self._random, self._words
+        before = [random.choice(words["opening"])] if random.random() < 0.45 else []
+        after = [random.choice(words["closing"])] if random.random() < 0.45 else []
+        asides = random.sample(words["aside"], random.choice((0, 0, 1, 2, 3, 4)))
+        layout = random.choice(_LAYOUTS)
+        if layout in ("prose", "paragraphs", "headings"):
+            mixed = [*lines, *asides]
+            if random.random() < 0.6:
+                random.shuffle(mixed)
+            if layout == "prose" or len(mixed) < 3:
+                return " ".join([*before, *mixed, *after])
+            cut = random.randint(1, len(mixed) - 1)
+            parts = [" ".join(mixed[:cut]), " ".join(mixed[cut:])]
+            if layout == "headings":
+                names = random.sample(words["heading"], 2)
+                parts = [
+                    f"{'#' * random.randint(1, 4)} {name}\n{part}" for name, part in zip(names, parts, strict=True)
+                ]
+            return "\n\n".join([*before, *parts, *after])
+        marks = [f"{number}. " for number in range(1, 20)] if layout == "numbers" else [random.choice("-*•") + " "] * 20
+        first = before + (lines[:1] if len(lines) > 2 and random.random() < 0.4 else [])
+        rest = lines[len(first) - len(before) :]
+        items = "\n".join(mark + line for mark, line in zip(marks, rest, strict=False))
+        return "\n\n".join([text for text in (" ".join(first), items, " ".join([*asides, *after])) if text])
+
+    def _worldly(self) -> MadePair:
+        """In another language than English."""
+        language = self._random.choice(list(self.world))
+        facts = self._random.sample(self.world[language], self._random.choice((1, 1, 2, 3)))
+        is_same = self._random.random() < 0.5
+        changed = None if is_same else self._random.randrange(len(facts))
+        lines, turned = [], []
+        for number, meanings in enumerate(facts):
+            meaning = self._random.randrange(len(meanings))
+            values = self._slots.foreign(language)
+            other, others = meaning, values
+            if number == changed:
+                if len(meanings) > 1:
+                    other = self._random.choice([each for each in range(len(meanings)) if each != meaning])
+                elif "{" not in meanings[0][0]:
+                    return self._worldly()
+                else:
+                    others = self._slots.foreign_other(language, values, meanings[0][0])
+            at = self._random.randrange(len(meanings[meaning]))
+            keeps = number == changed and self._random.random() < 0.5 and at < len(meanings[other])
+            lines.append(meanings[meaning][at].format(**self._slots.foreign_said(language, values)))
+            wording = meanings[other][at] if keeps else self._random.choice(meanings[other])
+            turned.append(wording.format(**self._slots.foreign_said(language, others)))
+        if len(lines) > 1 and self._random.random() < 0.5:
+            self._random.shuffle(turned)
+        return self._turned(MadePair(" ".join(lines), " ".join(turned), is_same, frozenset((language,)), "world"))
+
+    def _listed(self) -> MadePair:
+        """Things in any order, as a sentence or a list."""
+        items = self._random.sample(self._words["item"], self._random.randint(2, 6))
+        others = self._random.sample(items, len(items))
+        way = self._random.choice(("same", "same", "other", "missing"))
+        if way == "other":
+            left = [item for item in self._words["item"] if item not in items]
+            others[self._random.randrange(len(others))] = self._random.choice(left)
+        elif way == "missing":
+            others.pop()
+        return self._turned(
+            MadePair(self._list(items), self._list(others), way == "same", frozenset(("list",)), f"list, {way}")
+        )
+
+    def _list(self, items: list[str]) -> str:
+        lead = self._random.choice(self._words["list_lead"])
+        layout = self._random.choice(("sentence", "sentence", "-", "*", "bold"))
+        if layout == "sentence":
+            return f"{lead}{self._random.choice((' ', ': '))}{', '.join(items[:-1])} and {items[-1]}."
+        if layout == "bold":
+            return f"**{lead}**\n\n" + "\n".join(f"* {item}" for item in items)
+        return f"{lead}:\n" + "\n".join(f"{layout} {item}" for item in items)
+
+    def _stepped(self) -> MadePair:
+        """What has to be done in this order."""
+        steps = self._random.sample(self._words["task"], self._random.randint(2, 5))
+        others = list(steps)
+        way = self._random.choice(("same", "same", "order", "other"))
+        if way == "order":
+            at = self._random.randrange(len(others) - 1)
+            others[at], others[at + 1] = others[at + 1], others[at]
+        elif way == "other":
+            left = [step for step in self._words["task"] if step not in steps]
+            others[self._random.randrange(len(others))] = self._random.choice(left)
+        return self._turned(
+            MadePair(self._steps(steps), self._steps(others), way == "same", frozenset(("steps",)), f"steps, {way}")
+        )
+
+    def _steps(self, steps: list[str]) -> str:
+        layout = self._random.choice(("numbers", "sentence", "sentences", "then"))
+        if layout == "sentence":
+            joined = f"{', '.join(steps[:-1])}{self._random.choice((' and ', ', and finally ', ', then '))}{steps[-1]}."
+            return joined[0].upper() + joined[1:]
+        if layout == "sentences":
+            return " ".join(f"{step[0].upper()}{step[1:]}." for step in steps)
+        if layout == "then":
+            return f"First {steps[0]}. " + " ".join(
+                f"{self._random.choice(('Then', 'Next,', 'After that'))} {step}." for step in steps[1:]
+            )
+        lead = self._random.choice([f"{self._random.choice(self._words['step_lead'])}:\n", ""])
+        return lead + "\n".join(f"{number}. {step[0].upper()}{step[1:]}" for number, step in enumerate(steps, start=1))
+
+    def _coded(self) -> MadePair:
+        """A call in code, with an argument that may be another one."""
+        words, random = self._words, self._random
+        arguments = {key: random.choice(words["value"]) for key in random.sample(words["key"], random.randint(1, 3))}
+        others = dict(arguments)
+        is_same = random.random() < 0.5
+        function = other = random.choice(words["function"])
+        if not is_same:
+            if random.random() < 0.3:
+                other = random.choice([each for each in words["function"] if each != function])
+            elif random.random() < 0.3:
+                del others[random.choice(list(others))]
+            else:
+                key = random.choice(list(others))
+                others[key] = random.choice([value for value in words["value"] if value != others[key]])
+        one, two = self._call(function, arguments), self._call(other, others)
+        return self._turned(MadePair(one, two, is_same, frozenset(("code",)), "code"))
+
+    def _call(self, function: str, arguments: dict[str, str]) -> str:
+        gap = self._random.choice((", ", ",", ",\n    "))
+        call = f"{function}({gap.join(['rows', *(f'{key}={value}' for key, value in arguments.items())])})"
+        return self._random.choice(
+            (
+                "```python\n{}\n```",
+                "Use this:\n```\n{}\n```",
+                "`{}`",
+                "You can call `{}`.",
+                "Try `{}`, that does it.",
+                "{}",
+            )
+        ).format(call)
+
+    def _turned(self, pair: MadePair) -> MadePair:
+        if pair.left == pair.right and not pair.is_same:
+            return self.pair()
+        return pair._replace(left=pair.right, right=pair.left) if self._random.random() < 0.5 else pair

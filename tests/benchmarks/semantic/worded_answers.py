@@ -1,0 +1,125 @@
+"""`python -m tests.benchmarks.semantic.worded_answers`: the semantic cache where the backend words each answer anew.
+
+It replays labelled questions in process: the verified decision, and the reader that compares answers in a gateway. What
+the backend says comes from `eval_policy.py` (`--tool`), whose made-up answers state the same facts in other words each
+time; a fifth of all meanings differ from another in one fact. Streams are those of `decision`. Prints percent of
+look-ups, then what the reader made of pairs of answers: of those that say the same, how many got 0.9 and more, and 0.05
+and less; of the others, how many got 0.9 and more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from policies.cache.semantic.benchmark.contenders import Pooled
+from policies.cache.semantic.benchmark.replay import replay
+from policies.cache.semantic.benchmark.streams import drifting, read_set, returning, shuffled
+from policies.cache.semantic.benchmark.upstream import Noise, Upstream
+from policies.cache.semantic.benchmark.vectors import encode_all
+from policies.cache.semantic.decision.bound import Bound
+from policies.cache.semantic.decision.verified import Verified
+from policies.cache.semantic.encoder.folder import find_folder
+from policies.cache.semantic.encoder.transformer import TransformerModel
+from policies.cache.semantic.learning.comparators import DIFFERENT_TO, SAME_FROM, probability_of
+from policies.cache.semantic.sameness.reader import Reader
+from tests.benchmarks.semantic.same_answers import book_of
+
+WORDINGS = ("one", "mild", "free", "long")
+_CHANGED = ", changed"
+
+
+class WordedUpstream(Upstream):
+    """Says each answer in words of its own; `book` is None where each meaning has one wording."""
+
+    def __init__(self, meanings: list[str], random: Random, reader: Reader, book: Any, changes_at: int | None) -> None:
+        super().__init__(meanings, random, Noise(), changes_at=changes_at)
+        self._reader = reader
+        self._book = book
+        if book is not None:
+            self._changing = frozenset(book.changed)
+        self._texts: dict[int, str] = {}
+        self.told: Counter[tuple[bool, str]] = Counter()
+        self.cpu_s = 0.0
+
+    def answer(self, query: int) -> int:
+        """As asked now."""
+        super().answer(query)
+        said = self._what_it_said(query)
+        meaning = said.removesuffix(_CHANGED)
+        self._texts[query] = (
+            f"The answer to this is {said}."
+            if self._book is None
+            else self._book.say(meaning, said != meaning, f"{self.num_calls}")
+        )
+        return query
+
+    def compare(self, left: int, right: int) -> float:
+        """As the gateway does; what it cannot look at is wrong."""
+        began = time.process_time()
+        compared = self._reader.compare(self._texts[left], self._texts[right])
+        while not compared.is_done:
+            compared = self._reader.compare(self._texts[left], self._texts[right])
+        self.cpu_s += time.process_time() - began
+        sameness = probability_of(compared.log_odds) or 0.0
+        is_same = super().compare(left, right) > 0.5
+        verdict = "same" if sameness >= SAME_FROM else "different" if sameness <= DIFFERENT_TO else "unknown"
+        self.told[is_same, verdict] += 1
+        return sameness
+
+
+def main(arguments: list[str]) -> int:
+    """Measures. 0."""
+    asked = _parser().parse_args(arguments)
+    reader = Reader(TransformerModel(find_folder(None), threads=1))
+    print(f"{'':<34} {'hits':>6} {'wrong':>6} {'500':>5} {'1000':>5} {'last':>5}   pairs of answers")
+    for name in asked.set:
+        rows = read_set(asked.data, name)
+        vectors = encode_all(rows.texts, asked.vectors, name, lambda done, of: None)
+        for wording in asked.wordings:
+            for seed in asked.seed:
+                order = drifting if asked.stream == "drift" else returning if name == "templates" else shuffled
+                questions = order(rows, vectors, seed)
+                del questions.asked[asked.questions :]
+                changes_at = len(questions.asked) // 2 if asked.stream == "change" else None
+                book = None if wording == "one" else book_of(asked.tool, sorted(set(questions.meanings)), wording, seed)
+                upstream = WordedUpstream(questions.meanings, Random(seed), reader, book, changes_at)
+                seen = replay(questions, Pooled(questions, upstream, Verified(Bound(0.01), Random(seed + 1))), upstream)
+                print(
+                    f"{name:<10} {asked.stream:<7} {wording:<5} seed {seed:<3} {100 * seen.hit_rate:6.1f} "
+                    f"{100 * seen.wrong_rate:6.2f} {seen.worst_500 / 5:5.1f} {seen.worst_1000 / 10:5.1f} "
+                    f"{seen.last_hits / 5:5.0f}   {_told(upstream)}",
+                    flush=True,
+                )
+    return 0
+
+
+def _told(upstream: WordedUpstream) -> str:
+    told = upstream.told
+    same, others = (sum(count for (truth, _), count in told.items() if truth is kind) or 1 for kind in (True, False))
+    return (
+        f"same {100 * told[True, 'same'] / same:.1f} {100 * told[True, 'different'] / same:.2f}, "
+        f"others {100 * told[False, 'same'] / others:.2f}; {1e3 * upstream.cpu_s / max(1, told.total()):.1f} ms"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.semantic.worded_answers", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="where <set>_*.jsonl.gz lie")
+    parser.add_argument("--tool", type=Path, required=True, metavar="FOLDER", help="where eval_policy.py lies")
+    parser.add_argument("--vectors", type=Path, required=True, metavar="FOLDER", help="keep the texts' vectors there")
+    parser.add_argument("--set", action="append", required=True, choices=["banking77", "clinc150", "templates"])
+    parser.add_argument("--wordings", action="append", required=True, choices=WORDINGS)
+    parser.add_argument("--stream", default="steady", choices=["steady", "change", "drift"])
+    parser.add_argument("--questions", type=int, default=5000)
+    parser.add_argument("--seed", type=int, action="append", required=True)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

