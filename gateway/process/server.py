@@ -36,7 +36,7 @@ _TICK_S = 0.05
 _TELL_EVERY_S = 2.0
 _MAX_CUT_S = 5.0
 """How long calls that are cut get to say so to their clients."""
-_KEEP_ALIVE_S = 75
+KEEP_ALIVE_S = 75
 """Longer than the idle time of common client pools, so that it is the client who closes."""
 
 
@@ -273,5 +273,5 @@ def _config(settings: Settings, create: Callable[[], Application]) -> uvicorn.Co
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )

