@@ -54,12 +54,12 @@ $(VENV)/bin/python:
 
 $(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies into $(VENV) ..."
-	@$(PIP_INSTALL) -e '.[dashboard]' -c constraints.txt
+	@$(PIP_INSTALL) -e '.[dashboard,prices]' -c constraints.txt
 	@touch $@
 
 $(VENV)/.engine: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies and the engine into $(VENV) ..."
-	@$(PIP_INSTALL) -e '.[engine,dashboard]' -c constraints.txt
+	@$(PIP_INSTALL) -e '.[engine,dashboard,prices]' -c constraints.txt
 	@touch $@ $(VENV)/.serve
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.loading import FileProblem
+from policies.prices.reading import has_list_prices
 
 _POLICY = """\
 # What this gateway does. docs/policies.md explains every key, and `slipstream check {policy}` finds mistakes. A running
@@ -24,9 +25,10 @@ backends:
     base_url: {url}
     api_key: "env:UPSTREAM_KEY"
 
-# Who may call, with `authorization: Bearer KEY`.
+# Who may call, with `authorization: Bearer KEY`, and who may look at everything: http://127.0.0.1:8080/dashboard.
 keys:
   - {{name: dev, key: "env:GATEWAY_KEY"}}
+  - {{name: admin, key: "env:ADMIN_KEY", admin: true}}
 
 # What happens to a call. The first route that matches takes it.
 routes:
@@ -38,10 +40,13 @@ routes:
     # When an answer is in time: counted in /metrics, and what `admission` would keep.
     slo: {{ttft: 5s, tpot: 200ms}}
 
-# A row for every call: `slipstream ledger report --config {policy} --by day`.
-# ledger: {{url: "sqlite:///ledger.db"}}
+# A row for every call, for the dashboard and `slipstream ledger report --config {policy} --by day`.
+ledger: {{url: "sqlite:///ledger.sqlite3"}}
 
-# Dollars that somebody may spend; needs to know prices (docs/prices.md).
+# What models cost: providers' list prices. A backend of your own can have a `price`.
+{prices}
+
+# Dollars that somebody may spend.
 # budgets:
 #   - {{name: month, per: key, usd: 50, every: month}}
 """
@@ -49,6 +54,8 @@ _SECRETS = """\
 # Read by: set -a; . ./{name}; set +a
 # What callers of the gateway show.
 GATEWAY_KEY={key}
+# What is shown at the dashboard.
+ADMIN_KEY={admin_key}
 # What the gateway shows upstream.
 UPSTREAM_KEY={upstream_key}
 """
@@ -69,12 +76,13 @@ def init(folder: Path, upstream: str) -> None:
     for path in (policy, environment):
         if path.exists():
             raise FileProblem(f"{path} is there already; nothing is written")
-    key = f"sk-{secrets.token_urlsafe(24)}"
+    prices = "prices: {}" if has_list_prices() else "# prices: {}  # needs: pip install 'slipstream-gateway[prices]'"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(environment, _SECRETS.format(name=environment.name, key=key, upstream_key="put-its-key-here"), 0o600)
+        said = {"key": _new_key(), "admin_key": _new_key(), "upstream_key": "put-its-key-here"}
+        _write(environment, _SECRETS.format(name=environment.name, **said), 0o600)
         # A JSON string is a YAML string too, whatever is in the address.
-        _write(policy, _POLICY.format(policy=policy.name, url=_quoted(upstream)), 0o644)
+        _write(policy, _POLICY.format(policy=policy.name, url=_quoted(upstream), prices=prices), 0o644)
     except OSError as error:
         raise FileProblem(f"{folder}: {error.strerror}") from error
     click.echo(
@@ -90,6 +98,10 @@ def _write(path: Path, text: str, mode: int) -> None:
     """A new file, which nobody else has made meanwhile, with its rights from the beginning."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def _new_key() -> str:
+    return f"sk-{secrets.token_urlsafe(24)}"
 
 
 def _quoted(text: str) -> str:

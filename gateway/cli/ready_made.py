@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from policies.prices.reading import has_list_prices
+
 UPSTREAM_KEY = "UPSTREAM_KEY"
 """The environment variable that holds the API key for `--upstream`."""
 
@@ -61,7 +63,11 @@ def _for_upstream(upstream: str, has_key: bool) -> dict[str, Any]:
     backend = {"type": "openai", "base_url": upstream}
     if has_key:
         backend["api_key"] = f"env:{UPSTREAM_KEY}"
-    return _policy("upstream", backend, "*")
+    policy = _policy("upstream", backend, "*")
+    # Who takes money is not on this machine; a server of one's own starts sooner without the list.
+    if upstream.startswith("https://") and has_list_prices():
+        policy["prices"] = {}
+    return policy
 
 
 def _for_model(settings: dict[str, str]) -> dict[str, Any]:

@@ -17,12 +17,17 @@ _PROGRAM = "policies.prices.package"
 _LIMIT_S = 60.0
 
 
+def has_list_prices() -> bool:
+    """Whether the package with providers' list prices is installed."""
+    return importlib.util.find_spec("genai_prices") is not None
+
+
 def read_price_list(addresses: Mapping[str, str], names: Mapping[str, str], now_s: float) -> PriceList:
     """The lists of the providers at these addresses, and of those that backends name, each by backend.
 
     Raises: ConfigurationError where the package is not there or cannot be read, or has no provider of such a name.
     """
-    if importlib.util.find_spec("genai_prices") is None:
+    if not has_list_prices():
         raise ConfigurationError(
             "prices.source: genai-prices is not installed: pip install 'slipstream-gateway[prices]', or write "
             "`source: none`"

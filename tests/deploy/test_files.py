@@ -107,7 +107,7 @@ def test_unit_starts_reloads_and_waits_as_the_gateway_does() -> None:
 
 
 def test_proxies_let_calls_take_their_time() -> None:
-    """Idle connections are let go of before the gateway does, and a stream may be still for longer than a call may take."""
+    """Idle connections end before the gateway ends them, and a stream may be still for longer than a call may take."""
     nginx = (DEPLOY / "nginx" / "slipstream.conf").read_text()
     resources = yaml.safe_load((DEPLOY / "envoy" / "envoy.yaml").read_text())["static_resources"]
     manager = resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]

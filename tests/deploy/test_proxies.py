@@ -1,4 +1,4 @@
-"""nginx and Envoy in front of the gateway, as the files in deploy/ have them: streams, large bodies, and clients that leave."""
+"""nginx and Envoy in front of the gateway, as deploy/ has them: streams, large bodies, and clients that leave."""
 
 from __future__ import annotations
 

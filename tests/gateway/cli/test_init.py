@@ -32,8 +32,13 @@ async def test_init_writes_what_serves_as_it_is(run: Run, tmp_path: Path, openai
             headers = {"authorization": f"Bearer {secrets['GATEWAY_KEY']}"}
             answer = await client.post("/v1/chat/completions", json=body, headers=headers)
             without = await client.post("/v1/chat/completions", json=body)
+            looked = [
+                (await client.get("/dashboard/api/money", headers={"authorization": f"Bearer {key}"})).status_code
+                for key in (secrets["ADMIN_KEY"], secrets["GATEWAY_KEY"])
+            ]
 
     assert (answer.status_code, without.status_code) == (200, 401)
+    assert looked == [200, 403]
     assert openai_server.requests[0].header("authorization") == f"Bearer {secrets['UPSTREAM_KEY']}"
     assert stat.S_IMODE((folder / ".env").stat().st_mode) == 0o600
 
