@@ -29,7 +29,7 @@ ledger: {{url: "sqlite:///{ledger}"}}
 backends:
   target: {{type: openai, base_url: "http://127.0.0.1:{port}/v1", api_key: "env:DRAFTS"}}
   shut: {{type: openai, base_url: "http://127.0.0.1:{port}/v1", api_key: "env:PLAIN"}}
-  draft: {{type: engine, model: slipstream-draft, device: cpu, dtype: float32, threads: 1}}
+  draft: {{type: engine, model: slipstream-draft, device: cpu, dtype: float32, threads: 1, speculate: ngram}}
 routes:
   - {{name: own, match: {{models: [own]}}, backends: [{{ref: draft}}]}}
   - {{name: alone, match: {{models: [alone]}}, backends: [{{ref: target}}]}}

@@ -285,7 +285,9 @@ def test_training_resumes_exports_and_scores(tmp_path: Path) -> None:
     options = ["--out", str(tmp_path / "run"), "--threads", "1", "--batch-tokens", "512", "--held-out", "1"]
     training.main([*options, "--minutes", "0.05", "--draft-minutes", "0.02"])
     before = json.loads((tmp_path / "run" / "record.json").read_text())
-    training.main([*options, "--minutes", "0.1", "--draft-minutes", "0.02", "--resume"])
+    # More than both had: a slow step may have taken longer than all the time of the first run.
+    minutes = before["spent_s"] / 60 + 0.05
+    training.main([*options, "--minutes", str(minutes), "--draft-minutes", "0.02", "--resume"])
     after = json.loads((tmp_path / "run" / "record.json").read_text())
 
     scores = exporting.export(tmp_path / "run", tmp_path / "pair", count=15)
