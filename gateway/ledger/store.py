@@ -89,6 +89,7 @@ class LedgerStore:
             bring_up_to_date(transaction, self._database.seq)
             for setting in (("version", str(VERSION)), ("time_zone", zone), (SESSION_SECRET, token_hex(32))):
                 transaction.execute("INSERT INTO settings VALUES (?, ?) ON CONFLICT DO NOTHING", setting)
+            transaction.execute("UPDATE settings SET value = ? WHERE name = 'version'", (str(VERSION),))
 
     def insert(self, rows: Sequence[Stored]) -> tuple[int, int]:
         """Add those that are not there yet: how many these were, and how many the database does not take."""

@@ -1,11 +1,13 @@
 """Brings the tables of a ledger up to date: what is not there is made, and columns that a table lacks are added.
 
 So there is no list of versions to go through, and gateways of the version before go on writing beside this one: every
-column that they do not know has a value of its own. The number in `settings` differs only where they would do harm.
+column that they do not know has a value of its own. The number in `settings` differs only where they would do harm, as
+where sums are told apart by more: what they write waits in their journals then until they are of this version too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gateway.ledger import latencies, samples
@@ -13,7 +15,7 @@ from gateway.ledger.row import AMOUNTS, COLUMNS, TEXTS
 from gateway.ledger.schema import ROLLUPS, quoted
 from gateway.sql.database import Transaction
 
-VERSION = 1
+VERSION = 2
 ROLLED_UP = "rolled_up"
 """The mark of the sums."""
 SESSION_SECRET = "session_secret"
@@ -22,6 +24,7 @@ MADE_UP = "made_up"
 """The setting of a ledger whose rows nobody has asked for in earnest."""
 
 _BOOLEANS = frozenset({"stream", "estimated", "in_slo"})
+_TEXT = "TEXT NOT NULL DEFAULT ''"
 _SETTINGS = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
 
 
@@ -37,6 +40,14 @@ class Table(NamedTuple):
         """Makes it."""
         columns = ", ".join(f'"{name}" {kind}' for name, kind in self.columns.items())
         return f"CREATE TABLE {self.name} ({columns}, UNIQUE ({quoted(self.unique)}))"
+
+    def tell_apart_by_more(self, transaction: Transaction, present: Iterable[str]) -> None:
+        """Make it anew with what was in it; in a column that is new its rows so far have nothing."""
+        before, kept = f"{self.name}_before", quoted(present)
+        transaction.execute(f"ALTER TABLE {self.name} RENAME TO {before}")
+        transaction.execute(self.create())
+        transaction.execute(f"INSERT INTO {self.name} ({kept}) SELECT {kept} FROM {before}")
+        transaction.execute(f"DROP TABLE {before}")
 
     def lacks(self, transaction: Transaction) -> list[str]:
         """Which columns it has not; all of them where it is not there."""
@@ -62,6 +73,8 @@ def bring_up_to_date(transaction: Transaction, seq: str) -> None:
         if len(lacking) == len(table.columns):
             transaction.execute(table.create())
             made.add(table.name)
+        elif not set(table.unique).isdisjoint(lacking):
+            table.tell_apart_by_more(transaction, table.columns.keys() - lacking)
         else:
             for name in lacking:
                 transaction.execute(f'ALTER TABLE {table.name} ADD COLUMN "{name}" {table.columns[name]}')
@@ -87,7 +100,7 @@ def _tables(seq: str) -> tuple[Table, ...]:
         Table(
             rollup.table,
             {
-                **{key: f"{'INTEGER' if key == rollup.time else 'TEXT'} NOT NULL" for key in rollup.keys},
+                **{key: "INTEGER NOT NULL" if key == rollup.time else _TEXT for key in rollup.keys},
                 **dict.fromkeys(rollup.sums, "BIGINT NOT NULL DEFAULT 0"),
             },
             rollup.keys,
@@ -105,7 +118,7 @@ def _tables(seq: str) -> tuple[Table, ...]:
 
 def _column(name: str) -> str:
     if name in TEXTS:
-        return "TEXT NOT NULL DEFAULT ''"
+        return _TEXT
     if name in _BOOLEANS:
         return f"BOOLEAN{'' if name == 'in_slo' else ' NOT NULL DEFAULT FALSE'}"
     may_be_unknown = name in AMOUNTS or name in ("ttft_us", "tpot_us", "queue_us", "sent_us")

@@ -11,7 +11,7 @@ from gateway.dashboard.ranges import RANGES, Range, range_of
 from gateway.ledger.sums import Dimension
 from gateway.sql.database import Transaction
 
-By = Literal["model", "backend", "route", "tenant", "key"]
+By = Literal["model", "backend", "route", "tenant", "key", "agent"]
 BY: tuple[By, ...] = get_args(By)
 _MAX_VALUE_CHARS = 512
 _Name = TypeVar("_Name", bound=str)

@@ -58,6 +58,7 @@ def make(path: Path, num_rows: int, begin_us: int) -> None:
         "model": "'model-' || (i % 3)",
         "user": "'user-' || (i * 13 % 1000)",
         "session": "''",
+        "agent": "'program-' || (i * 7 % 200 % 8)",
         "input_tokens": "100 + i % 900",
         "output_tokens": "i % 500",
         "total_us": "200000 + i * 7919 % 30000000",

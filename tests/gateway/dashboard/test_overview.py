@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dashboard.access import Scope
-from gateway.dashboard.queries.asked import asked
+from gateway.dashboard.queries.asked import BY, asked
 from gateway.dashboard.queries.backends import backends
 from gateway.dashboard.queries.book import Book, Memory
 from gateway.dashboard.queries.happened import happened
@@ -41,6 +41,7 @@ def rows_of_weeks(number: int) -> list[Row]:
         row = sample_row(n, at_us=int(NOW_S * 1e6) - random_.randrange(span_s * 10**6))
         row.cache = random_.choice(("hit", "joined", "semantic", "miss", "", "bypass"))
         row.fault = random_.choice(("", "", "", "upstream", "gateway", "client"))
+        row.agent = random_.choice(("curl", "codex", "openai-python"))
         rows.append(row)
     return rows
 
@@ -89,6 +90,25 @@ def test_figures_are_the_ledgers(connect: Connect, name: RangeName, tenant: str 
     for tokens in ("drafted_tokens", "accepted_tokens"):
         assert sum(row[tokens] for row in by_backend) == sum(getattr(row, tokens) for row in mine)
     assert found["times"]["total"]["whole"]["p50"] is not None
+
+
+@pytest.mark.parametrize("name", ["1h", "24h", "7d"])
+@pytest.mark.parametrize("only", [None, "agent:codex", "key:key-3"])
+def test_every_way_to_tell_apart_has_all_of_it(connect: Connect, name: RangeName, only: str | None) -> None:
+    """By minutes, hours or days, also of what one program or one key has asked."""
+    rows = rows_of_weeks(400)
+    filled(connect, rows, rolled_up=300)
+    query = {"range": name} if only is None else {"range": name, "only": only}
+    named, _, wanted = (only or "").partition(":")
+    for by in BY:
+        about = asked({**query, "by": by}, Scope(None), NOW_S, ZONE)
+        with connect().reading() as transaction:
+            found = overview(Book(transaction, Memory(), NOW_S, ZONE), about)["money"]["by"]
+        begin_us = about.span.ticks[0].at * 10**6
+        mine = [row for row in rows if row.at_us >= begin_us and (not named or getattr(row, named) == wanted)]
+
+        assert {line["name"] for line in found} == {getattr(row, by) for row in mine}
+        assert sum(Decimal(line["cost"] or 0) for line in found) == usd(sum(row.cost or 0 for row in mine))
 
 
 def test_the_week_before_is_that_of_this_hour(connect: Connect) -> None:

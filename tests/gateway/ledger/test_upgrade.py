@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from gateway.ledger.days import Days
 from gateway.ledger.percentiles import spreads
 from gateway.ledger.report import Period, report
 from gateway.ledger.row import Row
+from gateway.ledger.schema import quoted
 from gateway.ledger.store import LedgerStore
 from gateway.sql.database import Database
 from tests.gateway.ledger.conftest import Connect
@@ -97,6 +99,33 @@ def test_counts_that_a_ledger_lacks_are_made_of_others(connect: Connect) -> None
     while store.count_latencies(100):
         pass
     assert timed(database) == sum(row.status < 400 for row in rows)
+
+
+def test_sums_of_before_stay_where_calls_are_told_apart_by_more(connect: Connect) -> None:
+    """Nobody had asked which program it was: those sums have none, and are in all others."""
+    database = connect()
+    made_by_the_first(database)
+    rows = [msgspec.structs.replace(sample_row(n), agent=f"program-{n % 2}") for n in range(100)]
+    write_as_the_first(database, rows)
+    with database.writing() as transaction:
+        keys = {"day": 20261101, "hour": 500_000, "tenant": "acme", "team": "", "key": "k", "route": "all"}
+        keys |= {"operation": "chat", "backend": "up", "model": "m"}
+        for table in ("by_day", "by_hour"):
+            names = transaction.columns(table)
+            values = tuple(keys.get(name, 7 * (name == "calls")) for name in names)
+            transaction.execute(f"INSERT INTO {table} ({quoted(names)}) VALUES ({', '.join('?' * len(names))})", values)
+
+    store = LedgerStore(connect(), "UTC")
+    store.open()
+    while store.roll_up(30):
+        pass
+
+    for by in (("agent",), ("hour", "agent")):
+        calls: Counter[str] = Counter()
+        for line in report(database, by, ALWAYS):
+            calls[line.values[-1]] += line.sums["calls"]
+        assert calls == {"": 7, "program-0": 50, "program-1": 50}
+    assert calls_of(database) == 107
 
 
 def test_ledger_is_the_same_however_it_came_to_be(connect: Connect) -> None:

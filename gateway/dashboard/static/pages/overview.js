@@ -13,7 +13,7 @@ export const hasRange = true;
 
 const SPANS = { "1h": ["the last hour", "in the same hour last week"], "24h": ["24 hours", "on the same day last week"], "7d": ["7 days", "in the 7 days before"], "30d": ["30 days", "in the 30 days before"], month: ["this month", "in as many days of the month before"] };
 const CAUSES = { exact: "Exact cache", joined: "Joined calls", semantic: "Semantic cache", prompt: "Prompt cache, asked for", provider: "Prompt cache, provider's own", cheaper: "Cheaper backend", batch: "Batch price", share: "Shared calls", extra: "Checks, hedges, failed attempts" };
-const BY = { model: "By model", backend: "By backend", route: "By route", tenant: "By tenant", key: "By key" };
+const BY = { model: "By model", backend: "By backend", route: "By route", tenant: "By tenant", key: "By key", agent: "By program" };
 
 /** All that the page shows; backends and budgets only for who may see them. */
 export async function load({ query, me }) {
