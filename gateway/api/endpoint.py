@@ -137,6 +137,7 @@ class Endpoint:
                 # A gateway behind this one would count the time anew, and take the word of this one's key for it.
                 incoming.forwarded = [field for field in incoming.forwarded if field[0] not in URGENCY_HEADERS]
             exchange.slo = slo
+            exchange.priority = priority
             exchange.request_bytes = len(raw)
         query = scope["query_string"]
         call = Call(

@@ -13,7 +13,7 @@ from policies.prices.price import PICO_PER_DOLLAR
 
 TEXT_COLUMNS = (
     *("request_id", "key", "tenant", "team", "user", "session", "agent", "route", "operation", "backend", "model"),
-    *("served", "cache", "end", "error", "fault"),
+    *("served", "cache", "end", "error", "fault", "priority"),
 )
 _MAX_TERMS = 12
 _MAX_CHARS = 1000

@@ -127,6 +127,7 @@ def _row(n: int, moment: Moment, tenant: CallingTenant, model: PricedModel, rand
     row.stream = True
     row.status, row.end = 200, "clean"
     row.agent = random.choice(("openai-python", "openai-node", "curl"))
+    row.priority = tenant.priority
     row.input_tokens = int(random.lognormvariate(math.log(model.prompt_tokens), 0.7)) + 1
     row.output_tokens = int(random.lognormvariate(math.log(model.answer_tokens), 0.8)) + 1 if model.answer_tokens else 0
     return row

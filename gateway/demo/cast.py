@@ -27,6 +27,7 @@ class CallingTenant(NamedTuple):
     name: str
     share: float
     keys: tuple[tuple[str, float], ...]
+    priority: str = "normal"
 
 
 SONNET = PricedModel("claude-sonnet-4-5", "chat", "anthropic", 3_000_000, 15_000_000, 0.16, 3200, 380, 620, 0.62)
@@ -37,10 +38,10 @@ EMBEDDING = PricedModel("text-embedding-3-small", "embed", "openai", 20_000, 0, 
 UNPRICED = PricedModel("qwen3-coder-next", "own", "gpu-b", None, 0, 0.03, 2600, 500, 350)
 MODELS = (SONNET, MINI, OWN, FLASH, EMBEDDING, UNPRICED)
 
-SUPPORT = CallingTenant("support", 0.40, (("support-web", 0.7), ("support-app", 0.2), ("support-mail", 0.1)))
+SUPPORT = CallingTenant("support", 0.40, (("support-web", 0.7), ("support-app", 0.2), ("support-mail", 0.1)), "high")
 SEARCH = CallingTenant("search", 0.32, (("search-api", 0.8), ("search-index", 0.2)))
 AGENTS = CallingTenant("agents", 0.18, (("agents-ci", 0.5), ("agents-review", 0.5)))
-RESEARCH = CallingTenant("research", 0.10, (("research-notebooks", 0.6), ("research-batch", 0.4)))
+RESEARCH = CallingTenant("research", 0.10, (("research-notebooks", 0.6), ("research-batch", 0.4)), "low")
 TENANTS = (SUPPORT, SEARCH, AGENTS, RESEARCH)
 TWIN_OF_GPU = "gpu-b"
 """Takes every other call of `gpu-a`."""

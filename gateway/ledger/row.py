@@ -76,6 +76,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     drafted_tokens: int = 0
     """Guessed by a draft, or predicted, and looked at by who answered; those of them that came to be are accepted."""
     accepted_tokens: int = 0
+    priority: str = ""
 
 
 FIELDS: tuple[str, ...] = Row.__struct_fields__

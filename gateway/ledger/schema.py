@@ -250,15 +250,21 @@ def _counts_of(
 
 
 _WORK = Grouping(
-    "new_work", ("key", "model", "backend", "agent", "route", "operation", "tenant", "team", "hour", "day"), _WHOLE
+    "new_work",
+    ("key", "model", "backend", "agent", "route", "operation", "tenant", "team", "priority", "hour", "day"),
+    _WHOLE,
 )
 _PEOPLE = Grouping("new_people", ("session", "user", "tenant", "day"), _BRIEF)
 GROUPINGS = (_WORK, _PEOPLE)
 ROLLUPS = (
     Rollup(
-        "by_day", "day", ("tenant", "team", "key", "agent", "route", "operation", "backend", "model"), _WHOLE, _WORK
+        "by_day",
+        "day",
+        ("tenant", "team", "key", "agent", "priority", "route", "operation", "backend", "model"),
+        _WHOLE,
+        _WORK,
     ),
-    Rollup("by_hour", "hour", ("tenant", "key", "agent", "route", "backend", "model"), _WHOLE, _WORK),
+    Rollup("by_hour", "hour", ("tenant", "key", "agent", "priority", "route", "backend", "model"), _WHOLE, _WORK),
     Rollup("by_user", "day", ("tenant", "user"), _BRIEF, _PEOPLE),
     Rollup("by_session", "day", ("tenant", "session"), _BRIEF, _PEOPLE),
 )

@@ -14,7 +14,19 @@ from gateway.ledger.tables import is_up_to_date
 from gateway.sql.database import Database, Transaction
 
 Dimension = Literal[
-    "tenant", "team", "key", "agent", "model", "route", "operation", "backend", "user", "session", "hour", "day"
+    "tenant",
+    "team",
+    "key",
+    "agent",
+    "priority",
+    "model",
+    "route",
+    "operation",
+    "backend",
+    "user",
+    "session",
+    "hour",
+    "day",
 ]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 _MINUTE_US = 60 * 10**6

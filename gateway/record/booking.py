@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 
 from backends.clock import Clock
-from backends.protocol import Charge, Pricing, Usage
+from backends.protocol import Charge, Pricing, Priority, Usage
 from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import WORKER_KILLED, Row
@@ -21,10 +21,11 @@ from gateway.record.savings_metrics import SavingsMetrics
 
 _OF_THE_CALL = (
     *("request_id", "key", "tenant", "team", "tags", "user", "session", "agent"),
-    *("route", "operation", "model", "stream"),
+    *("route", "operation", "model", "stream", "priority"),
 )
 """What further parts say as their call does, so that sums by any of it have them too."""
 
+_PRIORITIES = tuple(priority.name.lower() for priority in Priority)
 _CLEAN = StreamEnd.CLEAN
 _FIRST_EXTRA = 1000
 """The first part of what is asked because of calls, beside them: behind all attempts of one."""
@@ -66,6 +67,7 @@ class Booking:
             "",
             exchange.stream,
         )
+        row.priority = _PRIORITIES[exchange.priority]
         row.end = WORKER_KILLED
         row.fault = "gateway"
         row.estimated = True

@@ -13,7 +13,7 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import Fault
 from backends.operations import Operation
-from backends.protocol import Facts, Headers, Slo
+from backends.protocol import Facts, Headers, Priority, Slo
 from gateway.http.auth import ANONYMOUS, Principal
 from gateway.http.body_budget import HeldBody
 from gateway.ledger.row import Row
@@ -53,6 +53,7 @@ class Exchange(msgspec.Struct, eq=False):
     model_label: str = OTHER
     route: str = OTHER
     slo: Slo | None = None
+    priority: Priority = Priority.NORMAL
     request_bytes: int = 0
     held_body: HeldBody | None = None
     stream: bool = False

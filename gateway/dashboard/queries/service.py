@@ -1,5 +1,5 @@
 """How long calls took by the length of their prompts and by route, whether routes keep what they promise, and whether
-tenants are served alike.
+tenants are served alike, and priorities as they should be.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, cast
 from gateway.dashboard.queries.asked import Selection
 from gateway.dashboard.queries.book import Book
 from gateway.ledger.percentiles import LatencyDimension
-from gateway.ledger.sums import Within
+from gateway.ledger.sums import Dimension, Within
 
 _PERCENTS = (50, 95, 99)
 _OBJECTIVE = 0.99
 """Of the calls with a limit so many are to be in time; the alerts reckon with the same."""
 _BURN_HOURS = (1, 6)
 _SLO = ("slo_calls", "slo_met")
-_OF_TENANTS = (
+_OF_THE_SERVED = (
     *("calls", "input_tokens", "output_tokens", "turned_away", "failed_gateway", "failed_upstream"),
     *_SLO,
 )
@@ -36,7 +36,8 @@ def service(book: Book, asked: Selection) -> dict[str, Any]:
         "range": asked.span.name,
         "times": {by: _times(book, asked, by) for by in ("prompt", "route")} if is_counted else {},
         "routes": _routes(book, asked),
-        "tenants": _tenants(book, asked),
+        "tenants": _served(book, asked, "tenant"),
+        "priorities": _served(book, asked, "priority"),
     }
 
 
@@ -69,14 +70,14 @@ def _routes(book: Book, asked: Selection) -> list[dict[str, Any]]:
     return [{"name": name, **late[name], "burn": burns.get(name, {})} for name in sorted(late)][:_MOST]
 
 
-def _tenants(book: Book, asked: Selection) -> list[dict[str, Any]]:
+def _served(book: Book, asked: Selection, by: Dimension) -> list[dict[str, Any]]:
     """Those with the most work first, the rest together."""
-    lines = book.sums(("tenant",), asked.span.within, asked.only, _OF_TENANTS)
+    lines = book.sums((by,), asked.span.within, asked.only, _OF_THE_SERVED)
     lines = sorted(lines, key=lambda line: (-line.sums["input_tokens"] - line.sums["output_tokens"], line.values))
     shown = [{"name": line.values[0], **line.sums} for line in lines[:_MOST]]
     rest: Counter[str] = Counter()
     for line in lines[_MOST:]:
         rest.update(line.sums)
     if len(lines) > _MOST:
-        shown.append({"name": "", "others": len(lines) - _MOST, **{name: rest[name] for name in _OF_TENANTS}})
+        shown.append({"name": "", "others": len(lines) - _MOST, **{name: rest[name] for name in _OF_THE_SERVED}})
     return shown

@@ -59,6 +59,7 @@ def make(path: Path, num_rows: int, begin_us: int) -> None:
         "user": "'user-' || (i * 13 % 1000)",
         "session": "''",
         "agent": "'program-' || (i * 7 % 200 % 8)",
+        "priority": "CASE i * 7 % 200 % 10 WHEN 0 THEN 'high' WHEN 1 THEN 'low' ELSE 'normal' END",
         "input_tokens": "100 + i % 900",
         "output_tokens": "i % 500",
         "total_us": "200000 + i * 7919 % 30000000",

@@ -41,6 +41,7 @@ def rows_of_weeks(number: int) -> list[Row]:
         row = sample_row(n, at_us=int(NOW_S * 1e6) - random_.randrange(span_s * 10**6))
         row.cache = random_.choice(("hit", "joined", "semantic", "miss", "", "bypass"))
         row.fault = random_.choice(("", "", "", "upstream", "gateway", "client"))
+        row.priority = random_.choice(("high", "normal", "low"))
         row.agent = random_.choice(("curl", "codex", "openai-python"))
         rows.append(row)
     return rows
@@ -186,7 +187,7 @@ def test_ranges_end_now_and_leave_nothing_out(name: RangeName, now_s: int, zone:
 
 
 @pytest.mark.parametrize("name", RANGES)
-def test_service_is_told_by_prompt_by_route_and_by_tenant(connect: Connect, name: RangeName) -> None:
+def test_service_is_told_by_prompt_by_route_by_tenant_and_by_priority(connect: Connect, name: RangeName) -> None:
     """Counts of each bucket are those of the rows, and burn is what was late in the hours that end now."""
     rows = rows_of_weeks(1200)
     for number, row in enumerate(rows):
@@ -203,6 +204,14 @@ def test_service_is_told_by_prompt_by_route_and_by_tenant(connect: Connect, name
     assert sum(line["total"]["calls"] for line in found["times"]["prompt"]) == len(mine)
     assert found["times"]["route"][0]["total"]["p95"] == whole["times"]["total"]["whole"]["p95"]
     assert sum(line["calls"] for line in found["tenants"]) == len(mine)
+    in_time = {line["name"]: (line["calls"], line["slo_met"]) for line in found["priorities"]}
+    assert in_time == {
+        name: (
+            sum(row.priority == name for row in mine),
+            sum(row.priority == name and row.in_slo is True for row in mine),
+        )
+        for name in ("high", "normal", "low")
+    }
     now_hour = int(NOW_S // 3600)
     hours = [row for row in rows if row.at_us // 3_600_000_000 in (now_hour - 1, now_hour) and row.in_slo is not None]
     late = sum(not row.in_slo for row in hours) / len(hours)

@@ -18,7 +18,7 @@ export async function load({ query }) {
   return { ...found, overview };
 }
 
-export function draw({ times, routes, tenants, now, overview }) {
+export function draw({ times, routes, tenants, priorities, now, overview }) {
   const { totals } = overview;
   const late = format.share(totals.slo_calls - totals.slo_met, totals.slo_calls);
   return [
@@ -27,7 +27,9 @@ export function draw({ times, routes, tenants, now, overview }) {
     times.route?.length > 0 && section("By route", timesTable(times.route, "route", (name) => name)),
     section("What routes promise", promises(overview), routes.length > 0 ? routeTable(routes, now) : h("p", { class: "fine" }, "No route has an `slo`: none promises anything.")),
     Object.keys(now).length > 0 && section("Room, just now", roomTable(now)),
-    tenants.length > 0 && section("Who is served, and how", tenantTable(tenants)),
+    tenants.length > 0 && section("Who is served, and how",
+      servedTable("tenants", "Tenant", tenants, "Where all are served alike, nobody is late or turned away much more often than others"),
+      priorities.some((row) => !["normal", ""].includes(row.name)) && servedTable("priorities", "Priority", priorities, "Who may wait is late and turned away first")),
   ];
 }
 
@@ -83,18 +85,18 @@ function roomTable(now) {
   return table("room", columns, rows);
 }
 
-function tenantTable(rows) {
+function servedTable(name, title, rows, caption) {
   const whole = rows.reduce((sum, row) => sum + row.input_tokens + row.output_tokens, 0);
   const share = (row) => format.share(row.input_tokens + row.output_tokens, whole);
   const late = (row) => format.share(row.slo_calls - row.slo_met, row.slo_calls);
   const of = (title, part) => ({ title, number: true, of: (row) => format.percent(part(row)), csv: part });
   const columns = [
-    { title: "Tenant", of: (row) => row.name || (row.others ? `${row.others} others` : "none") },
+    { title, of: (row) => row.name || (row.others ? `${row.others} others` : "none") },
     { title: "Calls", number: true, of: (row) => format.count(row.calls), csv: (row) => row.calls },
     of("Share of the tokens", share),
     of("Late", late),
     of("Turned away", (row) => format.share(row.turned_away, row.calls)),
     of("Failed", (row) => format.share(row.failed_gateway + row.failed_upstream, row.calls)),
   ];
-  return table("tenants", columns, rows, { caption: "Where all are served alike, nobody is late or turned away much more often than others" });
+  return table(name, columns, rows, { caption });
 }
