@@ -269,8 +269,8 @@ class Facts(msgspec.Struct, eq=False):
         self.upstream_request_id = other.upstream_request_id
         self.may_quote = other.may_quote
         self.stream_end = other.stream_end
-        if self.sent_at is None:
-            self.sent_at = other.sent_at
+        self.speculation = other.speculation or self.speculation
+        self.sent_at = other.sent_at if self.sent_at is None else self.sent_at
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,8 +70,10 @@ class AnswerWriter:
             if finish:
                 break
         else:
-            # An answer may end without a token of its own for that.
-            finish = "stop" if ends and not tokens else ""
+            # The token that ends an answer counts, and is not told by all servers.
+            if ends and not tokens:
+                self.num_tokens += 1
+                finish = "stop"
         if finish and not self._has_found_stop:
             rest = self._detokenizer.flush()
             if self._stops is not None:

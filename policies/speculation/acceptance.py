@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 MAX_PLACES = 32
 """Places that are told apart; nobody drafts further ahead in one round."""
-_FORGETTING = 0.96
+_FORGETTING = 0.95
 _FIRST_SHARE, _FIRST_SEEN = 0.6, 2.0
 """What is believed before anything was seen, and for how many tokens that counts."""
+_ENOUGH_SEEN = 16.0
 _DRAWN_TO_MEAN = 6.0
 """Tokens that the mean of all places counts at each: places that were hardly seen share what the others know."""
 
@@ -28,6 +29,11 @@ class PlaceAcceptance:
     def share(self) -> float:
         """Of the tokens that were compared, those that came true; lately."""
         return self._all_true / self._all_seen
+
+    @property
+    def is_known(self) -> bool:
+        """Whether some thirty tokens were compared, about as many as are remembered."""
+        return self._all_seen >= _ENOUGH_SEEN
 
     def add(self, num_accepted: int, num_drafted: int) -> None:
         """Of a draft of so many tokens, so many have come true."""

@@ -36,6 +36,8 @@ _PROBE = 2
 """Draft tokens of a round that only finds out."""
 _ROUNDS_BEFORE_RELEARNING, _RELEARNED = 150, 4
 """So many tokens are taken alone every so often, because what a token takes alone changes too."""
+_TOKENS_A_RELEARNED, _MOST_BEFORE_RELEARNING = 50, 8192
+"""Where an answer goes on alone to its end, that is more: it is done the more seldom then."""
 _PUSHED_BEFORE_RELEARNING, _RELEARNED_PUSHED = 1536, 12
 _KEPT = 128
 """Tokens over which old measurements of a pace fade."""
@@ -82,7 +84,7 @@ class Controller:
         self._pause = _FIRST_PAUSE
         self._is_drafting = False
         self._lost_s = 0.0
-        self._num_rounds = 0
+        self._num_rounds = self._by_rounds = self._alone_since = 0
         self._purse_s = 0.0
 
     @property
@@ -109,21 +111,24 @@ class Controller:
 
         `most` is 0 where the target says that it has no room.
         """
-        most = min(most, MAX_PLACES)
+        most = min(most, MAX_PLACES - 1)
         if most <= 0 or self._alone_for:
             return 0
         times, probe = self.times, min(_PROBE, most)
-        if times.way_s is None:
+        if not times.is_known:
             return probe
-        tokens = self.acceptance.tokens_a_round(most)
+        # A draft of so many goes on where they and the target's own token behind them are what it has said.
+        tokens = self.acceptance.tokens_a_round(most + 1)
         alone_s = times.alone_s(load)
         best, least_s = 0, alone_s
         for length in range(1, most + 1):
-            token_s = times.round_s(length, load) / tokens[length]
+            goes_on = tokens[length + 1] - tokens[length]
+            token_s = times.round_s(length, load, goes_on=goes_on) / tokens[length]
             if token_s < least_s:
                 best, least_s = length, token_s
         if best and (self._is_drafting or alone_s > _LEAST_PREDICTED * least_s):
-            self._is_drafting = True
+            if not self._is_drafting:
+                self._is_drafting, self._alone_since = True, 0
             return best
         self._is_drafting = False
         return probe if self._purse_s >= times.round_s(probe, load) - tokens[probe] * alone_s else 0
@@ -134,6 +139,7 @@ class Controller:
             self._alone.add(num_tokens, seconds)
             self.times.add_alone(num_tokens, seconds, load)
             self._alone_for = max(0, self._alone_for - num_tokens)
+            self._alone_since += num_tokens
             self._save(seconds)
             return
         self._drafted.add(num_tokens, seconds)
@@ -158,22 +164,29 @@ class Controller:
         load: int = 1,
     ) -> None:
         """A round has brought `num_accepted + 1` tokens. `draft_s`: until the draft was there; `verify_s`: from then to
-        the verdict; `step_s`: the target's step of it, where it is told.
+        the verdict; `step_s`: the target's step, where it is told.
         """
         num_tokens, seconds = num_accepted + 1, draft_s + verify_s
         self.acceptance.add(num_accepted, num_drafted)
-        self.times.add_round(num_drafted, draft_s=draft_s, verify_s=verify_s, step_s=step_s, load=load)
+        is_first_try = not self.times.is_known
+        self.times.add_round(num_drafted, verify_s, step_s=step_s, load=load)
         self._drafted.add(num_tokens, seconds)
         self._save(seconds)
+        if is_first_try:
+            return
         if not self._is_drafting:
             self._purse_s -= max(0.0, seconds - num_tokens * self.times.alone_s(load))
             return
         self._on_for += num_tokens
         self._num_rounds += 1
+        self._by_rounds += num_tokens
         if self._has_lost(num_tokens, seconds, load):
             self.fail()
-        elif self._num_rounds % _ROUNDS_BEFORE_RELEARNING == 0:
+        elif self._num_rounds >= _ROUNDS_BEFORE_RELEARNING and self._by_rounds >= min(
+            _TOKENS_A_RELEARNED * self._alone_since, _MOST_BEFORE_RELEARNING
+        ):
             self._alone_for = _RELEARNED
+            self._num_rounds = self._by_rounds = self._alone_since = 0
         elif self._on_for >= _PROVEN:
             self._pause = _FIRST_PAUSE
 

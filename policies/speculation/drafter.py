@@ -38,6 +38,8 @@ class Drafter:
         self._backend = backend
         self._model = model
         self._clock = clock
+        self.num_running = 0
+        """Drafts that are being said."""
 
     async def tokens(self, call: Call, text: Sequence[int], most: int) -> AsyncGenerator[list[int], None]:
         """The likeliest tokens behind `text`, `most` at once, as they come; for a call, which bears what they cost.
@@ -45,18 +47,22 @@ class Drafter:
         Raises: UpstreamError where it does not answer, or not so.
         """
         facts = Facts(extra=call.facts.extra)
-        reply = await self._backend.send(self._asked(call, text, most, facts))
+        self.num_running += 1
         try:
-            if reply.status != 200 or reply.stream is None:
-                raise UpstreamGarbage(f"the draft answered with status {reply.status}")
-            buffer = EventBuffer()
-            while piece := await reply.stream.read():
-                said = [token for event in buffer.feed(piece) for token in _tokens_of(event)]
-                if said:
-                    yield said
+            reply = await self._backend.send(self._asked(call, text, most, facts))
+            try:
+                if reply.status != 200 or reply.stream is None:
+                    raise UpstreamGarbage(f"the draft answered with status {reply.status}")
+                buffer = EventBuffer()
+                while piece := await reply.stream.read():
+                    said = [token for event in buffer.feed(piece) for token in _tokens_of(event)]
+                    if said:
+                        yield said
+            finally:
+                await reply.aclose()
+                tell_charges(facts, facts.extra)
         finally:
-            await reply.aclose()
-            tell_charges(facts, facts.extra)
+            self.num_running -= 1
 
     def _asked(self, call: Call, text: Sequence[int], most: int, facts: Facts) -> Call:
         model = self._model or call.model

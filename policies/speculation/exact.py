@@ -6,7 +6,7 @@ Answers are the target's, token by token; only sooner. What cannot be helped pas
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from msgspec import structs
@@ -31,6 +31,7 @@ from policies.speculation.rounds.probes import Probes
 from policies.speculation.rounds.session_answer import SessionAnswer
 from policies.speculation.rounds.words import Words
 from policies.speculation.settings import ExactPolicy, VerifyMethod
+from policies.speculation.shadow import Shadow
 from policies.speculation.tokenizers import differs
 from policies.stage import Stage
 
@@ -69,6 +70,7 @@ class ExactSpeculation(Stage):
         self._targets = targets
         self._clock = clock
         self._posts = Background(_MAX_POSTS)
+        self.shadow = Shadow(self._drafter, clock)
         self.controllers = {name: Controller() for name in targets}
         """Whether a draft pays, for each of them."""
         self._methods = {name: Methods(policy.verify, clock) for name in targets}
@@ -81,6 +83,7 @@ class ExactSpeculation(Stage):
     async def aclose(self) -> None:
         """Close the backends within, and the draft. Safe to call twice."""
         await self._posts.aclose()
+        await self.shadow.aclose()
         await super().aclose()
         await self._draft.aclose()
 
@@ -98,30 +101,31 @@ class ExactSpeculation(Stage):
         target = self._targets.get(name)
         if target is None or self._methods[name].now is None or not has_readable_events(reply):
             return reply
-        answer = self._session(asked, reply, target, name) if by_rounds else self._pushed(call, reply, target, name)
-        method: VerifyMethod = "session" if by_rounds else "push"
+        if not by_rounds:
+            return self._helped(self._pushed(call, reply, target, name), reply, "push", name)
+        answer = self._session(asked, reply, target, name)
 
         def ended(how: StreamEnd) -> None:
-            answer.ended(how)
-            if not answer.is_marked:
-                self._methods[name].refuse(method)
+            if how is StreamEnd.CLEAN and answer.said_alone is not None and self.shadow.is_due(self.controllers[name]):
+                self.shadow.score(call, *answer.said_alone, self.controllers[name])
 
-        stream = Stream(answer)
-        stream.on_end.append(ended)
-        return Reply(reply.status, reply.headers, stream=stream)
+        return self._helped(answer, reply, "session", name, ended)
 
     async def _probed(self, call: Call) -> Reply:
         """Answer through the pool, by probes where that pays by now."""
         most_tokens = most_tokens_of(call)
         if most_tokens is None or self._words is None or call.body is None:
             return await self._inner.send(call)
-        may_pay = any(self.controllers[name].draft_tokens(self._most_probed) for name in self.known_tokens)
-        reply = await self._inner.send(with_token_ids(call) if may_pay else call)
+        known = [self.controllers[name] for name in self.known_tokens]
+        may_pay = any(each.draft_tokens(self._most_probed) for each in known)
+        is_to_be_scored = not may_pay and any(self.shadow.is_due(each) for each in known)
+        tells = may_pay or is_to_be_scored
+        reply = await self._inner.send(with_token_ids(call) if tells else call)
         name = call.facts.backend or ""
         controller = self.controllers.get(name)
         if controller is None or not has_readable_events(reply) or reply.stream is None:
             return reply
-        if not may_pay:
+        if not tells:
             reply.stream.on_end.append(lambda how: self._learn_alone(call, controller, how))
             if name not in self.known_tokens | self._checking and self._posts.start(
                 self._check_tokens(call, self._words, name)
@@ -144,12 +148,28 @@ class ExactSpeculation(Stage):
         )
 
         def ended(how: StreamEnd) -> None:
+            if how is StreamEnd.CLEAN and answer.said_alone is not None and is_to_be_scored:
+                self.shadow.score(call, *answer.said_alone, controller)
+
+        return self._helped(answer, reply, "probes", name, ended)
+
+    def _helped(
+        self,
+        answer: DraftedAnswer | SessionAnswer | ProbedAnswer,
+        reply: Reply,
+        method: VerifyMethod,
+        name: str,
+        *on_end: Callable[[StreamEnd], None],
+    ) -> Reply:
+        """The reply whose stream is that answer; what shows at its end that it cannot be helped so is refused then."""
+
+        def ended(how: StreamEnd) -> None:
             answer.ended(how)
             if not answer.is_marked:
-                methods.refuse("probes")
+                self._methods[name].refuse(method)
 
         stream = Stream(answer)
-        stream.on_end.append(ended)
+        stream.on_end += [ended, *on_end]
         return Reply(reply.status, reply.headers, stream=stream)
 
     async def _check_tokens(self, call: Call, words: Words, name: str) -> None:

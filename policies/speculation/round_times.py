@@ -1,6 +1,7 @@
 """What a target's steps and a draft's tokens take, and the way between: each as it was seen lately.
 
-round of k = k x draft token + way + step x (1 + row x k)        step and row by how full the target is
+verdict on k = way + step x (1 + row x k)        step and row by how full the target is
+draft of k   = first + (k - 1) x token, where it begins; what is left of (k + 1) x token, where it has gone on meanwhile
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ _WEIGHT = 0.1
 """Of a token alone, or of a round."""
 _FAR_OFF = 1.5
 """So many times as much, or as little: something has changed, and what was known counts half."""
+_ENOUGH = 3
 _MOST = 4.0
 """Times what is known: what takes longer is a stall, and says no more than that."""
 _FIRST_ROW = 0.05
@@ -17,17 +19,46 @@ _NUM_LOADS = 12
 """Loads that are told apart, by powers of two."""
 
 
+class _Lately:
+    """A time as it was seen lately: of the last three the middle one counts, so that a late one alone says nothing."""
+
+    __slots__ = ("_last", "seconds")
+
+    def __init__(self) -> None:
+        self._last: list[float] = []
+        self.seconds = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was seen often enough to go by."""
+        return len(self._last) == _ENOUGH
+
+    def add(self, seconds: float) -> None:
+        """It was seen."""
+        self._last = [*self._last, seconds][-_ENOUGH:]
+        middle, known = sorted(self._last)[(len(self._last) - 1) // 2], self.seconds
+        is_far_off = not known / _FAR_OFF <= middle <= known * _FAR_OFF
+        weight = 1.0 if not known else 0.5 if is_far_off else _WEIGHT
+        self.seconds += weight * (middle - known)
+
+
 class RoundTimes:
     """Of one target and its draft. `load`: answers that the target writes at once, 1 where nobody knows."""
 
-    __slots__ = ("_alone", "_row", "draft_token_s", "way_s")
+    __slots__ = ("_alone", "_first", "_row", "_token", "_way")
 
     def __init__(self) -> None:
         self._alone = [0.0] * _NUM_LOADS
         self._row: list[float | None] = [None] * _NUM_LOADS
-        self.draft_token_s = 0.0
-        self.way_s: float | None = None
-        """What a round takes beside draft and step; None before the first one."""
+        self._first, self._token = _Lately(), _Lately()
+        """Of a draft: until its first token, and each further one."""
+        self._way = _Lately()
+        """What a verdict takes beside the target's step."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough rounds were seen to say what others would take."""
+        return self._way.is_known
 
     def alone_s(self, load: int = 1) -> float:
         """A token without a draft; that of the nearest load which was seen, 0 where none was."""
@@ -40,10 +71,18 @@ class RoundTimes:
         row = self._row[_class_of(load)]
         return self.alone_s(load) * (1 + (_FIRST_ROW if row is None else row) * num_drafted)
 
-    def round_s(self, num_drafted: int, load: int = 1) -> float:
-        """A round with a draft of so many tokens; without one a token alone. Only where `way_s` is known."""
+    def round_s(self, num_drafted: int, load: int = 1, *, goes_on: float = 0.0) -> float:
+        """A round with a draft of so many tokens; without one a token alone. Only where that is known.
+
+        `goes_on`: how often such a draft need not begin anew, 0..1.
+        """
         step_s = self.step_s(num_drafted, load)
-        return step_s + num_drafted * self.draft_token_s + (self.way_s or 0.0) if num_drafted else step_s
+        if not num_drafted:
+            return step_s
+        token_s, verdict_s = self._token.seconds, step_s + self._way.seconds
+        begun_s = self._first.seconds + (num_drafted - 1) * token_s
+        left_s = max(0.0, (num_drafted + 1) * token_s - verdict_s)
+        return verdict_s + goes_on * left_s + (1 - goes_on) * begun_s
 
     def add_alone(self, num_tokens: int, seconds: float, load: int = 1) -> None:
         """So many tokens have come one by one."""
@@ -52,26 +91,22 @@ class RoundTimes:
         weight = 1 - (1 - _WEIGHT) ** num_tokens if known else 1.0
         self._alone[place] += weight * (min(found, _MOST * known if known else found) - known)
 
-    def add_round(
-        self, num_drafted: int, *, draft_s: float, verify_s: float, step_s: float | None = None, load: int = 1
-    ) -> None:
-        """A round: seconds until the draft was there, from then to the verdict, and of the step where it was told."""
+    def add_draft(self, first_s: float | None, num_more: int, more_s: float) -> None:
+        """A draft has said its first token within `first_s`, where that tells how fast it is, and so many more."""
+        if first_s is not None:
+            self._first.add(first_s)
+        if num_more:
+            self._token.add(more_s / num_more)
+
+    def add_round(self, num_drafted: int, verify_s: float, *, step_s: float | None = None, load: int = 1) -> None:
+        """A round: seconds from the draft to the verdict, and of the target's step where that was told."""
         alone_s = self.alone_s(load)
         if step_s is not None and alone_s:
             place = _class_of(load)
             row, known = min(max(0.0, step_s / alone_s - 1) / num_drafted, _MOST), self._row[place]
             self._row[place] = row if known is None else known + _WEIGHT * (row - known)
-        self.draft_token_s = _moved(self.draft_token_s, draft_s / num_drafted)
-        way_s = max(0.0, verify_s - (self.step_s(num_drafted, load) if step_s is None else step_s))
-        self.way_s = way_s if self.way_s is None else _moved(self.way_s, way_s)
+        self._way.add(max(0.0, verify_s - (self.step_s(num_drafted, load) if step_s is None else step_s)))
 
 
 def _class_of(load: int) -> int:
     return min(max(1, load).bit_length(), _NUM_LOADS) - 1
-
-
-def _moved(known: float, found: float) -> float:
-    if not known:
-        return found
-    is_far_off = not known / _FAR_OFF <= found <= known * _FAR_OFF
-    return known + (0.5 if is_far_off else _WEIGHT) * (found - known)

@@ -195,6 +195,7 @@ class _Relay:
         """The stream has ended."""
         self._into.usage = self._of.usage
         self._into.stream_end = self._of.stream_end
+        self._into.speculation = self._of.speculation or self._into.speculation
 
 
 def _start(attempt: StartAttempt) -> _Running:

@@ -10,7 +10,7 @@ Where the gateway's tokenizer writes another text than the target has shown, the
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -28,6 +28,7 @@ from policies.speculation.controller import Controller
 from policies.speculation.drafter import Drafter
 from policies.speculation.rounds.probes import Malformed, Probes, Said
 from policies.speculation.rounds.words import ChunkWriter
+from policies.speculation.running_draft import RunningDraft
 
 _logger = logging.getLogger(__name__)
 _MAX_UNTOLD = 4
@@ -57,6 +58,7 @@ class ProbedAnswer:
         self._probes = probes
         self._writer = writer
         self._drafter = drafter
+        self._running: RunningDraft | None = None
         self._controller = controller
         self._most = most
         self._most_tokens = most_tokens
@@ -70,6 +72,7 @@ class ProbedAnswer:
         self._num_untold = 0
         self._has_end = False
         self._is_native = True
+        self._is_by_rounds = False
         self._is_plain = True
         self._began_at: float | None = None
 
@@ -78,9 +81,12 @@ class ProbedAnswer:
         return await anext(self._pieces, b"")
 
     async def aclose(self) -> None:
-        """Release the target's stream. Safe to call twice."""
-        await self._pieces.aclose()
-        await self._reply.aclose()
+        """End the draft, and release the target's stream. Safe to call twice."""
+        try:
+            await self._end_draft()
+            await self._pieces.aclose()
+        finally:
+            await self._reply.aclose()
 
     def ended(self, how: StreamEnd) -> None:
         """The answer has ended: what the draft has done is the call's to tell."""
@@ -89,6 +95,11 @@ class ProbedAnswer:
         facts.speculation = structs.replace(told, speed_up=speed_up, probe_tokens=self._probes.num_prompt_tokens)
         if self._writer.is_over:
             facts.stream_end, facts.usage, facts.is_usage_partial = how, self._usage(), False
+
+    @property
+    def said_alone(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The tokens of the prompt and of the answer, where that has ended without rounds."""
+        return (self._prompt, self._known) if self._prompt and not self._is_by_rounds else None
 
     @property
     def is_marked(self) -> bool:
@@ -105,10 +116,11 @@ class ProbedAnswer:
             verdict = await self._round(min(num_tokens, self._most_tokens - writer.num_tokens))
             if verdict is None:
                 break
-            self._known += verdict.tokens
             if shown := writer.take(verdict.tokens, ends=verdict.ends):
                 yield shown
+        await self._end_draft()
         if not writer.is_over:
+            self._is_by_rounds = False
             async for shown in self._alone():
                 yield shown
         yield writer.finish(self._usage())
@@ -137,7 +149,7 @@ class ProbedAnswer:
                 may_begin = False
                 continue
             await self._reply.aclose()
-            self._is_native = False
+            self._is_native, self._is_by_rounds = False, True
             self._facts = structs.replace(self._facts, ended="")
             if begun:
                 yield begun
@@ -179,13 +191,22 @@ class ProbedAnswer:
     async def _round(self, num_tokens: int) -> Said | None:
         """One round; None where draft or target have failed in it, and the target is to go on alone."""
         began = self._clock.now()
-        text = [*self._prompt, *self._known]
-        draft = await self._guess(text, num_tokens)
+        if self._running is None:
+            self._running = RunningDraft(
+                self._drafter,
+                self._call,
+                [*self._prompt, *self._known],
+                times=self._controller.times,
+                clock=self._clock,
+            )
+        running = self._running
+        draft = await running.propose(num_tokens)
         if draft is None:
+            self._fail("failed", "the draft has failed")
             return None
         draft_s = self._clock.now() - began
         try:
-            verdict = await self._probes.verify(text, draft)
+            verdict = await self._probes.verify([*self._prompt, *self._known], draft)
         except Malformed as error:
             self._fail("malformed", error)
             self._told(False)
@@ -194,6 +215,8 @@ class ProbedAnswer:
             self._fail("failed", error)
             return None
         self._told(True)
+        self._known += verdict.tokens
+        running.learn(verdict.tokens)
         accepted = sum(1 for one, other in zip(draft, verdict.tokens, strict=False) if one == other)
         facts = self._facts
         num_judged = accepted if verdict.ends else len(draft)
@@ -207,22 +230,10 @@ class ProbedAnswer:
         )
         return verdict
 
-    async def _guess(self, text: list[int], num_tokens: int) -> list[int] | None:
-        said: list[int] = []
-        try:
-            async with aclosing(self._drafter.tokens(self._call, text, num_tokens)) as pieces:
-                async for tokens in pieces:
-                    said += tokens
-                    if len(said) >= num_tokens:
-                        break
-        except SlipstreamError as error:
-            self._fail("failed", error)
-        except Exception as error:  # a named border: a draft is a help, so its failure fails nobody
-            _logger.exception("the draft of a call failed")
-            self._fail("failed", error)
-        else:
-            return said[:num_tokens]
-        return None
+    async def _end_draft(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.aclose()
 
     async def _alone(self) -> AsyncIterator[bytes]:
         """What is left, said by the target alone. Raises: UpstreamCut and others of a stream."""
@@ -237,7 +248,7 @@ class ProbedAnswer:
         if not self._writer.is_over:
             raise UpstreamCut("the target ended its answer without saying why")
 
-    def _fail(self, why: str, error: Exception) -> None:
+    def _fail(self, why: str, error: SlipstreamError | str) -> None:
         _logger.debug("rounds of a call ended: %s", error)
         self._facts = structs.replace(self._facts, ended=why)
         self._controller.fail()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
 
 import msgspec
 from msgspec import structs
@@ -28,6 +27,7 @@ from backends.sse import EventBuffer, event_data
 from backends.stream import Stream, StreamEnd
 from policies.speculation.controller import Controller
 from policies.speculation.drafter import Drafter
+from policies.speculation.running_draft import RunningDraft
 
 _logger = logging.getLogger(__name__)
 _MAX_UNMARKED = 4
@@ -66,6 +66,7 @@ class SessionAnswer:
         self._inner = inner
         self._target = target
         self._drafter = drafter
+        self._running: RunningDraft | None = None
         self._controller = controller
         self._most = most
         self._clock = clock
@@ -97,8 +98,11 @@ class SessionAnswer:
                 return shown
 
     async def aclose(self) -> None:
-        """Release the target's stream. Safe to call twice."""
-        await self._reply.aclose()
+        """End the draft, and release the target's stream. Safe to call twice."""
+        try:
+            await self._end_draft()
+        finally:
+            await self._reply.aclose()
 
     def ended(self, how: StreamEnd) -> None:
         """The answer has ended: what the draft has done is the call's to tell."""
@@ -106,6 +110,11 @@ class SessionAnswer:
         facts.speculation = structs.replace(self._facts, speed_up=round(self._controller.gain, 2) or None)
         if self._again is not None:
             facts.adopt_attempt(self._again)
+
+    @property
+    def said_alone(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The tokens of the prompt and of the answer, where that has ended without rounds."""
+        return (self._mark.prompt, self._known) if self._is_alone else None
 
     @property
     def is_marked(self) -> bool:
@@ -153,6 +162,8 @@ class SessionAnswer:
         elif mark.tokens and self._began_at is not None:
             self._count(mark.tokens, now - self._began_at, is_last=mark.is_last)
         self._known += mark.tokens
+        if self._running is not None:
+            self._running.learn(mark.tokens)
         self._proposed = ()
         # Alone, a token begins where the last one has come.
         self._began_at = now if self._is_alone else None
@@ -189,6 +200,8 @@ class SessionAnswer:
         self._is_alone = proposed is None
         self._proposed = proposed or ()
         self._waits = False
+        if self._is_alone:
+            await self._end_draft()
         draft = Draft(self._mark.id, len(self._known), tuple(self._proposed))
         call = self._call
         try:
@@ -201,23 +214,24 @@ class SessionAnswer:
 
     async def _guess(self, num_tokens: int) -> list[int] | None:
         """What the draft proposes, perhaps nothing where it finds the answer whole; None where it fails."""
-        said: list[int] = []
-        text = [*self._mark.prompt, *self._known]
-        try:
-            async with aclosing(self._drafter.tokens(self._call, text, num_tokens)) as pieces:
-                async for tokens in pieces:
-                    said += tokens
-                    if len(said) >= num_tokens:
-                        break
-        except SlipstreamError as error:
-            _logger.debug("the draft of a call ended: %s", error)
-        except Exception:  # a named border: a draft is a help, so its failure fails nobody
-            _logger.exception("the draft of a call failed")
-        else:
-            return said[:num_tokens]
-        self._facts = structs.replace(self._facts, ended="failed")
-        self._controller.fail()
-        return None
+        if self._running is None:
+            self._running = RunningDraft(
+                self._drafter,
+                self._call,
+                [*self._mark.prompt, *self._known],
+                times=self._controller.times,
+                clock=self._clock,
+            )
+        proposed = await self._running.propose(num_tokens)
+        if proposed is None:
+            self._facts = structs.replace(self._facts, ended="failed")
+            self._controller.fail()
+        return proposed
+
+    async def _end_draft(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.aclose()
 
     async def _reopen(self) -> None:
         """The same answer from where it is, in another session. Raises: UpstreamCut where there is none."""
@@ -229,7 +243,7 @@ class SessionAnswer:
         facts = self._again = call.facts.apart()
         begun = structs.replace(self._head or Resume(), tokens=(*resume.begun.tokens, *self._known))
         taker = frozenset({call.facts.backend or ""})
-        await self._reply.aclose()
+        await self.aclose()
         again = structs.replace(call, facts=facts, resume=BrokenAnswer(begun=begun, takers=taker))
         reply = await self._inner.send(again)
         call.facts.attempts += facts.attempts

@@ -47,7 +47,15 @@ class Conditions(NamedTuple):
         if not num_drafted:
             return self.step_s
         tokens = sum(self.acceptance**place for place in range(num_drafted + 1))
-        return (self.verify_s(num_drafted) + num_drafted * self.draft_token_s) / tokens
+        goes_on = self.acceptance ** (num_drafted + 1)
+        drafts_s = [self.draft_s(num_drafted, was_ready=was_ready) for was_ready in (False, True)]
+        return (self.verify_s(num_drafted) + (1 - goes_on) * drafts_s[0] + goes_on * drafts_s[1]) / tokens
+
+    def draft_s(self, num_drafted: int, *, was_ready: bool) -> float:
+        """Until a draft is there: it begins, or has gone on while the one before, of as many tokens, was checked."""
+        if not was_ready:
+            return num_drafted * self.draft_token_s
+        return max(0.0, (num_drafted + 1) * self.draft_token_s - self.verify_s(num_drafted))
 
 
 class PushedDraft:
@@ -106,16 +114,22 @@ def _accepted(acceptance: float, num_drafted: int, random: Random) -> int:
 
 def _rounds(controller: Controller, now: Conditions, random: Random) -> float:
     """Seconds of a part over rounds."""
-    spent_s, come, unscored = 0.0, 0, 0
+    spent_s, come, unscored, was_ready = 0.0, 0, 0, False
     while come < now.num_tokens:
         num_drafted, noise = controller.draft_tokens(_MOST), random.lognormvariate(0, _NOISE)
         if num_drafted:
             accepted = _accepted(now.acceptance, num_drafted, random)
-            draft_s, verify_s = noise * num_drafted * now.draft_token_s, noise * now.verify_s(num_drafted)
+            draft_s, verify_s = (
+                noise * each for each in (now.draft_s(num_drafted, was_ready=was_ready), now.verify_s(num_drafted))
+            )
             controller.told(num_drafted, accepted, draft_s=draft_s, verify_s=verify_s)
+            if not was_ready:
+                token_s = noise * now.draft_token_s
+                controller.times.add_draft(token_s, num_drafted - 1, (num_drafted - 1) * token_s)
+            was_ready = accepted == num_drafted and random.random() < now.acceptance
             tokens, seconds = accepted + 1, draft_s + verify_s
         else:
-            tokens, seconds = 1, noise * now.step_s
+            tokens, seconds, was_ready = 1, noise * now.step_s, False
             controller.note(1, seconds, was_drafted=False)
         come, unscored, spent_s = come + tokens, unscored + tokens, spent_s + seconds
         if unscored >= _SCORED_EVERY:

@@ -15,7 +15,9 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from importlib import resources
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -24,6 +26,7 @@ import httpx
 import msgspec
 
 from backends.engine.demo_models.generator import held_out_conversation
+from backends.engine.text.tokenizer import Tokenizer
 from tests.support.engine.paced_engine import PLUGIN, plugin_environment
 from tests.support.gateway import start_gateway
 from tests.support.plugin import plugin
@@ -80,6 +83,24 @@ async def _ask(client: httpx.AsyncClient, model: str, messages: list[dict[str, s
     return Answered(text, num_tokens, ended - first, first - began)
 
 
+async def _acceptance(client: httpx.AsyncClient, draft_url: str, prompts: Sequence[Any], most: int) -> float:
+    """The share of the target's tokens that the draft says behind the text before them, each asked by itself."""
+    tokenizer = Tokenizer(Path(str(resources.files("backends.engine.demo_models"))) / "target")
+    right = asked = 0
+    for messages in prompts:
+        prompt = tokenizer.apply_chat_template(messages)
+        body = {"model": "alone", "prompt": prompt, "temperature": 0, "max_tokens": most, "return_token_ids": True}
+        answer = (await client.post("/v1/completions", json=body)).raise_for_status().json()
+        tokens = answer["choices"][0]["token_ids"]
+        for place, token in enumerate(tokens):
+            body = {"model": "draft", "prompt": [*prompt, *tokens[:place]], "temperature": 0, "max_tokens": 1}
+            body["return_token_ids"] = True
+            said = (await client.post(f"{draft_url}/v1/completions", json=body)).raise_for_status().json()
+            right += said["choices"][0]["token_ids"] == [token]
+            asked += 1
+    return right / asked
+
+
 async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -> dict[str, Any]:
     rng = Random(given.seed)
     prompts = []
@@ -100,6 +121,7 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=120))
         for model in ("alone", "drafted", "drafted"):
             await _ask(client, model, prompts[0], 60)
+        acceptance = await _acceptance(client, draft.url, prompts, given.max_tokens) if given.acceptance else 0.0
         alone, drafted, num_steps = [], [], 0.0
         for messages in prompts * given.rounds:
             alone.append(await _ask(client, "alone", messages, given.max_tokens))
@@ -130,6 +152,7 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         "speed_up": tpot[0] / tpot[1],
         "tokens_a_step": sum(each.num_tokens - 1 for each in drafted) / num_steps,
         "come_true": num_accepted / max(1, num_drafted),
+        "acceptance": acceptance,
         "formula": formula,
         "rounds": num_rounds,
         "per_round": num_drafted / max(1, num_rounds),
@@ -151,6 +174,7 @@ async def _main(given: argparse.Namespace) -> list[dict[str, Any]]:
                 f"{cell['drafted_ms']:6.2f} drafted: {cell['speed_up']:5.2f} x, "
                 f"counted {cell['tokens_a_step']:.2f} tokens a step; {cell['tokens']} tokens, "
                 f"{cell['come_true']:.3f} of those proposed came true {cell['ended']}"
+                + (f"; the draft knows {cell['acceptance']:.3f} of the target's tokens" if given.acceptance else "")
                 + (
                     f"; {cell['rounds']} rounds of {cell['per_round']:.1f}, formula {cell['formula']:.2f} x"
                     if cell["rounds"]
@@ -172,6 +196,7 @@ def main() -> int:
     options.add_argument("--draft-ms", type=float, default=2.0, help="a step of the draft (default 2)")
     options.add_argument("--prompts", type=int, default=12, help="how many (default 12)")
     options.add_argument("--rounds", type=int, default=1, help="how often each (default 1)")
+    options.add_argument("--acceptance", action="store_true", help="ask the draft for each token of the answers too")
     options.add_argument("--least-chars", type=int, default=60, help="right answers have more (default 60)")
     options.add_argument("--max-tokens", type=int, default=160, help="of an answer (default 160)")
     options.add_argument("--seed", type=int, default=11, help="of the prompts")

@@ -5,6 +5,7 @@
 Held-out prompts of the test models, eight at a time, float32: the target alone, then with each draft, always on.
 Text, number of tokens and reason of the end are compared, greedily and drawn with a seed each. By rounds, the target is
 another process, over HTTP; with `--url` another server of the folder of `slipstream-target`, such as vLLM (greedily).
+By probes prompts are completions of token ids, and those of our engine are greedy: answers with a seed are not probed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import structs
 
 from backends.clock import SystemClock
@@ -27,6 +29,7 @@ from backends.drafts.answer_writer import TokenizerWords
 from backends.engine.demo_models.generator import held_out_conversation
 from backends.engine.text.tokenizer import Tokenizer
 from backends.errors import UpstreamCut
+from backends.operations import Operation
 from backends.protocol import Backend, Call, Reply
 from backends.registry import Registry
 from backends.stream import Stream
@@ -92,6 +95,10 @@ class _Short:
         await self._stream.aclose()
 
 
+_Prompt = list[Any]
+"""Messages, or token ids."""
+
+
 class _Told(NamedTuple):
     text: str
     num_tokens: int
@@ -113,27 +120,33 @@ def _target(url: str | None) -> _Named:
     return _Named(kind.build("target", kind.config.model_validate(settings), SystemClock()))
 
 
-async def _ask(backend: Backend, messages: list[dict[str, str]], asked: dict[str, Any]) -> tuple[_Told, int]:
-    extra = {"messages": messages, "max_tokens": 80, "stream_options": {"include_usage": True}, **asked}
+async def _ask(backend: Backend, prompt: _Prompt, asked: dict[str, Any]) -> tuple[_Told, int]:
+    extra = {"max_tokens": 80, "stream_options": {"include_usage": True}, **asked}
     extra["model"] = "slipstream-target"
     call = make_call(stream=True, extra=extra, include_usage=True, deadline=time.monotonic() + _DEADLINE_S)
-    call = structs.replace(call, model=extra["model"])
+    assert call.body is not None
+    if isinstance(prompt[0], int):
+        body = {name: value for name, value in call.body.items() if name != "messages"} | {"prompt": prompt}
+        call = structs.replace(call, operation=Operation.COMPLETION, path="/completions", body=body)
+    else:
+        body = {**call.body, "messages": prompt}
+    call = structs.replace(call, model=extra["model"], body=body, raw=msgspec.json.encode(body))
     values = event_values(await read_all(await backend.send(call)))
     choices = [choice for value in values for choice in value["choices"]]
-    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    text = "".join(choice.get("text") or choice.get("delta", {}).get("content") or "" for choice in choices)
     reason = next((choice["finish_reason"] for choice in choices if choice["finish_reason"]), None)
     accepted = call.facts.speculation.accepted if call.facts.speculation is not None else 0
     return _Told(text, values[-1]["usage"]["completion_tokens"], reason), accepted
 
 
 async def _ask_all(
-    backend: Backend, prompts: Sequence[list[dict[str, str]]], asked: Sequence[dict[str, Any]]
+    backend: Backend, prompts: Sequence[_Prompt], asked: Sequence[dict[str, Any]]
 ) -> tuple[list[_Told], int]:
     places = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(messages: list[dict[str, str]], fields: dict[str, Any]) -> tuple[_Told, int]:
+    async def one(prompt: _Prompt, fields: dict[str, Any]) -> tuple[_Told, int]:
         async with places:
-            return await _ask(backend, messages, fields)
+            return await _ask(backend, prompt, fields)
 
     found = await asyncio.gather(*(one(*each) for each in zip(prompts, asked, strict=True)))
     return [told for told, _ in found], sum(accepted for _, accepted in found)
@@ -145,9 +158,12 @@ def _random(known: list[int], most: int) -> list[int]:
 
 async def _main(given: argparse.Namespace) -> int:
     rng = random.Random(given.seed)
-    prompts = [held_out_conversation(rng).messages()[:-1] for _ in range(given.prompts)]
+    prompts: list[_Prompt] = [held_out_conversation(rng).messages()[:-1] for _ in range(given.prompts)]
+    if given.verify == "probes":
+        tokenizer = Tokenizer(_FOLDER)
+        prompts = [tokenizer.apply_chat_template(messages) for messages in prompts]
     ways: dict[str, list[dict[str, Any]]] = {"greedy": [{"temperature": 0}] * len(prompts)}
-    if not given.greedy_only:
+    if not (given.greedy_only or given.verify == "probes"):
         ways["drawn"] = [{"temperature": 0.8, "seed": number} for number in range(len(prompts))]
     async with AsyncExitStack() as stack:
         url = given.url
@@ -158,7 +174,7 @@ async def _main(given: argparse.Namespace) -> int:
 
 async def _compare(
     given: argparse.Namespace,
-    prompts: Sequence[list[dict[str, str]]],
+    prompts: Sequence[_Prompt],
     ways: dict[str, list[dict[str, Any]]],
     url: str | None,
 ) -> int:

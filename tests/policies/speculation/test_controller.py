@@ -114,6 +114,7 @@ def run_rounds(
             accepted = next((place for place in range(length) if rng.random() >= acceptance), length)
             step_s = 1 + row * length
             told_s = step_s if tells_step else None
+            controller.times.add_draft(0.1, length - 1, 0.1 * (length - 1))
             controller.told(length, accepted, draft_s=0.1 * length, verify_s=step_s + way_s, step_s=told_s, load=load)
             total, come = total + 0.1 * length + step_s + way_s, come + accepted + 1
         else:
@@ -141,6 +142,35 @@ def test_rounds_over_a_long_way_stay_off_by_themselves() -> None:
 
     assert seconds < 1.01 * 20_000
     assert set(lengths[-500:]) <= {0, 2}
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_one_late_round_of_the_first_three_does_not_keep_rounds_off(late: int) -> None:
+    """The middle one of the first three says what rounds take; from then on they are judged by all."""
+    controller = Controller()
+    controller.note(16, 16.0, was_drafted=False)
+    for number in range(3):
+        assert controller.draft_tokens(8) == 2
+        controller.times.add_draft(0.1, 1, 0.1)
+        controller.told(2, 2, draft_s=0.2, verify_s=9.0 if number == late else 1.2)
+
+    assert controller.draft_tokens(8) > 2
+
+
+def test_a_token_alone_is_learned_anew_the_more_seldom_the_more_that_takes() -> None:
+    """Where an answer goes on alone to its end, some two percent of all tokens do; where four tokens do, fewer."""
+    rng, controller, alone, tokens = random.Random(1), Controller(), 0, 0
+    for number in range(4000):
+        if controller.draft_tokens(8):
+            accepted = next((place for place in range(8) if rng.random() >= 0.9), 8)
+            controller.times.add_draft(0.1, 7, 0.7)
+            controller.told(8, accepted, draft_s=0.8, verify_s=1.2)
+            tokens += accepted + 1
+        else:
+            controller.note(100, 100.0, was_drafted=False)
+            alone, tokens = alone + 100 * (number > 10), tokens + 100
+
+    assert 0 < alone < 0.03 * tokens
 
 
 def test_a_full_target_gets_no_drafts() -> None:

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from backends.clock import Clock
+from backends.drafts.facts import SpeculationFacts
 from backends.errors import UpstreamCut, UpstreamError
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Reply, Statistics, Usage
+from backends.protocol import Call, Capabilities, Facts, Reply, Statistics, Usage
 from backends.sse import encode_event
-from backends.stream import Stream
+from backends.stream import Stream, StreamEnd
 from gateway.simulate.virtual_loop import VirtualClock
 from policies.speculation.race import Race
 from policies.speculation.settings import RacePolicy
@@ -64,7 +65,22 @@ class Runner:
         call.facts.usage = Usage(1, 1)
         self.sources.append(Pieces())
         content = encode_event(b'{"choices":[{"index":0,"delta":{"content":"%b"}}]}' % self.name.encode())
-        return Reply(200, [(b"content-type", b"text/event-stream")], stream=Stream(self.sources[-1], first=content))
+        stream = Stream(self.sources[-1], [_Told(call.facts, self.name)], first=content)
+        return Reply(200, [(b"content-type", b"text/event-stream")], stream=stream)
+
+
+class _Told:
+    """Tells at the end of an answer what its own drafts have come to, as an engine does."""
+
+    def __init__(self, facts: Facts, name: str) -> None:
+        self._facts, self._name = facts, name
+
+    def feed(self, piece: bytes) -> None:
+        """Nothing."""
+
+    def end(self, how: StreamEnd) -> None:
+        """Tell."""
+        self._facts.speculation = SpeculationFacts(self._name)
 
 
 class Course:
@@ -124,6 +140,7 @@ def test_race_with_a_late_target_is_won_by_the_draft() -> None:
 
         assert (call.facts.draft, reply.header(b"x-slipstream-stage")) == ("accepted", b"draft")
         assert (call.facts.backend, call.facts.usage) == ("small", Usage(1, 1))
+        assert call.facts.speculation == SpeculationFacts("small")
         assert seconds < 1.0
         assert course.target.cancelled == 1
         assert course.race._target.in_flight.requests == 0

@@ -86,6 +86,44 @@ async def test_a_good_draft_saves_steps_and_nobody_sees_it() -> None:
     assert (target.num_open, draft.num_open) == (0, 0)
 
 
+async def test_a_draft_goes_on_while_it_is_checked() -> None:
+    """One that is right is asked for the tokens of four rounds at once, and one that is wrong after each miss."""
+    target, draft = FakeTarget(ANSWER), FakeDraft(right)
+    stage = always_by_rounds(target, draft)
+    other_target, missing = FakeTarget(ANSWER), FakeDraft(now_and_then)
+    other_stage = always_by_rounds(other_target, missing)
+
+    await answered(stage)
+    await answered(other_stage)
+    await stage.aclose()
+    await other_stage.aclose()
+
+    assert draft.num_asked <= 3 < len(target.verified)
+    assert missing.num_asked >= 60 // 5 - 1
+    assert draft.num_open == missing.num_open == 0
+
+
+@pytest.mark.parametrize(("guess", "least", "most"), [(right, 0.9, 1.0), (wrong, 0.0, 0.1), (now_and_then, 0.6, 0.9)])
+async def test_answers_alone_are_scored_behind_their_callers(
+    guess: Callable[[list[int], int], list[int]], least: float, most: float
+) -> None:
+    """The share of a draft's tokens that would have come true is known before it was waited for once."""
+    target, draft = FakeTarget(ANSWER, step_s=0.001), FakeDraft(guess, step_s=0.0)
+    stage = by_rounds(target, draft)
+    controller = stage.controllers["target"]
+    controller.fail()
+
+    stream, _ = await answered(stage)
+    await stage.shadow.wait()
+    await stage.aclose()
+
+    assert stream == target.text
+    assert [alone for _, alone in target.verified] == [True]
+    assert controller.acceptance.is_known
+    assert least <= controller.acceptance.share <= most
+    assert draft.num_open == 0
+
+
 @pytest.mark.parametrize("guess", [wrong, now_and_then, nothing, too_much])
 async def test_whatever_a_draft_guesses_the_answer_is_the_targets(guess: Callable[[list[int], int], list[int]]) -> None:
     """And it takes no more steps than alone."""
