@@ -110,6 +110,7 @@ class Calls:
             prompt_logprobs=prompt_logprobs,
             finish_reason=progress.finish_reason,
             stop_reason=progress.stop_reason,
+            end_token=progress.kept[-1] if len(progress.kept) > len(progress.tokens) else None,
             usage=None if progress.finish_reason is None else call.usage(),
             is_last=len(call.outcomes) == len(call.answers),
         )

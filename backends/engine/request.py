@@ -95,8 +95,9 @@ class Event:
 
     `text` is whole characters only, and nothing that might still become a stop string. The last event of an answer
     carries `finish_reason` (and `stop_reason`, the stop string or token that ended it); the last event of a request
-    has `is_last`. With `finish_reason` "error", `error` says why. What a request brings as `emitted` comes first, a
-    token an event, in events that are `is_replayed`: these tell again what was told before, and no log-probabilities.
+    has `is_last`. `end_token` is the token that ended it, where that is not among the others. With `finish_reason`
+    "error", `error` says why. What a request brings as `emitted` comes first, a token an event, in events that are
+    `is_replayed`: these tell again what was told before, and no log-probabilities.
     """
 
     request_id: str
@@ -108,6 +109,7 @@ class Event:
     embedding: tuple[float, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    end_token: int | None = None
     usage: TokenUsage | None = None
     error: Exception | None = None
     is_last: bool = False

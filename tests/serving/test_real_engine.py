@@ -251,6 +251,25 @@ async def test_completion_stops_before_the_stop_string(backend: Backend) -> None
     assert cut["choices"][0]["finish_reason"] == "stop"
 
 
+async def test_completion_tells_the_ids_of_all_tokens_also_of_the_one_that_ends_it(backend: Backend) -> None:
+    """As many as its usage counts, whole and streamed, though the last one has no text."""
+    asked = {"prompt": [97, 98], "temperature": 0, "max_tokens": 12, "return_token_ids": True, "ignore_eos": True}
+    free = (await ask(backend, asked, operation=Operation.COMPLETION))["choices"][0]["token_ids"]
+    end = next(token for place, token in enumerate(free) if place > 2 and token not in free[:place])
+    asked["stop_token_ids"] = [end]
+
+    whole = await ask(backend, asked, operation=Operation.COMPLETION)
+    streamed = event_values(
+        await read_all(await backend.send(make_call(operation=Operation.COMPLETION, stream=True, extra=asked)))
+    )
+    told = [token for value in streamed for choice in value["choices"] for token in choice["token_ids"]]
+
+    assert whole["choices"][0]["prompt_token_ids"] == [97, 98]
+    assert told == whole["choices"][0]["token_ids"] == free[: free.index(end) + 1]
+    assert whole["usage"]["completion_tokens"] == len(told)
+    assert (whole["choices"][0]["finish_reason"], chr(end) in whole["choices"][0]["text"]) == ("stop", False)
+
+
 async def test_prediction_that_comes_true_is_accepted(backend: Backend) -> None:
     """What the model would have said anyway is taken from the prediction, and the usage says so."""
     asked = {"temperature": 0, "max_tokens": 40, "ignore_eos": True, "logit_bias": {"64": 100}}

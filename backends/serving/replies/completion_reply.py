@@ -169,7 +169,7 @@ class CompletionAnswer:
         index = self._choices.index(event)
         text, logprobs = self._choices.add(event)
         self._texts[index].append(text)
-        self._tokens[index] += event.tokens
+        self._tokens[index] += _all_tokens(event)
         known = self._logprobs[index]
         if known is None:
             self._logprobs[index] = logprobs
@@ -246,8 +246,13 @@ class CompletionStream:
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
         if event.prompt_logprobs is not None:
             choice.update(self._choices.prompt_fields(index))
-        choice.update(self._choices.token_fields(index, event.tokens))
+        choice.update(self._choices.token_fields(index, _all_tokens(event)))
         return encode_event(msgspec.json.encode({**self._chunk_head, "choices": [choice]}))
+
+
+def _all_tokens(event: Event) -> tuple[int, ...]:
+    """With the one that ended the answer, as vLLM tells them: who goes on by tokens would not know of it else."""
+    return event.tokens if event.end_token is None else (*event.tokens, event.end_token)
 
 
 def _usage(tally: UsageTally, shape: CompletionShape) -> dict[str, Any]:

@@ -122,6 +122,6 @@ def _checked(choice: _Choice, most: int | None) -> tuple[list[int], bool]:
         raise Malformed("the target does not tell its token ids: it does not know `return_token_ids`")
     if any(not 0 <= token < 2**31 for token in tokens) or (most is not None and len(tokens) > most):
         raise Malformed("the target tells tokens that none can be")
-    if most is not None and not tokens and not ends:
-        raise Malformed("the target tells no token")
+    if most is not None and not tokens:
+        raise Malformed("the target does not tell every token, or not the one that ends an answer")
     return tokens, ends

@@ -24,7 +24,7 @@ from backends.engine.choosing import sampling
 from backends.engine.choosing.sampling import Choice
 from backends.engine.engine import Engine
 from backends.engine.request import Event, Request, SamplingParams
-from tests.support.chi_square import p_of
+from tests.support.engine.chi_square import p_of
 from tests.support.engine.tiny_pair import Listener, Pair, make_pair, options
 
 _PROMPT = tuple(b"abab")

@@ -132,7 +132,14 @@ def tells_none_of_its_own(body: dict[str, Any]) -> None:
     body["choices"][0]["token_ids"] = [-4]
 
 
-@pytest.mark.parametrize("wrong", [lacks_one, tells_no_tokens, tells_two, tells_texts, tells_none_of_its_own])
+def hides_ends(body: dict[str, Any]) -> None:
+    """As a server that keeps the token to itself which ends an answer: the one before it would be taken for that."""
+    body["choices"][0].update(token_ids=[], finish_reason="stop")
+
+
+@pytest.mark.parametrize(
+    "wrong", [hides_ends, lacks_one, tells_no_tokens, tells_two, tells_texts, tells_none_of_its_own]
+)
 async def test_malformed_verdicts_send_the_call_on_alone_and_three_end_the_method(wrong: Callable[[Any], None]) -> None:
     """Counted for each call; the fourth call is not even asked for token ids."""
     target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)

@@ -1,6 +1,6 @@
 """Whether drawn answers keep their distribution by probes: chi-square over the first three tokens.
 
-    python -m tests.benchmarks.policies.probed_distribution [--runs 20000]
+    python -m tests.benchmarks.engine.probed_distribution [--runs 20000]
 
 A target that draws each token by a law of eight tokens and the one before; so many answers alone and as many by probes
 with the likeliest continuation as draft. Triples that are rare are counted together. Then the same with faults planted
@@ -30,7 +30,7 @@ from policies.speculation.exact import ExactSpeculation
 from policies.speculation.rounds.probes import Probes, Said
 from policies.speculation.settings import ExactPolicy
 from tests.support.calls import event_values, make_call, read_all
-from tests.support.chi_square import p_of
+from tests.support.engine.chi_square import p_of
 from tests.support.policy import drafting
 from tests.support.policy.drafting import FakeDraft
 from tests.support.policy.probed_target import PROMPT, ProbedTarget
