@@ -40,9 +40,18 @@ class Action:
         self._first, self._gap = TimeSpread(), TimeSpread()
         self._rests_until = self._rest_s = 0.0
 
-    def forecast(self, match: Match, call: Call, slo: Slo, output_tokens: float, loss: float = 0.0) -> Forecast | None:
-        """What it would be for that call, with an answer of about so many tokens. None where it is out of the question:
-        it has just failed, or nobody knows what it takes.
+    def forecast(
+        self,
+        match: Match,
+        call: Call,
+        slo: Slo,
+        output_tokens: float,
+        loss: float = 0.0,
+        *,
+        wants_late_s: bool = True,
+    ) -> Forecast | None:
+        """What it would be for that call, with an answer of about so many tokens, at least one. None where it is out of
+        the question: it has just failed, or nobody knows what it takes. Seconds beyond the limit where they are wanted.
         """
         if self._clock.now() < self._rests_until:
             return None
@@ -53,15 +62,16 @@ class Action:
         first_s = self.replica.expected_s(match)
         if first_s is None:
             return Forecast(self.name, cost, None, loss=loss, in_flight=self.replica.in_flight.requests)
-        model = self.replica.model
+        model, spread = self.replica.model, self._first
         limit_s = slo.first_token_limit_s(tokens)
-        if not match.demand.is_stream:
-            limit_s = min(limit_s + slo.token_gap_s * output_tokens, slo.total_s)
-        share = self._first.share_within(first_s, limit_s)
-        gap_s = model.gap_s(self.replica.in_flight.held_tokens + tokens + output_tokens)
         if match.demand.is_stream:
-            share *= self._gap.share_within(gap_s, min(slo.token_gap_s, slo.total_s / max(1.0, output_tokens)))
-        late_s = self._first.expected_over_s(first_s, limit_s)
+            gap_s = model.gap_s(self.replica.in_flight.held_tokens + tokens + output_tokens)
+            longest_s, share = slo.total_s / output_tokens, spread.share_within(first_s, limit_s)
+            share *= self._gap.share_within(gap_s, slo.token_gap_s if slo.token_gap_s < longest_s else longest_s)
+        else:
+            limit_s = min(limit_s + slo.token_gap_s * output_tokens, slo.total_s)
+            gap_s, share = 0.0, spread.share_within(first_s, limit_s)
+        late_s = spread.expected_over_s(first_s, limit_s) if wants_late_s else 0.0
         return Forecast(self.name, cost, 0.0 if model.is_degraded else share, first_s, gap_s, late_s, loss)
 
     async def send(self, call: Call, match: Match) -> Reply:
@@ -101,7 +111,8 @@ class Action:
         for price in self._prices(model):
             if price is None:
                 return None
-            most = max(most, price.expected(tokens, tokens, output_tokens))
+            cost = price.expected(tokens, tokens, output_tokens)
+            most = cost if cost > most else most
         return most
 
     def _rest(self) -> None:

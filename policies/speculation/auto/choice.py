@@ -102,11 +102,14 @@ def choose(
 
     def comes_to(each: Forecast) -> float:
         lateness = late_price * (1 - (each.p_in_slo or 0.0)) + late_s_price * each.late_s
-        return each.cost + lateness + quality_price * max(each.loss, 0.0)
+        return each.cost + lateness + (quality_price * each.loss if each.loss > 0 else 0.0)
 
     able = [each for each in forecasts if each.p_in_slo is not None and (each.loss <= 0 or each.loss <= purse.left)]
     if not able:
         return forecasts[0]
-    best = min(able, key=comes_to)
-    before = next((each for each in able if each.name == last), best)
-    return before if comes_to(before) <= _FLAPS_WITHIN * comes_to(best) else best
+    found = [comes_to(each) for each in able]
+    least = min(found)
+    for each, total in zip(able, found, strict=True):
+        if each.name == last and total <= _FLAPS_WITHIN * least:
+            return each
+    return able[found.index(least)]

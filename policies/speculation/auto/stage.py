@@ -40,6 +40,8 @@ _TRIED_AT_ONCE = 8
 _LOST = 0.05
 """A way that is no likelier in time than this is not taken by itself, and would be slow for ever."""
 _OUTPUT_STEP = 0.02
+_UPSTREAM_FAILURES = frozenset({408, 429})
+"""Statuses below 500 that are not the caller's mistake, which says nothing of a way."""
 _PICO = 1e12
 
 
@@ -125,15 +127,18 @@ class Auto(Stage):
         """Of every way that the call may take, the target first. `loss` is the draft's, None where it may not."""
         slo, most = call.slo, call.body.get("max_tokens") if call.body is not None else None
         assert slo is not None, "send has looked"
-        output = min(self._output_tokens, most) if isinstance(most, int) and most > 0 else self._output_tokens
-        own = self._target.forecast(match, call, slo, output)
+        output = max(1.0, min(self._output_tokens, most) if isinstance(most, int) and most > 0 else self._output_tokens)
+        late = self._policy.late_usd_per_s > 0
+        own = self._target.forecast(match, call, slo, output, wants_late_s=late)
         found = [own if own is not None else Forecast(TARGET, inf, None)]
         if self._draft is not None and loss is not None:
-            found += filter(None, [self._draft.forecast(match, call, slo, output, loss)])
+            draft = self._draft.forecast(match, call, slo, output, loss, wants_late_s=late)
+            found += [draft] if draft is not None else []
         asked = call.facts.asked_routes or ()
         for action, route in self._elsewhere:
             if route.route not in asked:
-                found += filter(None, [action.forecast(match, call, slo, output)])
+                other = action.forecast(match, call, slo, output, wants_late_s=late)
+                found += [other] if other is not None else []
         return found
 
     def _choose(self, call: Call, match: Match, forecasts: Sequence[Forecast], *, judged: bool) -> Forecast:
@@ -202,10 +207,12 @@ class Auto(Stage):
 
     def _watch(self, call: Call, match: Match, began_at: float, reply: Reply) -> None:
         """Looks at the answer until it is over: how long it was, and whether it was in time."""
-        if reply.status >= 400:
+        if reply.status >= 500 or reply.status in _UPSTREAM_FAILURES:
             self.late.ended(was_in_time=False)
         elif reply.stream is not None:
             reply.stream.on_end.append(partial(self._ended, call, match, began_at))
+        elif reply.status < 400:
+            self._ended(call, match, began_at, StreamEnd.CLEAN)
 
     def _ended(self, call: Call, match: Match, began_at: float, how: StreamEnd) -> None:
         facts, slo, now = call.facts, call.slo, self._clock.now()
@@ -213,6 +220,11 @@ class Auto(Stage):
             return
         num_tokens = facts.usage.completion_tokens
         self._output_tokens += _OUTPUT_STEP * (num_tokens - self._output_tokens)
-        first_s = (facts.first_token_at or now) - began_at
-        gap_s = max(0.0, now - began_at - first_s) / max(1, num_tokens - 1)
-        self.late.ended(was_in_time=slo.is_met(match.demand.tokens, first_s, gap_s, now - began_at))
+        gaps, total_s, tokens = max(0, num_tokens - 1), now - began_at, match.demand.tokens
+        if match.demand.is_stream:
+            first_s = (facts.first_token_at or now) - began_at
+            is_met = slo.is_met(tokens, first_s, (total_s - first_s) / max(1, gaps), total_s)
+        else:
+            # Of a whole answer only the end is seen: it is in time where a stream in time could have ended.
+            is_met = total_s <= min(slo.total_s, slo.first_token_limit_s(tokens) + gaps * slo.token_gap_s)
+        self.late.ended(was_in_time=is_met)

@@ -48,6 +48,7 @@ class Timed:
         self.capabilities = Capabilities(operations=frozenset({Operation.CHAT}))
         self.after_s = after_s
         self.failure: SlipstreamError | None = None
+        self.status = 200
         self.asked = 0
         self._clock = clock
 
@@ -71,6 +72,8 @@ class Timed:
         call.facts.first_token_at = self._clock.now()
         call.facts.usage = Usage(10, 10)
         forged = (b"x-slipstream-action", b"forged")
+        if not call.stream:
+            return Reply(self.status, [forged], body=b"{}")
         return Reply(200, [forged], stream=Stream(Pieces(), first=encode_event(b'{"choices":[]}')))
 
 
@@ -159,6 +162,38 @@ def test_a_draft_answers_no_more_than_the_quality_allows() -> None:
             assert ways.count("draft") <= 0.1 * len(ways) + 1e-6
 
         assert ways.count("draft") > 20
+
+    choosing(run)
+
+
+class Told(LatenessPrice):
+    """Keeps what it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__(0.95)
+        self.told: list[bool] = []
+
+    def ended(self, *, was_in_time: bool) -> None:
+        """A call is over."""
+        self.told.append(was_in_time)
+
+
+@pytest.mark.parametrize(
+    ("after_s", "status", "told"),
+    [(0.1, 200, [True]), (1.8, 200, [True]), (3.0, 200, [False]), (0.1, 400, []), (0.1, 429, [False])],
+)
+def test_whole_answers_are_looked_at_and_mistakes_of_callers_are_nobodys_lateness(
+    after_s: float, status: int, told: list[bool]
+) -> None:
+    """In time is what ends when a stream in time could have: 1 s and nine gaps of 0.1 s."""
+
+    async def run(many: Choosing) -> None:
+        many.target.after_s, many.target.status = after_s, status
+        many.stage.late = late = Told()
+
+        await (await many.stage.send(make_call(deadline=1e9, slo=SLO))).aclose()
+
+        assert late.told == told
 
     choosing(run)
 
