@@ -4,7 +4,8 @@
 
 One engine speculates by itself (`auto`, with its draft), one never does (`off`); both answer the same prompts, so many
 at once. Unfavourable texts are random words that are to be quoted, more than the pair can: answers fall apart, and what
-follows a pair of words follows by chance; or plain noise, tokens by chance. Favourable ones are the pair's own tasks.
+follows a pair of words follows by chance; or plain noise, tokens by chance. "wrong predictions" are the random words,
+each with plain noise as its prediction. Favourable ones are the pair's own tasks.
 What is printed is tokens a second over those without, the median over rounds, by the clock and by processor time; the
 latter says more on a machine that does something else too. At T = 0 answers must be the same.
 """
@@ -31,7 +32,7 @@ from backends.engine.engine import Engine
 from backends.engine.options import EngineOptions, Speculate
 from backends.engine.request import Event, Request, SamplingParams
 
-_LEAST_UNFAVOURABLE, _LEAST_FAVOURABLE = 0.98, 1.5
+_LEAST_UNFAVOURABLE, _LEAST_PREDICTED, _LEAST_FAVOURABLE = 0.98, 0.97, 1.5
 _NUM_WORDS = 120
 
 
@@ -42,6 +43,7 @@ class Kind(NamedTuple):
     prompts: list[list[int]]
     ignores_end: bool
     least: float
+    predictions: list[list[int]] | None = None
 
 
 class Run(NamedTuple):
@@ -85,6 +87,7 @@ def _kinds(engine: Engine, number: int, seed: int) -> list[Kind]:
     return [
         Kind("random words", words, True, _LEAST_UNFAVOURABLE),
         Kind("noise", noise, True, _LEAST_UNFAVOURABLE),
+        Kind("wrong predictions", words, True, _LEAST_PREDICTED, noise),
         Kind("own tasks", [tokens(task.messages()[:-1]) for task in tasks], False, _LEAST_FAVOURABLE),
     ]
 
@@ -111,7 +114,14 @@ def _run(engine: Engine, kind: Kind, batch: int, temperature: float, most: int) 
             name = str(next(_numbers))
             ids[name] = index
             params = SamplingParams(temperature=temperature, max_tokens=most, ignore_eos=kind.ignores_end, seed=index)
-            engine.submit(Request(id=name, prompt=tuple(kind.prompts[index]), params=params, salt=name.encode()), take)
+            request = Request(
+                id=name,
+                prompt=tuple(kind.prompts[index]),
+                params=params,
+                salt=name.encode(),
+                prediction=() if kind.predictions is None else tuple(kind.predictions[index]),
+            )
+            engine.submit(request, take)
         over.wait()
     return Run(answers, time.perf_counter() - wall, time.process_time() - cpu)
 
@@ -138,7 +148,7 @@ def _measure(engines: dict[str, Engine], kind: Kind, batch: int, temperature: fl
     )
     holds = median(cpu) >= kind.least and not others
     print(
-        f"{kind.name:13} batch {batch:3}  T {temperature:g}  by clock {median(wall):5.3f} x  by processor time "
+        f"{kind.name:17} batch {batch:3}  T {temperature:g}  by clock {median(wall):5.3f} x  by processor time "
         f"{median(cpu):5.3f} x [{min(cpu):.3f}, {max(cpu):.3f}]  {accepted} of {proposed} accepted"
         + (f"  {others} answers came out otherwise" if others else ""),
         flush=True,
@@ -155,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--batches", type=_list, default=[1, 8, 16, 32], help="answers at once")
     options.add_argument("--temperatures", type=_list, default=[0, 1])
-    options.add_argument("--kinds", default="random words,noise,own tasks")
+    options.add_argument("--kinds", default="random words,noise,wrong predictions,own tasks")
     options.add_argument("--rounds", type=int, default=5, help="how often each (default 5)")
     options.add_argument("--prompts", type=int, default=12, help="how many, or a batch if that is more (default 12)")
     options.add_argument("--max-tokens", type=int, default=160, help="of an answer (default 160)")
