@@ -13,6 +13,7 @@ from collections import deque
 from itertools import count
 from pathlib import Path
 
+from gateway.ledger.row import Row
 from gateway.ledger.segment import RecordKind, Segment, create_segment
 
 LOCKS = ".lock"
@@ -40,9 +41,11 @@ class Journal:
             os.close(self._lock)
             raise
 
-    def append(self, payload: bytes, kind: RecordKind, n: int) -> bool:
-        """Write one record; False where there is no room. Neither waits nor raises."""
-        if self.segments[-1].append(payload, kind, n):
+    def append(self, payload: bytes, kind: RecordKind, n: int, row: Row | None = None) -> bool:
+        """Write one record; False where there is no room. `row`: what the payload says, where it is a row. Neither
+        waits nor raises.
+        """
+        if self.segments[-1].append(payload, kind, n, row):
             return True
         spare, self._spare = self._spare, None
         if spare is None:
@@ -50,7 +53,7 @@ class Journal:
         full = self.segments[-1]
         self.segments.append(spare)
         full.is_closed = True
-        return spare.append(payload, kind, n)
+        return spare.append(payload, kind, n, row)
 
     @property
     def path(self) -> Path:

@@ -13,7 +13,7 @@ from backends.clock import Clock
 from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
-from gateway.ledger.row import Row
+from gateway.ledger.row import Beginning, Row
 from gateway.ledger.samples import GaugeSample
 from gateway.ledger.segment import RecordKind
 from gateway.ledger.store import LedgerStore
@@ -108,13 +108,15 @@ class Ledger:
         """The next call's."""
         return next(self._numbers)
 
-    def begin(self, row: Row) -> None:
-        """A call begins: this is its row if the worker is killed before it is noted."""
-        self._append(row, _BEGINNING)
+    def begin(self, beginning: Beginning) -> None:
+        """A call begins: what its row will say if the worker is killed before it is noted."""
+        self._append(beginning, _BEGINNING, None)
 
     def note(self, row: Row) -> bool:
-        """A charge is known: whether the journal has it. Neither waits nor raises; what finds no room is counted."""
-        return self._append(row, _PART if row.part else _CALL)
+        """A charge is known: whether the journal has it. Neither waits nor raises; what finds no room is counted. The
+        row is not changed any more.
+        """
+        return self._append(row, _PART if row.part else _CALL, row)
 
     def sample(self, samples: list[GaugeSample]) -> None:
         """How things stand this minute; lost where the store is away for long."""
@@ -135,15 +137,15 @@ class Ledger:
         }
         return LedgerStatistics(done.rows, dropped, done.killed, self._num_noted - done.read + done.waiting, lag_s)
 
-    def _append(self, row: Row, kind: RecordKind) -> bool:
+    def _append(self, told: Beginning | Row, kind: RecordKind, row: Row | None) -> bool:
         journal = self._journal
         try:
-            payload = self._encode(row)
+            payload = self._encode(told)
         except (ValueError, OverflowError):
             # A text that is no Unicode, a number beyond 64 bits.
             self._num_refused += 1
             return False
-        if journal is None or not journal.append(payload, kind, row.n):
+        if journal is None or not journal.append(payload, kind, told.n, row):
             self._num_dropped += kind is not _BEGINNING
             return False
         self._num_noted += 1

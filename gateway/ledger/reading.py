@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.ledger.journal import LOCKS, SEGMENTS, Journal, hold_dead
-from gateway.ledger.row import FIELDS, Row, Values
+from gateway.ledger.row import FIELDS, Row, Values, killed, values_of
 from gateway.ledger.segment import RecordKind, Segment, is_unwritten, open_segment
 
 _logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Reading:
                 break
             num_read = 0
             try:
-                for payload, kind, n in segment.read():
+                for payload, kind, n, row in segment.read():
                     num_read += 1
                     if kind == _BEGINNING:
                         if n in begun:
@@ -47,8 +47,11 @@ class Reading:
                         begun[n] = (segment, payload)
                         segment.num_open += 1
                         continue
-                    values = decode(payload)
-                    rows.append(values if len(values) == num_fields else _completed(payload))
+                    if row is not None:
+                        values = values_of(row)
+                    elif len(values := decode(payload)) != num_fields:
+                        values = _completed(payload)
+                    rows.append(values)
                     if kind == _CALL:
                         self._leave(n)
                     if len(rows) >= most:
@@ -62,7 +65,7 @@ class Reading:
 
     def left(self) -> list[Values]:
         """The rows of calls that are not over and never will be."""
-        rows = [_completed(payload) for _, payload in self.begun.values()]
+        rows = [killed(payload) for _, payload in self.begun.values()]
         self.begun.clear()
         return rows
 
@@ -73,7 +76,7 @@ class Reading:
 
 def _completed(payload: bytes) -> Values:
     """A row that another version may have written, with other fields at its end. Raises: DecodeError."""
-    return list(msgspec.structs.astuple(msgspec.msgpack.decode(payload, type=Row)))
+    return values_of(msgspec.msgpack.decode(payload, type=Row))
 
 
 class Adoption:

@@ -10,7 +10,33 @@ from typing import Any
 import msgspec
 
 WORKER_KILLED = "worker_killed"
-"""The `end` of a call whose worker was gone before it was over; so it stands in the journal until it is over."""
+"""The `end` of a call whose worker was gone before it was over."""
+
+
+class Beginning(msgspec.Struct, array_like=True, gc=False):
+    """What is known of a call before it is sent, as its row will say it. As far as `stream` they are the first fields
+    of a row, which older versions have written in its place.
+    """
+
+    n: int
+    part: int = 0
+    at_us: int = 0
+    request_id: str = ""
+    kind: str = "call"
+    key: str = ""
+    tenant: str = ""
+    team: str = ""
+    tags: str = ""
+    user: str = ""
+    session: str = ""
+    agent: str = ""
+    route: str = ""
+    operation: str = ""
+    backend: str = ""
+    model: str = ""
+    served: str = ""
+    stream: bool = False
+    priority: str = ""
 
 
 class Row(msgspec.Struct, array_like=True, gc=False):
@@ -93,6 +119,25 @@ Stored = list[Any]
 COLUMNS: tuple[str, ...] = (*FIELDS, "worker", "day")
 AT: int = FIELDS.index("at_us")
 _STREAM, _ESTIMATED, _IN_SLO = map(FIELDS.index, ("stream", "estimated", "in_slo"))
+
+_OF_ENUMERATIONS = tuple(map(FIELDS.index, ("operation", "cache", "end")))
+
+
+def values_of(row: Row) -> Values:
+    """As they are read from a journal: texts are no more than that."""
+    values = list(msgspec.structs.astuple(row))
+    for place in _OF_ENUMERATIONS:
+        values[place] = str(values[place])
+    return values
+
+
+def killed(beginning: bytes) -> Values:
+    """The row of a call that has begun so and is never over. Raises: DecodeError."""
+    row = Row(**msgspec.structs.asdict(msgspec.msgpack.decode(beginning, type=Beginning)))
+    row.end = WORKER_KILLED
+    row.fault = "gateway"
+    row.estimated = True
+    return values_of(row)
 
 
 def stored(values: Values, worker: int, day: int) -> Stored:

@@ -15,6 +15,7 @@ from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
+from gateway.ledger.row import Row
 from policies.ledger.settings import SEGMENT_BYTES
 
 _MAGIC = b"SLPLEDG1"
@@ -26,6 +27,8 @@ _unpack_record = _RECORD.unpack_from
 
 _MOST_END = SEGMENT_BYTES - 4
 """Zeros stay behind the last record."""
+_MOST_HANDED = 2000
+"""Records of a segment that are in memory too, about 2 KB each: twice as many as come while one batch is stored."""
 
 
 class RecordKind(IntEnum):
@@ -42,7 +45,7 @@ class RecordKind(IntEnum):
 class Segment:
     """Written by one thread, read by another one, or by another process after the end of the first."""
 
-    __slots__ = ("_map", "end", "is_closed", "num_open", "path", "read_at")
+    __slots__ = ("_handed", "_map", "end", "is_closed", "num_open", "path", "read_at")
 
     def __init__(self, path: Path, mapped: mmap.mmap, end: int) -> None:
         self.path = path
@@ -54,9 +57,11 @@ class Segment:
         """Whether nothing more will be written."""
         self.num_open = 0
         """Beginnings read from it whose calls are not over. The reader counts them."""
+        self._handed: dict[int, tuple[int, bytes, int, int, Row | None]] = {}
+        """The newest records, by where they begin, for the reader of this process: it need not look at their bytes."""
 
-    def append(self, payload: bytes, kind: RecordKind, n: int) -> bool:
-        """Write one record, if there is room for it."""
+    def append(self, payload: bytes, kind: RecordKind, n: int, row: Row | None = None) -> bool:
+        """Write one record, if there is room for it. `row`: what the payload says, where it is a row."""
         at, length = self.end, len(payload)
         begin = at + _RECORD_BYTES
         end = begin + length
@@ -65,17 +70,25 @@ class Segment:
         mapped = self._map
         mapped[begin:end] = payload
         _pack_record(mapped, at, length, crc32(payload, (kind ^ n) & 0xFFFFFFFF), kind, n)
+        if len(self._handed) < _MOST_HANDED:
+            self._handed[at] = (end, payload, kind, n, row)
         self.end = end
         return True
 
-    def read(self) -> Iterator[tuple[bytes, int, int]]:
-        """Each next record's payload, kind and number, as far as there are any; `read_at` is behind the last one that
-        was taken. Raises: ValueError where what comes next is damaged, and then what is behind it is skipped.
+    def read(self) -> Iterator[tuple[bytes, int, int, Row | None]]:
+        """Each next record's payload, kind and number, and its row where that is at hand, as far as there are any;
+        `read_at` is behind the last one that was taken. Raises: ValueError where what comes next is damaged, and then
+        what is behind it is skipped.
         """
-        mapped, head_bytes = self._map, _RECORD_BYTES
+        mapped, head_bytes, handed = self._map, _RECORD_BYTES, self._handed
         # Looked at once: the other thread writes meanwhile, and what it adds is for the next time.
         at, limit = self.read_at, self.end
         while at + head_bytes <= limit:
+            record = handed.pop(at, None)
+            if record is not None:
+                self.read_at = at = record[0]
+                yield record[1:]
+                continue
             length, checksum, kind, n = _unpack_record(mapped, at)
             if not length:
                 break
@@ -87,7 +100,7 @@ class Segment:
                 self.read_at = limit
                 raise ValueError(f"{self.path.name} is damaged at byte {at}")
             self.read_at = at = end
-            yield payload, kind, n
+            yield payload, kind, n, None
         self.read_at = limit
 
     @property

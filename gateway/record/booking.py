@@ -13,20 +13,21 @@ from backends.clock import Clock
 from backends.protocol import Charge, Pricing, Priority, Usage
 from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
-from gateway.ledger.row import WORKER_KILLED, Row
+from gateway.ledger.row import Beginning, Row
 from gateway.record.exchange import Exchange, Observer, bounded, outcome_of
 from gateway.record.fault import fault_of
 from gateway.record.savings import note_answer, note_extra, note_given
 from gateway.record.savings_metrics import SavingsMetrics
 
 _OF_THE_CALL = (
-    *("request_id", "key", "tenant", "team", "tags", "user", "session", "agent"),
+    *("n", "at_us", "request_id", "key", "tenant", "team", "tags", "user", "session", "agent"),
     *("route", "operation", "model", "stream", "priority"),
 )
 """What further parts say as their call does, so that sums by any of it have them too."""
 
 _PRIORITIES = tuple(priority.name.lower() for priority in Priority)
 _CLEAN = StreamEnd.CLEAN
+_NO_USAGE = Usage()
 _FIRST_EXTRA = 1000
 """The first part of what is asked because of calls, beside them: behind all attempts of one."""
 
@@ -44,10 +45,10 @@ class Booking:
         """Pico-dollars of calls, as far as the journal has them."""
 
     def begins(self, exchange: Exchange) -> None:
-        """The call is about to be sent. Its row goes with the exchange, and into the journal as if it had no end."""
+        """The call is about to be sent: the journal has what its row will say should it have no end."""
         clock, principal = self._clock, exchange.principal
         # To name or set them one by one takes a struct several times as long.
-        row = exchange.row = Row(
+        beginning = exchange.beginning = Beginning(
             self._ledger.number(),
             0,
             int((clock.wall() - clock.now() + exchange.started_at) * 1e6),
@@ -66,13 +67,10 @@ class Booking:
             exchange.model,
             "",
             exchange.stream,
+            _PRIORITIES[exchange.priority],
         )
-        row.priority = _PRIORITIES[exchange.priority]
-        row.end = WORKER_KILLED
-        row.fault = "gateway"
-        row.estimated = True
-        self._ledger.begin(row)
-        exchange.facts.extra = partial(self._add_extra, row, exchange.facts.extra)
+        self._ledger.begin(beginning)
+        exchange.facts.extra = partial(self._add_extra, beginning, exchange.facts.extra)
 
     def next_call(self) -> tuple[int, int]:
         """The number and the time of a call that was no exchange of its own."""
@@ -89,77 +87,125 @@ class Booking:
 
     def ends(self, exchange: Exchange) -> None:
         """The call is over; one that no route took is not told of."""
-        row = exchange.row
-        if row is None:
+        begun = exchange.beginning
+        if begun is None:
             return
         facts = exchange.facts
-        now = self._clock.now()
-        row.estimated = False
-        row.backend = facts.backend or ""
-        row.served = bounded(facts.upstream_model) or ""
-        row.cache = facts.cache or ""
-        row.end = end = facts.stream_end or (_CLEAN if exchange.error_code is None else StreamEnd.ERROR)
-        row.status = exchange.status
-        row.error = exchange.error_code or ""
+        now, started_at = self._clock.now(), exchange.started_at
+        end = facts.stream_end or (_CLEAN if exchange.error_code is None else StreamEnd.ERROR)
         is_fine = end is _CLEAN and exchange.status < 400
-        row.fault = "" if is_fine else fault_of(exchange.status, exchange.fault, end)
         usage = facts.usage
         charges = facts.charges or ()
         answered = _answered(charges, facts.backend)
-        if answered is None:
-            # Nobody was asked for this call: what a cache had of it, or another call.
-            _count(row, usage)
-            row.cost = 0
-            note_given(row, _asked(exchange), usage, facts.cache)
-        elif answered.is_settled:
-            row.estimated = answered.is_estimated
-            row.cost = answered.cost
-            row.price = _name_of_price(answered)
-            _count(row, answered.usage)
-            note_answer(row, _asked(exchange), answered)
-        else:
-            # What it comes to is a part of its own, at its end.
-            row.cost = 0
-            note_given(row, None, None, None)
+        # What is not settled comes to a part of its own, at its end.
+        charge = answered if answered is not None and answered.is_settled else None
+        counted = (usage if answered is None else None if charge is None else charge.usage) or _NO_USAGE
+        ttft_us = tpot_us = None
         if exchange.stream and facts.first_token_at is not None:
-            row.ttft_us = int((facts.first_token_at - exchange.started_at) * 1e6)
+            ttft_us = int((facts.first_token_at - started_at) * 1e6)
             if usage is not None and usage.completion_tokens > 1:
-                row.tpot_us = int((now - facts.first_token_at) * 1e6 / (usage.completion_tokens - 1))
-        if facts.waited_s is not None:
-            row.queue_us = int(facts.waited_s * 1e6)
-        if facts.sent_at is not None:
-            row.sent_us = int((facts.sent_at - exchange.started_at) * 1e6)
-        row.attempts = facts.attempts
-        if facts.speculation is not None:
-            row.drafted_tokens, row.accepted_tokens = facts.speculation.drafted, facts.speculation.accepted
-        row.total_us = int((now - exchange.started_at) * 1e6)
-        if exchange.slo is not None and (outcome := outcome_of(exchange)) is not None:
-            row.in_slo = outcome == "met"
+                tpot_us = int((now - facts.first_token_at) * 1e6 / (usage.completion_tokens - 1))
+        outcome = outcome_of(exchange) if exchange.slo is not None else None
+        speculation = facts.speculation
+        row = Row(
+            begun.n,
+            0,
+            begun.at_us,
+            begun.request_id,
+            begun.kind,
+            begun.key,
+            begun.tenant,
+            begun.team,
+            begun.tags,
+            begun.user,
+            begun.session,
+            begun.agent,
+            begun.route,
+            begun.operation,
+            facts.backend or "",
+            begun.model,
+            bounded(facts.upstream_model) or "",
+            begun.stream,
+            facts.cache or "",
+            end,
+            exchange.status,
+            exchange.error_code or "",
+            "" if is_fine else fault_of(exchange.status, exchange.fault, end),
+            counted.prompt_tokens,
+            counted.cached_tokens,
+            counted.written_5m_tokens,
+            counted.written_1h_tokens,
+            counted.completion_tokens,
+            counted.reasoning_tokens,
+            counted.audio_input_tokens + counted.audio_output_tokens,
+            counted.image_input_tokens + counted.image_output_tokens,
+            False if charge is None else charge.is_estimated,
+            0 if charge is None else charge.cost,
+            None,
+            "" if charge is None else _name_of_price(charge),
+            # What it saved is not known yet.
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            ttft_us,
+            tpot_us,
+            None if facts.waited_s is None else int(facts.waited_s * 1e6),
+            int((now - started_at) * 1e6),
+            None if outcome is None else outcome == "met",
+            None if facts.sent_at is None else int((facts.sent_at - started_at) * 1e6),
+            facts.attempts,
+            0 if speculation is None else speculation.drafted,
+            0 if speculation is None else speculation.accepted,
+            begun.priority,
+        )
+        if charge is not None:
+            note_answer(row, _asked(exchange), charge)
+        elif answered is None:
+            # Nobody was asked for this call: what a cache had of it, or another call.
+            note_given(row, _asked(exchange), usage, facts.cache)
+        else:
+            note_given(row, None, None, None)
         self._account(row)
-        for part, charge in enumerate(charges, start=1):
-            if charge is not answered or not charge.is_settled:
-                late = _asked(exchange) if charge is answered else None
-                charge.when_settled(partial(self._add_part, row, part, is_answer=charge is answered, asked=late))
+        for part, other in enumerate(charges, start=1):
+            if other is not charge:
+                late = _asked(exchange) if other is answered else None
+                other.when_settled(partial(self._add_part, begun, part, is_answer=other is answered, asked=late))
 
-    def _add_extra(self, row: Row, told: Callable[[Charge], None] | None, charge: Charge) -> None:
+    def _add_extra(self, begun: Beginning, told: Callable[[Charge], None] | None, charge: Charge) -> None:
         """What the gateway has asked because of the call, beside it; somebody else may want to know of it too."""
         if told is not None:
             told(charge)
-        charge.when_settled(partial(self._observer.charges.count, row.route))
-        charge.when_settled(partial(self._add_part, row, next(self._extra_parts), is_answer=False, asked=None))
+        charge.when_settled(partial(self._observer.charges.count, begun.route))
+        charge.when_settled(partial(self._add_part, begun, next(self._extra_parts), is_answer=False, asked=None))
 
-    def _add_part(self, row: Row, part: int, charge: Charge, *, is_answer: bool, asked: Pricing | None) -> None:
+    def _add_part(self, begun: Beginning, part: int, charge: Charge, *, is_answer: bool, asked: Pricing | None) -> None:
         """Another attempt of the call, or one that has ended only now, for others who joined the call."""
-        if charge.usage is None:
+        usage = charge.usage
+        if usage is None:
             return
-        further = Row(n=row.n, part=part, at_us=row.at_us, backend=charge.backend)
-        for name in _OF_THE_CALL:
-            setattr(further, name, getattr(row, name))
-        further.served = bounded(charge.model) or ""
-        further.estimated = charge.is_estimated
-        further.cost = charge.cost
-        further.price = _name_of_price(charge)
-        _count(further, charge.usage)
+        further = Row(
+            **{name: getattr(begun, name) for name in _OF_THE_CALL},
+            part=part,
+            backend=charge.backend,
+            served=bounded(charge.model) or "",
+            estimated=charge.is_estimated,
+            cost=charge.cost,
+            price=_name_of_price(charge),
+            input_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            written_5m_tokens=usage.written_5m_tokens,
+            written_1h_tokens=usage.written_1h_tokens,
+            output_tokens=usage.completion_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            audio_tokens=usage.audio_input_tokens + usage.audio_output_tokens,
+            image_tokens=usage.image_input_tokens + usage.image_output_tokens,
+        )
         if is_answer:
             note_answer(further, asked, charge)
         else:
@@ -186,15 +232,3 @@ def _answered(charges: Sequence[Charge], backend: str | None) -> Charge | None:
 
 def _name_of_price(charge: Charge) -> str:
     return charge.price.name if charge.price is not None and charge.usage is not None else ""
-
-
-def _count(row: Row, usage: Usage | None) -> None:
-    if usage is not None:
-        row.input_tokens = usage.prompt_tokens
-        row.cached_tokens = usage.cached_tokens
-        row.written_5m_tokens = usage.written_5m_tokens
-        row.written_1h_tokens = usage.written_1h_tokens
-        row.output_tokens = usage.completion_tokens
-        row.reasoning_tokens = usage.reasoning_tokens
-        row.audio_tokens = usage.audio_input_tokens + usage.audio_output_tokens
-        row.image_tokens = usage.image_input_tokens + usage.image_output_tokens

@@ -16,7 +16,7 @@ from backends.operations import Operation
 from backends.protocol import Facts, Headers, Priority, Slo
 from gateway.http.auth import ANONYMOUS, Principal
 from gateway.http.body_budget import HeldBody
-from gateway.ledger.row import Row
+from gateway.ledger.row import Beginning
 from gateway.metrics.admission import AdmissionMetrics
 from gateway.metrics.charges import ChargeMetrics
 from gateway.metrics.metrics import Metrics
@@ -68,7 +68,7 @@ class Exchange(msgspec.Struct, eq=False):
     """What models cost by the list of the route that was asked, whoever answers."""
     rate_headers: Headers = []
     """What its answer says of them."""
-    row: Row | None = None
+    beginning: Beginning | None = None
     """What the ledger knows of it; None where there is none, and where no route took it."""
     facts: Facts = msgspec.field(default_factory=Facts)
     status: int = 0

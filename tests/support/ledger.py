@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ledger.row import SAVINGS, WORKER_KILLED, Row
+from gateway.ledger.row import SAVINGS, Beginning, Row
 
 START_US = 1_793_000_000 * 10**6
 """A moment in October 2026."""
@@ -57,9 +57,9 @@ def sample_row(n: int, *, at_us: int | None = None, part: int = 0) -> Row:
     )
 
 
-def sample_beginning(n: int) -> Row:
+def sample_beginning(n: int) -> Beginning:
     """How the call of that row begins."""
-    return Row(
+    return Beginning(
         n=n,
         at_us=START_US + n * 250_000,
         request_id=f"req_{n:012x}",
@@ -71,8 +71,6 @@ def sample_beginning(n: int) -> Row:
         operation="chat",
         model=f"model-{n % 3}",
         stream=n % 2 == 0,
-        end=WORKER_KILLED,
-        estimated=True,
     )
 
 

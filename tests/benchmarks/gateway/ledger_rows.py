@@ -61,7 +61,7 @@ def measure(folder: Path, database: Database, num_rows: int) -> Spent:
         with spent.on("noted: a beginning and a row"):
             for n, beginning, row in told:
                 journal.append(encode(beginning), RecordKind.BEGINNING, n)
-                journal.append(encode(row), RecordKind.CALL, n)
+                journal.append(encode(row), RecordKind.CALL, n, row)
         with spent.on("read again"):
             taken = reading.take(list(journal.segments), _AT_ONCE)
             rows = [stored(values, journal.worker, days.of(values[AT])) for values in taken]

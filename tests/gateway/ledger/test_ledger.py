@@ -229,9 +229,9 @@ async def test_full_disk_of_the_journal_holds_up_no_store_elsewhere(tmp_path: Pa
     """Calls that last hold segments, and there is no room to write their beginnings down anew."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    database = SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER)
+    path = tmp_path / "ledger.sqlite3"
     with small_disk(disk):
-        async with running(database, disk / "journal", segments=4) as ledger:
+        async with running(SqliteDatabase(path, LEDGER), disk / "journal", segments=4) as ledger:
             n = 0
             for lasting in range(2):
                 ledger.begin(sample_beginning(10**6 + lasting))
@@ -246,7 +246,10 @@ async def test_full_disk_of_the_journal_holds_up_no_store_elsewhere(tmp_path: Pa
             assert ledger.note(sample_row(n))
             ledger.sample([GaugeSample(1, "in_flight", "up", 1.0)])
 
-            await until(lambda: num_samples(database) == 1)
+            # A connection is one thread's, and the ledger's is its writer's.
+            looked_at = SqliteDatabase(path, LEDGER)
+            await until(lambda: num_samples(looked_at) == 1)
+            looked_at.close()
             assert ledger.statistics().rows == n + 1
 
 
