@@ -7,6 +7,7 @@ from secrets import token_bytes
 
 from backends.clock import Clock
 from gateway.assembly.stores import build_ledger_database
+from gateway.ledger.ledger import Ledger
 from gateway.limits.budget_view import BudgetView
 from gateway.limits.refill import Refill
 from gateway.limits.reserving import Reserving
@@ -19,14 +20,16 @@ from policies.limits.raises import Raises
 from policies.schema import Policy
 
 
-def build_reserving(policy: Policy, clock: Clock, in_force: Callable[[], Runtime], raises: Raises) -> Reserving:
+def build_reserving(
+    policy: Policy, clock: Clock, in_force: Callable[[], Runtime], raises: Raises, ledger: Ledger | None
+) -> Reserving:
     """For one process, which counts for itself; with others where there is a Redis. `in_force`: once it is open.
 
     Raises: ConfigurationError.
     """
     warnings = BudgetWarnings()
     spent_before = None
-    if policy.ledger is not None and _may_have_budgets(policy):
+    if policy.ledger is not None and ledger is not None and _may_have_budgets(policy):
         database = build_ledger_database(policy.ledger, is_read_only=True)
         spent_before = SpentInLedger(database, policy.ledger.time_zone, in_force, clock)
     if policy.stores.redis is not None:
@@ -37,7 +40,9 @@ def build_reserving(policy: Policy, clock: Clock, in_force: Callable[[], Runtime
         limiter = Limiter(shared, clock, warnings.tell, raises)
         return Reserving(limiter, warnings, None, BudgetView(limiter, spent_before, clock))
     counters = MemoryCounters(clock, salt=token_bytes(16))
-    refill = None if spent_before is None else Refill(spent_before, counters, clock)
+    refill = None
+    if spent_before is not None and ledger is not None:
+        refill = Refill(spent_before, counters, ledger.wait_adopted, clock)
     limiter = Limiter(counters, clock, warnings.tell, raises)
     return Reserving(limiter, warnings, refill, BudgetView(limiter, spent_before, clock))
 

@@ -21,6 +21,7 @@ from gateway.ledger.writer import BATCH, Writer
 from policies.failures import Failures
 
 _logger = logging.getLogger(__name__)
+_LOOK_EVERY_S = 0.01
 _BEGINNING, _CALL, _PART = RecordKind
 """A class of an enumeration takes ten times as long to find them."""
 
@@ -103,6 +104,17 @@ class Ledger:
         self._journal = self._writer = None
         if journal is not None and writer is not None:
             journal.close(is_stored=await asyncio.to_thread(writer.stop))
+
+    async def wait_adopted(self, limit_s: float) -> bool:
+        """Whether the store has, within that time, what those workers have left that were gone at the start. One that is
+        away is not waited for.
+        """
+        end_s = self._clock.now() + limit_s
+        while self._writer is not None and not self._writer.has_adopted.is_set():
+            if self._clock.now() >= end_s or self._writer.done.waiting_since_s is not None:
+                return False
+            await self._clock.sleep(_LOOK_EVERY_S)
+        return self._writer is not None
 
     def number(self) -> int:
         """The next call's."""

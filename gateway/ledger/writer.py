@@ -77,6 +77,8 @@ class Writer:
         clock: Clock,
     ) -> None:
         self.done = Written()
+        self.has_adopted = threading.Event()
+        """Set once the store has what those workers have left that were gone at the start."""
         self.reading = Reading()
         self._failures = failures
         self._store = store
@@ -226,7 +228,9 @@ class Writer:
     def _take_adopted(self) -> None:
         if self._adoption is None and self._is_due("adopt", _ADOPT_EVERY_S):
             self._adoption = adopt(self._folder, self._journal)
-            if self._adoption is not None:
+            if self._adoption is None:
+                self.has_adopted.set()
+            else:
                 _logger.warning("the ledger takes over what a worker has left that is gone")
         if self._adoption is None:
             return

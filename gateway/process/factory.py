@@ -154,7 +154,7 @@ def application_of(settings: Settings, registry: Registry, files: PolicyFiles, l
         tracer=otlp_tracer(clock) if settings.tracing else None,
         owners=build_owners(loaded.policy.stores, clock, shared_directory()),
         booking=None if ledger is None else Booking(ledger, clock, observer, metrics.of(SavingsMetrics)),
-        reserving=build_reserving(loaded.policy, clock, lambda: core.runtime, raises),
+        reserving=build_reserving(loaded.policy, clock, lambda: core.runtime, raises, ledger),
         keys=keys,
     )
 

@@ -341,9 +341,7 @@ async def test_what_was_spent_is_known_after_a_restart(upstream: OpenAIServer, t
                 limited = Limited(gateway, upstream, client)
                 answered, refused = await limited.ask_until_refused(**fields)
                 assert (answered, code_of(refused)) == (0 if turn else 2, "insufficient_quota")
-                async with asyncio.timeout(10):
-                    while not turn and (await gateway.metrics()).value("slipstream_ledger_rows_total") < 2:
-                        await asyncio.sleep(0.05)
+            # The journal has it, and the store may not have it yet.
             gateway.process.kill()
             await gateway.wait_exit()
 
@@ -360,9 +358,7 @@ async def test_what_a_key_has_spent_of_its_own_budget_is_known_after_a_restart(
                 assert (await limited.ask(who="carol", words=f"words {turn}")).status_code == 200
                 answered, refused = await limited.ask_until_refused(who="dave", words=f"other {turn}")
                 assert (answered, code_of(refused)) == (0 if turn else 1, "insufficient_quota")
-                async with asyncio.timeout(10):
-                    while not turn and (await gateway.metrics()).value("slipstream_ledger_rows_total") < 2:
-                        await asyncio.sleep(0.05)
+            # The journal has it, and the store may not have it yet.
             gateway.process.kill()
             await gateway.wait_exit()
 
