@@ -106,8 +106,8 @@ class Ledger:
             journal.close(is_stored=await asyncio.to_thread(writer.stop))
 
     async def wait_adopted(self, limit_s: float) -> bool:
-        """Whether the store has, within that time, what those workers have left that were gone at the start. One that is
-        away is not waited for.
+        """Whether the store has, within that time, what those workers have left that were gone at the start. One
+        that is away is not waited for.
         """
         end_s = self._clock.now() + limit_s
         while self._writer is not None and not self._writer.has_adopted.is_set():

@@ -5,7 +5,8 @@
 Gateways that differ in nothing else are asked in turns, some hundred requests at a time, so that all of them meet the
 same moments of a machine that is shared. All have metrics and the access log; their answers are whole, of 2 KB. What
 is told is all that a gateway's processes took from the first round to the last, what goes on behind the calls and
-while nobody asks included, divided by its requests; beside the first one, with what the quarters of the run say.
+while nobody asks included, divided by its requests; beside the first one, with what of it threads and processes beside
+the event loop took, and with what the quarters of the run say.
 """
 
 from __future__ import annotations
@@ -59,8 +60,14 @@ def _tree_us(pid: int) -> float:
     return sum(map(cpu_us, _tree(pid)))
 
 
-async def _measure(rounds: int, size: int, postgres: str | None) -> dict[str, list[float]]:
-    """By way the microseconds of CPU a request, in every round."""
+def _behind_us(pid: int) -> float:
+    """What is not the event loop's, which runs in the first thread."""
+    of_the_loop = int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e3
+    return _tree_us(pid) - of_the_loop
+
+
+async def _measure(rounds: int, size: int, postgres: str | None) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """By way the microseconds of CPU a request, in every round, and those beside the event loop over all of them."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -77,6 +84,7 @@ async def _measure(rounds: int, size: int, postgres: str | None) -> dict[str, li
         request = request_bytes("2 KB, whole")
         took: dict[str, list[float]] = {way: [] for way in _WAYS}
         before_us: list[float] = []
+        behind_us: list[float] = []
         for number in range(rounds + _WARM_ROUNDS):
             for each in clients:
                 await Turn(request, size).take(each)
@@ -84,8 +92,11 @@ async def _measure(rounds: int, size: int, postgres: str | None) -> dict[str, li
             if number >= _WARM_ROUNDS:
                 for way, before, now in zip(_WAYS, before_us, now_us, strict=True):
                     took[way].append((now - before) / size)
+            if number == _WARM_ROUNDS:
+                behind_us = list(map(_behind_us, pids))
             before_us = now_us
-        return took
+        since = [now - before for now, before in zip(map(_behind_us, pids), behind_us, strict=True)]
+        return took, {way: us / (rounds - 1) / size for way, us in zip(_WAYS, since, strict=True)}
 
 
 def main() -> None:
@@ -97,15 +108,16 @@ def main() -> None:
         "--postgres", metavar="URL", help="an empty database in place of SQLite; its server is not counted"
     )
     options = parser.parse_args()
-    took = asyncio.run(_measure(options.rounds, options.size, options.postgres))
+    took, behind = asyncio.run(_measure(options.rounds, options.size, options.postgres))
     first = next(iter(took.values()))
     quarter = -(-options.rounds // 4)
-    print("CPU us a request, and what that is more than with nothing; the same in each quarter of the run")
+    print("CPU us a request, and what that is more than with nothing; beside the event loop; the more by quarters")
     for way, each in took.items():
         more = [mine - base for mine, base in zip(each, first, strict=True)]
         quarters = [statistics.fmean(more[begin : begin + quarter]) for begin in range(0, len(more), quarter)]
         scatter = ", ".join(f"{us:.1f}" for us in quarters)
-        print(f"  {way:32}{statistics.fmean(each):7.1f}  +{statistics.fmean(more):5.1f}  ({scatter})")
+        figures = f"{statistics.fmean(each):7.1f}  +{statistics.fmean(more):5.1f}  {behind[way]:6.1f}"
+        print(f"  {way:32}{figures}  ({scatter})")
 
 
 if __name__ == "__main__":
