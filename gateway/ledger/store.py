@@ -112,14 +112,15 @@ class LedgerStore:
             mark, newest = mark_and_newest(transaction)
             are_at_hand = self._new.is_behind(self._database.num_connected, mark)
             upto = self._new.upto if are_at_hand else min(newest, mark + most)
+            rows = RowsAtHand(self._at_hand) if are_at_hand else None
             if upto > mark:
-                if are_at_hand:
-                    self._add_at_hand(transaction)
+                if rows is not None:
+                    _add_at_hand(transaction, rows)
                 else:
                     _add_up(transaction, mark, upto)
                 _move(transaction, ROLLED_UP, upto)
-        if are_at_hand:
-            self._time_at_hand()
+        if rows is not None:
+            self._time_at_hand(rows)
         if upto >= self._new.upto:
             self._forget(upto)
         return upto - mark
@@ -186,21 +187,16 @@ class LedgerStore:
         self._num_timed = 0
         self._new.begin(self._database.num_connected, upto)
 
-    def _add_at_hand(self, transaction: Transaction) -> None:
-        rows = RowsAtHand(self._at_hand)
-        groups = {grouping.table: grouping.groups(rows) for grouping in GROUPINGS}
-        for rollup in ROLLUPS:
-            _execute_each(transaction, *rollup.add_groups(groups[rollup.grouping.table]))
-
-    def _time_at_hand(self) -> None:
+    def _time_at_hand(self, all_of_them: RowsAtHand | None = None) -> None:
         """Count how long those took that are not counted yet."""
-        rows = self._at_hand[self._num_timed :]
-        if rows:
+        number = len(self._at_hand) - self._num_timed
+        if number:
             upto = self._new.upto
-            if not self._timed.goes_on(self._database.num_connected, upto - len(rows), upto):
+            if not self._timed.goes_on(self._database.num_connected, upto - number, upto):
                 self._counted.clear()
-            self._counted.update(latencies.count(RowsAtHand(rows).columns))
-            self._num_timed += len(rows)
+            rows = all_of_them if not self._num_timed else None
+            self._counted.update(latencies.count((rows or RowsAtHand(self._at_hand[-number:])).columns))
+            self._num_timed += number
 
     def _insert_each(self, rows: Sequence[Stored]) -> tuple[int, int]:
         num_new = num_refused = 0
@@ -232,6 +228,12 @@ def _add_up(transaction: Transaction, after: int, upto: int) -> None:
         transaction.execute(rollup.add)
     for grouping in GROUPINGS:
         transaction.execute(f"DROP TABLE {grouping.table}")
+
+
+def _add_at_hand(transaction: Transaction, rows: RowsAtHand) -> None:
+    groups = {grouping.table: grouping.groups(rows) for grouping in GROUPINGS}
+    for rollup in ROLLUPS:
+        _execute_each(transaction, *rollup.add_groups(groups[rollup.grouping.table]))
 
 
 def _execute_each(transaction: Transaction, statement: str, values: Iterable[Sequence[object]]) -> None:
