@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
             for seed in asked.seed:
                 order = drifting if asked.stream == "drift" else returning if name == "templates" else shuffled
                 questions = order(rows, vectors, seed)
-                del questions.asked[asked.questions :]
+                questions.asked = list(questions.asked)[: asked.questions]
                 changes_at = len(questions.asked) // 2 if asked.stream == "change" else None
                 book = None if wording == "one" else book_of(asked.tool, sorted(set(questions.meanings)), wording, seed)
                 upstream = WordedUpstream(questions.meanings, Random(seed), reader, book, changes_at)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections.abc import Sequence
 
 from policies.cache.semantic.contracts import KnownNeighbour, Proposal
 from policies.cache.semantic.decision.features import difference
 from policies.cache.semantic.decision.vote import vote
 
+_EQUAL = 0.999
+"""Cosine above which two vectors are one, as far as their numbers go."""
+_WORD = re.compile(r"\w+")
+
 
 def propose(text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
-    """The best candidate by vote of answers, with its features; None where nothing is near enough."""
-    chosen = vote(candidates)
+    """The best candidate by vote of answers, with its features; None where nothing is near enough.
+
+    Texts of other words whose vectors are equal have not been read by the encoder, whose vocabulary may not have their
+    script: they are no neighbours.
+    """
+    chosen = vote([each for each in candidates if each.similarity <= _EQUAL or _words(each.text) == _words(text)])
     if chosen is None:
         return None
     winner = chosen.winner
@@ -30,3 +40,7 @@ def propose(text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         float(words.reordered),
     )
     return Proposal(winner, features, words.guarded)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())

@@ -33,8 +33,6 @@ to its own; `same_word`: whether the other answer has the same one, there too, a
 away from its place within the part, as a share of it; `rarity`: by its rank in the vocabulary, which is sorted by
 frequency; `part_cosine`: of its part and the nearest; `part_share`: of its part's words in that one."""
 
-MAX_TOKENS = 768
-"""Of an answer, its parts' vectors included."""
 _FIRST_WORD_ID, _LAST_WORD_ID = 1996, 30_521
 """Of whole words in the vocabulary of BERT's uncased models."""
 
@@ -72,10 +70,8 @@ def vocabulary_of(words: Sequence[str], unknown: str) -> TokenVocabulary:
     return TokenVocabulary(is_number, rarity.astype(np.float32), list(words).index(unknown))
 
 
-def join(parts: Sequence[EncodedPart]) -> TokenizedAnswer | None:
-    """None where there are too many tokens."""
-    if sum(len(part.ids) + 1 for part in parts) > MAX_TOKENS:
-        return None
+def join(parts: Sequence[EncodedPart]) -> TokenizedAnswer:
+    """Parts in a row."""
     ids = [np.append(part.ids, np.int32(-1)) for part in parts]
     return TokenizedAnswer(
         np.concatenate(ids),

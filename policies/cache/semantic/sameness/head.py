@@ -1,7 +1,8 @@
-"""The trained head: from tokens and words of two answers to the log odds that they say the same. numpy alone.
+"""The trained heads: from tokens and words of two answers to the log odds that they say the same. numpy alone.
 
-Two of them: `TokenHead` where the tokens of the encoder that it was trained with are at hand, `WordHead` where they are
-not. Their weights come with the package; `python -m policies.cache.semantic.sameness.training` makes them anew.
+`TokenHead` holds a sentence against another and `AnswerHead` judges the whole by it, where the tokens of the encoder
+that they were trained with are at hand; `WordHead` where they are not. Their weights come with the package;
+`python -m policies.cache.semantic.sameness.training` makes them anew.
 """
 
 from __future__ import annotations
@@ -47,21 +48,20 @@ class HeadScores(msgspec.Struct, frozen=True):
 
 class Card(msgspec.Struct, frozen=True):
     """What is known of the weights. `fingerprint`: of the encoder whose tokens the head reads. What `bend`s
-    log odds so that they are calibrated: of both heads together the weights of each and an intercept, of the word head
-    alone its slope and intercept.
+    log odds so that they are calibrated: slope and intercept, of answers by their parts and by words alone.
     """
 
     fingerprint: str
     sha256: str
     seed: int
     trained_on: str
-    bend: tuple[float, float, float]
+    bend: tuple[float, float]
     word_bend: tuple[float, float]
     scores: dict[str, HeadScores]
 
 
 class HeadWeights(msgspec.Struct, frozen=True):
-    """Both heads' arrays by name, and their card."""
+    """All heads' arrays by name, and their card."""
 
     arrays: dict[str, Floats]
     card: Card
@@ -75,26 +75,23 @@ def load_weights(folder: Path = _FOLDER) -> HeadWeights:
 
 
 class TokenHead:
-    """Decomposable attention (Parikh et al., EMNLP 2016, section 3) over given vectors of tokens."""
+    """Decomposable attention (Parikh et al., EMNLP 2016, section 3) over given vectors of tokens, of two sentences."""
 
     def __init__(self, weights: HeadWeights) -> None:
         self._arrays = weights.arrays
-        self._words = WordHead(weights)
-        self._bend = weights.card.bend
 
-    def log_odds(
+    def matters(self, vectors: Floats) -> Floats:
+        """[parts], the probability that each says anything of the matter; from their own vectors [parts, dimension]."""
+        odds = vectors @ self._arrays["matters.weight"][0] + self._arrays["matters.bias"]
+        matters: Floats = 1.0 / (1.0 + np.exp(-odds))
+        return matters
+
+    def told(
         self, one: TokenizedAnswer, other: TokenizedAnswer, flags: Floats, other_flags: Floats, words: Floats
     ) -> float:
-        """Of saying the same by both heads, calibrated, in either order. `flags` as `flags_of`, `words` as
-        `word_features`.
+        """Log odds of saying the same as they were trained, in either order. `flags` as `flags_of`, `words` as
+        `word_features` of the two.
         """
-        by_tokens, by_words, intercept = self._bend
-        told = self._told(one, other, flags, other_flags, words)
-        return by_tokens * told + by_words * self._words.told(words) + intercept
-
-    def _told(
-        self, one: TokenizedAnswer, other: TokenizedAnswer, flags: Floats, other_flags: Floats, words: Floats
-    ) -> float:
         arrays = self._arrays
         left, right = self._layer("project", one.vectors), self._layer("project", other.vectors)
         cosines = one.vectors @ other.vectors.T
@@ -107,7 +104,7 @@ class TokenHead:
         scores[ones[:, None] != others[None, :]] = -_FAR
         mean, most = self._pool(left, _softmax(scores) @ right, flags)
         mean_back, most_back = self._pool(right, _softmax(scores.T) @ left, other_flags)
-        pooled = np.concatenate((mean + mean_back, np.maximum(most, most_back), standard(words, arrays)))
+        pooled = np.concatenate((mean + mean_back, np.maximum(most, most_back), standard(words, "part", arrays)))
         return float(self._layer("tell", np.maximum(self._layer("join", pooled), 0))[0])
 
     def _pool(self, own: Floats, partner: Floats, flags: Floats) -> tuple[Floats, Floats]:
@@ -120,6 +117,19 @@ class TokenHead:
         return y
 
 
+class AnswerHead:
+    """Two layers over what is known of two whole answers: how their parts match, and their words."""
+
+    def __init__(self, weights: HeadWeights) -> None:
+        self._arrays = weights.arrays
+        self._bend = weights.card.bend
+
+    def log_odds(self, match: Floats, words: Floats) -> float:
+        """Of saying the same, calibrated. `match` as `match_features`, `words` as `word_features`."""
+        known = np.concatenate((match, words))
+        return self._bend[0] * _layers("answer", known, self._arrays) + self._bend[1]
+
+
 class WordHead:
     """What can be said from words alone: two layers over their features."""
 
@@ -129,21 +139,19 @@ class WordHead:
 
     def log_odds(self, words: Floats) -> float:
         """Of saying the same, calibrated."""
-        return self._bend[0] * self.told(words) + self._bend[1]
-
-    def told(self, words: Floats) -> float:
-        """Log odds as they were trained."""
-        arrays = self._arrays
-        hidden = np.maximum(arrays["words.0.weight"] @ standard(words, arrays) + arrays["words.0.bias"], 0)
-        return float((arrays["words.1.weight"] @ hidden + arrays["words.1.bias"])[0])
+        return self._bend[0] * _layers("words", words, self._arrays) + self._bend[1]
 
 
-def standard(words: Floats, arrays: dict[str, Floats]) -> Floats:
-    """Features of words in standard deviations from what was trained on."""
-    scaled: Floats = np.clip(
-        (words - arrays["words.mean"]) / arrays["words.deviation"], -_MAX_DEVIATION, _MAX_DEVIATION
-    )
+def standard(known: Floats, name: str, arrays: dict[str, Floats]) -> Floats:
+    """In standard deviations from what was trained on."""
+    away = (known - arrays[f"{name}.mean"]) / arrays[f"{name}.deviation"]
+    scaled: Floats = np.clip(away, -_MAX_DEVIATION, _MAX_DEVIATION)
     return scaled
+
+
+def _layers(name: str, known: Floats, arrays: dict[str, Floats]) -> float:
+    hidden = arrays[f"{name}.0.weight"] @ standard(known, name, arrays) + arrays[f"{name}.0.bias"]
+    return float((arrays[f"{name}.1.weight"] @ np.maximum(hidden, 0) + arrays[f"{name}.1.bias"])[0])
 
 
 def _softmax(scores: Floats) -> Floats:

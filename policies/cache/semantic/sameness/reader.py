@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, flags_of, join
-from policies.cache.semantic.sameness.forms import Unreadable, for_sure
-from policies.cache.semantic.sameness.head import TokenHead, WordHead, load_weights
+from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
+from policies.cache.semantic.sameness.head import AnswerHead, TokenHead, WordHead, load_weights
+from policies.cache.semantic.sameness.matching import PartMatch, candidates, match_features
 from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.words import FEATURES, word_features
 
 _PARTS_A_ROUND = 8
+_MATCHES_A_ROUND = 16
+_MAX_KEPT_MATCHES = 8192
 _WORDS_SURE = 2.2
 """Log odds of nine in ten."""
 _MAX_KEPT_PARTS = 1024
@@ -56,8 +59,9 @@ class Reader:
         weights = load_weights()
         self._model = model if model is not None and model.fingerprint == weights.card.fingerprint else None
         self._vocabulary = self._model.vocabulary() if self._model is not None else None
-        self._tokens, self._words = TokenHead(weights), WordHead(weights)
+        self._sentences, self._answers, self._words = TokenHead(weights), AnswerHead(weights), WordHead(weights)
         self._kept: OrderedDict[str, EncodedPart] = OrderedDict()
+        self._matched: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def compare(self, left: str, right: str) -> Compared:
         """A round of it."""
@@ -79,12 +83,37 @@ class Reader:
         self._encode(self._model, missing[:_PARTS_A_ROUND])
         if len(missing) > _PARTS_A_ROUND:
             return Compared(is_done=False)
-        one, other = join([self._kept[part] for part in ones]), join([self._kept[part] for part in others])
-        if one is None or other is None:
-            return Compared(is_done=True)
+        match = self._match(ones, others, self._vocabulary)
+        if match is None:
+            return Compared(is_done=False)
         features = word_features(ones, others)
-        flags, other_flags = flags_of(one, other, self._vocabulary), flags_of(other, one, self._vocabulary)
-        return _told(self._tokens.log_odds(one, other, flags, other_flags, features), features)
+        return _told(self._answers.log_odds(match, features), features)
+
+    def _match(self, ones: list[str], others: list[str], vocabulary: TokenVocabulary) -> NDArray[np.float32] | None:
+        """`MATCH_FEATURES`; None where sentences are left to be held against each other in another round."""
+        encoded = [self._kept[part] for part in ones], [self._kept[part] for part in others]
+        odds: dict[PartMatch, float] = {}
+        num_new = 0
+        for match in candidates(*encoded):
+            pair = ones[match.one], others[match.other]
+            if pair not in self._matched:
+                num_new += 1
+                if num_new > _MATCHES_A_ROUND:
+                    return None
+                self._matched[pair] = self._held_against(pair, vocabulary)
+            self._matched.move_to_end(pair)
+            odds[match] = self._matched[pair]
+        while len(self._matched) > _MAX_KEPT_MATCHES:
+            self._matched.popitem(last=False)
+        matters = [self._sentences.matters(np.stack([part.vectors[-1] for part in side])) for side in encoded]
+        return match_features(odds, (matters[0], matters[1]), (ones, others))
+
+    def _held_against(self, pair: tuple[str, str], vocabulary: TokenVocabulary) -> float:
+        if pair[0] == pair[1]:
+            return SURE
+        one, other = join([self._kept[pair[0]]]), join([self._kept[pair[1]]])
+        flags, back = flags_of(one, other, vocabulary), flags_of(other, one, vocabulary)
+        return self._sentences.told(one, other, flags, back, word_features([pair[0]], [pair[1]]))
 
     def _encode(self, model: TokenModel, parts: list[str]) -> None:
         if parts:

@@ -1,6 +1,6 @@
-"""Trains both heads and writes their weights, their card and how well they do on pairs that they have not seen.
+"""Trains the heads and writes their weights, their card and how well they do on pairs that they have not seen.
 
-    python -m policies.cache.semantic.sameness.training OUT_DIR [--paraqa FILE] [--pairs 8000] [--epochs 8] [--seed 1]
+    python -m policies.cache.semantic.sameness.training OUT_DIR [--paraqa FILE] [--sentences N] [--epochs N] [--seed N]
 
 `--paraqa`: pairs of answers of ParaQA's training part (Kacupaj et al., ESWC 2021, CC BY 4.0), JSON lines of `a`, `b`,
 `y`, `bt`, `read`, gzipped; without it the heads see made-up text alone.
@@ -12,31 +12,35 @@ import argparse
 import hashlib
 import sys
 from pathlib import Path
+from random import Random
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from policies.cache.semantic.encoder.folder import find_folder
 from policies.cache.semantic.encoder.transformer import TransformerModel
+from policies.cache.semantic.sameness.alignment import EncodedPart
 from policies.cache.semantic.sameness.head import Card
-from policies.cache.semantic.sameness.training.batches import ReadPair, encode_parts, read
-from policies.cache.semantic.sameness.training.examples import examples
+from policies.cache.semantic.sameness.parts import parts_of
+from policies.cache.semantic.sameness.training.answers import features_of
+from policies.cache.semantic.sameness.training.batches import encode_parts, read
+from policies.cache.semantic.sameness.training.examples import AnswerPairs, examples
 from policies.cache.semantic.sameness.training.fit import (
-    Scale,
     bend_of,
+    fit_layers,
+    fit_matters,
     fit_tokens,
-    fit_words,
+    layers_log_odds,
     scale_of,
     token_log_odds,
-    word_log_odds,
+    words_of,
 )
-from policies.cache.semantic.sameness.training.network import Network
+from policies.cache.semantic.sameness.training.generator import Generator
 from policies.cache.semantic.sameness.training.scores import scores_of
 
-_WORD_EPOCHS = 40
+_LAYER_EPOCHS = 40
 
 
 def main() -> None:
@@ -44,47 +48,73 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--paraqa", type=Path)
-    parser.add_argument("--pairs", type=int, default=8_000)
+    parser.add_argument("--sentences", type=int, default=16_000)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = TransformerModel(find_folder(None), threads=1)
-    sets = examples(options.paraqa, options.seed, options.pairs)
-    encoded = encode_parts([each for one in sets for each in one], model.embed_parts, _note)
-    training, calibration, test = (read(one, encoded, model.vocabulary()) for one in sets)
-    _note(f"{len(training)} pairs to train on, {len(calibration)} to calibrate, {len(test)} to test")
-    scale = scale_of(training)
-    words = fit_words(training, scale, epochs=_WORD_EPOCHS, seed=options.seed)
-    tokens = fit_tokens(training, scale, epochs=options.epochs, seed=options.seed, note=_note)
-    is_same, is_same_in_test = (np.array([each.example.is_same for each in one]) for one in (calibration, test))
-    both, unseen = (_heads(tokens, words, one, scale) for one in (calibration, test))
-    bend, word_bend = bend_of(both, is_same), bend_of(both[:, 1:], is_same)
-    arrays = {name: tensor.numpy().astype(np.float16) for name, tensor in tokens.state_dict().items()}
-    for number, name in enumerate(("0", "3")):
-        for kind in ("weight", "bias"):
-            arrays[f"words.{number}.{kind}"] = words.state_dict()[f"{name}.{kind}"].numpy().astype(np.float16)
-    arrays |= {"words.mean": scale.mean, "words.deviation": scale.deviation}
+    sets = examples(options.paraqa, options.seed, options.sentences)
+    says_nothing = [part for line in Generator(Random(0), frozenset()).says_nothing() for part in parts_of(line) or ()]
+    encoded = encode_parts(sets, says_nothing, model.embed_parts, _note)
+    sentences, *answers = (read(one, encoded, model.vocabulary()) for one in sets)
+    _note(f"{len(sentences)} pairs of sentences; of answers {', '.join(str(len(one)) for one in answers)}")
+
+    part_scale = scale_of(words_of(sentences))
+    network = fit_tokens(sentences, part_scale, epochs=options.epochs, seed=options.seed, note=_note)
+    matters = fit_matters(*_parts(sets, says_nothing, encoded))
+    rows = [
+        features_of(
+            one,
+            encoded,
+            model.vocabulary(),
+            lambda pairs: token_log_odds(network, pairs, part_scale),
+            lambda vectors: 1 / (1 + np.exp(-(vectors.astype(np.float32) @ matters[0][0] + matters[1]))),
+        )
+        for one in answers
+    ]
+    arrays = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+    arrays |= {"matters.weight": matters[0], "matters.bias": matters[1]}
+    arrays |= {"part.mean": part_scale.mean, "part.deviation": part_scale.deviation}
+    bends, told = {}, {}
+    is_same = [np.array([pair.example.is_same for pair in one]) for one in answers]
+    for name, seen in (("answer", rows), ("words", [words_of(one) for one in answers])):
+        scale = scale_of(seen[0])
+        layers = fit_layers(seen[0], answers[0], scale, epochs=_LAYER_EPOCHS, seed=options.seed)
+        arrays |= {f"{name}.mean": scale.mean, f"{name}.deviation": scale.deviation}
+        for number, at in enumerate(("0", "3")):
+            for kind in ("weight", "bias"):
+                arrays[f"{name}.{number}.{kind}"] = layers.state_dict()[f"{at}.{kind}"].numpy()
+        slope, intercept = bends[name] = bend_of(layers_log_odds(layers, seen[1], scale), is_same[1])
+        told[name] = slope * layers_log_odds(layers, seen[2], scale) + intercept
     options.out.mkdir(parents=True, exist_ok=True)
-    np.savez(options.out / "heads.npz", **arrays)
-    told = {"tokens": unseen @ bend[:-1] + bend[-1], "words": unseen[:, 1:] @ word_bend[:-1] + word_bend[-1]}
+    exact = ("mean", "deviation")
+    np.savez(
+        options.out / "heads.npz",
+        **{name: array if name.endswith(exact) else array.astype(np.float16) for name, array in arrays.items()},
+    )
     card = Card(
         fingerprint=model.fingerprint,
         sha256=hashlib.sha256((options.out / "heads.npz").read_bytes()).hexdigest(),
         seed=options.seed,
-        trained_on=f"{options.pairs} made-up pairs of own writing"
+        trained_on=f"{options.sentences} made-up pairs of sentences of own writing"
         + ("; ParaQA (Kacupaj et al., ESWC 2021, CC BY 4.0), pairs of its answers" if options.paraqa else ""),
-        bend=(float(bend[0]), float(bend[1]), float(bend[2])),
-        word_bend=(float(word_bend[0]), float(word_bend[1])),
-        scores={name: scores_of(odds, is_same_in_test) for name, odds in told.items()},
+        bend=bends["answer"],
+        word_bend=bends["words"],
+        scores={name: scores_of(odds, is_same[2]) for name, odds in told.items()},
     )
     (options.out / "card.json").write_bytes(msgspec.json.format(msgspec.json.encode(card)) + b"\n")
     _note((options.out / "card.json").read_text())
 
 
-def _heads(tokens: Network, words: nn.Sequential, samples: list[ReadPair], scale: Scale) -> NDArray[np.float64]:
-    """[pairs, 2]: what each head says of each pair."""
-    return np.column_stack((token_log_odds(tokens, samples, scale), word_log_odds(words, samples, scale)))
+def _parts(
+    sets: AnswerPairs, says_nothing: list[str], encoded: dict[str, EncodedPart]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """[parts, dimension] and [parts]: each part's vector, and whether it says anything of the matter."""
+    says = {part for pair in sets.sentences for side in (pair.left, pair.right) for part in parts_of(side) or ()}
+    parts = [(part, True) for part in sorted(says - set(says_nothing))] + [(part, False) for part in says_nothing]
+    vectors = np.stack([encoded[part].vectors[-1] for part, _ in parts]).astype(np.float32)
+    return vectors, np.array([matters for _, matters in parts])
 
 
 def _note(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -47,9 +47,12 @@ class ReadPair(NamedTuple):
         return len(self.one.ids) + len(self.other.ids)
 
 
-def encode_parts(examples: Sequence[AnswerPair], encode: Encode, note: Callable[[str], None]) -> dict[str, EncodedPart]:
-    """Every part of every answer by its text, in batches of like length."""
-    texts = {part for each in examples for side in (each.left, each.right) for part in parts_of(side) or ()}
+def encode_parts(
+    sets: Iterable[Sequence[AnswerPair]], others: Sequence[str], encode: Encode, note: Callable[[str], None]
+) -> dict[str, EncodedPart]:
+    """Every part of every answer by its text, in batches of like length, and other parts."""
+    pairs = [pair for one in sets for pair in one]
+    texts = {part for pair in pairs for side in (pair.left, pair.right) for part in parts_of(side) or ()} | set(others)
     ordered = sorted(texts, key=len)
     encoded: dict[str, EncodedPart] = {}
     for start in range(0, len(ordered), _PARTS_A_BATCH):
@@ -62,19 +65,23 @@ def encode_parts(examples: Sequence[AnswerPair], encode: Encode, note: Callable[
 
 
 def read(
-    examples: Sequence[AnswerPair], encoded: dict[str, EncodedPart], vocabulary: TokenVocabulary
+    examples: Sequence[AnswerPair],
+    encoded: dict[str, EncodedPart],
+    vocabulary: TokenVocabulary,
+    *,
+    are_parts: bool = False,
 ) -> list[ReadPair]:
-    """Those that can be read."""
-    samples = []
+    """Those that can be read. `are_parts`: each side is one part, as it stands."""
+    pairs = []
     for example in examples:
-        left, right = parts_of(example.left), parts_of(example.right)
+        sides = (example.left, example.right)
+        left, right = ([side] if are_parts else parts_of(side) for side in sides)
         if left is None or right is None:
             continue
         one, other = (join([encoded[part] for part in parts]) for parts in (left, right))
-        if one is not None and other is not None:
-            flags, back = flags_of(one, other, vocabulary), flags_of(other, one, vocabulary)
-            samples.append(ReadPair(one, other, flags, back, word_features(left, right), example))
-    return samples
+        flags, back = flags_of(one, other, vocabulary), flags_of(other, one, vocabulary)
+        pairs.append(ReadPair(one, other, flags, back, word_features(left, right), example))
+    return pairs
 
 
 def in_batches(samples: Sequence[ReadPair], random: Random) -> list[list[int]]:

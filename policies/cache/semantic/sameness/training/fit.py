@@ -1,4 +1,4 @@
-"""Fits both heads, bends their log odds so that they are probabilities, and counts how often these hold."""
+"""Fits the heads, bends their log odds so that they are probabilities, and counts how often these hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from policies.cache.semantic.sameness.training.batches import ReadPair, in_batches, tensors
@@ -23,35 +23,40 @@ _SMOOTH = 0.01
 """Labels are so far from 0 and 1: some are mistaken, and a head must not learn to be surer than that."""
 
 Floats = NDArray[np.float64]
+Features = NDArray[np.float32]
 
 
 class Scale(NamedTuple):
-    """Mean and deviation of the words' features in training: [FEATURES] each."""
+    """Mean and deviation of features in training: [features] each."""
 
-    mean: NDArray[np.float32]
-    deviation: NDArray[np.float32]
+    mean: Features
+    deviation: Features
 
-    def __call__(self, samples: Sequence[ReadPair]) -> NDArray[np.float32]:
-        """[samples, FEATURES], standardized."""
-        words = np.stack([sample.words for sample in samples])
-        return np.clip((words - self.mean) / self.deviation, -4, 4).astype(np.float32)
+    def __call__(self, rows: Features) -> Features:
+        """[rows, features], standardized."""
+        return np.clip((rows - self.mean) / self.deviation, -4, 4).astype(np.float32)
 
 
-def scale_of(samples: Sequence[ReadPair]) -> Scale:
+def scale_of(rows: Features) -> Scale:
     """Of these."""
-    words = np.stack([sample.words for sample in samples])
-    return Scale(words.mean(axis=0), words.std(axis=0) + np.float32(1e-3))
+    return Scale(rows.mean(axis=0), rows.std(axis=0) + np.float32(1e-3))
+
+
+def words_of(pairs: Sequence[ReadPair]) -> Features:
+    """[pairs, FEATURES]."""
+    return np.stack([pair.words for pair in pairs])
 
 
 def fit_tokens(
-    samples: Sequence[ReadPair], scale: Scale, *, epochs: int, seed: int, note: Callable[[str], None]
+    pairs: Sequence[ReadPair], scale: Scale, *, epochs: int, seed: int, note: Callable[[str], None]
 ) -> Network:
     """The head over tokens. AdamW with a rate that rises for a moment and then falls to nothing."""
     torch.manual_seed(seed)
     random = Random(seed)
-    network = Network(samples[0].one.vectors.shape[1], len(FEATURES))
+    network = Network(pairs[0].one.vectors.shape[1], len(FEATURES))
     optimizer = torch.optim.AdamW(network.parameters(), _RATE, weight_decay=1e-2)
-    rounds = [in_batches(samples, random) for _ in range(epochs)]
+    words = scale(words_of(pairs))
+    rounds = [in_batches(pairs, random) for _ in range(epochs)]
     num_steps = sum(map(len, rounds))
     step = 0
     for epoch, batches in enumerate(rounds):
@@ -60,56 +65,70 @@ def fit_tokens(
             step += 1
             for group in optimizer.param_groups:
                 group["lr"] = _RATE * min(1.0, step / _WARM_STEPS) * (1 - step / (num_steps + 1))
-            chosen = [samples[at] for at in batch]
-            loss = _loss(network(*tensors(chosen, scale(chosen))), chosen)
+            chosen = [pairs[at] for at in batch]
+            loss = _loss(network(*tensors(chosen, words[batch])), chosen)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             total += float(loss.detach()) * len(batch)
-        note(f"epoch {epoch + 1} of {epochs}: loss {total / len(samples):.4f}")
+        note(f"epoch {epoch + 1} of {epochs}: loss {total / len(pairs):.4f}")
     return network.eval()
 
 
-def fit_words(samples: Sequence[ReadPair], scale: Scale, *, epochs: int, seed: int) -> nn.Sequential:
-    """The head over words alone."""
+def fit_layers(features: Features, pairs: Sequence[ReadPair], scale: Scale, *, epochs: int, seed: int) -> nn.Sequential:
+    """Two layers over features [pairs, features] of whole answers."""
     torch.manual_seed(seed)
-    network = nn.Sequential(nn.Linear(len(FEATURES), _HIDDEN), nn.ReLU(), nn.Dropout(0.1), nn.Linear(_HIDDEN, 1))
+    network = nn.Sequential(nn.Linear(features.shape[1], _HIDDEN), nn.ReLU(), nn.Dropout(0.1), nn.Linear(_HIDDEN, 1))
     optimizer = torch.optim.AdamW(network.parameters(), 3e-3, weight_decay=1e-2)
-    words = torch.from_numpy(scale(samples))
+    rows = torch.from_numpy(scale(features))
     order = Random(seed)
     for _ in range(epochs):
-        positions = list(range(len(samples)))
+        positions = list(range(len(pairs)))
         order.shuffle(positions)
-        for start in range(0, len(positions), 256):
-            batch = positions[start : start + 256]
-            loss = _loss(network(words[batch]).squeeze(1), [samples[at] for at in batch])
+        for start in range(0, len(positions), 128):
+            batch = positions[start : start + 128]
+            loss = _loss(network(rows[batch]).squeeze(1), [pairs[at] for at in batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     return network.eval()
 
 
-def token_log_odds(network: Network, samples: Sequence[ReadPair], scale: Scale) -> Floats:
+def fit_matters(vectors: Features, matters: NDArray[np.bool_]) -> tuple[Features, Features]:
+    """[1, dimension] and [1]: which vectors of parts say anything of the matter, both kinds weighing alike."""
+    layer = nn.Linear(vectors.shape[1], 1)
+    rows, targets = torch.from_numpy(vectors), torch.from_numpy(matters.astype(np.float32))
+    weights = torch.where(targets > 0, 0.5 / targets.mean(), 0.5 / (1 - targets.mean()))
+    optimizer = torch.optim.AdamW(layer.parameters(), 2e-2, weight_decay=0.1)
+    for _ in range(300):
+        loss = functional.binary_cross_entropy_with_logits(layer(rows).squeeze(1), targets, weight=weights)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+
+def token_log_odds(network: Network, pairs: Sequence[ReadPair], scale: Scale) -> Floats:
     """Of each."""
-    told = np.zeros(len(samples))
+    told = np.zeros(len(pairs))
+    words = scale(words_of(pairs))
     with torch.inference_mode():
-        for batch in in_batches(samples, Random(0)):
-            chosen = [samples[at] for at in batch]
-            told[batch] = network(*tensors(chosen, scale(chosen))).numpy()
+        for batch in in_batches(pairs, Random(0)):
+            told[batch] = network(*tensors([pairs[at] for at in batch], words[batch])).numpy()
     return told
 
 
-def word_log_odds(network: nn.Sequential, samples: Sequence[ReadPair], scale: Scale) -> Floats:
-    """Of each."""
+def layers_log_odds(network: nn.Sequential, features: Features, scale: Scale) -> Floats:
+    """Of each row."""
     with torch.inference_mode():
-        told: Floats = network(torch.from_numpy(scale(samples))).squeeze(1).double().numpy()
+        told: Floats = network(torch.from_numpy(scale(features))).squeeze(1).double().numpy()
     return told
 
 
-def bend_of(log_odds: Floats, is_same: NDArray[np.bool_]) -> Floats:
-    """[heads + 1]: weights and intercept that make [pairs, heads] log odds probabilities (Platt, 1999) where as many
-    pairs say the same as do not.
+def bend_of(log_odds: Floats, is_same: NDArray[np.bool_]) -> tuple[float, float]:
+    """Slope and intercept that make [pairs] log odds probabilities (Platt, 1999) where as many pairs say the same as do
+    not.
     """
     x = torch.from_numpy(np.column_stack((log_odds, np.ones(len(log_odds)))))
     y = torch.from_numpy(is_same.astype(np.float64))
@@ -117,22 +136,22 @@ def bend_of(log_odds: Floats, is_same: NDArray[np.bool_]) -> Floats:
     # His targets: the rate that so many of one kind allow to be claimed, not 1 and 0.
     num_same, num_other = float(y.sum()), float((1 - y).sum())
     targets = torch.where(y > 0, (num_same + 1) / (num_same + 2), 1 / (num_other + 2))
-    bend = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True)
+    bend = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([bend], max_iter=200, line_search_fn="strong_wolfe")
 
-    def step() -> torch.Tensor:
+    def step() -> Tensor:
         optimizer.zero_grad()
         loss = functional.binary_cross_entropy_with_logits(x @ bend, targets, weight=weights)
         loss.backward()
         return loss
 
     optimizer.step(step)
-    found: Floats = bend.detach().numpy()
-    return found
+    slope, intercept = bend.detach().tolist()
+    return slope, intercept
 
 
-def _loss(log_odds: torch.Tensor, samples: Sequence[ReadPair]) -> torch.Tensor:
-    is_same = torch.tensor([float(sample.example.is_same) for sample in samples])
-    weights = torch.tensor([sample.example.weight for sample in samples])
+def _loss(log_odds: Tensor, pairs: Sequence[ReadPair]) -> Tensor:
+    is_same = torch.tensor([float(pair.example.is_same) for pair in pairs])
+    weights = torch.tensor([pair.example.weight for pair in pairs])
     targets = is_same * (1 - 2 * _SMOOTH) + _SMOOTH
     return functional.binary_cross_entropy_with_logits(log_odds, targets, weight=weights)

@@ -43,8 +43,8 @@ def _read(name: str) -> dict[str, Any]:
 class Generator:
     """Makes pairs; equal seeds make equal pairs."""
 
-    def __init__(self, random: Random, kinds: frozenset[str]) -> None:
-        """`kinds`: of facts, some of `kinds_of_facts`."""
+    def __init__(self, random: Random, kinds: frozenset[str], facts_a_kind: int = _FACTS_A_KIND) -> None:
+        """`kinds`: of facts, some of `kinds_of_facts`; of each so many with their slots filled."""
         self._random = random
         self._words: dict[str, list[str]] = _read("words.toml")
         facts, world = _read("facts_en.toml"), _read("facts_world.toml")
@@ -56,7 +56,7 @@ class Generator:
         }
         self._slots = slots.SlotFiller(random, self._words)
         self._facts: dict[str, list[_Fact]] = {
-            kind: [self._new_fact(kind) for _ in range(_FACTS_A_KIND)] for kind in self.kinds
+            kind: [self._new_fact(kind) for _ in range(facts_a_kind)] for kind in self.kinds
         }
         self._changes: dict[str, list[_Fact]] = {}
         self._sayings: dict[str, list[tuple[str, int]]] = {}
@@ -73,6 +73,21 @@ class Generator:
         )
         (recipe,) = self._random.choices([each for each, _ in recipes], [weight for _, weight in recipes])
         return recipe()
+
+    def sentences(self) -> MadePair:
+        """Two sentences, a list or a step each: the same, nearly the same, or of different matters."""
+        if self._random.random() < 0.2:
+            make = self._random.choice((self._sentence_of_the_world, self._listed, self._stepped, self._coded))
+            return make()
+        fact = self._fact()
+        way = self._random.choices(("same", "changed", "other matter"), (50, 38, 12))[0]
+        other = fact if way == "same" else self._changed(fact) if way == "changed" else self._fact()
+        one, number = self._say(fact)
+        keeps = way == "changed" and self._random.random() < 0.5
+        two, _ = self._say(other, number if keeps else None)
+        if one == two and other != fact:
+            return self.sentences()
+        return MadePair(one, two, other == fact, frozenset((fact.kind, other.kind)), f"sentences, {way}")
 
     def long_pair(self) -> MadePair:
         """Of many facts, all the same or all but one."""
@@ -92,6 +107,10 @@ class Generator:
         ]
         kinds = frozenset(fact.kind for fact in facts)
         return self._turned(MadePair(" ".join(line for line, _ in lines), " ".join(turned), is_same, kinds, "long"))
+
+    def says_nothing(self) -> list[str]:
+        """Sentences that may be left out."""
+        return [line for name in ("opening", "closing", "aside", "heading") for line in self._words[name]]
 
     def _fact(self, without: frozenset[str] = frozenset()) -> _Fact:
         return self._random.choice(
@@ -233,10 +252,13 @@ class Generator:
         items = "\n".join(mark + line for mark, line in zip(marks, rest, strict=False))
         return "\n\n".join([text for text in (" ".join(first), items, " ".join([*asides, *after])) if text])
 
-    def _worldly(self) -> MadePair:
+    def _sentence_of_the_world(self) -> MadePair:
+        return self._worldly(1)
+
+    def _worldly(self, num_facts: int | None = None) -> MadePair:
         """In another language than English."""
         language = self._random.choice(list(self.world))
-        facts = self._random.sample(self.world[language], self._random.choice((1, 1, 2, 3)))
+        facts = self._random.sample(self.world[language], num_facts or self._random.choice((1, 1, 2, 3)))
         is_same = self._random.random() < 0.5
         changed = None if is_same else self._random.randrange(len(facts))
         lines, turned = [], []
@@ -248,7 +270,7 @@ class Generator:
                 if len(meanings) > 1:
                     other = self._random.choice([each for each in range(len(meanings)) if each != meaning])
                 elif "{" not in meanings[0][0]:
-                    return self._worldly()
+                    return self._worldly(num_facts)
                 else:
                     others = self._slots.foreign_other(language, values, meanings[0][0])
             at = self._random.randrange(len(meanings[meaning]))

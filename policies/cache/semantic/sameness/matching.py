@@ -1,0 +1,136 @@
+"""Which part of one answer says what which part of the other says, and what of an answer says nothing: as numbers.
+
+Answers are held against each other sentence by sentence: the sentence whose partner says something else decides, and
+sentences that only greet, lead over or advise may be missing. Orders differ freely, so they are told apart only where
+words such as "then" make something of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.cache.semantic.sameness.alignment import EncodedPart
+
+MATCH_FEATURES = (
+    "worst",
+    "worst_of_other",
+    "second_worst",
+    "all_matched",
+    "all_matched_of_other",
+    "least_odds",
+    "least_odds_of_other",
+    "mean_odds",
+    "contents",
+    "contents_ratio",
+    "partners_shared",
+    "inverted",
+    "inverted_in_order",
+)
+"""`worst`: the probability that a part matters and has no partner, of the part where that is highest; `all_matched`:
+log probability that there is none such; `least_odds`: of saying the same, of the part that matters whose best partner
+has the least; `_of_other`: of the answer where it is better; `contents`: how many parts matter; `inverted`: share of
+pairs of parts whose partners stand the other way round."""
+
+_CANDIDATES = 2
+_MAX_ODDS = 8.0
+_ORDER = re.compile(
+    r"^\W*(?:first|then|next|after|before|finally|once|\d+[.)]|erst|dann|puis|ensuite|luego|poi)\b", re.I
+)
+
+Floats = NDArray[np.float32]
+
+
+class PartMatch(NamedTuple):
+    """Positions of a part of each answer that may say the same."""
+
+    one: int
+    other: int
+
+
+def candidates(ones: Sequence[EncodedPart], others: Sequence[EncodedPart]) -> list[PartMatch]:
+    """Of each part the nearest of the other answer, both ways: by their vectors and the words that they share."""
+    nearness = np.array([[_nearness(one, other) for other in others] for one in ones])
+    found = {PartMatch(row, int(at)) for row in range(len(ones)) for at in np.argsort(-nearness[row])[:_CANDIDATES]}
+    found |= {
+        PartMatch(int(at), column)
+        for column in range(len(others))
+        for at in np.argsort(-nearness[:, column])[:_CANDIDATES]
+    }
+    return sorted(found)
+
+
+def match_features(
+    odds: dict[PartMatch, float], matters: tuple[Floats, Floats], parts: tuple[Sequence[str], Sequence[str]]
+) -> Floats:
+    """[MATCH_FEATURES], the same for both orders of the two. `odds`: log odds of each candidate; `matters`: the
+    probability that a part says anything of the matter, for the parts of each answer.
+    """
+    table = np.full((len(parts[0]), len(parts[1])), -_MAX_ODDS)
+    for (one, other), told in odds.items():
+        table[one, other] = np.clip(told, -_MAX_ODDS, _MAX_ODDS)
+    ways = [_way(table, matters[0], parts), _way(table.T, matters[1], parts)]
+    worse, better = sorted(ways, key=lambda way: way.all_matched)
+    contents = sorted(way.contents for way in ways)
+    return np.array(
+        (
+            worse.worst,
+            better.worst,
+            max(worse.second, better.second),
+            worse.all_matched,
+            better.all_matched,
+            min(way.least for way in ways) / 4,
+            max(way.least for way in ways) / 4,
+            (worse.mean + better.mean) / 8,
+            np.log1p(contents[1]),
+            contents[0] / max(contents[1], 1e-3),
+            (worse.shared + better.shared) / 2,
+            (worse.inverted + better.inverted) / 2,
+            (worse.inverted + better.inverted) / 2 * _has_order(parts),
+        ),
+        np.float32,
+    )
+
+
+class _Way(NamedTuple):
+    worst: float
+    second: float
+    all_matched: float
+    least: float
+    mean: float
+    contents: float
+    shared: float
+    inverted: float
+
+
+def _way(table: NDArray[np.float64], matters: Floats, parts: tuple[Sequence[str], Sequence[str]]) -> _Way:
+    best, partner = table.max(axis=1), table.argmax(axis=1)
+    missed = matters / (1.0 + np.exp(best))
+    ranked = np.sort(missed)[::-1]
+    counts = matters > 0.5 if (matters > 0.5).any() else np.ones(len(matters), bool)
+    partners = partner[counts]
+    pairs = [(a, b) for at, a in enumerate(partners) for b in partners[at + 1 :]]
+    return _Way(
+        worst=float(ranked[0]),
+        second=float(ranked[1]) if len(ranked) > 1 else 0.0,
+        all_matched=float(np.maximum(np.log1p(-np.minimum(missed, 1 - 1e-4)).sum(), -_MAX_ODDS)),
+        least=float(best[counts].min()),
+        mean=float(best[counts].mean()),
+        contents=float(matters.sum()),
+        shared=1.0 - len(set(partners.tolist())) / len(partners),
+        inverted=sum(a > b for a, b in pairs) / max(len(pairs), 1),
+    )
+
+
+def _nearness(one: EncodedPart, other: EncodedPart) -> float:
+    words, others = set(one.ids.tolist()), set(other.ids.tolist())
+    shared = len(words & others) / max(min(len(words), len(others)), 1)
+    return float(one.vectors[-1].astype(np.float32) @ other.vectors[-1].astype(np.float32)) + 0.5 * shared
+
+
+def _has_order(parts: tuple[Sequence[str], Sequence[str]]) -> bool:
+    return any(_ORDER.match(part) is not None for side in parts for part in side)

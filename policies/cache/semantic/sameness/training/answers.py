@@ -1,0 +1,49 @@
+"""Pairs of whole answers as the head over them sees them: what the trained sentences make of their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary
+from policies.cache.semantic.sameness.forms import SURE
+from policies.cache.semantic.sameness.matching import candidates, match_features
+from policies.cache.semantic.sameness.parts import parts_of
+from policies.cache.semantic.sameness.training.batches import ReadPair, read
+from policies.cache.semantic.sameness.training.examples import AnswerPair
+
+Told = Callable[[Sequence[ReadPair]], NDArray[np.float64]]
+"""Log odds of pairs of sentences."""
+Matters = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""[parts], probabilities, of [parts, dimension]."""
+
+
+def features_of(
+    pairs: Sequence[ReadPair],
+    encoded: dict[str, EncodedPart],
+    vocabulary: TokenVocabulary,
+    told: Told,
+    matters: Matters,
+) -> NDArray[np.float32]:
+    """[pairs, MATCH_FEATURES and FEATURES]."""
+    answers = [(parts_of(pair.example.left) or [], parts_of(pair.example.right) or []) for pair in pairs]
+    found = [
+        candidates([encoded[one] for one in ones], [encoded[other] for other in others]) for ones, others in answers
+    ]
+    sentences = {
+        (ones[match.one], others[match.other])
+        for (ones, others), matches in zip(answers, found, strict=True)
+        for match in matches
+    }
+    # Parts are in canonical form already, and this form of it is the same.
+    listed = sorted(pair for pair in sentences if pair[0] != pair[1])
+    made = read([AnswerPair(*pair, False, 1.0, "") for pair in listed], encoded, vocabulary, are_parts=True)
+    odds = dict(zip(listed, told(made), strict=True))
+    rows = []
+    for pair, (ones, others), matches in zip(pairs, answers, found, strict=True):
+        of_matches = {match: float(odds.get((ones[match.one], others[match.other]), SURE)) for match in matches}
+        one, other = (matters(np.stack([encoded[part].vectors[-1] for part in side])) for side in (ones, others))
+        rows.append(np.concatenate((match_features(of_matches, (one, other), (ones, others)), pair.words)))
+    return np.stack(rows)

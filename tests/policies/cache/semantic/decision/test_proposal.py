@@ -1,0 +1,33 @@
+"""What is no candidate, however near its vector."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.cache.semantic.decision.proposal import propose
+from tests.support.policy.semantic_traffic import candidate
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "cosine", "is_candidate"),
+    [
+        ("\u51e0\u70b9\u5f00\u95e8", "\u600e\u4e48\u4ed8\u6b3e", 1.0, False),
+        ("\u51e0\u70b9\u5f00\u95e8\uff1f", "\u51e0\u70b9\u5f00\u95e8", 1.0, True),
+        ("How do I pay?", "how do i pay", 1.0, True),
+        ("how do I pay", "how can I pay", 0.9995, False),
+        ("how do I pay", "how can I pay", 0.998, True),
+    ],
+)
+def test_equal_vectors_of_other_words_are_no_neighbours(
+    asked: str, stored: str, cosine: float, is_candidate: bool
+) -> None:
+    """An encoder without a script's letters gives all of its texts one vector, and would have them all one answer."""
+    assert (propose(asked, [candidate(cosine, text=stored)]) is not None) is is_candidate
+
+
+def test_neighbours_that_were_read_are_proposed_beside_those_that_were_not() -> None:
+    """The blind one is left out, not the look-up."""
+    found = propose("how do I pay", [candidate(1.0, text="how can I go", id="blind"), candidate(0.9, id="read")])
+
+    assert found is not None
+    assert found.candidate.id == "read"

@@ -1,0 +1,74 @@
+"""Parts of answers and their partners, as numbers: what may be missing, what may not, and what order makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from policies.cache.semantic.sameness.alignment import EncodedPart
+from policies.cache.semantic.sameness.matching import MATCH_FEATURES, PartMatch, candidates, match_features
+
+SAME, OTHER = 6.0, -6.0
+
+
+def features(
+    table: list[list[float]], matters: tuple[list[float], list[float]], texts: str = "A part."
+) -> dict[str, float]:
+    """Of answers whose parts stand to each other like that."""
+    odds = {PartMatch(row, column): value for row, values in enumerate(table) for column, value in enumerate(values)}
+    ones, others = (np.array(side, np.float32) for side in matters)
+    parts = ([texts] * len(ones), [texts] * len(others))
+    told = match_features(odds, (ones, others), parts)
+    turned = match_features({PartMatch(b, a): v for (a, b), v in odds.items()}, (others, ones), (parts[1], parts[0]))
+    np.testing.assert_allclose(told, turned, atol=1e-6)
+    return dict(zip(MATCH_FEATURES, told.tolist(), strict=True))
+
+
+def test_what_says_nothing_may_be_missing_and_what_matters_may_not() -> None:
+    """A greeting without a partner, and a sentence without one."""
+    greeted = features([[SAME], [OTHER]], ([1.0, 0.01], [1.0]))
+    shorter = features([[SAME], [OTHER]], ([1.0, 0.99], [1.0]))
+
+    assert greeted["worst"] < 0.02
+    assert greeted["least_odds"] > 0
+    assert shorter["worst"] > 0.95
+    assert shorter["all_matched"] < -3
+    assert shorter["all_matched_of_other"] > -0.1
+
+
+def test_order_is_told_and_counts_more_where_words_make_something_of_it() -> None:
+    """Facts may come in any order, steps may not."""
+    crossed = [[OTHER, SAME], [SAME, OTHER]]
+    facts = features(crossed, ([1.0, 1.0], [1.0, 1.0]))
+    steps = features(crossed, ([1.0, 1.0], [1.0, 1.0]), "Then close it.")
+    straight = features([[SAME, OTHER], [OTHER, SAME]], ([1.0, 1.0], [1.0, 1.0]), "Then close it.")
+
+    assert (facts["inverted"], facts["inverted_in_order"]) == (1.0, 0.0)
+    assert (steps["inverted"], steps["inverted_in_order"]) == (1.0, 1.0)
+    assert straight["inverted_in_order"] == 0.0
+
+
+def test_two_parts_of_one_partner_are_told() -> None:
+    """Saying one thing twice is not saying two."""
+    told = features([[SAME], [SAME]], ([1.0, 1.0], [1.0]))
+    assert told["partners_shared"] == pytest.approx(0.25)
+    assert told["contents_ratio"] == pytest.approx(0.5)
+
+
+def test_answers_of_which_nothing_matters_are_numbers_all_the_same() -> None:
+    """Two greetings."""
+    assert all(np.isfinite(value) for value in features([[OTHER]], ([0.0], [0.0])).values())
+
+
+def test_candidates_are_the_nearest_both_ways_and_few() -> None:
+    """However many parts there are, each is held against a handful."""
+    random = np.random.default_rng(1)
+    ones = [EncodedPart(np.array([n], np.int32), _unit(random.standard_normal((2, 8)))) for n in range(30)]
+    found = candidates(ones, ones[::-1])
+
+    assert {PartMatch(n, 29 - n) for n in range(30)} <= set(found)
+    assert len(found) <= 4 * 30
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
