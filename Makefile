@@ -52,14 +52,15 @@ $(VENV)/bin/python:
 	@.release/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/release.lock
 	@touch $@
 
+# Half of an installation would be the compiling of modules, most of which a gateway never reads: its first start compiles those that it does.
 $(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies into $(VENV) ..."
-	@$(PIP_INSTALL) -e '.[dashboard,prices]' -c constraints.txt
+	@$(PIP_INSTALL) --no-compile -e '.[dashboard,prices]' -c constraints.txt
 	@touch $@
 
 $(VENV)/.engine: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies and the engine into $(VENV) ..."
-	@$(PIP_INSTALL) -e '.[engine,dashboard,prices]' -c constraints.txt
+	@$(PIP_INSTALL) --no-compile -e '.[engine,dashboard,prices]' -c constraints.txt
 	@touch $@ $(VENV)/.serve
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt

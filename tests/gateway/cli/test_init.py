@@ -26,7 +26,10 @@ async def test_init_writes_what_serves_as_it_is(run: Run, tmp_path: Path, openai
     done = run("init", str(folder), "--upstream", openai_server.base_url)
     assert done.exit_code == 0, done.output
     secrets = secrets_of(folder)
-    async with start_gateway((folder / "policy.yaml").read_text(encoding="utf-8"), environ=secrets) as gateway:
+    policy = (folder / "policy.yaml").read_text(encoding="utf-8")
+    # As if it were started there.
+    policy = policy.replace("sqlite:///", f"sqlite:///{folder}/")
+    async with start_gateway(policy, environ=secrets) as gateway:
         async with httpx.AsyncClient(base_url=gateway.url) as client:
             body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
             headers = {"authorization": f"Bearer {secrets['GATEWAY_KEY']}"}
