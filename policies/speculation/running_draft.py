@@ -25,15 +25,17 @@ _ROUNDS_AHEAD = 4
 
 
 class RunningDraft:
-    """Beside one answer behind `prompt`, asked for one round after the other. Its owner closes it."""
+    """Beside one answer, asked for one round after the other. Its owner closes it; asked then, it begins anew."""
 
-    def __init__(self, drafter: Drafter, call: Call, prompt: Sequence[int], *, times: RoundTimes, clock: Clock) -> None:
+    def __init__(self, drafter: Drafter, call: Call, *, times: RoundTimes, clock: Clock) -> None:
         """What the draft takes is told to `times`."""
         self._drafter = drafter
         self._times = times
         self._clock = clock
         self._call = call
-        self._prompt = prompt
+        self._is_begun = False
+        self._text: list[int] = []
+        """The prompt, and of the answer what was known when it began."""
         self._guess = Guess()
         self._task: asyncio.Task[None] | None = None
         self._has_said = asyncio.Event()
@@ -42,13 +44,21 @@ class RunningDraft:
         """Whether it has the prompt already."""
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """The target has told the answer's next tokens."""
+        """The target has told the answer's next tokens; nothing where there is no draft."""
+        if not self._is_begun:
+            return
         self._guess.learn(tokens)
         if self._guess.is_wrong and self._task is not None:
             self._task.cancel()
 
-    async def propose(self, num_tokens: int) -> list[int] | None:
-        """What it says comes next: so many tokens, or fewer where it finds the answer whole; None where it fails."""
+    async def propose(self, num_tokens: int, prompt: Sequence[int], known: Sequence[int]) -> list[int] | None:
+        """What it says comes next: so many tokens, or fewer where it finds the answer whole; None where it fails.
+
+        `known`: the answer so far. With `prompt` it is where a draft begins; one that goes on has learned it.
+        """
+        if not self._is_begun:
+            self._is_begun, self._text, self._guess = True, [*prompt, *known], Guess()
+            self._says_end = self._has_read = False
         try:
             return await self._ahead(num_tokens)
         except SlipstreamError as error:
@@ -59,6 +69,10 @@ class RunningDraft:
 
     async def aclose(self) -> None:
         """End it. Safe to call twice."""
+        self._is_begun = False
+        await self._cancel()
+
+    async def _cancel(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -70,7 +84,7 @@ class RunningDraft:
         while guess.is_wrong or len(guess.ahead) < num_tokens:
             self._has_said.clear()
             if guess.is_wrong:
-                await self.aclose()
+                await self._cancel()
             elif self._task is not None and self._task.done():
                 task, self._task = self._task, None
                 task.result()
@@ -82,7 +96,7 @@ class RunningDraft:
         return guess.ahead[:num_tokens]
 
     def _begin(self, most: int) -> None:
-        text = [*self._prompt, *self._guess.begin()]
+        text = [*self._text, *self._guess.begin()]
         self._says_end = False
         self._task = asyncio.get_running_loop().create_task(self._listen(text, most))
 

@@ -57,8 +57,7 @@ class ProbedAnswer:
         self._reply = reply
         self._probes = probes
         self._writer = writer
-        self._drafter = drafter
-        self._running: RunningDraft | None = None
+        self._running = RunningDraft(drafter, call, times=controller.times, clock=clock)
         self._controller = controller
         self._most = most
         self._most_tokens = most_tokens
@@ -83,7 +82,7 @@ class ProbedAnswer:
     async def aclose(self) -> None:
         """End the draft, and release the target's stream. Safe to call twice."""
         try:
-            await self._end_draft()
+            await self._running.aclose()
             await self._pieces.aclose()
         finally:
             await self._reply.aclose()
@@ -118,7 +117,7 @@ class ProbedAnswer:
                 break
             if shown := writer.take(verdict.tokens, ends=verdict.ends):
                 yield shown
-        await self._end_draft()
+        await self._running.aclose()
         if not writer.is_over:
             self._is_by_rounds = False
             async for shown in self._alone():
@@ -191,16 +190,7 @@ class ProbedAnswer:
     async def _round(self, num_tokens: int) -> Said | None:
         """One round; None where draft or target have failed in it, and the target is to go on alone."""
         began = self._clock.now()
-        if self._running is None:
-            self._running = RunningDraft(
-                self._drafter,
-                self._call,
-                [*self._prompt, *self._known],
-                times=self._controller.times,
-                clock=self._clock,
-            )
-        running = self._running
-        draft = await running.propose(num_tokens)
+        draft = await self._running.propose(num_tokens, self._prompt, self._known)
         if draft is None:
             self._fail("failed", "the draft has failed")
             return None
@@ -216,7 +206,7 @@ class ProbedAnswer:
             return None
         self._told(True)
         self._known += verdict.tokens
-        running.learn(verdict.tokens)
+        self._running.learn(verdict.tokens)
         accepted = sum(1 for one, other in zip(draft, verdict.tokens, strict=False) if one == other)
         facts = self._facts
         num_judged = accepted if verdict.ends else len(draft)
@@ -229,11 +219,6 @@ class ProbedAnswer:
             facts, drafted=facts.drafted + len(draft), accepted=facts.accepted + accepted, rounds=facts.rounds + 1
         )
         return verdict
-
-    async def _end_draft(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            await running.aclose()
 
     async def _alone(self) -> AsyncIterator[bytes]:
         """What is left, said by the target alone. Raises: UpstreamCut and others of a stream."""

@@ -65,8 +65,7 @@ class SessionAnswer:
         self._reply = reply
         self._inner = inner
         self._target = target
-        self._drafter = drafter
-        self._running: RunningDraft | None = None
+        self._running = RunningDraft(drafter, call, times=controller.times, clock=clock)
         self._controller = controller
         self._most = most
         self._clock = clock
@@ -100,7 +99,7 @@ class SessionAnswer:
     async def aclose(self) -> None:
         """End the draft, and release the target's stream. Safe to call twice."""
         try:
-            await self._end_draft()
+            await self._running.aclose()
         finally:
             await self._reply.aclose()
 
@@ -162,8 +161,7 @@ class SessionAnswer:
         elif mark.tokens and self._began_at is not None:
             self._count(mark.tokens, now - self._began_at, is_last=mark.is_last)
         self._known += mark.tokens
-        if self._running is not None:
-            self._running.learn(mark.tokens)
+        self._running.learn(mark.tokens)
         self._proposed = ()
         # Alone, a token begins where the last one has come.
         self._began_at = now if self._is_alone else None
@@ -201,7 +199,7 @@ class SessionAnswer:
         self._proposed = proposed or ()
         self._waits = False
         if self._is_alone:
-            await self._end_draft()
+            await self._running.aclose()
         draft = Draft(self._mark.id, len(self._known), tuple(self._proposed))
         call = self._call
         try:
@@ -214,24 +212,11 @@ class SessionAnswer:
 
     async def _guess(self, num_tokens: int) -> list[int] | None:
         """What the draft proposes, perhaps nothing where it finds the answer whole; None where it fails."""
-        if self._running is None:
-            self._running = RunningDraft(
-                self._drafter,
-                self._call,
-                [*self._mark.prompt, *self._known],
-                times=self._controller.times,
-                clock=self._clock,
-            )
-        proposed = await self._running.propose(num_tokens)
+        proposed = await self._running.propose(num_tokens, self._mark.prompt, self._known)
         if proposed is None:
             self._facts = structs.replace(self._facts, ended="failed")
             self._controller.fail()
         return proposed
-
-    async def _end_draft(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            await running.aclose()
 
     async def _reopen(self) -> None:
         """The same answer from where it is, in another session. Raises: UpstreamCut where there is none."""
