@@ -54,7 +54,8 @@ class PartMatch(NamedTuple):
 
 def candidates(ones: Sequence[EncodedPart], others: Sequence[EncodedPart]) -> list[PartMatch]:
     """Of each part the nearest of the other answer, both ways: by their vectors and the words that they share."""
-    nearness = np.array([[_nearness(one, other) for other in others] for one in ones])
+    read, others_read = [_read(part) for part in ones], [_read(part) for part in others]
+    nearness = np.array([[_nearness(one, other) for other in others_read] for one in read])
     found = {PartMatch(row, int(at)) for row in range(len(ones)) for at in np.argsort(-nearness[row])[:_CANDIDATES]}
     found |= {
         PartMatch(int(at), column)
@@ -126,10 +127,15 @@ def _way(table: NDArray[np.float64], matters: Floats, parts: tuple[Sequence[str]
     )
 
 
-def _nearness(one: EncodedPart, other: EncodedPart) -> float:
-    words, others = set(one.ids.tolist()), set(other.ids.tolist())
+def _read(part: EncodedPart) -> tuple[frozenset[int], Floats]:
+    """Its words, and its own vector."""
+    return frozenset(part.ids.tolist()), part.vectors[-1].astype(np.float32)
+
+
+def _nearness(one: tuple[frozenset[int], Floats], other: tuple[frozenset[int], Floats]) -> float:
+    words, others = one[0], other[0]
     shared = len(words & others) / max(min(len(words), len(others)), 1)
-    return float(one.vectors[-1].astype(np.float32) @ other.vectors[-1].astype(np.float32)) + 0.5 * shared
+    return float(one[1] @ other[1]) + 0.5 * shared
 
 
 def _has_order(parts: tuple[Sequence[str], Sequence[str]]) -> bool:

@@ -79,7 +79,9 @@ def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float
     longest = max(len(words[0]), len(words[1]), 1)
     lengths = sorted((len(words[0]), len(words[1])))
     parts = sorted((len(left), len(right)))
-    aligned = [_aligned(*ways) for ways in ((left, right), (right, left))]
+    bags = [[_bag(part) for part in answer] for answer in (left, right)]
+    negated = [[NEGATION.search(part) is not None for part in answer] for answer in (left, right)]
+    aligned = [_aligned(bags[way], negated[way], bags[1 - way], negated[1 - way]) for way in (0, 1)]
     worst = [min(values) for values in zip(*aligned, strict=True)]
     most = [max(values) for values in zip(*aligned, strict=True)]
     return np.array(
@@ -116,24 +118,32 @@ def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float
     )
 
 
-def _aligned(parts: Sequence[str], others: Sequence[str]) -> tuple[float, float, float, float, float, float]:
+def _bag(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold())) - _COMMON
+
+
+def _aligned(
+    bags: Sequence[frozenset[str]],
+    are_negated: Sequence[bool],
+    others: Sequence[frozenset[str]],
+    are_others_negated: Sequence[bool],
+) -> tuple[float, float, float, float, float, float]:
     """Of each part and its nearest: share of words, least and mean; how many differ in a no, in numbers, are lost."""
-    bags = [frozenset(_WORD.findall(part.casefold())) - _COMMON for part in others]
     shares, negated, numbered, lost_facts, lost = [], 0, 0, 0, 0
-    for part in parts:
-        bag = frozenset(_WORD.findall(part.casefold())) - _COMMON
+    for bag, is_negated in zip(bags, are_negated, strict=True):
         if not bag:
             continue
-        best = max(range(len(bags)), key=lambda at: len(bag & bags[at]) / max(len(bag | bags[at]), 1))
-        share = len(bag & bags[best]) / len(bag)
+        shared = [len(bag & other) for other in others]
+        best = max(range(len(others)), key=lambda at: shared[at] / max(len(bag) + len(others[at]) - shared[at], 1))
+        share = shared[best] / len(bag)
         shares.append(share)
         numbers = {word for word in bag if word[0].isdecimal()}
         if share < _LOST_SHARE:
             lost += 1
             lost_facts += bool(numbers)
         else:
-            negated += (NEGATION.search(part) is None) != (NEGATION.search(others[best]) is None)
-            numbered += bool(numbers - bags[best])
+            negated += is_negated != are_others_negated[best]
+            numbered += bool(numbers - others[best])
     return (
         min(shares, default=1.0),
         sum(shares) / max(len(shares), 1),
