@@ -13,10 +13,8 @@ WORKER_KILLED = "worker_killed"
 """The `end` of a call whose worker was gone before it was over."""
 
 
-class Beginning(msgspec.Struct, array_like=True, gc=False):
-    """What is known of a call before it is sent, as its row will say it. As far as `stream` they are the first fields
-    of a row, which older versions have written in its place.
-    """
+class _FirstFields(msgspec.Struct, array_like=True, gc=False):
+    """Those of a row that are known of a call before it is sent, or have their place among these."""
 
     n: int
     part: int = 0
@@ -36,10 +34,17 @@ class Beginning(msgspec.Struct, array_like=True, gc=False):
     model: str = ""
     served: str = ""
     stream: bool = False
+
+
+class Beginning(_FirstFields, array_like=True, gc=False):
+    """What is known of a call before it is sent, as its row will say it. As far as `stream` they are the first fields
+    of a row, which older versions have written in its place.
+    """
+
     priority: str = ""
 
 
-class Row(msgspec.Struct, array_like=True, gc=False):
+class Row(_FirstFields, array_like=True, gc=False):
     """One charge. `n` counts the calls of one worker; times are in microseconds, `at_us` since the Unix epoch.
 
     `input_tokens` are all of the prompt, `cached_tokens` those of them that the provider had kept, `written_*` those
@@ -47,24 +52,6 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     `saved_*` add up to what the call would have cost without the gateway, less what it did cost.
     """
 
-    n: int
-    part: int = 0
-    at_us: int = 0
-    request_id: str = ""
-    kind: str = "call"
-    key: str = ""
-    tenant: str = ""
-    team: str = ""
-    tags: str = ""
-    user: str = ""
-    session: str = ""
-    agent: str = ""
-    route: str = ""
-    operation: str = ""
-    backend: str = ""
-    model: str = ""
-    served: str = ""
-    stream: bool = False
     cache: str = ""
     end: str = ""
     status: int = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from operator import add, itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -143,10 +144,10 @@ class Rollup(NamedTuple):
             same = found.get(keys)
             found[keys] = sums if same is None else [*map(add, same, sums)]
         # Half of all sums are 0 wherever no call fails and none has pictures: these stay as they are.
-        places = [place for place, each in enumerate(zip(*found.values(), strict=True)) if any(each)]
-        names = [name for place, name in enumerate(self.sums) if place in places]
+        are_any = [any(each) for each in zip(*found.values(), strict=True)]
+        names = list(compress(self.sums, are_any))
         marks = ", ".join("?" * (len(self.keys) + len(names)))
-        values = [(*keys, *(sums[place] for place in places)) for keys, sums in found.items()]
+        values = [(*keys, *compress(sums, are_any)) for keys, sums in found.items()]
         return self._raised(names, f"VALUES ({marks})"), values
 
     def _raised(self, names: Iterable[str], values: str) -> str:

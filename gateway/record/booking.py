@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
+from typing import Any, TypeAlias
 
 from backends.clock import Clock
 from backends.protocol import Charge, Pricing, Priority, Usage
 from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
-from gateway.ledger.row import Beginning, Row
+from gateway.ledger.row import TOKENS, Beginning, Row
 from gateway.record.exchange import Exchange, Observer, bounded, outcome_of
 from gateway.record.fault import fault_of
 from gateway.record.savings import note_answer, note_extra, note_given
@@ -27,7 +28,10 @@ _OF_THE_CALL = (
 
 _PRIORITIES = tuple(priority.name.lower() for priority in Priority)
 _CLEAN = StreamEnd.CLEAN
-_NO_USAGE = Usage()
+_COUNTED = TOKENS[: TOKENS.index("drafted_tokens")]
+"""What its usage tells of an attempt."""
+_Counts: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+_NOTHING_COUNTED: _Counts = (0, 0, 0, 0, 0, 0, 0, 0)
 _FIRST_EXTRA = 1000
 """The first part of what is asked because of calls, beside them: behind all attempts of one."""
 
@@ -99,7 +103,7 @@ class Booking:
         answered = _answered(charges, facts.backend)
         # What is not settled comes to a part of its own, at its end.
         charge = answered if answered is not None and answered.is_settled else None
-        counted = (usage if answered is None else None if charge is None else charge.usage) or _NO_USAGE
+        counted_usage = usage if answered is None else None if charge is None else charge.usage
         ttft_us = tpot_us = None
         if exchange.stream and facts.first_token_at is not None:
             ttft_us = int((facts.first_token_at - started_at) * 1e6)
@@ -131,14 +135,7 @@ class Booking:
             exchange.status,
             exchange.error_code or "",
             "" if is_fine else fault_of(exchange.status, exchange.fault, end),
-            counted.prompt_tokens,
-            counted.cached_tokens,
-            counted.written_5m_tokens,
-            counted.written_1h_tokens,
-            counted.completion_tokens,
-            counted.reasoning_tokens,
-            counted.audio_input_tokens + counted.audio_output_tokens,
-            counted.image_input_tokens + counted.image_output_tokens,
+            *_counted(counted_usage),
             False if charge is None else charge.is_estimated,
             0 if charge is None else charge.cost,
             None,
@@ -186,25 +183,18 @@ class Booking:
 
     def _add_part(self, begun: Beginning, part: int, charge: Charge, *, is_answer: bool, asked: Pricing | None) -> None:
         """Another attempt of the call, or one that has ended only now, for others who joined the call."""
-        usage = charge.usage
-        if usage is None:
+        if charge.usage is None:
             return
+        counted: dict[str, Any] = dict(zip(_COUNTED, _counted(charge.usage), strict=True))
         further = Row(
             **{name: getattr(begun, name) for name in _OF_THE_CALL},
+            **counted,
             part=part,
             backend=charge.backend,
             served=bounded(charge.model) or "",
             estimated=charge.is_estimated,
             cost=charge.cost,
             price=_name_of_price(charge),
-            input_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            written_5m_tokens=usage.written_5m_tokens,
-            written_1h_tokens=usage.written_1h_tokens,
-            output_tokens=usage.completion_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            audio_tokens=usage.audio_input_tokens + usage.audio_output_tokens,
-            image_tokens=usage.image_input_tokens + usage.image_output_tokens,
         )
         if is_answer:
             note_answer(further, asked, charge)
@@ -232,3 +222,19 @@ def _answered(charges: Sequence[Charge], backend: str | None) -> Charge | None:
 
 def _name_of_price(charge: Charge) -> str:
     return charge.price.name if charge.price is not None and charge.usage is not None else ""
+
+
+def _counted(usage: Usage | None) -> _Counts:
+    """`_COUNTED`, in that order."""
+    if usage is None:
+        return _NOTHING_COUNTED
+    return (
+        usage.prompt_tokens,
+        usage.cached_tokens,
+        usage.written_5m_tokens,
+        usage.written_1h_tokens,
+        usage.completion_tokens,
+        usage.reasoning_tokens,
+        usage.audio_input_tokens + usage.audio_output_tokens,
+        usage.image_input_tokens + usage.image_output_tokens,
+    )
