@@ -22,6 +22,7 @@ from policies.beside import tell_charges
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable
 from policies.cache.semantic.answer_text import text_of
+from policies.cache.semantic.contracts import EncoderBusy
 from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, verdict_of
 from policies.mirror.evidence import Evidence, Verdict
 from policies.mirror.preference import PreferenceJudge
@@ -150,7 +151,7 @@ class Mirror(Stage):
         our_cost, their_cost = _cost(call.facts.charges, call.facts.backend), _cost(copy.facts.charges, None)
         if our_cost is not None and their_cost is not None:
             self.evidence.note_cost(our_cost, their_cost)
-        same = verdict_of(await self._comparison.compare(question, our_text, their_text, may_ask=False))
+        same = await self._told_apart(question, our_text, their_text)
         if same is not AnswerVerdict.UNKNOWN:
             self.evidence.note_agreement(is_same=same is AnswerVerdict.SAME)
         if same is AnswerVerdict.SAME:
@@ -161,6 +162,12 @@ class Mirror(Stage):
             if better is not None:
                 self.evidence.note_pair(better)
         self._decide()
+
+    async def _told_apart(self, question: str, ours: str, theirs: str) -> AnswerVerdict:
+        try:
+            return verdict_of(await self._comparison.compare(question, ours, theirs, may_ask=False))
+        except EncoderBusy:
+            return AnswerVerdict.UNKNOWN
 
     def _copy(self, call: Call) -> Call | None:
         """The same call for a whole answer, with facts and time of its own; None where it cannot be written."""

@@ -47,6 +47,7 @@ class WordEncoder:
 
     def __init__(self) -> None:
         self.is_busy = False
+        self.is_reader_busy = False
         self.num_encoded = 0
         self.sameness: float | None = None
         """Log odds that a test wants for every pair of answers, where given."""
@@ -70,7 +71,7 @@ class WordEncoder:
 
     async def compare(self, left: str, right: str) -> float | None:
         """By words, here."""
-        if self.is_busy:
+        if self.is_busy or self.is_reader_busy:
             raise EncoderBusy
         return self._reader.compare(left, right).log_odds if self.sameness is None else self.sameness
 

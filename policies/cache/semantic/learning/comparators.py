@@ -68,14 +68,23 @@ class Comparison:
         told: Callable[[Charge], None] | None = None,
     ) -> float | None:
         """The probability that both answer the question alike, 0..1, calibrated for pairs of which as many do as do
-        not; None where they could not be looked at. `may_ask`: the judge, who is believed; `told` is told of what that
-        costs.
+        not; None where nobody can look at such answers. `may_ask`: the judge, who is believed; `told` is told of what
+        that costs.
+
+        Raises: EncoderBusy where they could be looked at, but not now: that says nothing of the answers.
         """
-        sameness = await self._read(left, right)
+        busy: EncoderBusy | None = None
+        sameness: float | None = None
+        try:
+            sameness = await self._read(left, right)
+        except EncoderBusy as error:
+            busy = error
         if self._judge is not None and may_ask and verdict_of(sameness) is AnswerVerdict.UNKNOWN:
             judged = await self._judge.compare(question, left, right, told)
             if judged is not AnswerVerdict.UNKNOWN:
                 return float(judged is AnswerVerdict.SAME)
+        if busy is not None:
+            raise busy
         return sameness
 
     async def _read(self, left: str, right: str) -> float | None:
@@ -83,11 +92,7 @@ class Comparison:
             return 1.0
         if max(len(left), len(right)) > MAX_CHARS:
             return None
-        try:
-            log_odds = await self._reader.compare(left, right)
-        except EncoderBusy:
-            return None
-        return probability_of(log_odds)
+        return probability_of(await self._reader.compare(left, right))
 
 
 def probability_of(log_odds: float | None) -> float | None:

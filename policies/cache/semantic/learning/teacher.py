@@ -16,7 +16,7 @@ from backends.protocol import Call, Charge
 from policies.cache.entry import Entry
 from policies.cache.key import digest_of
 from policies.cache.semantic.answer_text import text_of
-from policies.cache.semantic.contracts import AnswerStore, StoredAnswer
+from policies.cache.semantic.contracts import AnswerStore, EncoderBusy, StoredAnswer
 from policies.cache.semantic.decision.logistic import evidence_of
 from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, verdict_of
 from policies.cache.semantic.learning.labels import LabelSource
@@ -81,29 +81,35 @@ class Teacher:
         text = text_of(entry)
         if text is None or looked.vector is None:
             return
-        same = await self._judge_proposal(call, looked, text, source, tally)
-        if same is None:
-            same = await self._find_same(call, looked, text)
+        try:
+            same = await self._judge_proposal(call, looked, text, source, tally)
+            if same is None:
+                same = await self._find_same(call, looked, text)
+        except EncoderBusy:
+            # Then no more pairs come to it; the answer is kept by itself.
+            same = None
         self._store(call, looked, entry, text, same)
 
     async def _judge_proposal(
         self, call: Call, looked: LookupResult, text: str, source: LabelSource, tally: SemanticTally
     ) -> StoredAnswer | None:
-        """Label the proposal; its entry if it says the same."""
+        """Label the proposal; its entry if it says the same. Raises: EncoderBusy."""
         answer, proposal = looked.answer, looked.proposal
         if answer is None or proposal is None:
             return None
         matters = looked.matters or looked.was_served
         is_examined = self._is_examined(looked, matters)
-        sameness = await self._compare(looked, answer, text, may_ask=is_examined, told=call.facts.extra)
-        looked.learning.settle(
-            proposal,
-            sameness,
-            is_label=is_examined and not self._comparison.is_resting,
-            matters=matters,
-            weight=looked.weight,
-            was_served=looked.was_served,
+        settle = partial(
+            looked.learning.settle, proposal, matters=matters, weight=looked.weight, was_served=looked.was_served
         )
+        try:
+            sameness = await self._compare(looked, answer, text, may_ask=is_examined, told=call.facts.extra)
+        except EncoderBusy:
+            # No label, for that the machine is busy says nothing of the answers; but without checks there is no bound.
+            settle(None, is_label=False)
+            tally.dropped += 1
+            raise
+        settle(sameness, is_label=is_examined and not self._comparison.is_resting)
         verdict = verdict_of(sameness)
         tally.labels[source, verdict] += 1
         tally.wrong_hits += looked.was_served and verdict is AnswerVerdict.DIFFERENT
@@ -135,7 +141,7 @@ class Teacher:
         return matters or looked.reason == "learning" or self._random.random() < _EXAMINED_SHARE
 
     async def _find_same(self, call: Call, looked: LookupResult, text: str) -> StoredAnswer | None:
-        """Another neighbour that says the same."""
+        """Another neighbour that says the same. Raises: EncoderBusy."""
         judged = looked.answer
         seen = {judged.answer_id} if judged is not None else set()
         for answer, _, _ in looked.found:
@@ -155,6 +161,7 @@ class Teacher:
         may_ask: bool,
         told: Callable[[Charge], None] | None,
     ) -> float | None:
+        """As `Comparison.compare`. Raises: EncoderBusy."""
         stored = text_of(answer.entry)
         if stored is None:
             return None

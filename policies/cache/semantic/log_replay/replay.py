@@ -16,7 +16,7 @@ from policies.cache.exact import ExactCache
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.quotas import Quotas
-from policies.cache.semantic.contracts import Decider, ReadingEncoder
+from policies.cache.semantic.contracts import Decider, EncoderBusy, ReadingEncoder
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.index.memory import MemoryIndex
@@ -142,7 +142,11 @@ class LogReplay:
         left, right = (text_of(Entry(AnswerForm.JSON, body, b"application/json", 0.0)) for body in (served, logged))
         if left is None or right is None:
             return AnswerVerdict.UNKNOWN
-        return verdict_of(await self._comparison.compare("", left, right, may_ask=False))
+        try:
+            return verdict_of(await self._comparison.compare("", left, right, may_ask=False))
+        except EncoderBusy:
+            # Its process has died and is started anew.
+            return AnswerVerdict.UNKNOWN
 
     def _call(self, exchange: LoggedExchange) -> Call:
         body = exchange.request

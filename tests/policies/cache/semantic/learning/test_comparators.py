@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from backends.errors import ConnectFailed
 from backends.protocol import Call, Timeouts
+from policies.cache.semantic.contracts import EncoderBusy
 from policies.cache.semantic.learning.comparators import (
     DIFFERENT_TO,
     SAME_FROM,
@@ -73,11 +74,20 @@ def test_compare_what_is_too_long_or_no_text_is_unknown() -> None:
     assert compare("x" * (MAX_CHARS + 1), "It costs 5 euros.") is None
 
 
-def test_compare_while_the_reader_is_busy_is_unknown() -> None:
-    """It is no label, nor an error."""
+def test_compare_while_the_reader_is_busy_says_nothing_of_the_answers() -> None:
+    """Equal ones need no reader, a judge may still say; else whoever asks has to know that nobody has looked."""
     encoder = WordEncoder()
     encoder.is_busy = True
-    assert asyncio.run(Comparison(encoder, None).compare("q", "one", "other", may_ask=True)) is None
+
+    async def run(left: str, judge: RouteJudge | None) -> float | None:
+        return await Comparison(encoder, judge).compare("q", left, "other", may_ask=True)
+
+    assert asyncio.run(run("other", None)) == 1.0
+    assert asyncio.run(run("one", judge_of(Upstream(lambda exchange: exchange.answer(chat_answer("no")))))) == 0.0
+    with pytest.raises(EncoderBusy):
+        asyncio.run(run("one", None))
+    with pytest.raises(EncoderBusy):
+        asyncio.run(run("one", judge_of(Upstream(lambda exchange: exchange.answer(chat_answer("unsure"))))))
 
 
 def test_verdict_is_a_word_for_a_probability() -> None:

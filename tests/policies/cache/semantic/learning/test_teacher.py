@@ -133,3 +133,27 @@ async def test_teacher_acts_on_what_is_sure_and_learns_from_the_rest(
     assert (len(answer_ids) == 1) is votes_together
     assert decider.given[0][1] == pytest.approx(1 / (1 + math.exp(-log_odds)))
     await stage.aclose()
+
+
+@pytest.mark.parametrize("served", [False, True])
+async def test_teacher_takes_a_busy_reader_for_no_label(served: bool) -> None:
+    """Neither right nor wrong, and no history of an entry; the answer is kept, by itself. Too many end in doubt."""
+    decider = FixedDecider(0.0 if served else 2.0, shadow_probability=1.0)
+    said = iter(range(100))
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer(f"Open the menu named number {next(said)}.")))
+    stage = await Stage(upstream, FakeClock(), decider=decider).open()
+    await stage.ask(question("how do I reset my password"))
+    stage.encoder.is_reader_busy = True
+    for number in range(60):
+        await stage.ask(question(f"how do I reset my password number {number}"))
+    taken = stage.cache.take_tally()
+    histories = [history for _, history in await stage.answers.listing(None, 100)]
+
+    assert decider.given == []
+    assert not taken.labels
+    assert taken.dropped == 60
+    assert len(histories) == 61
+    assert all(history.good == history.bad == 0 for history in histories)
+    (learning,) = stage.book.all()
+    assert learning.is_in_doubt is served
+    await stage.aclose()
