@@ -9,6 +9,7 @@ from gateway.core import Core
 from gateway.dashboard import access
 from gateway.dashboard.inquiry import Inquiry
 from gateway.dashboard.live import Live
+from gateway.dashboard.observed import observed
 from gateway.dashboard.queries.caches import caches
 from gateway.http.incoming import Incoming, read_body
 
@@ -27,10 +28,11 @@ class CachesPage:
         """Hits over a span; how sure the semantic cache is of each route is known of all tenants together only."""
         about = inquiry.selection()
         found = await inquiry.ask(lambda book: caches(book, about))
-        sees_all = inquiry.visitor.sees_all
+        semantic = (await self._live.now())["semantic"] if inquiry.visitor.sees_all else {}
         return {
             **found,
-            "semantic": (await self._live.now())["semantic"] if sees_all else {},
+            "semantic": semantic,
+            "observed": {route: says for route, of in semantic.items() if (says := observed(of)) is not None},
             "has_entries": inquiry.visitor.is_admin and inquiry.runtime.semantic is not None,
             "as_of": about.now_s,
         }

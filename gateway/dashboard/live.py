@@ -70,6 +70,7 @@ _METRICS = {
     "slipstream_semantic_wrong_hit_rate_bound": _Told("semantic", "route", "bound"),
     "slipstream_semantic_threshold": _Told("semantic", "route", "threshold"),
     "slipstream_semantic_labels_known": _Told("semantic", "route", "labels"),
+    "slipstream_semantic_lookups_total": _counted("semantic", "route", "looked_up", "result"),
     "slipstream_semantic_in_doubt": _Told("semantic", "route", "in_doubt"),
 }
 

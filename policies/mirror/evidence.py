@@ -14,12 +14,11 @@ from typing import Literal
 import msgspec
 
 from policies.mirror.settings import PromotionPolicy
+from policies.shares import SURE, limits_of_share
 
 Verdict = Literal["open", "promote", "worse", "dear", "undecided"]
 _MIN_PAIRS = 200
 _MIN_COSTS = 30
-_SURE = 1.96
-"""Standard errors on either side of an estimate that is right 95 times in 100."""
 _LEAST_CHANCE = 0.001
 _MANY_LOOKS = 20
 """A limit that is looked at after every pair is passed by chance more often than one that is looked at once."""
@@ -82,8 +81,7 @@ class Evidence:
         """The share of answers that say the same (Wilson's limits); None where nothing is known."""
         if not self.compared:
             return None
-        low = 1 - _upper(self.compared - self.agreed, self.compared)
-        return MirrorLimits(self.agreed / self.compared, low, _upper(self.agreed, self.compared))
+        return MirrorLimits(self.agreed / self.compared, *limits_of_share(self.agreed, self.compared))
 
     @property
     def gain(self) -> MirrorLimits | None:
@@ -92,7 +90,7 @@ class Evidence:
         if not n:
             return None
         value = (self.wins - self.losses) / n
-        half = _SURE * math.sqrt(max((self.wins + self.losses) / n - value * value, 0.0) / n)
+        half = SURE * math.sqrt(max((self.wins + self.losses) / n - value * value, 0.0) / n)
         return MirrorLimits(value, value - half, value + half)
 
     @property
@@ -102,7 +100,7 @@ class Evidence:
             return None
         ratio = self._theirs / self._ours
         spread = self._theirs_squared - 2 * ratio * self._product + ratio * ratio * self._ours_squared
-        half = _SURE * math.sqrt(max(spread, 0.0)) / self._ours
+        half = SURE * math.sqrt(max(spread, 0.0)) / self._ours
         return MirrorLimits(ratio, ratio - half, ratio + half)
 
     def verdict(self, rule: PromotionPolicy) -> Verdict:
@@ -115,7 +113,8 @@ class Evidence:
             return "worse"
         is_over = self.num_pairs >= rule.max_pairs
         # Who hardly ever loses at all cannot be so much worse, though there are no wins to weigh that against.
-        is_safe = _upper(self.losses, self.num_pairs, NormalDist().inv_cdf(1 - rule.errors / _MANY_LOOKS)) < rule.margin
+        many = NormalDist().inv_cdf(1 - rule.errors / _MANY_LOOKS)
+        is_safe = limits_of_share(self.losses, self.num_pairs, many).high < rule.margin
         if against > -bound and not is_safe:
             return "undecided" if is_over else "open"
         cost = self.cost
@@ -128,13 +127,6 @@ class Evidence:
     def _against(self, margin: float) -> float:
         """The log likelihood ratio of a candidate that is `margin` worse to one that is equal."""
         # The more of such pairs there are, the less one of them says: their share may be higher than it is seen.
-        share = _upper(self.wins + self.losses, self.num_pairs)
+        share = limits_of_share(self.wins + self.losses, self.num_pairs).high
         chance = max((1 - margin / share) / 2, _LEAST_CHANCE)
         return self.wins * math.log(2 * chance) + self.losses * math.log(2 * (1 - chance))
-
-
-def _upper(number: int, of: int, sure: float = _SURE) -> float:
-    """The upper limit of a share, so many standard errors away (Wilson, 1927; written from the formula)."""
-    share, square = number / of, sure**2 / of
-    half = sure * math.sqrt(share * (1 - share) / of + square / (4 * of))
-    return (share + square / 2 + half) / (1 + square)

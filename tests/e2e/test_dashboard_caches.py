@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +126,18 @@ def test_entries_are_found_shown_as_text_and_deleted(page: playwright.Page) -> N
     page.get_by_label("Tag").fill("nobody-has-it")
     page.get_by_role("button", name="Find").click()
     page.get_by_text("There are no such entries.").wait_for()
+
+
+def test_what_an_observing_cache_would_have_done_is_said(page: playwright.Page) -> None:
+    """A sentence a route, below what caches have done; here of a server whose answer the test has changed."""
+
+    def say(route: playwright.Route) -> None:
+        found = route.fetch().json()
+        route.fulfill(json={**found, "observed": {"<b>help": "It would have answered 31.0 %."}})
+
+    page.route(re.compile(r"/dashboard/api/caches(\?|$)"), say)
+    page.reload()
+    page.get_by_text("Route <b>help. It would have answered 31.0 %.").wait_for()
 
 
 def test_others_see_no_entry(gateway: Gateway) -> None:

@@ -23,6 +23,8 @@ def test_figures_are_read_by_their_labels() -> None:
     fallbacks.labels("one", "three").inc(4)
     Gauge("vllm:kv_cache_usage_perc", "", ["model_name", "engine"], registry=registry).labels("m", "here").set(0.5)
     Gauge("slipstream_semantic_threshold", "", ["route"], registry=registry).labels("one").set(float("inf"))
+    lookups = Counter("slipstream_semantic_lookups", "", ["route", "result"], registry=registry)
+    lookups.labels("one", "would_hit").inc(3)
     Gauge("slipstream_policy_file_refused", "", registry=registry).set(1)
 
     found = read(generate_latest(registry).decode())
@@ -31,4 +33,4 @@ def test_figures_are_read_by_their_labels() -> None:
     assert found["replicas"] == {"up:m": {"prompt_all": 100.0, "prompt_matched": 25.0}}
     assert found["routes"] == {"one": {"fallbacks": 7.0}}
     assert found["engines"] == {"here": {"kv_used": 0.5}}
-    assert found["semantic"] == {"one": {"threshold": float("inf")}}
+    assert found["semantic"] == {"one": {"threshold": float("inf"), "looked_up_would_hit": 3.0}}

@@ -17,13 +17,19 @@ export async function load({ rest, query, me }) {
 
 export function draw({ entry, found, page }, context) {
   if (entry) return details(entry, context);
-  return [sentence(found), hitRates(found), routes(found), providers(found), page && entries(page, context)];
+  return [sentence(found), trials(found), hitRates(found), routes(found), providers(found), page && entries(page, context)];
 }
 
 function sentence({ totals }) {
   const answered = totals.hits + totals.joined + totals.semantic;
   if (!totals.looked_up) return h("h1", null, "No call has met a cache.");
   return h("h1", null, `Caches have answered ${format.percent(answered / totals.looked_up)} of the ${format.count(totals.looked_up)} calls that they were asked for.`);
+}
+
+/** What would have become of routes that only observe. */
+function trials({ observed }) {
+  const said = Object.entries(observed);
+  return said.length > 0 && h("div", null, said.map(([route, says]) => h("p", null, h("strong", null, `Route ${route}.`), ` ${says}`)));
 }
 
 function hitRates(found) {

@@ -42,7 +42,8 @@ class LogReplayResult(msgspec.Struct):
 
     `seen` are the look-ups' proposals where every answer is kept, for static thresholds. `compared` are the comparisons
     that the decision learned from, `num_labels` those of the tenant with the most; `num_checks` are the served answers
-    that were checked.
+    that were checked. `again`: what was asked again in the very same words, by whether the log answers it as before;
+    `num_verbatim` of these to the letter.
     """
 
     num_exchanges: int = 0
@@ -54,6 +55,8 @@ class LogReplayResult(msgspec.Struct):
     compared: Counter[AnswerVerdict] = msgspec.field(default_factory=Counter)
     num_labels: int = 0
     num_checks: int = 0
+    again: Counter[AnswerVerdict] = msgspec.field(default_factory=Counter)
+    num_verbatim: int = 0
     names_tenants: bool = False
     names_keys: bool = False
 
@@ -125,6 +128,7 @@ class LogReplay:
         facts = call.facts.semantic
         if facts is None:
             replayed.num_exact += 1
+            await self._note_again(reply.body, logged)
         elif facts.reason in _INELIGIBLE:
             replayed.left_alone[facts.reason] += 1
         else:
@@ -137,9 +141,16 @@ class LogReplay:
             if not is_served:
                 replayed.missed[facts.reason] += 1
 
+    async def _note_again(self, before: bytes | None, logged: bytes) -> None:
+        """How the log answers the very same call another time: by its model's own wording, nothing else."""
+        if before is not None:
+            left, right = _text(before), _text(logged)
+            self._replayed.num_verbatim += left is not None and left == right
+            self._replayed.again[await self._compare(before, logged)] += 1
+
     async def _compare(self, served: bytes, logged: bytes) -> AnswerVerdict:
         """Whether what was served says what the log says."""
-        left, right = (text_of(Entry(AnswerForm.JSON, body, b"application/json", 0.0)) for body in (served, logged))
+        left, right = _text(served), _text(logged)
         if left is None or right is None:
             return AnswerVerdict.UNKNOWN
         try:
@@ -178,6 +189,10 @@ class LogReplay:
         rate = semantic.max_wrong_hit_rate if semantic.min_precision is None else None
         bound = Bound(max_wrong_hit_rate=rate, min_precision=semantic.min_precision)
         return Verified(bound, self._random, guard=semantic.guard)
+
+
+def _text(body: bytes) -> str | None:
+    return text_of(Entry(AnswerForm.JSON, body, b"application/json", 0.0))
 
 
 def _unhurried(policy: CachePolicy, semantic: SemanticPolicy) -> CachePolicy:

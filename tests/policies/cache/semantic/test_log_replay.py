@@ -236,6 +236,36 @@ async def test_report_tells_what_it_cannot_know() -> None:
     assert json.loads(as_json(made))["notes"] == made.notes
 
 
+async def test_replay_tells_how_the_log_words_the_same_answer_anew() -> None:
+    """Calls made again in the very same words: to the letter, in others of the same, differently; nothing else is."""
+    asked = [(RESET, BUTTON), (RESET, BUTTON.lower()), (RESET, BUTTON), (RESET, DAYS), (RESET_TOO, DAYS)]
+    seen = await replayed([exchange(text, answer) for text, answer in asked])
+    again = told(seen).again
+
+    assert again is not None
+    assert (again.asked, round(again.verbatim, 3), round(again.same, 3)) == (3, 0.333, 0.667)
+    assert again.low < again.same < again.high
+    assert "words its answers anew: of two of them to the very same call 66.67 %" in as_text(told(seen))
+    verbatim = as_text(told(await replayed([exchange(RESET, BUTTON)] * 3)))
+    assert "100.00 % were answered to the letter" in verbatim
+    assert "No call was made twice" in as_text(told(await replayed([exchange(RESET, BUTTON)])))
+
+
+async def test_report_expects_hits_by_how_far_parts_of_the_log_lie_apart() -> None:
+    """What is even is sure; what comes and goes is not, though as much is served; too little tells nothing."""
+    right, miss = AnswerVerdict.SAME, None
+    even = told(LogReplayResult(served=[miss] * 400 + [right, miss] * 200)).expected
+    waves = told(LogReplayResult(served=[miss] * 400 + ([right] * 40 + [miss] * 40) * 5)).expected
+    short = told(LogReplayResult(served=[right] * 390)).expected
+
+    assert even is not None
+    assert waves is not None
+    assert (even.low, even.hits, even.high) == (0.5, 0.5, 0.5)
+    assert waves.hits == 0.5
+    assert (waves.low, waves.high) == pytest.approx((0.12, 0.88), abs=0.01)
+    assert short is None
+
+
 async def test_report_of_nothing_looked_up_says_so() -> None:
     """A log that is all left alone has no rates."""
     made = told(await replayed([exchange(RESET, BUTTON, temperature=1)]))
