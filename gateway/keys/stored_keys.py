@@ -19,7 +19,7 @@ from gateway.keys.asking_thread import AskingThread
 from gateway.keys.key_store import Changes, KeyStore, Mark
 from gateway.keys.known_keys import KnownKey, KnownKeys, RowReader
 from gateway.keys.stored_key import may_be_stored
-from gateway.process.aside import without_full_collections
+from gateway.process.garbage import without_full_collections
 from gateway.process.slices import Slices
 from policies.failures import Failures
 from policies.limits.raises import Raise, Raises

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
+
+from gateway.process.garbage import without_full_collections
 
 T = TypeVar("T")
 
 TURN_S = 0.0005
 """How long a thread may compute before the event loop gets its turn: the switch interval of a process that serves.
 Python's own 5 ms would come several times in a request: each time that it has waited for a socket."""
-_NEVER = 1_000_000
-"""Collections of the youngest generation before one of an older generation. A pass over the older ones would stop the
-event loop for a time that grows with their objects, and would find nothing: what is being built is in use."""
 
 
 async def run_aside(work: Callable[[], T]) -> T:
@@ -29,14 +27,3 @@ async def run_aside(work: Callable[[], T]) -> T:
             return await asyncio.to_thread(work)
         finally:
             gc.freeze()
-
-
-@contextmanager
-def without_full_collections() -> Iterator[None]:
-    """Meanwhile the garbage collector passes over the youngest generation only."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(thresholds[0], _NEVER, _NEVER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)

@@ -31,7 +31,8 @@ from gateway.metrics.metrics import Metrics
 from gateway.metrics.process import ProcessMetrics
 from gateway.metrics.requests import RequestMetrics
 from gateway.metrics.store import StoreMetrics
-from gateway.process.aside import run_aside, without_full_collections
+from gateway.process.aside import run_aside
+from gateway.process.garbage import without_full_collections
 from gateway.process.slices import Slices
 from gateway.record.access_log import AccessLog
 from gateway.record.booking import Booking

@@ -21,7 +21,9 @@ from tests.support.gateway import Gateway, gateway_process, start_gateway
 from tests.support.servers.openai_server import Behaviour, OpenAIServer
 
 PATH = "/v1/chat/completions"
-MAX_START_S = 1.0
+LIBRARIES = "click, prometheus_client, pydantic_settings, starlette.applications, uvicorn.config, yaml"
+MAX_START = 2.0
+"""What a start may cost, in what it costs to import the libraries that it needs. The same on slow machines and fast."""
 MAX_RSS_MIB = 60
 ROOT = Path(__file__).parents[2]
 SCRIPTED = ROOT / "policies" / "presets" / "scripted.yaml"
@@ -83,14 +85,16 @@ print([name for name in {HEAVY!r} if name in sys.modules])
 
 @pytest.mark.alone
 async def test_start_is_quick_and_small() -> None:
-    """It answers within a second of CPU, one worker stays under its limit, after requests too."""
+    """It costs no more CPU than its libraries do, one worker stays under its limit, after requests too."""
     # As an installation leaves it: without its bytecode, every start would compile what it imports.
     for package in ("backends", "gateway", "policies"):
         assert compileall.compile_dir(ROOT / package, quiet=1)
-    began = time.monotonic()
+    starts_s, libraries_s = [], []
+    for _ in range(3):
+        libraries_s.append(_cpu_of_imports_s())
+        async with start_gateway(SCRIPTED.read_text(encoding="utf-8")) as gateway:
+            starts_s.append(_cpu_s(gateway.process.pid))
     async with start_gateway(SCRIPTED.read_text(encoding="utf-8")) as gateway:
-        took_s = time.monotonic() - began
-        cpu_s = _cpu_s(gateway.process.pid)
         at_start_mib = gateway.rss_mib()
         async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
             for number in range(300):
@@ -99,8 +103,8 @@ async def test_start_is_quick_and_small() -> None:
         after_mib = gateway.rss_mib()
 
         assert "curl" in gateway.stderr
-    # A busy machine stretches the time on the wall, not the work.
-    assert cpu_s < MAX_START_S, (cpu_s, took_s)
+    # A busy machine stretches the time on the wall more than the work, and the least of several the least.
+    assert min(starts_s) < MAX_START * min(libraries_s), (starts_s, libraries_s)
     assert at_start_mib < MAX_RSS_MIB
     assert after_mib < MAX_RSS_MIB
 
@@ -302,6 +306,13 @@ async def _settled_gauge(gateway: Gateway, name: str, expected: float) -> float:
             while (value := (await gateway.metrics()).value(name)) != expected:
                 await asyncio.sleep(0.05)
     return value
+
+
+def _cpu_of_imports_s() -> float:
+    before = os.times()
+    subprocess.run([sys.executable, "-c", f"import {LIBRARIES}"], check=True, timeout=30)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def _cpu_s(pid: int) -> float:
