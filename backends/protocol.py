@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from backends.answer_budget import AnswerBudget
+from backends.charges.charge import Charge, Pricing
+from backends.charges.usage import Usage
 from backends.drafts.facts import SpeculationFacts
 from backends.drafts.prediction import Prediction
 from backends.drafts.push import DraftsBy
@@ -75,116 +77,6 @@ class Slo(msgspec.Struct, frozen=True):
             and token_gap_s <= self.token_gap_s
             and total_s <= self.total_s
         )
-
-
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens of one answer as the upstream counted them.
-
-    What is `cached` or `written` (to be kept by the provider, for five minutes or an hour) and the `*_input_tokens` are
-    parts of the prompt; `reasoning` and the `*_output_tokens` are parts of the completion. No token is in two parts.
-    `*_prediction_tokens` are no part of either. `service_tier` is the upstream's word for how the answer was made.
-    """
-
-    # These three are in the log even where they are 0, which a plain default would not be.
-    prompt_tokens: int = msgspec.field(default_factory=int)
-    completion_tokens: int = msgspec.field(default_factory=int)
-    cached_tokens: int = msgspec.field(default_factory=int)
-    written_5m_tokens: int = 0
-    written_1h_tokens: int = 0
-    audio_input_tokens: int = 0
-    image_input_tokens: int = 0
-    reasoning_tokens: int = 0
-    audio_output_tokens: int = 0
-    image_output_tokens: int = 0
-    accepted_prediction_tokens: int = 0
-    rejected_prediction_tokens: int = 0
-    service_tier: str = ""
-
-    def bounded(self) -> Usage:
-        """The same with parts that are no more than the whole: each as far as those before it have left something."""
-        of_prompt = self.cached_tokens + self.written_5m_tokens + self.written_1h_tokens
-        of_prompt += self.audio_input_tokens + self.image_input_tokens
-        of_completion = self.reasoning_tokens + self.audio_output_tokens + self.image_output_tokens
-        if of_prompt <= self.prompt_tokens and of_completion <= self.completion_tokens:
-            return self
-        parts = {}
-        for names, left in ((_OF_PROMPT, self.prompt_tokens), (_OF_COMPLETION, self.completion_tokens)):
-            for name in names:
-                parts[name] = min(getattr(self, name), left)
-                left -= parts[name]
-        return msgspec.structs.replace(self, **parts)
-
-    def mapped(self, change: Callable[[int], int]) -> Usage:
-        """The same with every count changed."""
-        return msgspec.structs.replace(self, **{name: change(getattr(self, name)) for name in _COUNTS})
-
-    def __add__(self, other: Usage) -> Usage:
-        """Of both, in the tier of the second."""
-        return msgspec.structs.replace(other, **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})
-
-
-_COUNTS = Usage.__struct_fields__[:-1]
-_OF_PROMPT = ("cached_tokens", "written_5m_tokens", "written_1h_tokens", "audio_input_tokens", "image_input_tokens")
-_OF_COMPLETION = ("reasoning_tokens", "audio_output_tokens", "image_output_tokens")
-
-
-class Pricing(Protocol):
-    """What a backend takes for a model. `name` says whose price it is, and which."""
-
-    @property
-    def name(self) -> str:
-        """Two that differ have two names."""
-
-    def amount(self, usage: Usage) -> int:
-        """Whole pico-dollars (1e-12) for an attempt that used so much."""
-
-
-class Charge(msgspec.Struct, eq=False):
-    """What one attempt at an upstream used, whether or not its answer reached anybody.
-
-    Opened when the attempt goes out, settled once when the upstream's answer ends, which may be after the call.
-    `usage` stays None where nothing is owed: nobody was reached, or the upstream refused. `is_estimated` where it did
-    not tell. `cost` is in pico-dollars, None where nobody knows, as without a `price`, or it is not settled yet;
-    `is_at_price` where it is what the price says of the usage, no share and not flat. `listeners` asked before the end.
-    """
-
-    backend: str
-    model: str
-    price: Pricing | None = None
-    usage: Usage | None = None
-    cost: int | None = None
-    is_estimated: bool = False
-    is_settled: bool = False
-    is_at_price: bool = False
-    is_kept_by_gateway: bool = False
-    """Whether it was the gateway that asked the provider to keep the prompt."""
-    is_for_operator: bool = False
-    """Whether it was made for the operator's own ends: no budget of the caller's bears it."""
-    listeners: tuple[Callable[[Charge], None], ...] = ()
-
-    def settle(self, usage: Usage | None, *, is_estimated: bool = False) -> None:
-        """The upstream's answer is over, in whichever way."""
-        cost = None if usage is not None or is_estimated else 0
-        if usage is not None and self.price is not None and not self.is_settled:
-            cost, self.is_at_price = self.price.amount(usage), True
-        self.settle_at(cost, usage, is_estimated=is_estimated)
-
-    def settle_at(self, cost: int | None, usage: Usage | None, *, is_estimated: bool = False) -> None:
-        """The same where somebody else has worked out what it comes to."""
-        if not self.is_settled:
-            self.is_settled = True
-            self.usage = usage
-            self.cost = cost
-            self.is_estimated = is_estimated
-            for tell in self.listeners:
-                tell(self)
-
-    def when_settled(self, tell: Callable[[Charge], None]) -> None:
-        """`tell` is called once: now, or at the end."""
-        if self.is_settled:
-            tell(self)
-        else:
-            self.listeners = (*self.listeners, tell)
 
 
 class SemanticFacts(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backends.protocol import Charge, Facts
+from backends.charges.charge import Charge
+from backends.protocol import Facts
 
 
 def tell_charges(facts: Facts, told: Callable[[Charge], None] | None) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.engine.text.detokenizer import Detokenizer
 from backends.engine.text.stops import StopChecker
 from backends.engine.text.tokenizer import Tokenizer
-from backends.protocol import Usage
 from backends.sse import DONE_EVENT, encode_event
 
 

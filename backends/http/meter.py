@@ -9,7 +9,8 @@ import re
 
 import msgspec
 
-from backends.protocol import Facts, Usage
+from backends.charges.usage import Usage
+from backends.protocol import Facts
 from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done, last_event_with
 from backends.stream import StreamEnd
 from backends.untrusted import Count, FieldReader, ServiceTier

@@ -10,11 +10,12 @@ import re
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.http.anthropic.reply import TokenCounts
 from backends.http.json_fields import FieldScanner, Wanted
 from backends.http.meter import UpstreamUsage
 from backends.operations import Metering
-from backends.protocol import Call, Facts, Usage
+from backends.protocol import Call, Facts
 from backends.sse import event_data, find_events, whole_events_end
 from backends.stream import StreamEnd, Tap
 from backends.untrusted import Count, FieldReader, ServiceTier

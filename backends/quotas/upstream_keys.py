@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from backends.charges.charge import Charge
 from backends.clock import Clock
 from backends.errors import UpstreamExhausted
-from backends.protocol import Call, Charge, Headers
+from backends.protocol import Call, Headers
 from backends.quotas.allowance import QuotaLeft, Taken
 from backends.quotas.key_choice import KeyChoice
 from backends.quotas.key_demand import KeyDemand, is_bound, key_demand, prompt_tokens

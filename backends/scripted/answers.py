@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.errors import InvalidRequest, UnknownPath
 from backends.operations import Operation
-from backends.protocol import Call, Usage
+from backends.protocol import Call
 from backends.sse import DONE_EVENT, encode_event
 
 _DEFAULT_DIMENSIONS = 256

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backends.protocol import Facts, Usage
+from backends.charges.usage import Usage
+from backends.protocol import Facts
 from backends.stream import StreamEnd
 
 

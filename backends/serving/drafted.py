@@ -6,10 +6,10 @@ import secrets
 
 from msgspec import structs
 
+from backends.charges.usage import Usage
 from backends.drafts.push import MAX_KEPT, DraftMark, encode_draft_mark
 from backends.drafts.rounds import MOST_A_ROUND
 from backends.engine.request import Event, Request
-from backends.protocol import Usage
 from backends.serving.replies.parts import ReplyBuilder
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from msgspec import structs
 
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.drafts.facts import OWN_DRAFT, SpeculationFacts
 from backends.engine.errors import EngineStopped, RequestRefused
@@ -26,7 +27,7 @@ from backends.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from backends.protocol import Call, Facts, Usage
+from backends.protocol import Call, Facts
 from backends.serving.requests import Job
 from backends.stream import StreamEnd
 

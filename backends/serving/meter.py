@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
+from backends.charges.usage import Usage
 from backends.model_server import AnswerTimes, ModelStatistics
-from backends.protocol import Facts, Usage
+from backends.protocol import Facts
 
 if TYPE_CHECKING:
     from backends.engine.statistics import EngineStatistics

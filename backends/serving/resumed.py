@@ -11,9 +11,10 @@ from typing import Protocol
 
 from msgspec import structs
 
+from backends.charges.usage import Usage
 from backends.engine.request import Event
 from backends.errors import InvalidRequest
-from backends.protocol import Call, Usage
+from backends.protocol import Call
 from backends.resume import RESUME_FIELD, Resume, encode_mark
 from backends.serving.fields import convert
 from backends.serving.replies.parts import Head, ReplyBuilder

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from backends.charges.usage import Usage
 from backends.engine.request import Event, Request, SamplingParams
-from backends.protocol import Usage
 from backends.serving.replies.parts import UsageTally
 from backends.serving.requests import Job
 

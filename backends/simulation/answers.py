@@ -11,9 +11,10 @@ from typing import Annotated
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.errors import InvalidRequest, UnknownPath
 from backends.operations import Operation
-from backends.protocol import Call, Usage
+from backends.protocol import Call
 from backends.sse import DONE_EVENT, encode_event
 
 CHARACTERS_PER_TOKEN = 4

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import msgspec
 
-from backends.protocol import Usage
+from backends.charges.usage import Usage
 from backends.stream import StreamEnd
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.input_lines import ENDPOINTS

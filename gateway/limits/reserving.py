@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from backends.charges.charge import Charge
 from backends.errors import BudgetSpent
-from backends.protocol import Charge, Facts
+from backends.protocol import Facts
 from gateway.http.auth import Principal
 from gateway.limits.asked import Asked
 from gateway.limits.budget_view import BudgetView

@@ -12,9 +12,10 @@ from typing import BinaryIO
 import msgspec
 from prometheus_client import Counter
 
+from backends.charges.usage import Usage
 from backends.drafts.facts import SpeculationFacts
 from backends.operations import Operation
-from backends.protocol import CacheOutcome, SemanticFacts, Usage
+from backends.protocol import CacheOutcome, SemanticFacts
 from backends.resume import Resumed
 from backends.stream import StreamEnd
 from gateway.record.slo_outcome import SloOutcome

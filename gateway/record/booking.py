@@ -10,8 +10,10 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
 
+from backends.charges.charge import Charge, Pricing
+from backends.charges.usage import Usage
 from backends.clock import Clock
-from backends.protocol import Charge, Pricing, Priority, Usage
+from backends.protocol import Priority
 from backends.stream import StreamEnd
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import TOKENS, Beginning, Row

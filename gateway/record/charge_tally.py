@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
-from backends.protocol import Charge, Facts
+from backends.charges.charge import Charge
+from backends.protocol import Facts
 from gateway.metrics.charges import ChargeMetrics
 from gateway.metrics.requests import OTHER
 from policies.prices.price import PICO_PER_DOLLAR

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
-from backends.protocol import CacheOutcome, Charge, Pricing, Usage
+from backends.charges.charge import Charge, Pricing
+from backends.charges.usage import Usage
+from backends.protocol import CacheOutcome
 from gateway.ledger.row import Row
 
 _OF_CACHES = {

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
 from backends.header_names import HeaderNames
 from backends.json_errors import NOT_JSON
 from backends.operations import Operation
-from backends.protocol import Call, Charge, Facts, Usage
+from backends.protocol import Call, Facts
 from policies.cache.key import digest_of
 
 Inputs = list[str] | list[list[int]]

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from backends.protocol import Headers, Usage
+from backends.charges.usage import Usage
+from backends.protocol import Headers
 from backends.recorded_pace import RecordedPace
 from policies.cache.sealed import seal, unseal
 from policies.speculation.outcome import STAGE_HEADER

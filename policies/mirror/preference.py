@@ -6,8 +6,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Literal
 
+from backends.charges.charge import Charge
 from backends.clock import Clock
-from backends.protocol import Backend, Charge, Timeouts
+from backends.protocol import Backend, Timeouts
 from policies.beside import tell_charges
 from policies.cache.semantic.settings import JudgePolicy
 from policies.one_word import ask_word, word_call

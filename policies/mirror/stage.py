@@ -13,10 +13,11 @@ from random import Random
 
 import msgspec
 
+from backends.charges.charge import Charge
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.operations import Operation
-from backends.protocol import Backend, Call, Charge, Facts, Reply
+from backends.protocol import Backend, Call, Facts, Reply
 from policies.background import Background
 from policies.beside import tell_charges
 from policies.cache.entry import AnswerForm, Entry

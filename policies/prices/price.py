@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from backends.protocol import Usage
+from backends.charges.usage import Usage
 
 PICO_PER_DOLLAR = 10**12
 

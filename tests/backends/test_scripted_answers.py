@@ -18,9 +18,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.completion import Completion
 from openai.types.responses import Response, ResponseStreamEvent
 
+from backends.charges.usage import Usage
 from backends.errors import InvalidRequest, UnknownPath
 from backends.operations import Operation
-from backends.protocol import Usage
 from backends.scripted.answers import answer
 from backends.scripted.script import Scripted, ScriptedConfig
 from tests.support.calls import event_values, make_call, read_all, streamed_text

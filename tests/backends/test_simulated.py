@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from backends.charges.usage import Usage
 from backends.clock import SystemClock
 from backends.errors import (
     ConnectFailed,
@@ -21,7 +22,7 @@ from backends.errors import (
     UpstreamCut,
 )
 from backends.operations import Operation
-from backends.protocol import Timeouts, Usage
+from backends.protocol import Timeouts
 from backends.registry import Registry
 from backends.simulation.simulated import Simulated, SimulatedConfig
 from backends.stream import StreamEnd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends.protocol import Usage
+from backends.charges.usage import Usage
 
 
 @pytest.mark.parametrize(

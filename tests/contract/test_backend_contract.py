@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from backends.charges.usage import Usage
 from backends.errors import (
     ConnectFailed,
     FirstTokenTimeout,
@@ -17,7 +18,7 @@ from backends.errors import (
     UpstreamCut,
 )
 from backends.operations import Operation
-from backends.protocol import Reply, Statistics, Timeouts, Usage
+from backends.protocol import Reply, Statistics, Timeouts
 from backends.stream import StreamEnd
 from tests.support.backend_cases import BackendCase
 from tests.support.calls import event_values, make_call, read_all, streamed_text

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from backends.charges.usage import Usage
 from backends.clock import SystemClock
-from backends.protocol import Usage
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.store import Store
 from policies.cache.store_memory import MemoryEntryStore

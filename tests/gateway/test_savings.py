@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.protocol import CacheOutcome, Charge, Usage
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
+from backends.protocol import CacheOutcome
 from gateway.ledger.row import SAVINGS, Row
 from gateway.record.savings import note_answer, note_batch_line, note_extra, note_given
 from policies.prices.price import Price

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from backends.charges.usage import Usage as CallUsage
 from backends.engine.request import Event, TokenLogprob, TokenUsage
 from backends.operations import Operation
-from backends.protocol import Usage as CallUsage
 from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan
 from backends.serving.tool_syntax import HERMES, MISTRAL

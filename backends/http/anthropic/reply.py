@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey, error_body
-from backends.protocol import Headers, Reply, Usage
+from backends.protocol import Headers, Reply
 from backends.untrusted import Count, FieldReader, ServiceTier
 from backends.waits import MAX_WAIT_S, with_believed_waits
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.engine.request import Event
-from backends.protocol import Usage
 from backends.serving.replies.parts import Head, UsageTally, Vocabulary, chat_logprobs
 from backends.serving.tool_syntax import FunctionCall, ParsedText
 from backends.sse import DONE_EVENT, encode_event

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.engine.request import Event, TokenLogprob
-from backends.protocol import Usage
 from backends.serving.replies.parts import Head, UsageTally, Vocabulary, token_text
 from backends.sse import DONE_EVENT, encode_event
 

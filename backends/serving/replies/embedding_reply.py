@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.engine.request import Event
-from backends.protocol import Usage
 from backends.serving.replies.parts import UsageTally
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from backends.charges.usage import Usage
 from backends.engine.request import Event, TokenLogprob
 from backends.engine.request import TokenUsage as EngineUsage
-from backends.protocol import Usage
 
 
 class Vocabulary(Protocol):

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.engine.request import Event
-from backends.protocol import Usage
 from backends.serving.replies.chat_reply import ChatShape, ChoiceReply
 from backends.serving.replies.parts import Head, UsageTally, Vocabulary, chat_logprobs
 from backends.sse import encode_event

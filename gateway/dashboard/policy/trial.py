@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from backends.charges.usage import Usage
 from backends.errors import ConfigurationError
-from backends.protocol import Usage
 from gateway.dashboard.policy.job import PastCall
 from gateway.ledger.amounts import usd_text
 from gateway.simulate.fit import fit_backends

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.protocol import Charge
+from backends.charges.charge import Charge
 from policies.cache.entry import Entry
 
 Vector = NDArray[np.float32]

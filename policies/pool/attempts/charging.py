@@ -10,9 +10,11 @@ from functools import partial
 
 import msgspec
 
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
 from backends.errors import UpstreamError
 from backends.operations import Metering, Operation
-from backends.protocol import Call, Charge, Reply, Usage
+from backends.protocol import Call, Reply
 from backends.stream import Stream, StreamEnd
 from policies.pool.attempts.classify import failure_of
 from policies.pool.attempts.settings import RetryOn

@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.drafts.facts import SpeculationFacts
 from backends.errors import SlipstreamError, UpstreamCut
 from backends.json_errors import NOT_JSON
-from backends.protocol import Call, Reply, Usage
+from backends.protocol import Call, Reply
 from backends.sse import EventBuffer, encode_event, event_data
 from backends.stream import StreamEnd
 from policies.speculation.controller import Controller

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from backends.protocol import Usage
+from backends.charges.usage import Usage
 
 
 class ChunkWriter(Protocol):

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.charges.usage import Usage
 from backends.http.meter import StreamMeter
-from backends.protocol import Facts, Usage
+from backends.protocol import Facts
 from backends.sse import DONE_EVENT, encode_event
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}

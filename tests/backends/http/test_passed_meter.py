@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.charges.usage import Usage
 from backends.http.passed_meter import passed_taps
 from backends.operations import Metering, Operation, Terms
-from backends.protocol import Facts, Usage
+from backends.protocol import Facts
 from backends.stream import StreamEnd
 from tests.support.calls import make_call
 

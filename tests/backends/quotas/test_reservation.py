@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.protocol import Charge, Usage
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
 from backends.quotas.build import build_keys
 from backends.quotas.settings import ApiKeyConfig, QuotaConfig
 from backends.quotas.upstream_keys import UpstreamKeys

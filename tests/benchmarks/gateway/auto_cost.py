@@ -15,9 +15,10 @@ from statistics import median
 
 from msgspec import structs
 
+from backends.charges.usage import Usage
 from backends.clock import Clock, SystemClock
 from backends.operations import Operation
-from backends.protocol import Backend, Call, Capabilities, Facts, Reply, Slo, Statistics, Timeouts, Usage
+from backends.protocol import Backend, Call, Capabilities, Facts, Reply, Slo, Statistics, Timeouts
 from backends.stream import Stream
 from policies.pool.fallback import FallbackTarget
 from policies.prices.price import Price, Tariff, named_price, per_token

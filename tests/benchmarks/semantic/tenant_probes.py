@@ -20,9 +20,10 @@ from random import Random
 
 import numpy as np
 
+from backends.charges.charge import Charge
 from backends.clock import SystemClock
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Charge, Reply, Statistics
+from backends.protocol import Call, Capabilities, Reply, Statistics
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import Vector

@@ -10,8 +10,8 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from backends.charges.usage import Usage
 from backends.operations import Operation
-from backends.protocol import Usage
 from gateway.record.access_log import AccessLog, LogLine
 
 

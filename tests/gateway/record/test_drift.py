@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
 from backends.clock import SystemClock
 from backends.operations import Operation
-from backends.protocol import Charge, Facts, Usage
+from backends.protocol import Facts
 from gateway.ledger.days import Days
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.store import LEDGER, LedgerStore

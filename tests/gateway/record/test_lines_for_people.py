@@ -11,8 +11,9 @@ import time
 import httpx
 import pytest
 
+from backends.charges.usage import Usage
 from backends.operations import Operation
-from backends.protocol import CacheOutcome, Usage
+from backends.protocol import CacheOutcome
 from backends.stream import StreamEnd
 from gateway.record.access_log import LogLine
 from gateway.record.lines_for_people import LinesForPeople

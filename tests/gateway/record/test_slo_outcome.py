@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from backends.protocol import Facts, Slo, Usage
+from backends.charges.usage import Usage
+from backends.protocol import Facts, Slo
 from backends.stream import StreamEnd
 from gateway.record.slo_outcome import slo_outcome
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.charges.usage import Usage
 from backends.errors import (
     Draining,
     Overloaded,
@@ -21,7 +22,7 @@ from backends.errors import (
     UpstreamGarbage,
 )
 from backends.operations import Operation
-from backends.protocol import Call, Reply, Usage
+from backends.protocol import Call, Reply
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock
 from policies.batching.embeddings import BatchingStatistics, EmbeddingBatches

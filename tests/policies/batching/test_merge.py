@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.charges.usage import Usage
 from backends.header_names import HeaderNames
 from backends.operations import Operation
-from backends.protocol import Call, Facts, Priority, Timeouts, Usage
+from backends.protocol import Call, Facts, Priority, Timeouts
 from policies.batching.merge import Portion, group_of, inputs_of, merge_calls, portions_of, split_answer, usage_of
 from tests.support.calls import make_call
 from tests.support.policy.batching import embed

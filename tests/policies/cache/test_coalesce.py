@@ -7,8 +7,9 @@ import asyncio
 import msgspec
 import pytest
 
+from backends.charges.usage import Usage
 from backends.errors import Draining
-from backends.protocol import CacheOutcome, Reply, Usage
+from backends.protocol import CacheOutcome, Reply
 from policies.cache.entry import Entry
 from policies.cache.store_memory import MemoryEntryStore
 from tests.support.calls import make_call, read_all, streamed_text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.protocol import Usage
+from backends.charges.usage import Usage
 from policies.cache.entry import _MAGIC, AnswerForm, Entry, pack_entry, unpack_entry
 from policies.cache.sealed import seal
 

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.charges.usage import Usage
 from backends.errors import UpstreamCut
 from backends.operations import Operation
-from backends.protocol import CacheOutcome, Call, Reply, Usage
+from backends.protocol import CacheOutcome, Call, Reply
 from policies.cache.exact import ExactCache
 from policies.cache.store_memory import MemoryEntryStore
 from tests.support.calls import event_values, make_call, read_all, streamed_text

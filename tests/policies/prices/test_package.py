@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.errors import ConfigurationError
-from backends.protocol import Usage
 from policies.prices.listed import PriceList
 from policies.prices.price import PICO_PER_DOLLAR, Price
 from policies.prices.reading import read_price_list

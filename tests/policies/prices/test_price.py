@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from backends.protocol import Usage
+from backends.charges.usage import Usage
 from policies.prices.price import PICO_PER_DOLLAR
 from policies.prices.settings import PricePolicy, pico_per_token
 from tests.support.policies import parse

@@ -7,10 +7,11 @@ from random import Random
 
 import pytest
 
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.errors import ConnectFailed, SlipstreamError
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Reply, Slo, Statistics, Timeouts, Usage
+from backends.protocol import Call, Capabilities, Reply, Slo, Statistics, Timeouts
 from backends.sse import encode_event
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock

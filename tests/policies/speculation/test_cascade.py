@@ -10,8 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
 from backends.errors import ConfigurationError, UpstreamCut
-from backends.protocol import Call, Charge, Reply, Usage
+from backends.protocol import Call, Reply
 from policies.cache.semantic.contracts import EncoderBusy, Vector
 from policies.speculation.cascade.by_prompt import ByPrompt
 from policies.speculation.cascade.calibration import Calibration, calibrate

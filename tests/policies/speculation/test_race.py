@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.drafts.facts import SpeculationFacts
 from backends.errors import UpstreamCut, UpstreamError
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Facts, Reply, Statistics, Usage
+from backends.protocol import Call, Capabilities, Facts, Reply, Statistics
 from backends.sse import encode_event
 from backends.stream import Stream, StreamEnd
 from gateway.simulate.virtual_loop import VirtualClock

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Any, TypeVar
 
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.operations import Operation
 from backends.prompts.text import prompt_text
-from backends.protocol import Backend, Call, Capabilities, Reply, Statistics, Usage
+from backends.protocol import Backend, Call, Capabilities, Reply, Statistics
 from backends.stream import Stream
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.admission.admission import Admission

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.errors import UpstreamError, error_body
 from backends.operations import Operation
-from backends.protocol import Backend, Call, Capabilities, Reply, Statistics, Usage
+from backends.protocol import Backend, Call, Capabilities, Reply, Statistics
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.batching.embeddings import EmbeddingBatches
 from policies.batching.settings import BatchingPolicy

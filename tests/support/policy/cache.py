@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Headers, Reply, Statistics, Usage
+from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
 from backends.stream import Stream
 from policies.cache.exact import ExactCache
 from policies.cache.settings import CachePolicy

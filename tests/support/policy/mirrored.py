@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Charge, Reply, Statistics, Timeouts, Usage
+from backends.protocol import Call, Capabilities, Reply, Statistics, Timeouts
 from policies.cache.semantic.contracts import Vector
 from policies.cache.semantic.learning.comparators import Comparison
 from policies.cache.semantic.sameness.forms import SURE

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.drafts.push import Draft
 from backends.engine.text.detokenizer import Detokenizer
 from backends.engine.text.tokenizer import Tokenizer
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Reply, Statistics, Usage
+from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.sse import DONE_EVENT, encode_event
 from backends.stream import Stream
 from tests.support.policy.drafting import SSE

@@ -7,8 +7,8 @@ from random import Random
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.operations import Operation
-from backends.protocol import Usage
 from gateway.cli.loading import read_policy
 from gateway.record.access_log import LogLine
 from gateway.simulate.study import StudyOptions, simulate

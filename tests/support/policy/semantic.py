@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from backends.charges.charge import Charge
 from backends.clock import Clock
-from backends.protocol import Backend, Call, Charge
+from backends.protocol import Backend, Call
 from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.answers.quotas import Quotas
 from policies.cache.semantic.contracts import (

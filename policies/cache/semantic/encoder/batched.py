@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.charges.charge import Charge
 from backends.clock import Clock
-from backends.protocol import Charge, Facts
+from backends.protocol import Facts
 from policies.batching.merge import portions_of, share_charges
 from policies.cache.semantic.contracts import EncoderBusy, Vector
 from policies.cache.semantic.sameness.reader import Compared

@@ -10,11 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.charges.charge import Pricing
 from backends.clock import Clock
 from backends.errors import ConfigurationError, SlipstreamError
 from backends.json_errors import NOT_JSON
 from backends.operations import Operation
-from backends.protocol import Backend, Call, Facts, Pricing, Timeouts
+from backends.protocol import Backend, Call, Facts, Timeouts
 from policies.cache.semantic.encoder.batched import EncoderFailed, ModelIdentity
 from policies.cache.semantic.sameness.reader import Compared
 from policies.pool.attempts.charging import settle_failure, settle_reply

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
-from backends.protocol import Charge
+from backends.charges.charge import Charge
 from policies.cache.semantic.contracts import AnswerReader, EncoderBusy
 from policies.cache.semantic.sameness.parts import MAX_CHARS
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
 from backends.clock import Clock
-from backends.protocol import Backend, Charge, Timeouts, Usage
+from backends.protocol import Backend, Timeouts
 from policies.beside import tell_charges
 from policies.cache.semantic.learning.comparators import AnswerVerdict
 from policies.cache.semantic.question import estimate_tokens

@@ -11,8 +11,9 @@ from random import Random
 import msgspec
 import numpy as np
 
+from backends.charges.charge import Charge
 from backends.clock import Clock
-from backends.protocol import Call, Charge
+from backends.protocol import Call
 from policies.cache.entry import Entry
 from policies.cache.key import digest_of
 from policies.cache.semantic.answer_text import text_of

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
+from backends.charges.usage import Usage
 from backends.errors import SlipstreamError, StreamStalled, UpstreamCut, UpstreamErrorEvent, UpstreamGarbage
 from backends.http.anthropic.events import EventTranslator, TranslatedSource
 from backends.http.anthropic.reply import encode_completion, read_message
-from backends.protocol import Facts, Headers, Usage
+from backends.protocol import Facts, Headers
 from backends.sse import DONE_EVENT
 from backends.stream import Stream, StreamEnd
 from tests.support.calls import event_values

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
+from backends.charges.usage import Usage
 from backends.clock import SystemClock
 from backends.errors import (
     ConnectFailed,
@@ -24,7 +25,7 @@ from backends.errors import (
 )
 from backends.http.anthropic.messages import KIND, AnthropicConfig
 from backends.operations import Operation
-from backends.protocol import Backend, Timeouts, Usage
+from backends.protocol import Backend, Timeouts
 from backends.sse import DONE_EVENT
 from backends.stream import StreamEnd
 from tests.support.calls import event_values, make_call, read_all, streamed_text

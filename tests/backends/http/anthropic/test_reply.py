@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from openai.types.chat import ChatCompletion
 
+from backends.charges.usage import Usage
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey
 from backends.http.anthropic.reply import encode_completion, error_reply, read_counts, read_message, translate_headers
-from backends.protocol import Usage
 from tests.support.servers.anthropic_server import make_error, make_message, text_block, thinking_block, tool_block
 
 _NOW_S = 1_700_000_000

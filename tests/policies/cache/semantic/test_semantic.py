@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
 from backends.errors import ConnectFailed, UpstreamCut
-from backends.protocol import CacheOutcome, Call, Charge, Reply, Timeouts, Usage
+from backends.protocol import CacheOutcome, Call, Reply, Timeouts
 from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing
 from policies.cache.semantic.learning.judge import RouteJudge

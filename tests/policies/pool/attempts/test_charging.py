@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.charges.usage import Usage
 from backends.errors import ConnectFailed, FirstTokenTimeout, UpstreamCut
 from backends.operations import Metering, Operation, Terms
-from backends.protocol import Call, Reply, Usage
+from backends.protocol import Call, Reply
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.pool.attempts.charging import seen_tokens
 from tests.support.calls import make_call, read_all

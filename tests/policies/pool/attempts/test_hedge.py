@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.charges.usage import Usage
 from backends.clock import Clock
 from backends.errors import UpstreamCut, UpstreamError
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Reply, Statistics, Usage
+from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.scripted.facts_tap import FactsTap
 from backends.sse import encode_event
 from backends.stream import Stream, StreamEnd

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from backends.charges.usage import Usage
 from backends.errors import ConfigurationError, ConnectFailed
 from backends.kv_events import KvEventsConfig
-from backends.protocol import Call, Reply, Usage
+from backends.protocol import Call, Reply
 from backends.stream import Stream, StreamEnd
 from policies.pool.load.demand import Demand
 from policies.pool.load.fleet import Fleet, is_balanced_by_load

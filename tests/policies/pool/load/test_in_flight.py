@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.charges.usage import Usage
 from backends.errors import ConnectFailed, UpstreamCut
-from backends.protocol import Backend, Call, Reply, Usage
+from backends.protocol import Backend, Call, Reply
 from backends.stream import Stream, StreamEnd
 from policies.pool.attempts.settings import RetryPolicy
 from policies.pool.balance.pick import PickerCounters

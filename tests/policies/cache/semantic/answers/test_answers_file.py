@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
+from backends.charges.usage import Usage
 from backends.errors import ConfigurationError
-from backends.protocol import Usage
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.semantic.answers.file import FileAnswerStore
 from policies.cache.semantic.answers.memory import MemoryAnswerStore

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from backends.charges.charge import Charge
+from backends.charges.usage import Usage
 from backends.clock import SystemClock
 from backends.errors import ConfigurationError, ConnectFailed, SlipstreamError
 from backends.operations import Operation
-from backends.protocol import Call, Capabilities, Charge, Facts, Reply, Statistics, Usage
+from backends.protocol import Call, Capabilities, Facts, Reply, Statistics
 from policies.cache.semantic.contracts import EncoderBusy
 from policies.cache.semantic.encoder.batched import BatchingEncoder, EncoderFailed, ModelIdentity
 from policies.cache.semantic.encoder.child import Load

@@ -1,0 +1,1 @@
+"""What attempts at an upstream used, and what they cost."""

@@ -1,0 +1,58 @@
+"""The tokens of one answer, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens of one answer as the upstream counted them.
+
+    What is `cached` or `written` (to be kept by the provider, for five minutes or an hour) and the `*_input_tokens` are
+    parts of the prompt; `reasoning` and the `*_output_tokens` are parts of the completion. No token is in two parts.
+    `*_prediction_tokens` are no part of either. `service_tier` is the upstream's word for how the answer was made.
+    """
+
+    # These three are in the log even where they are 0, which a plain default would not be.
+    prompt_tokens: int = msgspec.field(default_factory=int)
+    completion_tokens: int = msgspec.field(default_factory=int)
+    cached_tokens: int = msgspec.field(default_factory=int)
+    written_5m_tokens: int = 0
+    written_1h_tokens: int = 0
+    audio_input_tokens: int = 0
+    image_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    audio_output_tokens: int = 0
+    image_output_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+    service_tier: str = ""
+
+    def bounded(self) -> Usage:
+        """The same with parts that are no more than the whole: each as far as those before it have left something."""
+        of_prompt = self.cached_tokens + self.written_5m_tokens + self.written_1h_tokens
+        of_prompt += self.audio_input_tokens + self.image_input_tokens
+        of_completion = self.reasoning_tokens + self.audio_output_tokens + self.image_output_tokens
+        if of_prompt <= self.prompt_tokens and of_completion <= self.completion_tokens:
+            return self
+        parts = {}
+        for names, left in ((_OF_PROMPT, self.prompt_tokens), (_OF_COMPLETION, self.completion_tokens)):
+            for name in names:
+                parts[name] = min(getattr(self, name), left)
+                left -= parts[name]
+        return msgspec.structs.replace(self, **parts)
+
+    def mapped(self, change: Callable[[int], int]) -> Usage:
+        """The same with every count changed."""
+        return msgspec.structs.replace(self, **{name: change(getattr(self, name)) for name in _COUNTS})
+
+    def __add__(self, other: Usage) -> Usage:
+        """Of both, in the tier of the second."""
+        return msgspec.structs.replace(other, **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})
+
+
+_COUNTS = Usage.__struct_fields__[:-1]
+_OF_PROMPT = ("cached_tokens", "written_5m_tokens", "written_1h_tokens", "audio_input_tokens", "image_input_tokens")
+_OF_COMPLETION = ("reasoning_tokens", "audio_output_tokens", "image_output_tokens")
