@@ -87,6 +87,15 @@ class SemanticFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     similarity: float | None = None
 
 
+class PassedStage(msgspec.Struct, frozen=True):
+    """A stage that a call has passed, in seconds of its clock; `details` say what came of it: `error` why it failed."""
+
+    stage: str
+    began_at: float
+    ended_at: float
+    details: Mapping[str, str | int]
+
+
 class Facts(msgspec.Struct, eq=False):
     """What was learned on the way of one call; every stage writes its own fields, the edge reads them once.
 
@@ -119,6 +128,8 @@ class Facts(msgspec.Struct, eq=False):
     draft: str | None = None
     semantic: SemanticFacts | None = None
     sent_at: float | None = None
+    passed_stages: list[PassedStage] | None = None
+    """The stages that it has passed; only where somebody traces it."""
     first_token_at: float | None = None
     stopwatch: Stopwatch | None = None
     """Only where a route hides from clients what was stored: its caches keep the time of answers with them."""
@@ -135,7 +146,12 @@ class Facts(msgspec.Struct, eq=False):
         """Facts of an attempt that is made beside or after another one; what it costs is the call's all the same."""
         if self.charges is None:
             self.charges = []
-        return Facts(charges=self.charges, asked_routes=self.asked_routes)
+        return Facts(charges=self.charges, asked_routes=self.asked_routes, passed_stages=self.passed_stages)
+
+    def passed(self, stage: str, began_at: float, ended_at: float, **details: str | int) -> None:
+        """The call has passed a stage."""
+        if self.passed_stages is not None:
+            self.passed_stages.append(PassedStage(stage, began_at, ended_at, details))
 
     def charge(self, backend: str, model: str, price: Pricing | None = None) -> Charge:
         """An attempt goes out."""

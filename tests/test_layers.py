@@ -29,6 +29,7 @@ SHARED_BACKENDS = {
         "stream",
         "errors",
         "header_names",
+        "charges",
         "clock",
         "config",
         "drafts",

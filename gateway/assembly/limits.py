@@ -38,13 +38,13 @@ def build_reserving(
         read = None if spent_before is None else spent_before.read
         shared = build_redis_counters(policy.stores.redis, policy.stores.limits, clock, read)
         limiter = Limiter(shared, clock, warnings.tell, raises)
-        return Reserving(limiter, warnings, None, BudgetView(limiter, spent_before, clock))
+        return Reserving(limiter, warnings, None, BudgetView(limiter, spent_before, clock), clock)
     counters = MemoryCounters(clock, salt=token_bytes(16))
     refill = None
     if spent_before is not None and ledger is not None:
         refill = Refill(spent_before, counters, ledger.wait_adopted, clock)
     limiter = Limiter(counters, clock, warnings.tell, raises)
-    return Reserving(limiter, warnings, refill, BudgetView(limiter, spent_before, clock))
+    return Reserving(limiter, warnings, refill, BudgetView(limiter, spent_before, clock), clock)
 
 
 def _may_have_budgets(policy: Policy) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from backends.charges.charge import Charge
+from backends.clock import Clock
 from backends.errors import BudgetSpent
 from backends.protocol import Facts
 from gateway.http.auth import Principal
@@ -26,13 +27,16 @@ _MAX_PAYMENTS = 1000
 class Reserving:
     """Of one process."""
 
-    def __init__(self, limiter: Limiter, warnings: BudgetWarnings, refill: Refill | None, view: BudgetView) -> None:
+    def __init__(
+        self, limiter: Limiter, warnings: BudgetWarnings, refill: Refill | None, view: BudgetView, clock: Clock
+    ) -> None:
         """`refill`: where what was spent before is not known to the counters themselves."""
         self.limiter = limiter
         self.view = view
         """Who has spent how much."""
         self._warnings = warnings
         self._refill = refill
+        self._clock = clock
         self._payments = Background(_MAX_PAYMENTS)
 
     async def open(self) -> None:
@@ -74,6 +78,7 @@ class Reserving:
             plan = runtime.rules.plan(asker, principal.rules)
             if not plan.asks:
                 return stack
+            began_at = self._clock.now()
             answer = await self.limiter.reserve(
                 plan,
                 route=route,
@@ -82,6 +87,7 @@ class Reserving:
                 worst=asked.most(stack, exchange.model) if plan.budgets else 0,
                 waived=waived,
             )
+            exchange.facts.passed("limits", began_at, self._clock.now(), route=route)
             if answer is None:
                 return stack
             if type(answer) is Grant:

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, an optional extra: one server span per request, with its phases as child spans.
+"""OpenTelemetry spans, an optional extra: one server span per request, with its phases and stages as child spans.
 
 Names follow the GenAI semantic conventions (github.com/open-telemetry/semantic-conventions-genai). Without the
 extra, or with tracing off, the client's `traceparent` is passed upstream unchanged.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from backends.clock import Clock
 from backends.errors import ConfigurationError
 from backends.operations import Operation
-from backends.protocol import CacheOutcome, Headers
+from backends.protocol import Headers, PassedStage
 from gateway.record.exchange import bounded
 
 if TYPE_CHECKING:
@@ -57,12 +57,16 @@ class Tracer:
         )
         injected: dict[str, str] = {}
         self._propagator.inject(injected, context=trace.set_span_in_context(span, parent))
+        exchange.facts.passed_stages = []
         kept = [field for field in headers if field[0] not in _CARRIED]
         kept += [(name.encode("ascii"), value.encode("latin-1")) for name, value in injected.items()]
         return span, kept
 
     def end(self, span: Span, exchange: Exchange) -> None:
-        """End the span; its child spans are made from the times in the exchange's facts."""
+        """End the span; its child spans are made from the times in the exchange's facts.
+
+        Phases follow each other: what was received, waited for, asked for and streamed. Stages lie within them.
+        """
         from opentelemetry import trace
 
         facts = exchange.facts
@@ -81,12 +85,11 @@ class Tracer:
             self._child("upstream", context, facts.sent_at, answered_at)
             if exchange.stream and facts.first_token_at is not None:
                 self._child("stream", context, facts.first_token_at, now)
-        elif facts.cache is not None:
-            layer = "cache.semantic" if facts.cache is CacheOutcome.SEMANTIC else "cache.exact"
-            self._child(layer, context, exchange.started_at, now)
         elif facts.waited_s:
             # Nobody was asked: it waited until it was turned away.
             self._child("admission", context, now - facts.waited_s, now)
+        for passed in facts.passed_stages or ():
+            self._stage(passed, context)
         span.end(self._wall_ns(now))
 
     def close(self) -> None:
@@ -99,6 +102,17 @@ class Tracer:
     def _child(self, name: str, context: Any, start: float, end: float) -> None:
         child = self._tracer.start_span(name, context=context, start_time=self._wall_ns(start))
         child.end(self._wall_ns(end))
+
+    def _stage(self, passed: PassedStage, context: Any) -> None:
+        from opentelemetry import trace
+
+        child = self._tracer.start_span(passed.stage, context=context, start_time=self._wall_ns(passed.began_at))
+        details = {f"slipstream.{name}": value for name, value in passed.details.items() if value != ""}
+        if (error := details.pop("slipstream.error", None)) is not None:
+            child.set_attribute("error.type", error)
+            child.set_status(trace.StatusCode.ERROR)
+        child.set_attributes(details)
+        child.end(self._wall_ns(passed.ended_at))
 
     def _wall_ns(self, at: float) -> int:
         return int((self._clock.wall() - (self._clock.now() - at)) * 1e9)

@@ -85,7 +85,9 @@ class _Batch:
     def __init__(self, group: _Group, callers: list[_Caller]) -> None:
         self.group = group
         self.callers = callers
-        self.facts = Facts()
+        self.facts = Facts(
+            passed_stages=None if all(caller.call.facts.passed_stages is None for caller in callers) else []
+        )
         self.holds_slot = True
         self.overdue_timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
@@ -227,6 +229,7 @@ class EmbeddingBatches(Stage):
             for caller in callers:
                 caller.batch = batch
                 self._tally.waited(now - caller.arrived_at)
+                caller.call.facts.passed("batch.window", caller.arrived_at, now, callers=len(callers))
             if self._is_closed:
                 for caller in callers:
                     caller.resolve(_shutting_down())
@@ -314,6 +317,10 @@ class EmbeddingBatches(Stage):
             facts.first_token_at = learned.first_token_at
             facts.attempts += learned.attempts
             learned.attempts = 0
+            if facts.passed_stages is not None and learned.passed_stages is not None:
+                facts.passed_stages += learned.passed_stages
+        if learned.passed_stages is not None:
+            learned.passed_stages.clear()
 
     def _on_done(self, batch: _Batch, task: asyncio.Task[None]) -> None:
         """A shared call is over: callers without an outcome get its error, and the next batch is sent."""

@@ -49,6 +49,7 @@ class ExactCache(Stage):
         # A call that joins a flight is answered sooner than one that does not, which would reveal the flight.
         self._coalesce = policy.exact.coalesce if policy.pacing == "off" else "off"
         self._store = store
+        self._clock = clock
         self._route = route
         self._coalescer = Coalescer(policy.exact.max_entry, clock)
 
@@ -79,19 +80,25 @@ class ExactCache(Stage):
             return reply
         if not control.may_read:
             return await self._send_alone(call, key, CacheOutcome.REFRESH)
+        began_at = self._clock.now()
         entry = self._store.get_nowait(key)
         hit = self._hit(entry, call, control) if entry is not None else None
         if hit is not None:
+            call.facts.passed("cache.exact", began_at, self._clock.now(), found="hit")
             return hit
         if self._coalesce != "off":
             return await self._send_shared(call, key, control, may_look_up=entry is None)
         if entry is None:
-            hit = await self._look_up(call, key, control)
+            hit, _ = await self._look_up(call, key, control)
         return hit or await self._send_alone(call, key, CacheOutcome.MISS)
 
-    async def _look_up(self, call: Call, key: bytes, control: Control) -> Reply | None:
+    async def _look_up(self, call: Call, key: bytes, control: Control) -> tuple[Reply | None, Entry | None]:
+        """The answer in the store for this call, and what it was made of."""
+        began_at = self._clock.now()
         entry = await self._store.get(key)
-        return self._hit(entry, call, control) if entry is not None else None
+        hit = self._hit(entry, call, control) if entry is not None else None
+        call.facts.passed("cache.exact", began_at, self._clock.now(), found="miss" if hit is None else "hit")
+        return hit, entry
 
     def _hit(self, entry: Entry, call: Call, control: Control) -> Reply | None:
         """The stored answer for this call, unless it is too old or cannot be converted faithfully to its form."""
@@ -137,8 +144,7 @@ class ExactCache(Stage):
         """Run a flight: look in the store, otherwise ask the inner backend, store the answer, and land."""
         call = flight.call
         if may_look_up:
-            entry = await self._store.get(key)
-            hit = self._hit(entry, call, control) if entry is not None else None
+            hit, entry = await self._look_up(call, key, control)
             if hit is not None:
                 flight.land(hit, entry, is_stored_answer=True)
                 return
@@ -190,6 +196,7 @@ class ExactCache(Stage):
         """The answer for a call that joined; None if the flight failed before the call had received any of it."""
         is_live = call.stream and self._coalesce == "join_stream"
         reader = flight.join(call, reads=is_live)
+        joined_at = self._clock.now()
         reply = None
         is_reading = False
         try:
@@ -204,6 +211,7 @@ class ExactCache(Stage):
                     return None
                 reply = self._reply_of_landed(flight, call, control)
         finally:
+            call.facts.passed("cache.join", joined_at, self._clock.now())
             if not is_reading:
                 flight.leave(reader)
         return reply or await self._send_alone(call, key, CacheOutcome.MISS)

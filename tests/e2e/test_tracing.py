@@ -43,12 +43,7 @@ async def collector() -> AsyncIterator[OpenAIServer]:
 @pytest.fixture
 async def gateway(openai_server: OpenAIServer, collector: OpenAIServer) -> AsyncIterator[Gateway]:
     """A gateway that exports to it."""
-    environ = {
-        "SLIPSTREAM_TRACING": "true",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
-        "OTEL_BSP_SCHEDULE_DELAY": "50",
-    }
-    async with start_gateway(POLICY.format(url=openai_server.base_url), environ=environ) as gateway:
+    async with start_gateway(POLICY.format(url=openai_server.base_url), environ=_environ(collector)) as gateway:
         yield gateway
 
 
@@ -77,11 +72,13 @@ async def test_spans_are_exported_and_the_trace_goes_on(
     assert first["slipstream.request_id"] == plain.headers["x-request-id"]
     assert first["slipstream.backend"] == "up"
     assert (first["http.response.status_code"], first["has_error"]) == (200, False)
-    assert _children(spans, first) == ["receive", "upstream"]
-    assert _children(spans, servers["chat streamed"][0]) == ["receive", "stream", "upstream"]
+    assert _children(spans, first) == ["attempt", "receive", "upstream"]
+    assert _children(spans, servers["chat streamed"][0]) == ["attempt", "receive", "stream", "upstream"]
     assert servers["chat streamed"][0]["slipstream.stream_end"] == "clean"
     assert [span["slipstream.cache"] for span in servers["chat kept"]] == ["miss", "hit"]
+    assert _children(spans, servers["chat kept"][0]) == ["attempt", "cache.exact", "receive", "upstream"]
     assert _children(spans, servers["chat kept"][1]) == ["cache.exact"]
+    assert [span["slipstream.found"] for span in servers["cache.exact"]] == ["miss", "hit"]
     assert servers["chat failing"][0]["has_error"]
     assert servers["chat"][0]["http.response.status_code"] == 400
     assert len({span["trace"] for span in spans}) == 6
@@ -135,18 +132,56 @@ async def test_spans_tell_usage_in_the_names_of_the_conventions(
     assert embedded["gen_ai.operation.name"] == "embeddings"
 
 
+async def test_each_stage_that_a_call_passes_is_a_span(openai_server: OpenAIServer, collector: OpenAIServer) -> None:
+    """What was tried and failed, what waited for its like or in a window, what limits said."""
+    policy = f"""
+version: 1
+backends: {{up: {{type: openai, base_url: "{openai_server.base_url}"}}}}
+defaults: {{retry: {{backoff: {{initial: 1ms}}}}}}
+limits: [{{name: many, per: tenant, rpm: 1000}}]
+routes:
+  - {{name: vectors, match: {{models: [vectors]}}, backends: [{{ref: up}}], batching: {{max_in_flight: 1}}}}
+  - {{name: kept, match: {{models: [kept]}}, backends: [{{ref: up}}], cache: {{exact: {{ttl: 60s}}}}}}
+  - {{name: all, match: {{models: ["*"]}}, backends: [{{ref: up}}]}}
+"""
+    async with start_gateway(policy, environ=_environ(collector)) as gateway:
+        async with httpx.AsyncClient(base_url=gateway.url, verify=False, timeout=20) as client:
+            openai_server.next(error(503, "full"), Behaviour())
+            await client.post(PATH, json=chat("retried"))
+            openai_server.next(Behaviour(delay_s=0.2))
+            await asyncio.gather(*(client.post(PATH, json=chat("kept")) for _ in range(2)))
+            openai_server.default = Behaviour(delay_s=0.1)
+            words = [{"model": "vectors", "input": word} for word in ("a", "b", "c")]
+            await asyncio.gather(*(client.post("/v1/embeddings", json=body) for body in words))
+        assert await gateway.terminate() == 0
+    spans = _spans(collector)
+
+    tried = [span for span in spans if span["name"] == "attempt" and span["slipstream.model"] == "retried"]
+    assert [span.get("error.type") for span in tried] == ["503", None]
+    assert [span["has_error"] for span in tried] == [True, False]
+    assert {span["slipstream.backend"] for span in tried} == {"up"}
+    assert [span["name"] for span in spans].count("limits") == 6
+    joined = [_children(spans, span) for span in spans if span["name"] == "chat kept"]
+    assert sorted(joined) == [["attempt", "cache.exact", "limits", "receive", "upstream"], ["cache.join", "limits"]]
+    windows = {span["slipstream.callers"]: span for span in spans if span["name"] == "batch.window"}
+    assert set(windows) == {1, 2}
+    assert windows[2]["end"] - windows[2]["start"] > 50_000_000
+    embedded = [_children(spans, span) for span in spans if span["name"] == "embedding vectors"]
+    assert embedded == 3 * [["attempt", "batch.window", "limits", "receive", "upstream"]]
+    by_id = {span["id"]: span for span in spans}
+    for span in spans:
+        if span["parent"] in by_id:
+            assert by_id[span["parent"]]["start"] - 1_000_000 <= span["start"]
+            assert span["end"] <= by_id[span["parent"]]["end"] + 1_000_000
+
+
 async def test_wait_for_admission_is_a_span_of_its_own(openai_server: OpenAIServer, collector: OpenAIServer) -> None:
     """Between what was received and what was sent, so that nobody takes a queue for a slow client."""
-    environ = {
-        "SLIPSTREAM_TRACING": "true",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
-        "OTEL_BSP_SCHEDULE_DELAY": "50",
-    }
     policy = POLICY.format(url=openai_server.base_url).replace(
         'models: ["*"]}', 'models: ["*"]}, slo: {ttft: 20s}, admission: {on_overload: queue}'
     )
     openai_server.default = Behaviour(delay_s=0.2)
-    async with start_gateway(policy, environ=environ) as gateway:
+    async with start_gateway(policy, environ=_environ(collector)) as gateway:
         async with httpx.AsyncClient(base_url=gateway.url, verify=False, timeout=20) as client:
             await asyncio.gather(*(client.post(PATH, json=chat()) for _ in range(20)))
         assert await gateway.terminate() == 0
@@ -173,6 +208,14 @@ async def test_collector_that_is_gone_costs_spans_only(
 
     assert {answer.status_code for answer in answers} == {200}
     assert await gateway.wait_exit(timeout_s=8) == 0
+
+
+def _environ(collector: OpenAIServer) -> dict[str, str]:
+    return {
+        "SLIPSTREAM_TRACING": "true",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+    }
 
 
 def _spans(collector: OpenAIServer) -> list[dict[str, Any]]:

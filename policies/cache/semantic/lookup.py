@@ -73,6 +73,7 @@ class Lookups:
 
     async def find(self, call: Call, looked: LookupResult, control: Control, tally: SemanticTally) -> None:
         """Fill in what is found, and count the look-up with the decision. A failure on the way is a named miss."""
+        began_at = self._clock.now()
         try:
             await self._find(call, looked, control, tally)
         except EncoderBusy:
@@ -86,6 +87,7 @@ class Lookups:
             # A cache that fails must not fail the request.
             looked.reason = "failed"
             _logger.exception("a look-up in the semantic cache failed")
+        call.facts.passed("cache.semantic", began_at, self._clock.now(), reason=looked.reason)
 
     async def search(self, call: Call, looked: LookupResult, control: Control, tally: SemanticTally) -> bool:
         """The vector and the neighbours. False where the stores cannot say. Raises: EncoderBusy, TimeoutError."""

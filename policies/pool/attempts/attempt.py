@@ -58,7 +58,7 @@ class Attempts:
         charge = facts.charge(member.backend.name, call.model, member.price_of(call.model))
         charge.is_kept_by_gateway = bool(call.prompt_cache_key)
         sent_before = facts.sent_at
-        began_at = self._clock.now() if self._holds_back or may_go_on else 0.0
+        began_at = self._clock.now()
         ticket = breaker.begin()
         try:
             if isinstance(failed, Reply):
@@ -73,6 +73,7 @@ class Attempts:
             if counted is not None:
                 counted.end()
             settle_failure(charge, call, error, was_sent=facts.sent_at != sent_before)
+            self._trace(call, charge.backend, began_at, error=error.code)
             if may_go_on:
                 error, says_something = self._limits.given_up(call, whole, place.patience, error, began_at)
                 if not says_something:
@@ -84,9 +85,11 @@ class Attempts:
             if counted is not None:
                 counted.end()
             settle_failure(charge, call, error, was_sent=facts.sent_at != sent_before)
+            self._trace(call, charge.backend, began_at, error=type(error).__name__)
             breaker.release(ticket)
             raise
         settle_reply(charge, call, reply)
+        self._trace(call, charge.backend, began_at, error=str(reply.status) if reply.status >= 400 else "")
         if counted is not None and replica is not None:
             replica.answered(counted, reply, call)
         if reply.status >= 400:
@@ -98,3 +101,7 @@ class Attempts:
                 place.patience.was_in_time()
             reply.stream.on_end.append(partial(report_end, breaker, breaker.answering(ticket)))
         return reply
+
+    def _trace(self, call: Call, backend: str, began_at: float, *, error: str) -> None:
+        if call.facts.passed_stages is not None:
+            call.facts.passed("attempt", began_at, self._clock.now(), backend=backend, model=call.model, error=error)

@@ -81,13 +81,17 @@ async def test_hedge_live_stalled_stream_is_answered_by_the_other(upstreams: Ups
 
 
 async def test_hedge_live_whole_answer_that_stalls_is_answered_by_the_other(upstreams: Upstreams) -> None:
-    """The same where nothing is streamed."""
+    """The same where nothing is streamed; who traces the call learns of both attempts."""
     upstreams.one.next(Behaviour(stall_before_head=True))
     call = make_call()
+    call.facts.passed_stages = []
     reply = await upstreams.hedged.pool.send(call)
     await upstreams.one.wait_disconnected(0)
 
     assert b"I am two" in await read_all(reply)
+    tried = {passed.details["backend"]: passed for passed in call.facts.passed_stages}
+    assert {name: passed.details["error"] for name, passed in tried.items()} == {"one": "CancelledError", "two": ""}
+    assert tried["one"].began_at < tried["two"].began_at < tried["two"].ended_at <= tried["one"].ended_at
     assert (call.facts.backend, call.facts.attempts) == ("two", 2)
     assert await upstreams.settled() == (0, 0, [])
 
