@@ -92,9 +92,9 @@ async def test_start_is_quick_and_small() -> None:
     starts_s, libraries_s = [], []
     for _ in range(3):
         libraries_s.append(_cpu_of_imports_s())
-        async with start_gateway(SCRIPTED.read_text(encoding="utf-8")) as gateway:
+        async with start_gateway(SCRIPTED.read_text(encoding="utf-8"), afresh=True) as gateway:
             starts_s.append(_cpu_s(gateway.process.pid))
-    async with start_gateway(SCRIPTED.read_text(encoding="utf-8")) as gateway:
+    async with start_gateway(SCRIPTED.read_text(encoding="utf-8"), afresh=True) as gateway:
         at_start_mib = gateway.rss_mib()
         async with httpx.AsyncClient(base_url=gateway.url, verify=False) as client:
             for number in range(300):

@@ -22,8 +22,11 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
+
+from tests.support.forks import Fork, Forks
 
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 30.0
@@ -45,7 +48,7 @@ Labels = Mapping[str, str]
 class Gateway:
     """A running gateway. It belongs to no event loop, so one may serve the tests of a whole module."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Fork, folder: Path) -> None:
         self.process = process
         self.port = 0
         self._folder = folder
@@ -182,11 +185,13 @@ def gateway_process(
     args: Sequence[str] = (),
     command: Path | None = None,
     stdout: IO[bytes] | None = None,
+    afresh: bool = False,
 ) -> Iterator[Gateway]:
     """A started process, which may not answer yet. Without a policy it serves what it has built in.
 
     It gets `environ` besides the usual one, in which no setting of the gateway is left, and `stdout` in place of the
-    file that `Gateway.stdout` reads. `command` is another installation's `slipstream`.
+    file that `Gateway.stdout` reads. `command` is another installation's `slipstream`. `afresh`: in an interpreter that
+    has imported nothing yet, as users start it.
     """
     with tempfile.TemporaryDirectory(prefix="slipstream-test-") as name:
         folder = Path(name)
@@ -194,13 +199,16 @@ def gateway_process(
             (folder / "policy.yaml").write_text(policy, encoding="utf-8")
         file = [str(folder / "policy.yaml")] if policy is not None else []
         with (folder / "stdout").open("wb") as output, (folder / "stderr").open("wb") as errors:
-            process = subprocess.Popen(
-                [str(command or Path(sys.executable).with_name("slipstream")), "serve", *file, "--port", "0", *args],
-                stdin=subprocess.DEVNULL,
-                stdout=output if stdout is None else stdout,
-                stderr=errors,
-                env={**_clean_environment(), **_SETTINGS, **(environ or {})},
-            )
+            script = command or Path(sys.executable).with_name("slipstream")
+            called = [str(script), "serve", *file, "--port", "0", *args]
+            env = {**_clean_environment(), **_SETTINGS, **(environ or {})}
+            process: subprocess.Popen[bytes] | Fork
+            if afresh or command is not None or stdout is not None or not Forks.can_start(env):
+                process = subprocess.Popen(
+                    called, stdin=subprocess.DEVNULL, stdout=stdout or output, stderr=errors, env=env
+                )
+            else:
+                process = _forks().start(called, env, output.fileno(), errors.fileno())
         gateway = Gateway(process, folder)
         try:
             yield gateway
@@ -216,9 +224,10 @@ async def start_gateway(
     args: Sequence[str] = (),
     command: Path | None = None,
     stdout: IO[bytes] | None = None,
+    afresh: bool = False,
 ) -> AsyncIterator[Gateway]:
     """A gateway that answers. Raises: AssertionError with what it said where it does not start."""
-    with gateway_process(policy, environ=environ, args=args, command=command, stdout=stdout) as gateway:
+    with gateway_process(policy, environ=environ, args=args, command=command, stdout=stdout, afresh=afresh) as gateway:
         async with asyncio.timeout(_START_LIMIT_S):
             while not gateway.has_started():
                 await asyncio.sleep(_POLL_S)
@@ -255,6 +264,11 @@ def reserved_port() -> Iterator[int]:
                 holder.bind(("127.0.0.1", port))
                 break
         yield port
+
+
+@cache
+def _forks() -> Forks:
+    return Forks(_clean_environment())
 
 
 def _clean_environment() -> dict[str, str]:
