@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.demo.calls import calls, is_provider_down
-from gateway.demo.cast import MINI, MODELS, RESEARCH
+from gateway.demo.cast import MINI, MODELS, OWN, RESEARCH
 from gateway.ledger.days import Days
 from gateway.ledger.row import Row, stored
 from gateway.ledger.samples import GaugeSample
@@ -28,6 +28,9 @@ _AT_ONCE = 3000
 _WORKER = 1
 _USED_BY_RESEARCH = 0.92
 _OF_OTHERS_USD = 2000
+_SAMPLED_MINUTES = 7 * 24 * 60
+_KNOWN_WRONG, _UNSURE = 0.006, 0.034
+"""Wrong answers per look-up at most: in the end, and how much more in the beginning."""
 
 
 def fill(
@@ -61,10 +64,19 @@ def fill(
 
 
 def _samples(until: float) -> list[GaugeSample]:
-    """On Wednesday a breaker is open while its provider fails, but for when it tries again."""
-    minutes = range(int(until // 60) - 7 * 24 * 60, int(until // 60))
+    """On Wednesday a breaker is open while its provider fails, but for when it tries again. The semantic cache grows
+    surer of itself with all that it learns in a week.
+    """
+    minutes = range(int(until // 60) - _SAMPLED_MINUTES, int(until // 60))
     failing = (minute for minute in minutes if is_provider_down(minute * 60) and minute % 6)
-    return [GaugeSample(minute, "out", MINI.backend, 1) for minute in failing]
+    out = [GaugeSample(minute, "out", MINI.backend, 1) for minute in failing]
+    surer = (
+        GaugeSample(minute, "wrong_at_most", route, _KNOWN_WRONG + _UNSURE * 0.5 ** (8 * n / len(minutes)))
+        for n, minute in enumerate(minutes)
+        for route in (MINI.route, OWN.route)
+        if minute % 10 == 0
+    )
+    return [*out, *surer]
 
 
 def policy(ledger: Path, spent_by_research: float) -> dict[str, Any]:

@@ -57,11 +57,19 @@ function certainty(figures) {
     bar(figures.likely / most, figures.at_most / most, isOver ? "alert" : "", figures.bound === undefined ? null : figures.bound / most)];
 }
 
+/** Nobody may be sure of a route any more, as after a restart, and have been sure of it before. */
+function overTime(past, sure) {
+  if (!past || (sure && !isMeasured(sure))) return "–";
+  const told = past.filter((value) => value !== null);
+  return [spark(past.map((value) => value ?? 0), sure?.bound ?? 0), sure ? null : ` ${format.percent(told.at(-1))}`];
+}
+
 function routes({ routes: rows, semantic, wrong_at_most: past }) {
   const names = [...new Set([...rows.map((row) => row.name), ...Object.keys(semantic)])];
   if (!names.length) return null;
   const known = Object.fromEntries(rows.map((row) => [row.name, row]));
   const all = names.map((name) => ({ name, looked_up: 0, hits: 0, joined: 0, semantic: 0, ...known[name], sure: semantic[name] }));
+  const isTold = Object.keys(semantic).length > 0;
   const rate = (part) => (row) => format.percent(format.share(row[part], row.looked_up));
   const state = ({ sure }) => (!sure ? "–" : sure.in_doubt ? "in doubt: nothing is served" : sure.labels === undefined ? "–" : `${format.count(sure.labels)} labels`);
   const columns = [
@@ -70,11 +78,9 @@ function routes({ routes: rows, semantic, wrong_at_most: past }) {
     { title: "Exact", number: true, of: rate("hits"), csv: (row) => row.hits },
     { title: "Joined", number: true, of: rate("joined"), csv: (row) => row.joined },
     { title: "Semantic", number: true, of: rate("semantic"), csv: (row) => row.semantic },
-    ...(Object.keys(semantic).length ? [
-      { title: "Semantic, wrong answers per look-up", of: ({ sure }) => (!isMeasured(sure) ? "–" : `${sure.likely}, at most ${sure.at_most}, bound ${sure.bound ?? "none"}`), cell: (row) => certainty(row.sure) },
-      { title: "At most, over time", of: () => "", cell: (row) => past[row.name] && isMeasured(row.sure) && spark(past[row.name].map((value) => value ?? 0), row.sure.bound ?? 0) },
-      { title: "Has learned from", of: state },
-    ] : []),
+    ...(isTold ? [{ title: "Semantic, wrong answers per look-up", of: ({ sure }) => (!isMeasured(sure) ? "–" : `${sure.likely}, at most ${sure.at_most}, bound ${sure.bound ?? "none"}`), cell: (row) => certainty(row.sure) }] : []),
+    ...(isTold || Object.keys(past).length ? [{ title: isTold ? "At most, over time" : "Semantic, wrong answers at most", of: () => "", cell: (row) => overTime(past[row.name], row.sure) }] : []),
+    ...(isTold ? [{ title: "Has learned from", of: state }] : []),
   ];
   return section("By route", table("caches-by-route", columns, all));
 }
