@@ -89,7 +89,7 @@ async def client(
     """A client of a proxy before a gateway before an upstream."""
     async with start_gateway(POLICY.format(url=openai_server.base_url)) as gateway:
         with reserved_port() as port, request.param(port, gateway, tmp_path):
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            async with httpx.AsyncClient(verify=False, base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
                 async with asyncio.timeout(10):
                     while not await _answers(client):
                         await asyncio.sleep(0.02)

@@ -263,7 +263,7 @@ async def test_every_panel_has_data_and_alerts_fire_and_resolve(tmp_path: Path) 
                 draft=models.draft,
             )
             async with start_gateway(policy, args=["--port", str(port)]) as gateway:
-                async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as client:
+                async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=30) as client:
                     load = Load(client, upstream)
                     async with load.running():
                         await asyncio.sleep(BASELINE_S)

@@ -60,7 +60,7 @@ def own(gateway: Gateway) -> dict[str, str]:
 
 @asynccontextmanager
 async def signed_in(gateway: Gateway, name: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"{gateway.url}/dashboard/api/") as client:
+    async with httpx.AsyncClient(verify=False, base_url=f"{gateway.url}/dashboard/api/") as client:
         answer = await client.post("sign-in", json={"key": ENVIRON[name]}, headers=own(gateway))
         assert answer.status_code == 200, answer.text
         yield client
@@ -132,7 +132,7 @@ async def test_a_viewer_sees_its_tenant_alone(viewer: httpx.AsyncClient, boss: h
 async def test_without_a_session_there_is_nothing(gateway: Gateway, cookie: str) -> None:
     """A key in a header is none: other sites' scripts could not send it, but programs have their own APIs."""
     headers = {"authorization": f"Bearer {ENVIRON['BOSS']}", **({"cookie": cookie} if cookie else {})}
-    async with httpx.AsyncClient(base_url=f"{gateway.url}/dashboard/api/", headers=headers) as client:
+    async with httpx.AsyncClient(verify=False, base_url=f"{gateway.url}/dashboard/api/", headers=headers) as client:
         for path in READ:
             assert (await client.get(path)).status_code == 401, path
         for path in ("keys", "keys/boss/revoke", "raises", "cache/feedback", "cache/explain", "policy/try"):
@@ -141,7 +141,7 @@ async def test_without_a_session_there_is_nothing(gateway: Gateway, cookie: str)
 
 async def test_keys_that_may_see_nothing_do_not_get_in(gateway: Gateway) -> None:
     """Neither do those that are none."""
-    async with httpx.AsyncClient(base_url=f"{gateway.url}/dashboard/api/") as client:
+    async with httpx.AsyncClient(verify=False, base_url=f"{gateway.url}/dashboard/api/") as client:
         for key, status in ((ENVIRON["PLAIN"], 403), ("sk-none", 401), ("", 401), ("\u00e4", 401), (None, 401)):
             answer = await client.post("sign-in", json={"key": key}, headers=own(gateway))
             assert (answer.status_code, "set-cookie" in answer.headers) == (status, False), key
@@ -249,7 +249,7 @@ async def test_who_signs_out_is_out(gateway: Gateway) -> None:
 
 async def test_page_and_files_are_its_own(gateway: Gateway) -> None:
     """Each address shows the page, with a policy for browsers that lets nothing else in; files have a hash in them."""
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
+    async with httpx.AsyncClient(verify=False, base_url=gateway.url) as client:
         for path in ("/dashboard", "/dashboard/", "/dashboard/requests", "/dashboard/requests/7?filter=x"):
             page = await client.get(path)
             assert page.status_code == 200
@@ -306,11 +306,11 @@ async def test_without_keys_only_this_machine_looks(tmp_path: Path) -> None:
     routes = "routes: [{name: all, match: {models: ['*']}, backends: [{ref: a}]}]"
     policy = f"version: 1\nbackends: {{a: {{type: scripted}}}}\n{routes}\n"
     with_ledger = f'{policy}ledger: {{url: "sqlite:///{tmp_path}/l.sqlite3"}}\n'
-    async with start_gateway(with_ledger) as gateway, httpx.AsyncClient(base_url=gateway.url) as client:
+    async with start_gateway(with_ledger) as gateway, httpx.AsyncClient(verify=False, base_url=gateway.url) as client:
         assert (await client.get("/dashboard/api/me")).json()["has_keys"] is False
         for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
             assert (await client.get("/dashboard/api/overview", headers=headers)).status_code == 403
-    async with start_gateway(policy) as gateway, httpx.AsyncClient(base_url=gateway.url) as client:
+    async with start_gateway(policy) as gateway, httpx.AsyncClient(verify=False, base_url=gateway.url) as client:
         answer = await client.get("/dashboard/api/me")
         assert answer.status_code == 404
         assert "no ledger is kept" in answer.json()["error"]["message"]

@@ -55,7 +55,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One with some traffic, some of it failed, some of it named by an enemy."""
     folder = tmp_path_factory.mktemp("dashboard")
     with running_gateway(POLICY.format(folder=folder), environ=ENVIRON) as running:
-        with httpx.Client(base_url=running.url, headers={"authorization": f"Bearer {ENVIRON['PLAIN']}"}) as client:
+        with httpx.Client(
+            verify=False, base_url=running.url, headers={"authorization": f"Bearer {ENVIRON['PLAIN']}"}
+        ) as client:
             for model in ("m1", "m1", "m2", "dead", HOSTILE):
                 body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "Hello"}]}
                 client.post(
@@ -327,7 +329,7 @@ def test_thousands_of_names_and_names_of_an_enemy(browser: playwright.Browser, t
 def test_a_key_that_is_revoked_ends_the_sight(gateway: Gateway, browser: playwright.Browser) -> None:
     """In every tab that its owner has open: what was there is gone, and the way in is there."""
     headers = {"origin": gateway.url, "sec-fetch-site": "same-origin", "x-slipstream-csrf": "1"}
-    with httpx.Client(base_url=f"{gateway.url}/dashboard/api/", headers=headers) as keeper:
+    with httpx.Client(verify=False, base_url=f"{gateway.url}/dashboard/api/", headers=headers) as keeper:
         keeper.post("sign-in", json={"key": ENVIRON["KEEPER"]}).raise_for_status()
         made = (
             keeper.post("keys", json={"name": "guest", "tenant": "default", "viewer": True}).raise_for_status().json()

@@ -45,7 +45,7 @@ def gateway(folder: Path) -> Iterator[Gateway]:
     """One that has streamed so many answers that it can be told how fast its backend is."""
     with running_gateway(POLICY.format(folder=folder), environ=ENVIRON) as running:
         headers = {"authorization": f"Bearer {ENVIRON['PLAIN']}"}
-        with httpx.Client(base_url=f"{running.url}/v1", headers=headers) as client:
+        with httpx.Client(verify=False, base_url=f"{running.url}/v1", headers=headers) as client:
             for number in range(24):
                 message = {"role": "user", "content": f"Tell me the story number {number}"}
                 body = {"model": "m1", "stream": True, "messages": [message]}
@@ -64,7 +64,7 @@ async def sign_in(client: httpx.AsyncClient, gateway: Gateway, name: str) -> Non
 
 @pytest.fixture
 async def boss(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"{gateway.url}/dashboard/api/", timeout=60) as client:
+    async with httpx.AsyncClient(verify=False, base_url=f"{gateway.url}/dashboard/api/", timeout=60) as client:
         await sign_in(client, gateway, "BOSS")
         yield client
 
@@ -180,7 +180,7 @@ async def test_who_leaves_ends_it(gateway: Gateway, boss: httpx.AsyncClient, fol
 async def test_only_operators_see_it(gateway: Gateway) -> None:
     """Nobody else by any path, and no other site's page."""
     for name in ("KEEPER", "VIEWER", "BOSS"):
-        async with httpx.AsyncClient(base_url=f"{gateway.url}/dashboard/api/") as client:
+        async with httpx.AsyncClient(verify=False, base_url=f"{gateway.url}/dashboard/api/") as client:
             await sign_in(client, gateway, name)
             foreign = {**own(gateway), "sec-fetch-site": "cross-site"}
             assert (await client.post("policy/try", json={"text": "x"}, headers=foreign)).status_code == 403

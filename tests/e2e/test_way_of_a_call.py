@@ -9,7 +9,7 @@ from tests.support.docs import page
 from tests.support.servers.openai_server import OpenAIServer
 from tests.support.way_of_a_call import way_of_a_call
 
-NOT_DRAWN = {"policies", "backends", "gateway/process"}
+NOT_DRAWN = {"policies", "backends", "backends/charges", "gateway/process"}
 """Values that all of a layer use, and the tick of the server's clock."""
 
 

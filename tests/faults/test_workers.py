@@ -71,8 +71,13 @@ if __name__ == "__main__":
 def workers_of(gateway: Gateway) -> list[int]:
     """Its worker processes: children that are not multiprocessing's resource tracker."""
     pid = gateway.process.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
+        # One that has been killed may have gone by now.
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
 
 
 def is_there(pid: int) -> bool:

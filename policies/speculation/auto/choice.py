@@ -15,10 +15,10 @@ from policies.speculation.auto.forecast import Forecast
 
 _FLAPS_WITHIN = 1.1
 """What was taken last is taken again where it comes to less than this many times the least."""
-_LEVEL = 150
+_LEVEL = 200
 """Calls whose part of the quality is kept in the purse; twice as many at most."""
-_STEEP = 2.0
-_RATIO_STEP = 0.02
+_STEEP = 1.0
+_RATIO_STEP = 0.01
 _LATE_STEP = 0.02
 _FIRST_LATE, _LEAST_LATE = 20.0, 0.1
 """In calls' costs."""
@@ -108,8 +108,9 @@ def choose(
     if not able:
         return forecasts[0]
     found = [comes_to(each) for each in able]
-    least = min(found)
+    best = able[found.index(min(found))]
     for each, total in zip(able, found, strict=True):
-        if each.name == last and total <= _FLAPS_WITHIN * least:
+        # How good a draft's answer will be differs from call to call, so whoever took it last says nothing.
+        if each.name == last and max(each.loss, best.loss) <= 0 and total <= _FLAPS_WITHIN * min(found):
             return each
-    return able[found.index(least)]
+    return best

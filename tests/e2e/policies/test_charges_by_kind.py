@@ -115,7 +115,7 @@ async def test_charges_by_kind_are_those_of_the_price_table_whatever_way(tmp_pat
             url=upstream.base_url, anthropic=upstream.base_url, ledger=tmp_path / "l.sqlite3", price=PRICE
         )
         with running_gateway(policy, environ={"KEY": "k"}) as gateway:
-            async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+            async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=20) as client:
                 upstream.next(whole(), streamed(), error(503), whole(), streamed(), whole(service_tier="flex"), whole())
                 ways = [
                     chat("plain"),
@@ -152,7 +152,7 @@ async def test_charges_by_kind_of_what_anthropic_was_paid_to_keep(tmp_path: Path
             url=upstream.base_url, anthropic=upstream.base_url, ledger=tmp_path / "l.sqlite3", price=PRICE
         )
         with running_gateway(policy, environ={"KEY": "sk-ant-test"}) as gateway:
-            async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+            async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=20) as client:
                 upstream.message = message
                 whole_answer = await client.post(PATH, json=chat("claude"))
                 await client.post(PATH, json=chat("claude", stream=True))

@@ -81,7 +81,7 @@ async def test_probed_backend_leaves_and_comes_back_without_a_call_failing() -> 
     async with Upstream("one") as one, Upstream("two") as two:
         one.is_well = False
         text = policy(one, two, health=health, route="circuit_breaker: {slow_start: 0s}")
-        async with start_gateway(text) as gateway, httpx.AsyncClient(base_url=gateway.url) as client:
+        async with start_gateway(text) as gateway, httpx.AsyncClient(verify=False, base_url=gateway.url) as client:
             await metric_is(gateway, "slipstream_breaker_open", 1, backend="one")
             while_down = {await ask(client) for _ in range(10)}
             down = await gateway.metrics()
@@ -111,7 +111,10 @@ async def test_probed_backend_leaves_and_comes_back_without_a_call_failing() -> 
 async def test_backend_without_health_is_never_asked_anything() -> None:
     """Only calls arrive."""
     async with Upstream("one") as one:
-        async with start_gateway(policy(one)) as gateway, httpx.AsyncClient(base_url=gateway.url) as client:
+        async with (
+            start_gateway(policy(one)) as gateway,
+            httpx.AsyncClient(verify=False, base_url=gateway.url) as client,
+        ):
             await ask(client)
             await asyncio.sleep(0.05)
 
@@ -124,7 +127,7 @@ async def test_backend_that_a_reload_adds_starts_slowly() -> None:
         route = "circuit_breaker: {slow_start: 1h}"
         async with (
             start_gateway(policy(one, route=route)) as gateway,
-            httpx.AsyncClient(base_url=gateway.url) as client,
+            httpx.AsyncClient(verify=False, base_url=gateway.url) as client,
         ):
             await ask(client)
             assert await gateway.reload(policy(one, two, route=route))
@@ -140,7 +143,10 @@ async def test_stalled_backend_is_hedged_and_counted() -> None:
     """Once the gateway knows its backends, calls that stall are answered by the other one, and all costs counted."""
     async with Upstream("one") as one, Upstream("two") as two:
         text = policy(one, two, route="hedge: {budget: 0.5, quantile: 0.9}")
-        async with start_gateway(text) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=10) as client:
+        async with (
+            start_gateway(text) as gateway,
+            httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=10) as client,
+        ):
             for _ in range(80):
                 await ask(client, stream=True)
             before = await gateway.metrics()

@@ -94,7 +94,7 @@ async def ask(gateway: Gateway, pair: tuple[Engine, Engine], *contents: str, tim
     """Who answers a chat, asked so often; chance alone would not always choose the same."""
     before = [len(engine.server.requests) for engine in pair]
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": text} for text in contents]}
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
+    async with httpx.AsyncClient(verify=False, base_url=gateway.url) as client:
         for _ in range(times):
             assert (await client.post(PATH, json=body)).status_code == 200
     return {engine.name for engine, count in zip(pair, before, strict=True) if len(engine.server.requests) > count}

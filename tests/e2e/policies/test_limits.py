@@ -71,7 +71,7 @@ async def upstream() -> AsyncIterator[OpenAIServer]:
 async def limited(upstream: OpenAIServer, request: pytest.FixtureRequest) -> AsyncIterator[Limited]:
     """With the rules that the test names."""
     with running_gateway(policy_of(upstream, request.param), environ=KEYS) as gateway:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+        async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=20) as client:
             yield Limited(gateway, upstream, client)
 
 
@@ -133,7 +133,7 @@ async def test_no_more_calls_at_once_and_one_that_is_left_gives_its_slot_back(li
     """Streams hold theirs to the end, or until their client goes."""
     limited.upstream.next(*[Behaviour(stall_after_events=2)] * 2)
     url = limited.gateway.url
-    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+    async with httpx.AsyncClient(verify=False, base_url=url, timeout=20) as client:
         body = {"model": "priced", "messages": [{"role": "user", "content": "one two three"}], "stream": True}
         head = {"authorization": "Bearer sk-alice", "cache-control": "no-store"}
         for _ in range(2):
@@ -274,7 +274,7 @@ async def test_a_webhook_is_told(upstream: OpenAIServer) -> None:
     environ = {**KEYS, "HOOK": f"http://127.0.0.1:{port}/hook-secret"}
     async with server:
         with running_gateway(policy_of(upstream, rules), environ=environ) as gateway:
-            async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+            async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=20) as client:
                 limited = Limited(gateway, upstream, client)
                 for number in range(6):
                     assert (await limited.ask(words=f"word {number}")).status_code == 200
@@ -337,7 +337,7 @@ async def test_what_was_spent_is_known_after_a_restart(upstream: OpenAIServer, t
     fields = {"headers": {"cache-control": "no-store", "x-session-id": "one"}, "user": "u" * 300 + "\0"}
     for turn in range(2):
         with running_gateway(policy_of(upstream, rules), environ=KEYS) as gateway:
-            async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+            async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=20) as client:
                 limited = Limited(gateway, upstream, client)
                 answered, refused = await limited.ask_until_refused(**fields)
                 assert (answered, code_of(refused)) == (0 if turn else 2, "insufficient_quota")
@@ -353,7 +353,7 @@ async def test_what_a_key_has_spent_of_its_own_budget_is_known_after_a_restart(
     policy = policy_of(upstream, f'ledger: {{url: "sqlite:///{tmp_path}/ledger.sqlite3"}}')
     for turn in range(2):
         with running_gateway(policy, environ=KEYS) as gateway:
-            async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+            async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=20) as client:
                 limited = Limited(gateway, upstream, client)
                 assert (await limited.ask(who="carol", words=f"words {turn}")).status_code == 200
                 answered, refused = await limited.ask_until_refused(who="dave", words=f"other {turn}")

@@ -76,7 +76,7 @@ class Deployment:
         return [gateway.url for gateway in self.gateways.values()]
 
     async def key(self, tenant: str) -> str:
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx.AsyncClient(verify=False, timeout=20) as client:
             answer = await client.post(
                 f"{self.urls[0]}/admin/keys",
                 json={"name": tenant, "tenant": tenant},
@@ -123,7 +123,7 @@ async def call(url: str, key: str, request_id: str, model: str = "words") -> htt
     """On a connection of its own, so any worker may have it."""
     body = {"model": model, "messages": [{"role": "user", "content": "one two"}], "max_tokens": 10}
     headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=30, verify=False) as client:
         return await client.post(f"{url}/v1/chat/completions", json=body, headers=headers)
 
 
@@ -149,7 +149,7 @@ async def test_killed_gateways_lose_no_acknowledged_row_double_none_and_the_budg
                 return
             if answer.status_code != 200:
                 # Others hold what is left of it, for as long as leases of the dead last.
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
 
     hanging = [asyncio.ensure_future(call(pair.url, key, f"hanging-{n}", "slow")) for n in range(4)]
     clients = [asyncio.ensure_future(client()) for _ in range(6)]
@@ -171,7 +171,7 @@ async def test_killed_gateways_lose_no_acknowledged_row_double_none_and_the_budg
         acknowledged = {name for name, status in answered.items() if status == 200}
         rows = deployment.rows()
         while not acknowledged <= {row["request_id"] for row in rows}:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
             rows = deployment.rows()
 
     of_calls = Counter(row["request_id"] for row in rows if row["status"] == 200 or row["end"] == "worker_killed")
@@ -200,7 +200,7 @@ async def test_key_is_revoked_every_worker_refuses_it_in_time(deployment: Deploy
     """At one gateway, and the workers of the other one know within five seconds."""
     key = await deployment.key("revoked")
     assert {(await call(url, key, "before")).status_code for url in deployment.urls * 4} == {200}
-    async with httpx.AsyncClient(timeout=20) as client:
+    async with httpx.AsyncClient(verify=False, timeout=20) as client:
         headers = {"authorization": f"Bearer {OPS_KEY}"}
         answer = await client.post(f"{deployment.urls[0]}/admin/keys/revoked/revoke", headers=headers)
     assert answer.json()["status"] == "revoked"

@@ -82,7 +82,7 @@ async def running_prometheus(target: str, rules: Path, folder: Path) -> AsyncIte
     }
     (folder / "prometheus.yaml").write_text(json.dumps(settings), encoding="utf-8")
     with reserved_port() as port, _process(port, folder) as process:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        async with httpx.AsyncClient(verify=False, base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
             async with asyncio.timeout(30):
                 while not await _is_ready(client):
                     assert process.poll() is None, (folder / "prometheus.log").read_text()
