@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from tests.support.forks import Fork, Forks
+from tests.support.servers.forks import Fork, Forks
 
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 30.0

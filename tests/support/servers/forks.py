@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _MAX_MESSAGE_BYTES = 1 << 17
 _READ_AT_IMPORT = ("LD_", "PROMETHEUS_", "PYDANTIC_", "PYTHON", "TZ", "UVLOOP_")
 """How names of variables begin that an interpreter or a library reads before the command runs."""
@@ -81,7 +81,7 @@ class Forks:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.forks", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.support.servers.forks", str(theirs.fileno())],
                 cwd=_ROOT,
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
