@@ -42,9 +42,15 @@ def test_twin_equals_attention_in_float64(case: Case) -> None:
 @needs_triton
 @pytest.mark.parametrize(
     "checks",
-    [("check_interpreter.py", "check_against_float64.py"), ("check_rows.py", "check_decoder.py")],
-    ids=["cases", "rows and decoder"],
+    [
+        ("check_interpreter.py", "check_against_float64.py"),
+        ("check_rows.py", "check_decoder.py", "check_matmul.py", "check_choice.py"),
+    ],
+    ids=["cases", "rows, decoder, products and choice"],
 )
 def test_kernels_equal_their_twins_in_float64(checks: tuple[str, ...], tmp_path: Path) -> None:
-    """Every kernel and case in Triton's interpreter, which itself rounds as a GPU does: see `apart/`."""
+    """Every kernel and case in Triton's interpreter, which itself rounds as a GPU does: see `apart/`.
+
+    Few processes, as each is seconds of imports.
+    """
     run_apart(*checks, interpret=True, cache=tmp_path)

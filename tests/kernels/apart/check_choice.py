@@ -1,4 +1,4 @@
-"""The kernels that choose tokens, in Triton's interpreter, beyond their cases. Run by `test_choice.py`."""
+"""The kernels that choose tokens, in Triton's interpreter, beyond their cases. Run by `test_against_float64.py`."""
 
 from __future__ import annotations
 

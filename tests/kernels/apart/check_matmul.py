@@ -1,4 +1,4 @@
-"""Products with quantized weights in Triton's interpreter: what cases do not show. Run by `test_w4a16.py`."""
+"""Products with quantized weights in Triton's interpreter: what cases do not show. Run by `test_against_float64.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A kernel that takes much shared memory, and some of float8, through the compiler for GPUs that have less.
 
-Run by `test_fits.py`. All kernels, on all GPUs, take minutes: `python -m tests.benchmarks.engine.kernel_fit`.
+Run by `test_compiles_sm90.py`. All kernels, on all GPUs, take minutes: `python -m tests.benchmarks.engine.kernel_fit`.
 """
 
 from __future__ import annotations

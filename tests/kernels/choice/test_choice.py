@@ -1,11 +1,10 @@
-"""The kernels that choose tokens: their twins by the same cases, what they refuse, and the kernels' own checks."""
+"""The kernels that choose tokens: their twins by the same cases, and what they refuse."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from kernels.choice.reject import reject_reference
 from kernels.choice.sample import probabilities_reference, sample_with_logprobs_reference
 from kernels.exactness import complaint, for_twin
 from kernels.operation import Arguments, Case, Result
-from tests.support.kernels.apart import needs_triton, run_apart
 
 CPU = torch.device("cpu")
 
@@ -67,12 +65,6 @@ def test_twin_equals_itself_in_float64(
     arguments = case.build(CPU)
 
     assert said(for_twin(arguments, exact=True), twin(**arguments)) is None
-
-
-@needs_triton
-def test_kernels_that_choose_draw_as_they_should(tmp_path: Path) -> None:
-    """In Triton's interpreter: see `apart/check_choice.py`."""
-    run_apart("check_choice.py", interpret=True, cache=tmp_path)
 
 
 @pytest.mark.parametrize("shape", [PLAIN, ChoiceShape(0, 5), ChoiceShape(2, 1), replace(PLAIN, is_gapped=True)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,7 +17,6 @@ from kernels.products.w4a16 import (
     tiled,
     w4a16_linear_reference,
 )
-from tests.support.kernels.apart import needs_triton, run_apart
 
 GROUP_SIZES = (64, 128)
 
@@ -146,9 +143,3 @@ def test_is_tileable_needs_whole_quarters_and_nf4_half_precision() -> None:
     assert is_tileable(quarters, torch.float32)
     assert is_tileable(nf4, torch.bfloat16)
     assert not is_tileable(nf4, torch.float32)
-
-
-@needs_triton
-def test_kernels_of_products_hold_what_they_promise(tmp_path: Path) -> None:
-    """Rows that do not depend on each other, far addresses, every kind of weight, and what is refused."""
-    run_apart("check_matmul.py", interpret=True, cache=tmp_path)
