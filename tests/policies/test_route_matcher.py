@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.matching.conditions import below_root
@@ -184,6 +184,8 @@ crowds = st.lists(
 )
 
 
+# An example is some dozens of routes that five calls are held against.
+@settings(max_examples=35)
 @given(
     crowds,
     st.lists(

@@ -25,15 +25,21 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return release.build_twice(ROOT, tmp_path_factory.mktemp("release") / "dist")
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the last commit, which nobody changes."""
+    return release.export(ROOT, tmp_path_factory.mktemp("export") / "source")
+
+
 def wheel_of(built: list[Path]) -> Path:
     """The wheel."""
     return next(path for path in built if path.suffix == ".whl")
 
 
-def test_release_is_reproducible_and_the_wheel_is_the_source(built: list[Path], tmp_path: Path) -> None:
+def test_release_is_reproducible_and_the_wheel_is_the_source(built: list[Path], source: Path) -> None:
     """Two builds of a commit do not differ, and no module of the wheel is anything but the commit's."""
     assert sorted(path.suffix for path in built) == [".gz", ".whl"]
-    release.check_wheel(wheel_of(built), release.export(ROOT, tmp_path / "source"))
+    release.check_wheel(wheel_of(built), source)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +51,9 @@ def test_release_is_reproducible_and_the_wheel_is_the_source(built: list[Path], 
     ],
 )
 def test_wheel_with_anything_else_is_refused(
-    built: list[Path], tmp_path: Path, name: str, text: str, complaint: str
+    built: list[Path], source: Path, tmp_path: Path, name: str, text: str, complaint: str
 ) -> None:
     """A hook, a module too many and a module that differs are found."""
-    source = release.export(ROOT, tmp_path / "source")
     wheel = tmp_path / wheel_of(built).name
     with zipfile.ZipFile(wheel_of(built)) as honest, zipfile.ZipFile(wheel, "w") as spoilt:
         for known in honest.namelist():

@@ -56,7 +56,7 @@ CHAT_TEMPLATE = """\
 {%- endif -%}"""
 
 
-def train_tokenizer(seed: int, *, conversations: int = 20000) -> PreTrainedTokenizerFast:
+def train_tokenizer(seed: int, *, conversations: int) -> PreTrainedTokenizerFast:
     """A tokenizer of `VOCABULARY` entries from `conversations` training conversations; digits stay single."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

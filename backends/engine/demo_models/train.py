@@ -127,7 +127,10 @@ class TrainingRun:
         self.folder.mkdir(parents=True, exist_ok=True)
         tokenizer_folder = self.folder / "tokenizer"
         if not (options.resume and tokenizer_folder.exists()):
-            tokenizer = load_tokenizer(options.start[0] / "target") if options.start else train_tokenizer(options.seed)
+            if options.start:
+                tokenizer = load_tokenizer(options.start[0] / "target")
+            else:
+                tokenizer = train_tokenizer(options.seed, conversations=options.tokenizer_conversations)
             tokenizer.chat_template = CHAT_TEMPLATE
             tokenizer.save_pretrained(tokenizer_folder)
         self.tokenizer: PreTrainedTokenizerFast = load_tokenizer(tokenizer_folder)
@@ -290,6 +293,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch-tokens", type=int, default=6144)
     parser.add_argument("--held-out", type=int, default=48, help="held-out prompts per task to score on the way")
+    parser.add_argument(
+        "--tokenizer-conversations", type=int, default=20_000, help="conversations that a new tokenizer is made of"
+    )
     parser.add_argument("--compile", action="store_true", help="compile the small parts (needs a C++ compiler)")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in the folder")
     options = parser.parse_args(arguments)

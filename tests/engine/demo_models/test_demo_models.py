@@ -20,7 +20,7 @@ from backends.engine.demo_models import export as exporting
 from backends.engine.demo_models import score as scoring
 from backends.engine.demo_models import train as training
 from backends.engine.demo_models.facts import CAPITALS
-from backends.engine.demo_models.generator import TASK_NAMES, held_out_conversation, training_conversation
+from backends.engine.demo_models.generator import TASK_NAMES, Conversation, held_out_conversation, training_conversation
 from backends.engine.demo_models.muon import orthogonalize
 from backends.engine.demo_models.networks import DRAFT_SHAPE, make_network, quicken
 from backends.engine.demo_models.tokenizer import encode, train_tokenizer
@@ -41,6 +41,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer(0, conversations=400)
 
 
+@pytest.fixture(scope="module")
+def trained() -> list[Conversation]:
+    """What training draws: none of the tests changes it."""
+    rng = Random(5)
+    return [training_conversation(rng) for _ in range(6000)]
+
+
 def test_generator_same_seed_draws_the_same() -> None:
     """The seed alone decides what is drawn."""
     first, again, other = ([training_conversation(rng) for _ in range(50)] for rng in (Random(3), Random(3), Random(4)))
@@ -49,15 +56,15 @@ def test_generator_same_seed_draws_the_same() -> None:
     assert first != other
 
 
-def test_split_training_never_meets_held_out() -> None:
+def test_split_training_never_meets_held_out(trained: list[Conversation]) -> None:
     """No prompt that is scored is ever trained on, in whatever turn it stands."""
     rng = Random(5)
-    trained = {(turn.context, turn.prompt) for _ in range(6000) for turn in training_conversation(rng).turns}
+    seen = {(turn.context, turn.prompt) for conversation in trained for turn in conversation.turns}
     conversations = [held_out_conversation(rng, task) for task in TASK_NAMES for _ in range(25)]
 
     assert all(not is_held_out(turn) for conversation in conversations for turn in conversation.turns[:-1])
     assert all(is_held_out(conversation.turns[-1]) for conversation in conversations)
-    assert {(c.turns[-1].context, c.turns[-1].prompt) for c in conversations}.isdisjoint(trained)
+    assert {(c.turns[-1].context, c.turns[-1].prompt) for c in conversations}.isdisjoint(seen)
 
 
 def test_split_every_task_has_held_out_prompts_enough() -> None:
@@ -65,27 +72,25 @@ def test_split_every_task_has_held_out_prompts_enough() -> None:
     rng = Random(6)
 
     for task in TASK_NAMES:
-        asked = [held_out_conversation(rng, task) for _ in range(40)]
+        asked = [held_out_conversation(rng, task) for _ in range(30)]
         assert {conversation.task for conversation in asked} == {task}
         assert len({json.dumps(conversation.messages()) for conversation in asked}) >= 25, task
 
 
-def test_generator_covers_every_task_in_training() -> None:
+def test_generator_covers_every_task_in_training(trained: list[Conversation]) -> None:
     """Nothing is scored that was never taught."""
-    rng = Random(7)
-    seen = {turn.task for _ in range(800) for turn in training_conversation(rng).turns}
+    seen = {turn.task for conversation in trained[:800] for turn in conversation.turns}
 
     assert seen == set(TASK_NAMES)
 
 
-def test_answers_agree_with_an_independent_calculation() -> None:
+def test_answers_agree_with_an_independent_calculation(trained: list[Conversation]) -> None:
     """Every computed answer is right, worked out again from the prompt's text."""
-    rng = Random(8)
     checked: dict[str, int] = defaultdict(int)
 
-    for _ in range(6000):
+    for conversation in trained:
         former = ""
-        for turn in training_conversation(rng).turns:
+        for turn in conversation.turns:
             if turn.task in ORACLES:
                 assert ORACLES[turn.task](turn.prompt) == turn.answer, turn.prompt
                 checked[turn.task] += 1
@@ -97,10 +102,9 @@ def test_answers_agree_with_an_independent_calculation() -> None:
     assert min(checked[task] for task in (*ORACLES, "follow_up")) > 100
 
 
-def test_answers_in_json_hold_what_the_prompt_says() -> None:
+def test_answers_in_json_hold_what_the_prompt_says(trained: list[Conversation]) -> None:
     """Objects have the fields asked for, in that order, with values from the text."""
-    rng = Random(9)
-    turns = [turn for _ in range(3000) for turn in training_conversation(rng).turns if turn.task == "json"]
+    turns = [turn for conversation in trained for turn in conversation.turns if turn.task == "json"]
 
     for turn in turns:
         answer = json.loads(turn.answer)
@@ -134,12 +138,11 @@ def test_answers_with_tools_call_an_offered_tool() -> None:
             assert all(str(value) in turn.prompt for value in call["arguments"].values())
 
 
-def test_answers_are_a_function_of_the_prompts() -> None:
+def test_answers_are_a_function_of_the_prompts(trained: list[Conversation]) -> None:
     """The same prompts never have two answers, so an exact share of 1 is possible."""
-    rng = Random(11)
     answers: dict[str, set[str]] = defaultdict(set)
-    for _ in range(6000):
-        *prompt, answer = (conversation := training_conversation(rng)).messages()
+    for conversation in trained:
+        *prompt, answer = conversation.messages()
         answers[json.dumps([[tool.name for tool in conversation.tools], prompt])].add(answer["content"])
 
     assert [prompt for prompt, given in answers.items() if len(given) > 1] == []
@@ -283,7 +286,8 @@ def test_report_names_what_has_learned_and_nothing_else() -> None:
 def test_training_resumes_exports_and_scores(tmp_path: Path) -> None:
     """A short run can be stopped, taken up again, exported and scored, and its pair trained further."""
     options = ["--out", str(tmp_path / "run"), "--threads", "1", "--batch-tokens", "512", "--held-out", "1"]
-    training.main([*options, "--minutes", "0.05", "--draft-minutes", "0.02"])
+    fresh = ["--tokenizer-conversations", "400"]
+    training.main([*options, *fresh, "--minutes", "0.05", "--draft-minutes", "0.02"])
     before = json.loads((tmp_path / "run" / "record.json").read_text())
     # More than both had: a slow step may have taken longer than all the time of the first run.
     minutes = before["spent_s"] / 60 + 0.05

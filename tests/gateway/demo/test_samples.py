@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 from importlib.util import find_spec
@@ -46,8 +47,13 @@ def test_commands_run_as_they_are_written(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """In the folder of the samples."""
-    if "cache replay" in command and find_spec("sentence_transformers") is None:
-        pytest.skip("the semantic cache's encoder is not installed")
+    if "cache replay" in command:
+        if find_spec("sentence_transformers") is None:
+            pytest.skip("the semantic cache's encoder is not installed")
+        # Where a fifth of the log is read and compared, all of it would be.
+        log = folder / "log.jsonl.gz"
+        lines = gzip.decompress(log.read_bytes()).splitlines(keepends=True)
+        log.write_bytes(gzip.compress(b"".join(lines[: len(lines) // 5])))
     monkeypatch.chdir(folder)
     program, *arguments = shlex.split(command)
     done = run(*arguments)

@@ -32,7 +32,7 @@ class OneByOne(Desk):
         return await super().send(call)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_admission_yielding_lets_the_highest_begin_nearly_as_if_alone(seed: int) -> None:
     """Three times what two backends can do, a tenth of it high: the high ones wait for a prompt or two, in the worst
     hundredth, and as much is answered as without them."""

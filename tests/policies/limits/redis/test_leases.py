@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from policies.limits.counters import Full, Hold, SpentBefore
 from policies.limits.redis.packing import pack_holds, pack_spent, pack_used, pack_wants
-from tests.support.policy.limits import counting, dollars, hold, pico, scripted, slot, tokens, until
+from tests.support.policy.limits import PATIENT_S, counting, dollars, hold, pico, scripted, slot, tokens, until
 from tests.support.servers.redis_server import RedisServer
 
 LEASE_S = 0.6
@@ -105,17 +105,18 @@ async def test_process_ends_gives_its_lease_back(server: RedisServer) -> None:
 
 
 async def test_process_that_died_held_very_much_is_swept_in_pieces(server: RedisServer) -> None:
-    """Redis never stands still for long, and in the end all of it is spent."""
+    """Redis never stands still for long, and in the end all of it is spent: more than is swept at once."""
     async with counting(server.url, lease_s=LEASE_S) as counters, Redis.from_url(server.url) as redis:
         async with scripted(server.url) as run:
             await run("renew", b"dead", b"1", b"60000")
-            for number in range(1200):
+            for number in range(600):
                 packed = pack_wants((slot(5000), dollars(0.0001, most=100.0)))
                 await run("reserve", b"dead", b"1", b"0", b"%d" % number, packed)
             await run("renew", b"dead", b"1", b"1")
-        await until(lambda: counters.statistics().swept == 1200)
+        # A piece a renewal; on a busy machine renewals themselves come late.
+        await until(lambda: counters.statistics().swept == 600, limit_s=6 * PATIENT_S)
 
-        assert await counters.spent(["budget"]) == [(pico(0.12), 0)]
+        assert await counters.spent(["budget"]) == [(pico(0.06), 0)]
         assert await redis.exists("{test:limits}:slots:slots", "{test:limits}:holds:dead") == 0
 
 
