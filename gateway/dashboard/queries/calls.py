@@ -17,7 +17,7 @@ from gateway.ledger.row import AMOUNTS, SAVINGS
 from gateway.ledger.schema import quoted
 from gateway.sql.database import Transaction
 
-_SEARCH_S = 0.2
+_SEARCH_S = 0.17
 _FIRST_SLICE, _LEAST_SLICE = 4_000, 500
 _FASTEST = 4
 """Times as many rows as in the slice before: what the first ones find in memory, later ones read from the disk."""
