@@ -3,7 +3,8 @@
     python -m tests.benchmarks.semantic.same_answers --data DIR [--tool DIR] [--kinds] [--pairs 300] [--words]
 
 `--data` has `answers_traps_dev.jsonl.gz` and `paraqa_dev.jsonl.gz`, rows of `a`, `b`, `y` (1: they say the same) and
-`kind`; of the second set those that were read (`read` is 1), and three times as many that differ. `--tool` has
+`kind`; of the second set those that were read (`read` is 1), and those that differ and share texts with them: the heads
+are trained on others. `--tool` has
 `eval_policy.py`, whose made-up answers state the same facts in other words: pairs of one meaning, and of two, half of
 which differ in one fact alone. Told is, of those that say the same, how many are called the same (from a probability of
 SAME_FROM on), and how many different (up to DIFFERENT_TO); of those that do not, how many are called the same; then how
@@ -35,6 +36,7 @@ from policies.cache.semantic.learning.comparators import (
     verdict_of,
 )
 from policies.cache.semantic.sameness.reader import Reader
+from policies.cache.semantic.sameness.training.examples import paraqa_rows, unseen
 
 _MODES = ("mild", "free", "long")
 _NUM_MEANINGS = 120
@@ -55,11 +57,8 @@ def labelled(data: Path) -> Iterator[Pair]:
     """Those of the two files."""
     for row in _rows(data / "answers_traps_dev.jsonl.gz"):
         yield Pair("traps", row["kind"], row["a"], row["b"], row["y"] == 1)
-    rows = _rows(data / "paraqa_dev.jsonl.gz")
-    read = [row for row in rows if row["y"] == 1 and row.get("read") == 1]
-    others = Random(1).sample([row for row in rows if row["y"] == 0], 3 * len(read))
-    for row in (*read, *others):
-        yield Pair("paraqa", row["kind"], row["a"], row["b"], row["y"] == 1)
+    for row in unseen(paraqa_rows(data / "paraqa_dev.jsonl.gz")):
+        yield Pair("paraqa", row.kind, row.a, row.b, row.y == 1)
 
 
 def book_of(tool: Path, meanings: list[str], mode: str, seed: int) -> Any:

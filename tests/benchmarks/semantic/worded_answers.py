@@ -3,8 +3,9 @@
 It replays labelled questions in process: the verified decision, and the reader that compares answers in a gateway. What
 the backend says comes from `eval_policy.py` (`--tool`), whose made-up answers state the same facts in other words each
 time; a fifth of all meanings differ from another in one fact. Streams are those of `decision`. Prints percent of
-look-ups, then what the reader made of pairs of answers: of those that say the same, how many got 0.9 and more, and 0.05
-and less; of the others, how many got 0.9 and more.
+look-ups, then what the reader made of pairs of answers: of those that say the same, how many were called the same
+(from a probability of SAME_FROM on), and how many different (up to DIFFERENT_TO); of the others, how many were called
+the same.
 """
 
 from __future__ import annotations

@@ -13,11 +13,10 @@ from policies.cache.semantic.benchmark.upstream import Upstream
 from policies.cache.semantic.contracts import Decider, Decision, History, KnownNeighbour, Proposal
 from policies.cache.semantic.decision.logistic import evidence_of
 from policies.cache.semantic.decision.vote import NEIGHBOURS
+from policies.cache.semantic.learning.comparators import SAME_FROM
 
 _SAME_BELIEF = 2.0
 """Log odds, by the decision and the comparison together, from which two answers are one."""
-_SAME_RIGHTNESS = 0.9
-"""By the comparison alone."""
 
 
 class CacheContender(Protocol):
@@ -165,7 +164,7 @@ class Pooled:
                 self._record(candidate, same is not None, matters=matters)
         if same is None:
             others = (entry for entry in nearest if self._answer_ids.get(entry, judged) != judged)
-            same = next((entry for entry in others if self._upstream.compare(entry, answer) > _SAME_RIGHTNESS), None)
+            same = next((entry for entry in others if self._upstream.compare(entry, answer) >= SAME_FROM), None)
         self._store(query, self._answer_ids[same] if same is not None else str(query))
 
     def _record(self, entry: int, is_right: bool, *, matters: bool) -> None:

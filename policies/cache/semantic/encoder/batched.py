@@ -43,11 +43,21 @@ class ModelIdentity(msgspec.Struct, frozen=True):
     fingerprint: str
 
 
-class TextModel(Protocol):
-    """Computes vectors somewhere else than on the event loop, one batch at a time."""
+class PairModel(Protocol):
+    """Compares answers somewhere else than on the event loop, one pair at a time."""
 
     async def open(self) -> ModelIdentity:
         """Load it. Raises: ConfigurationError that says what is wrong with it."""
+
+    async def compare(self, left: str, right: str) -> Compared:
+        """A round of comparing two answers; the same is asked again until it is done. Raises: EncoderFailed."""
+
+    async def aclose(self) -> None:
+        """Release it. Safe to call twice."""
+
+
+class TextModel(PairModel, Protocol):
+    """Computes vectors too, one batch at a time."""
 
     async def embed(self, texts: Sequence[str], facts: Facts) -> NDArray[np.float32]:
         """[texts, dimension] of any length; a row of zeros for a text that it cannot read whole. What a backend takes
@@ -55,12 +65,6 @@ class TextModel(Protocol):
 
         Raises: EncoderFailed where there is no answer.
         """
-
-    async def compare(self, left: str, right: str) -> Compared:
-        """A round of comparing two answers; the same is asked again until it is done. Raises: EncoderFailed."""
-
-    async def aclose(self) -> None:
-        """Release it. Safe to call twice."""
 
 
 class EncoderStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -16,7 +15,7 @@ from backends.errors import ConfigurationError, SlipstreamError
 from backends.json_errors import NOT_JSON
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts, Timeouts
-from policies.cache.semantic.encoder.batched import EncoderFailed, ModelIdentity
+from policies.cache.semantic.encoder.batched import EncoderFailed, ModelIdentity, PairModel
 from policies.cache.semantic.sameness.reader import Compared
 from policies.pool.attempts.charging import settle_failure, settle_reply
 
@@ -31,19 +30,6 @@ class _Embeddings(msgspec.Struct):
 
 
 _ANSWERS = msgspec.json.Decoder(_Embeddings)
-
-
-class WordComparer(Protocol):
-    """Compares answers by their words, beside the gateway."""
-
-    async def open(self) -> ModelIdentity:
-        """Start it."""
-
-    async def compare(self, left: str, right: str) -> Compared:
-        """A round. Raises: EncoderFailed."""
-
-    async def aclose(self) -> None:
-        """End it. Safe to call twice."""
 
 
 class BackendModel:
@@ -61,7 +47,7 @@ class BackendModel:
         dimension: int,
         clock: Clock,
         price_of: Callable[[str], Pricing | None],
-        words: WordComparer,
+        words: PairModel,
         timeout_s: float = 2.0,
     ) -> None:
         """`price_of`: what the backend takes for a model; None where nobody knows. `words`: compares answers, for a

@@ -14,7 +14,7 @@ from backends.charges.charge import Charge
 from policies.cache.semantic.contracts import AnswerReader, EncoderBusy
 from policies.cache.semantic.sameness.parts import MAX_CHARS
 
-SAME_FROM = 0.9
+SAME_FROM = 0.95
 DIFFERENT_TO = 0.05
 """What is told in a word, and what a judge is not asked about. How often that errs is measured by
 `tests.benchmarks.semantic.same_answers`; from where on 1 % and 0.3 % do, on unseen kinds of facts, is on the card."""

@@ -33,6 +33,11 @@ to its own; `same_word`: whether the other answer has the same one, there too, a
 away from its place within the part, as a share of it; `rarity`: by its rank in the vocabulary, which is sorted by
 frequency; `part_cosine`: of its part and the nearest; `part_share`: of its part's words in that one."""
 
+BONDS = ("cosine", "part_cosine", "same_word", "apart")
+"""Of a token and one of the other answer: cosine of both, and of their parts; whether they are the same; and `APART`
+where one is a word and the other a part, which are no partners."""
+
+APART = -1e9
 _FIRST_WORD_ID, _LAST_WORD_ID = 1996, 30_521
 """Of whole words in the vocabulary of BERT's uncased models."""
 
@@ -81,9 +86,30 @@ def join(parts: Sequence[EncodedPart]) -> TokenizedAnswer:
     )
 
 
-def flags_of(one: TokenizedAnswer, other: TokenizedAnswer, words: TokenVocabulary) -> NDArray[np.float32]:
-    """[tokens of one, FLAGS]: how each token of `one` stands to `other`."""
+class Meeting(NamedTuple):
+    """How the tokens of two answers stand to each other: `flags` [tokens of one, FLAGS], `other_flags`, and `bonds`
+    [tokens of one, tokens of other, BONDS].
+    """
+
+    flags: NDArray[np.float32]
+    other_flags: NDArray[np.float32]
+    bonds: NDArray[np.float32]
+
+
+def meet(one: TokenizedAnswer, other: TokenizedAnswer, words: TokenVocabulary) -> Meeting:
+    """Of these two."""
     cosines = one.vectors @ other.vectors.T
+    ones, others = one.ids < 0, other.ids < 0
+    parts = cosines[np.ix_(ones, others)][one.part][:, other.part]
+    is_same = (one.ids[:, None] == other.ids[None, :]) & ~ones[:, None]
+    apart = np.where(ones[:, None] == others[None, :], 0.0, APART)
+    bonds = np.stack((cosines, parts, is_same, apart), axis=2).astype(np.float32)
+    return Meeting(_flags(one, other, cosines, words), _flags(other, one, cosines.T, words), bonds)
+
+
+def _flags(
+    one: TokenizedAnswer, other: TokenizedAnswer, cosines: NDArray[np.float32], words: TokenVocabulary
+) -> NDArray[np.float32]:
     ones, others = np.flatnonzero(one.ids < 0), np.flatnonzero(other.ids < 0)
     parts = cosines[np.ix_(ones, others)]
     nearest = parts.argmax(axis=1)[one.part]

@@ -14,10 +14,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.semantic.sameness.alignment import TokenizedAnswer
+from policies.cache.semantic.sameness.alignment import Meeting, TokenizedAnswer
 
 _FOLDER = Path(__file__).parent / "weights"
-_FAR = 1e9
 _MAX_DEVIATION = 4.0
 """Standard deviations; what is farther from what was trained on is taken to be so far."""
 
@@ -86,26 +85,33 @@ class TokenHead:
         matters: Floats = 1.0 / (1.0 + np.exp(-odds))
         return matters
 
-    def told(
-        self, one: TokenizedAnswer, other: TokenizedAnswer, flags: Floats, other_flags: Floats, words: Floats
-    ) -> float:
-        """Log odds of saying the same as they were trained, in either order. `flags` as `flags_of`, `words` as
+    def told(self, one: TokenizedAnswer, other: TokenizedAnswer, meeting: Meeting, words: Floats) -> float:
+        """Log odds of saying the same as they were trained, in either order. `meeting` as `meet`, `words` as
         `word_features` of the two.
         """
         arrays = self._arrays
         left, right = self._layer("project", one.vectors), self._layer("project", other.vectors)
-        cosines = one.vectors @ other.vectors.T
-        ones, others = one.ids < 0, other.ids < 0
-        parts = cosines[np.ix_(ones, others)][one.part][:, other.part]
-        is_same = (one.ids[:, None] == other.ids[None, :]) & ~ones[:, None]
-        by_head, by_cosine, by_part, by_word = arrays["attend"]
+        by_head, by_bonds = arrays["attend"][0], arrays["attend"][1:]
         scores = by_head * (left @ right.T) / np.float32(math.sqrt(left.shape[1]))
-        scores += by_cosine * cosines + by_part * parts + by_word * is_same
-        scores[ones[:, None] != others[None, :]] = -_FAR
-        mean, most = self._pool(left, _softmax(scores) @ right, flags)
-        mean_back, most_back = self._pool(right, _softmax(scores.T) @ left, other_flags)
-        pooled = np.concatenate((mean + mean_back, np.maximum(most, most_back), standard(words, "part", arrays)))
+        scores += meeting.bonds[..., :-1] @ by_bonds + meeting.bonds[..., -1]
+        mean, most = self._pool(left, _softmax(scores) @ right, meeting.flags)
+        mean_back, most_back = self._pool(right, _softmax(scores.T) @ left, meeting.other_flags)
+        stance, stance_back = self._stance(one.vectors), self._stance(other.vectors)
+        pooled = np.concatenate(
+            (
+                mean + mean_back,
+                np.maximum(most, most_back),
+                np.abs(stance - stance_back),
+                stance * stance_back,
+                standard(words, "part", arrays),
+            )
+        )
         return float(self._layer("tell", np.maximum(self._layer("join", pooled), 0))[0])
+
+    def _stance(self, vectors: Floats) -> Floats:
+        """What a sentence by itself takes a stand for, whatever the other says."""
+        seen = np.maximum(self._layer("sense", vectors), 0)
+        return np.maximum(self._layer("stand", np.concatenate((seen.mean(axis=0), seen.max(axis=0)))), 0)
 
     def _pool(self, own: Floats, partner: Floats, flags: Floats) -> tuple[Floats, Floats]:
         met = np.concatenate((np.abs(own - partner), own * partner, own, flags), axis=1)

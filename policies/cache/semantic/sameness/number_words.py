@@ -17,6 +17,7 @@ _WORD = "|".join((*_SMALL, *_SCALES))
 # A hyphen or a space between two of them, or the "and" behind a hundred.
 _WORDS = re.compile(rf"\b(?:{_WORD})(?:(?:[- ]|(?<=hundred) and )(?:{_WORD})\b)*\b", re.IGNORECASE)
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_SCALED = re.compile(r"(?<![\d.,])(\d{1,9}(?:\.\d{1,6})?) (thousand|million|billion)\b", re.IGNORECASE)
 _MONEY = re.compile(r"\b(\d+) (euros?|dollars?|pounds?) and (\d{1,2}) (?:cents?|pence)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 _ZEROS_BEHIND = re.compile(r"^(\d+)[.,]0+$|^(\d+[.,]\d*[1-9])0+$")
@@ -26,6 +27,7 @@ def in_digits(text: str) -> str:
     """The text with its numbers in digits. A lone "one" stays: it is as often a word for "a" as a number."""
     digits = _WORDS.sub(_digits, text)
     digits = _GROUPED.sub(lambda found: found[0].replace(",", ""), digits)
+    digits = _SCALED.sub(lambda found: f"{round(float(found[1]) * _SCALES[found[2].lower()])}", digits)
     return _MONEY.sub(lambda found: f"{found[1]}.{int(found[3]):02d} {found[2]}", digits)
 
 

@@ -13,7 +13,8 @@ _MAX_PART_CHARS = 600
 _CODE_BLOCK = re.compile(r"```[^\n`]*\n?(.*?)```", re.DOTALL)
 _MARKS = re.compile(r"\*\*|__|`|^\s*#{1,6}\s+|^\s*>\s?", re.MULTILINE)
 _ITEM = re.compile(r"^\s*(?:[-*•+]|\d{1,2}[.)])\s+(.*)$")
-_SENTENCE_END = re.compile(r"(?<=[.!?])[)\"'\u201d]*\s+(?=[^a-z\s])|(?<=[\u3002\uff01\uff1f])")
+_NO_END = "".join(rf"(?<!\b{short}\.)" for short in ("Dr", "Mr", "Mrs", "Ms", "St", "Jr", "Sr", "Prof", "[A-Z]"))
+_SENTENCE_END = re.compile(rf"(?<=[.!?]){_NO_END}[)\"'\u201d]*\s+(?=[^a-z\s])|(?<=[\u3002\uff01\uff1f])")
 _ENDS = (".", "!", "?")
 _SHORT_ITEM_WORDS = 5
 _WORD = re.compile(r"\w")
@@ -46,7 +47,9 @@ def parts_of(text: str) -> list[str] | None:
         parts += sentences
     if lead:
         parts.append(lead)
-    parts = [part[:_MAX_PART_CHARS] for part in parts if _WORD.search(part)]
+    # What is longer than an encoder reads is cut into pieces: nothing that follows may go unseen.
+    pieces = [part[at : at + _MAX_PART_CHARS] for part in parts for at in range(0, len(part), _MAX_PART_CHARS)]
+    parts = [piece for piece in pieces if _WORD.search(piece)]
     return parts if 0 < len(parts) <= MAX_PARTS else None
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, flags_of, join
+from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, join, meet
 from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
 from policies.cache.semantic.sameness.head import AnswerHead, TokenHead, WordHead, load_weights
 from policies.cache.semantic.sameness.matching import PartMatch, candidates, match_features
@@ -112,8 +112,7 @@ class Reader:
         if pair[0] == pair[1]:
             return SURE
         one, other = join([self._kept[pair[0]]]), join([self._kept[pair[1]]])
-        flags, back = flags_of(one, other, vocabulary), flags_of(other, one, vocabulary)
-        return self._sentences.told(one, other, flags, back, word_features([pair[0]], [pair[1]]))
+        return self._sentences.told(one, other, meet(one, other, vocabulary), word_features([pair[0]], [pair[1]]))
 
     def _encode(self, model: TokenModel, parts: list[str]) -> None:
         if parts:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from policies.cache.semantic.decision.features import difference
 from policies.cache.semantic.sameness.answer_facts import NEGATION, facts_of, is_reordered
+from policies.cache.semantic.sameness.operators import OPERATORS, operators_of
 
 FEATURES = (
     "equal",
@@ -44,9 +45,12 @@ FEATURES = (
     "has_question",
     "first_word_differs",
     "rare_missing",
+    *(f"other_{sort}" for sort in OPERATORS),
+    "turned_over",
 )
 """`missing`: of one answer's in the other, least and most of both ways; `part_`: of each part and the one of the other
-answer that shares most words with it; `lost`: parts that share hardly any."""
+answer that shares most words with it; `lost`: parts that share hardly any; `other_`: of this sort of words that turn
+a sentence over one answer has an odd number, the other not; `turned_over`: of all of them together."""
 
 _WORD = re.compile(r"\d+(?:[.,:/-]\d+)*|[^\W_]+")
 _COUNTED = re.compile(r"(\d+(?:[.,:/-]\d+)*) ([^\W\d_]+)")
@@ -63,6 +67,7 @@ _COMMON = frozenset(_COMMON_WORDS.split())
 
 def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float32]:
     """[FEATURES], the same for both orders of the two. The answers are given in parts (`parts_of`)."""
+    left, right = _lined_up(left, right)
     texts = [" ".join(parts) for parts in (left, right)]
     facts = [facts_of(text) for text in texts]
     words = [_WORD.findall(text.casefold()) for text in texts]
@@ -79,6 +84,7 @@ def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float
     longest = max(len(words[0]), len(words[1]), 1)
     lengths = sorted((len(words[0]), len(words[1])))
     parts = sorted((len(left), len(right)))
+    turned = [one != other for one, other in zip(*map(operators_of, words), strict=True)]
     bags = [[_bag(part) for part in answer] for answer in (left, right)]
     negated = [[NEGATION.search(part) is not None for part in answer] for answer in (left, right)]
     aligned = [_aligned(bags[way], negated[way], bags[1 - way], negated[1 - way]) for way in (0, 1)]
@@ -113,9 +119,29 @@ def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float
             any(part.endswith("?") for part in left) != any(part.endswith("?") for part in right),
             words[0][:1] != words[1][:1],
             sum(len(word) > 6 for word in one ^ other) / longest,
+            *turned,
+            sum(turned) % 2,
         ),
         np.float32,
     )
+
+
+def _lined_up(left: Sequence[str], right: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Parts that both have first, in one order: where they stand is no difference of words."""
+    shared = Counter(left) & Counter(right)
+    first = sorted(shared.elements())
+    return [*first, *_rest(left, shared)], [*first, *_rest(right, shared)]
+
+
+def _rest(parts: Sequence[str], shared: Counter[str]) -> list[str]:
+    left = Counter(shared)
+    rest = []
+    for part in parts:
+        if left[part]:
+            left[part] -= 1
+        else:
+            rest.append(part)
+    return rest
 
 
 def _bag(text: str) -> frozenset[str]:

@@ -25,7 +25,7 @@ from policies.cache.semantic.sameness.alignment import EncodedPart
 from policies.cache.semantic.sameness.head import Card
 from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.training.answers import features_of
-from policies.cache.semantic.sameness.training.batches import encode_parts, read
+from policies.cache.semantic.sameness.training.batches import encode_parts, read, worded
 from policies.cache.semantic.sameness.training.examples import AnswerPairs, examples
 from policies.cache.semantic.sameness.training.fit import (
     bend_of,
@@ -48,8 +48,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--paraqa", type=Path)
-    parser.add_argument("--sentences", type=int, default=16_000)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--sentences", type=int, default=24_000)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -57,7 +57,9 @@ def main() -> None:
     sets = examples(options.paraqa, options.seed, options.sentences)
     says_nothing = [part for line in Generator(Random(0), frozenset()).says_nothing() for part in parts_of(line) or ()]
     encoded = encode_parts(sets, says_nothing, model.embed_parts, _note)
-    sentences, *answers = (read(one, encoded, model.vocabulary()) for one in sets)
+    vocabulary = model.vocabulary()
+    sentences = [read(pair, encoded, vocabulary) for pair in worded(sets.sentences)]
+    answers = [worded(one) for one in sets[1:]]
     _note(f"{len(sentences)} pairs of sentences; of answers {', '.join(str(len(one)) for one in answers)}")
 
     part_scale = scale_of(words_of(sentences))
@@ -67,7 +69,7 @@ def main() -> None:
         features_of(
             one,
             encoded,
-            model.vocabulary(),
+            vocabulary,
             lambda pairs: token_log_odds(network, pairs, part_scale),
             lambda vectors: 1 / (1 + np.exp(-(vectors.astype(np.float32) @ matters[0][0] + matters[1]))),
         )

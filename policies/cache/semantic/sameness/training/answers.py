@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary
 from policies.cache.semantic.sameness.forms import SURE
 from policies.cache.semantic.sameness.matching import candidates, match_features
-from policies.cache.semantic.sameness.parts import parts_of
-from policies.cache.semantic.sameness.training.batches import ReadPair, read
+from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, read
 from policies.cache.semantic.sameness.training.examples import AnswerPair
+from policies.cache.semantic.sameness.words import word_features
+
+_NO_EXAMPLE = AnswerPair("", "", False, 1.0, "")
 
 Told = Callable[[Sequence[ReadPair]], NDArray[np.float64]]
 """Log odds of pairs of sentences."""
@@ -21,14 +23,14 @@ Matters = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 def features_of(
-    pairs: Sequence[ReadPair],
+    pairs: Sequence[WordedPair],
     encoded: dict[str, EncodedPart],
     vocabulary: TokenVocabulary,
     told: Told,
     matters: Matters,
 ) -> NDArray[np.float32]:
     """[pairs, MATCH_FEATURES and FEATURES]."""
-    answers = [(parts_of(pair.example.left) or [], parts_of(pair.example.right) or []) for pair in pairs]
+    answers = [(pair.left, pair.right) for pair in pairs]
     found = [
         candidates([encoded[one] for one in ones], [encoded[other] for other in others]) for ones, others in answers
     ]
@@ -37,9 +39,11 @@ def features_of(
         for (ones, others), matches in zip(answers, found, strict=True)
         for match in matches
     }
-    # Parts are in canonical form already, and this form of it is the same.
     listed = sorted(pair for pair in sentences if pair[0] != pair[1])
-    made = read([AnswerPair(*pair, False, 1.0, "") for pair in listed], encoded, vocabulary, are_parts=True)
+    made = [
+        read(WordedPair([one], [other], word_features([one], [other]), _NO_EXAMPLE), encoded, vocabulary)
+        for one, other in listed
+    ]
     odds = dict(zip(listed, told(made), strict=True))
     rows = []
     for pair, (ones, others), matches in zip(pairs, answers, found, strict=True):

@@ -12,18 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from policies.cache.semantic.sameness.alignment import (
+    APART,
+    BONDS,
     FLAGS,
     EncodedPart,
+    Meeting,
     TokenizedAnswer,
     TokenVocabulary,
-    flags_of,
     join,
+    meet,
 )
 from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.training.examples import AnswerPair
 from policies.cache.semantic.sameness.words import word_features
 
-_FAR = -1e9
 _PAIRS_A_BATCH = 48
 _TOKENS_A_BATCH = 4_000
 _PARTS_A_BATCH = 64
@@ -31,13 +33,21 @@ _PARTS_A_BATCH = 64
 Encode = Callable[[Sequence[str]], list[EncodedPart]]
 
 
+class WordedPair(NamedTuple):
+    """An example in its parts, and what its words tell (`word_features`)."""
+
+    left: list[str]
+    right: list[str]
+    words: NDArray[np.float32]
+    example: AnswerPair
+
+
 class ReadPair(NamedTuple):
-    """An example, read. `flags` as `flags_of`, `words` as `word_features`."""
+    """An example, read token by token. `words` as `word_features`."""
 
     one: TokenizedAnswer
     other: TokenizedAnswer
-    flags: NDArray[np.float32]
-    other_flags: NDArray[np.float32]
+    meeting: Meeting
     words: NDArray[np.float32]
     example: AnswerPair
 
@@ -64,24 +74,20 @@ def encode_parts(
     return encoded
 
 
-def read(
-    examples: Sequence[AnswerPair],
-    encoded: dict[str, EncodedPart],
-    vocabulary: TokenVocabulary,
-    *,
-    are_parts: bool = False,
-) -> list[ReadPair]:
-    """Those that can be read. `are_parts`: each side is one part, as it stands."""
+def worded(examples: Sequence[AnswerPair]) -> list[WordedPair]:
+    """Those that can be read."""
     pairs = []
     for example in examples:
-        sides = (example.left, example.right)
-        left, right = ([side] if are_parts else parts_of(side) for side in sides)
-        if left is None or right is None:
-            continue
-        one, other = (join([encoded[part] for part in parts]) for parts in (left, right))
-        flags, back = flags_of(one, other, vocabulary), flags_of(other, one, vocabulary)
-        pairs.append(ReadPair(one, other, flags, back, word_features(left, right), example))
+        left, right = parts_of(example.left), parts_of(example.right)
+        if left is not None and right is not None:
+            pairs.append(WordedPair(left, right, word_features(left, right), example))
     return pairs
+
+
+def read(pair: WordedPair, encoded: dict[str, EncodedPart], vocabulary: TokenVocabulary) -> ReadPair:
+    """With its tokens."""
+    one, other = (join([encoded[part] for part in parts]) for parts in (pair.left, pair.right))
+    return ReadPair(one, other, meet(one, other, vocabulary), pair.words, pair.example)
 
 
 def in_batches(samples: Sequence[ReadPair], random: Random) -> list[list[int]]:
@@ -106,22 +112,13 @@ def tensors(samples: Sequence[ReadPair], words: NDArray[np.float32]) -> tuple[Te
     one, other = (np.zeros((count, size, dimension), np.float32) for size in (width, height))
     flags, back = (np.zeros((count, size, len(FLAGS)), np.float32) for size in (width, height))
     mask, other_mask = (np.zeros((count, size), np.float32) for size in (width, height))
-    bonds = np.zeros((count, width, height, 4), np.float32)
-    bonds[..., 3] = _FAR
+    bonds = np.zeros((count, width, height, len(BONDS)), np.float32)
+    bonds[..., -1] = APART
     for at, sample in enumerate(samples):
         rows, columns = len(sample.one.ids), len(sample.other.ids)
         one[at, :rows], other[at, :columns] = sample.one.vectors, sample.other.vectors
-        flags[at, :rows], back[at, :columns] = sample.flags, sample.other_flags
+        flags[at, :rows], back[at, :columns] = sample.meeting.flags, sample.meeting.other_flags
         mask[at, :rows], other_mask[at, :columns] = 1, 1
-        bonds[at, :rows, :columns] = _bonds(sample.one, sample.other)
+        bonds[at, :rows, :columns] = sample.meeting.bonds
     arrays = (one, other, flags, back, bonds, mask, other_mask, words.astype(np.float32))
     return tuple(torch.from_numpy(array) for array in arrays)
-
-
-def _bonds(one: TokenizedAnswer, other: TokenizedAnswer) -> NDArray[np.float32]:
-    cosines = one.vectors @ other.vectors.T
-    ones, others = one.ids < 0, other.ids < 0
-    parts = cosines[np.ix_(ones, others)][one.part][:, other.part]
-    is_same = (one.ids[:, None] == other.ids[None, :]) & ~ones[:, None]
-    apart = np.where(ones[:, None] == others[None, :], 0.0, _FAR)
-    return np.stack((cosines, parts, is_same, apart), axis=2).astype(np.float32)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from policies.cache.semantic.sameness.training.batches import ReadPair, in_batches, tensors
+from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, in_batches, tensors
 from policies.cache.semantic.sameness.training.network import Network
 from policies.cache.semantic.sameness.words import FEATURES
 
@@ -42,7 +42,7 @@ def scale_of(rows: Features) -> Scale:
     return Scale(rows.mean(axis=0), rows.std(axis=0) + np.float32(1e-3))
 
 
-def words_of(pairs: Sequence[ReadPair]) -> Features:
+def words_of(pairs: Sequence[ReadPair | WordedPair]) -> Features:
     """[pairs, FEATURES]."""
     return np.stack([pair.words for pair in pairs])
 
@@ -76,7 +76,9 @@ def fit_tokens(
     return network.eval()
 
 
-def fit_layers(features: Features, pairs: Sequence[ReadPair], scale: Scale, *, epochs: int, seed: int) -> nn.Sequential:
+def fit_layers(
+    features: Features, pairs: Sequence[WordedPair], scale: Scale, *, epochs: int, seed: int
+) -> nn.Sequential:
     """Two layers over features [pairs, features] of whole answers."""
     torch.manual_seed(seed)
     network = nn.Sequential(nn.Linear(features.shape[1], _HIDDEN), nn.ReLU(), nn.Dropout(0.1), nn.Linear(_HIDDEN, 1))
@@ -150,7 +152,7 @@ def bend_of(log_odds: Floats, is_same: NDArray[np.bool_]) -> tuple[float, float]
     return slope, intercept
 
 
-def _loss(log_odds: Tensor, pairs: Sequence[ReadPair]) -> Tensor:
+def _loss(log_odds: Tensor, pairs: Sequence[ReadPair | WordedPair]) -> Tensor:
     is_same = torch.tensor([float(pair.example.is_same) for pair in pairs])
     weights = torch.tensor([pair.example.weight for pair in pairs])
     targets = is_same * (1 - 2 * _SMOOTH) + _SMOOTH

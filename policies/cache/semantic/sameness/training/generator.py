@@ -1,7 +1,7 @@
 """Pairs of made-up answers that say the same, or do not: facts, several wordings of each, what answers are wrapped in.
 
-Everything is own writing (`facts_en.toml`, `facts_world.toml`, `words.toml`). A pair's `kinds` are those of its facts,
-so that kinds can be held out.
+Everything is own writing (`facts_en.toml`, `facts_more.toml`, `facts_world.toml`, `words.toml`). A pair's `kinds` are
+those of its facts, so that kinds can be held out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ class _Fact(NamedTuple):
 
 def kinds_of_facts() -> frozenset[str]:
     """All there are, languages among them."""
-    return frozenset(_read("facts_en.toml")) | frozenset(_read("facts_world.toml"))
+    return frozenset(_facts()) | frozenset(_read("facts_world.toml"))
+
+
+def _facts() -> dict[str, Any]:
+    return _read("facts_en.toml") | _read("facts_more.toml")
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -47,12 +51,15 @@ class Generator:
         """`kinds`: of facts, some of `kinds_of_facts`; of each so many with their slots filled."""
         self._random = random
         self._words: dict[str, list[str]] = _read("words.toml")
-        facts, world = _read("facts_en.toml"), _read("facts_world.toml")
+        facts, world = _facts(), _read("facts_world.toml")
         self.kinds: dict[str, dict[str, Any]] = {name: fact for name, fact in facts.items() if name in kinds}
         self.world: dict[str, list[list[list[str]]]] = {
             language: [fact["wordings"] for fact in facts_of]
             for language, facts_of in world.items()
             if language in kinds
+        }
+        self._weights = {
+            name: sum(len(meaning) for meaning in fact["wordings"]) ** 0.5 for name, fact in self.kinds.items()
         }
         self._slots = slots.SlotFiller(random, self._words)
         self._facts: dict[str, list[_Fact]] = {
@@ -113,9 +120,10 @@ class Generator:
         return [line for name in ("opening", "closing", "aside", "heading") for line in self._words[name]]
 
     def _fact(self, without: frozenset[str] = frozenset()) -> _Fact:
-        return self._random.choice(
-            self._facts[self._random.choice([name for name in self.kinds if name not in without])]
-        )
+        """Of kinds with many wordings more often: these take more to learn."""
+        names = [name for name in self.kinds if name not in without]
+        (kind,) = self._random.choices(names, [self._weights[name] for name in names])
+        return self._random.choice(self._facts[kind])
 
     def _new_fact(self, kind: str) -> _Fact:
         spec = self.kinds[kind]

@@ -23,6 +23,8 @@ from policies.cache.semantic.sameness.parts import MAX_CHARS, parts_of
         ("It is due on 2026-03-03.", "It is due on 3 March 2026."),
         ("Wait half an hour.", "Wait thirty minutes."),
         ("It weighs 3 kg.", "It weighs three kilograms."),
+        ("About two million people came.", "About 2 million people came."),
+        ("It has 1.5 billion cells.", "It has 1,500,000,000 cells."),
         ("A share of 7%.", "A share of seven per cent."),
         ("You can't enter, it isn't open.", "You cannot enter, it is not open."),
         ("Die Lieferung dauert fünf Tage.", "Die Lieferung dauert 5 Tage."),
@@ -77,3 +79,26 @@ def test_parts_of_what_says_nothing_or_too_much_are_none(text: str) -> None:
 def test_parts_of_anything_have_words(text: str) -> None:
     """Whatever an upstream says."""
     assert all(any(char.isalnum() or char == "_" for char in part) for part in parts_of(text) or ())
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("The film is Dr. Strangelove. It is by Stanley Kubrick.", 2),
+        ("It was written by J. K. Rowling.", 1),
+        ("Ask Mrs. Smith. No. She is away.", 3),
+        ("It is open. We close at ten! Why? Nobody knows.", 4),
+    ],
+)
+def test_parts_do_not_end_at_a_short_form(text: str, count: int) -> None:
+    """A title or an initial ends no sentence."""
+    parts = parts_of(text)
+    assert parts is not None
+    assert len(parts) == count
+
+
+def test_parts_lose_nothing_of_a_sentence_that_never_ends() -> None:
+    """What stands behind its six hundredth character could be all that matters."""
+    told = "it goes on and on " * 60
+    assert parts_of(f"{told}until Monday") != parts_of(f"{told}until Friday")
+    assert "".join(parts_of(f"{told}until Monday") or ()).endswith("until Monday")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from policies.cache.semantic.sameness import head as head_module
-from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, flags_of, join
+from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, join, meet
 from policies.cache.semantic.sameness.head import Card, HeadWeights, TokenHead, WordHead, load_weights
 from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.training.examples import TEST_KINDS, AnswerPair, own
@@ -47,11 +47,11 @@ def test_head_computes_what_was_trained_and_the_same_in_both_orders() -> None:
     samples, told, back = [], [], []
     for sizes in ((1, 1), (3, 5), (6, 2)):
         one, other = (join(parts(random, size)) for size in sizes)
-        flags, other_flags = flags_of(one, other, WORDS), flags_of(other, one, WORDS)
+        meeting = meet(one, other, WORDS)
         words = random.standard_normal(len(FEATURES)).astype(np.float32)
-        samples.append(ReadPair(one, other, flags, other_flags, words, AnswerPair("", "", True, 1.0, "")))
-        told.append(head.told(one, other, flags, other_flags, words))
-        back.append(head.told(other, one, other_flags, flags, words))
+        samples.append(ReadPair(one, other, meeting, words, AnswerPair("", "", True, 1.0, "")))
+        told.append(head.told(one, other, meeting, words))
+        back.append(head.told(other, one, meet(other, one, WORDS), words))
     with torch.inference_mode():
         trained = network(*tensors(samples, np.stack([sample.words for sample in samples]))).numpy()
 
@@ -79,6 +79,30 @@ def test_word_features_do_not_depend_on_the_order_and_are_finite() -> None:
         assert features.shape == (len(FEATURES),)
         assert np.isfinite(features).all()
         np.testing.assert_allclose(features, word_features(right, left), atol=1e-6)
+
+
+def test_word_features_of_equal_parts_do_not_depend_on_where_they_stand() -> None:
+    """What moves is no difference of words; what stands beside it still is."""
+    first, second, third = "Version 3 drops Python 3.8.", "Old plug-ins keep working.", "It costs 5 euros."
+    told = word_features([first, second], [second, first])
+    assert told[FEATURES.index("equal")] == 1
+    assert told[FEATURES.index("same_words_elsewhere")] == 0
+    assert word_features([first, second], [third, first])[FEATURES.index("equal")] == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "is_turned"),
+    [
+        ("You may do it without us.", "You may not do it without us.", True),
+        ("You need to ask us.", "You do not need to ask us.", True),
+        ("Only we can do it.", "We can do it.", True),
+        ("Nobody can do it.", "It is impossible to do it.", False),
+        ("You can do it.", "It can be done.", False),
+    ],
+)
+def test_word_features_tell_words_that_turn_a_sentence_over(left: str, right: str, is_turned: bool) -> None:
+    """An odd number more of them in one."""
+    assert bool(word_features([left], [right])[FEATURES.index("turned_over")]) is is_turned
 
 
 def test_word_head_says_probabilities_that_hold_on_kinds_of_facts_it_has_never_seen() -> None:
