@@ -131,7 +131,7 @@ async def _race_for_budget(gateways: list[Gateway], server: RedisServer, *, kill
 async def _race_for_limit(gateways: list[Gateway], kind: Literal["requests", "tokens"], minutes: float) -> None:
     model, per_minute = ("limited", _PER_MINUTE) if kind == "requests" else ("counted", _TOKENS_PER_MINUTE)
     clients = await _race(gateways, model, minutes * 60)
-    race = Race(url="", kind=kind, begins_at=0.0, per_minute=per_minute, minutes=minutes)
+    race = Race(url="", kind=kind, per_minute=per_minute, minutes=minutes)
     got = admitted(
         race,
         [

@@ -2,8 +2,9 @@
 
     python -m tests.support.policy.limits_race '{"url": ..., "kind": "budget", ...}'
 
-is one of them: it prints a line of JSON at its end. Time of limits may be scaled: as much flows in during a second as
-otherwise during `scale` seconds, and what is measured in seconds is measured in those.
+is one of them: it says when it is ready, reads the moment at which all begin, and prints a line of JSON at its end.
+Time of limits may be scaled: as much flows in during a second as otherwise during `scale` seconds, and what is measured
+in seconds is measured in those.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from tests.support.policy.limits import counting
 WORST = 1_000_000_000_000
 """The most that a call of the race for a budget can cost: a dollar."""
 MEAN_TOKENS = 500
+_READY_S = 60.0
+"""What processes may take to be ready."""
+_SIGNAL_S = 0.1
+"""What they may take to learn that all are."""
 
 
 class Race(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +40,6 @@ class Race(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["budget", "requests", "tokens"]
     key: str = "race"
     """Of what they race for."""
-    begins_at: float
-    """Monotonic seconds, which processes of one machine share."""
     callers: int = 8
     lease_s: float = 15.0
     seed: int = 0
@@ -83,12 +86,23 @@ class RaceProcess:
 
 
 async def start(race: Race, num_processes: int) -> list[RaceProcess]:
-    """Let so many processes begin, each with draws of its own."""
+    """Let so many processes begin together once all are ready, each with draws of its own."""
+    pipe = asyncio.subprocess.PIPE
     processes = []
     for seed in range(num_processes):
         told = msgspec.json.encode(msgspec.structs.replace(race, seed=race.seed + seed)).decode()
         command = (sys.executable, "-m", "tests.support.policy.limits_race", told)
-        processes.append(await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE))
+        processes.append(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
+    async with asyncio.timeout(_READY_S):
+        for process in processes:
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"ready\n"
+    # Monotonic seconds, which processes of one machine share.
+    begins_at = time.monotonic() + _SIGNAL_S
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(f"{begins_at}\n".encode())
+        await process.stdin.drain()
     return [RaceProcess(process) for process in processes]
 
 
@@ -119,9 +133,14 @@ async def _take_part(race: Race) -> Result:
     draw = random.Random(race.seed)
     calls: list[tuple[float, int]] = []
     async with counting(race.url, timeout_s=5.0, lease_s=race.lease_s) as counters:
-        await asyncio.sleep(race.begins_at - time.monotonic())
-        each = _spend if race.kind == "budget" else _use
-        refused = await asyncio.gather(*[each(race, counters, draw, calls) for _ in range(race.callers)])
+        print("ready", flush=True)
+        begins_at = float(await asyncio.to_thread(sys.stdin.readline))
+        await asyncio.sleep(begins_at - time.monotonic())
+        if race.kind == "budget":
+            calling = [_spend(race, counters, draw, calls) for _ in range(race.callers)]
+        else:
+            calling = [_use(race, counters, draw, calls, begins_at + race.took_s) for _ in range(race.callers)]
+        refused = await asyncio.gather(*calling)
     return Result(calls, sum(refused))
 
 
@@ -143,11 +162,12 @@ async def _spend(race: Race, counters: RedisCounters, draw: random.Random, calls
         await asyncio.sleep(draw.uniform(0.001, 0.01))
 
 
-async def _use(race: Race, counters: RedisCounters, draw: random.Random, calls: list[tuple[float, int]]) -> int:
+async def _use(
+    race: Race, counters: RedisCounters, draw: random.Random, calls: list[tuple[float, int]], ends_at: float
+) -> int:
     """Call as often as it is let in until time is over; how often it was not."""
     num_refused = 0
     rate = race.rate
-    ends_at = race.begins_at + race.took_s
     while time.monotonic() < ends_at:
         asks, uses = 1, 1
         if race.kind == "tokens":
