@@ -296,7 +296,7 @@ def test_training_resumes_exports_and_scores(tmp_path: Path) -> None:
 
     scores = exporting.export(tmp_path / "run", tmp_path / "pair", count=15)
     starts = ["--start", str(tmp_path / "pair"), "--start", str(tmp_path / "pair"), "--share-of-rates", "0.1"]
-    training.main([*options, *starts, "--out", str(tmp_path / "more"), "--minutes", "0.05", "--draft-minutes", "0.02"])
+    training.main([*options, *starts, "--out", str(tmp_path / "more"), "--minutes", "0.01", "--draft-minutes", "0.01"])
     more = json.loads((tmp_path / "more" / "record.json").read_text())
 
     assert more["former"] == {name: scores[name] for name in ("trained_tokens", "cpu_minutes")}

@@ -70,7 +70,7 @@ async def served_by(desk: Desk, seed: int) -> tuple[int, int]:
     return hits, wrong
 
 
-@pytest.mark.parametrize(("told_differently", "least_hits"), [(0.0, 100), (0.1, 0), (0.5, 0)])
+@pytest.mark.parametrize(("told_differently", "least_hits"), [(0.0, 100), (0.5, 0)])
 async def test_teacher_where_only_same_is_recognised_keeps_the_bound(told_differently: float, least_hits: int) -> None:
     """Wrong neighbours' answers are never told from paraphrases, so not one label says "different"."""
     hits, wrong = await served_by(Desk(3, told_differently), seed=4)
