@@ -13,7 +13,8 @@ from backends.engine.demo_models.tokenizer import encode
 
 MAX_TOKENS = 448
 """Longer conversations are not trained on."""
-_POOL = 2048
+_TOKENS_PER_CONVERSATION = 3
+"""Positions of a batch for each conversation of a pool: 2,048 conversations where a batch has 6,144."""
 _LENGTH_STEP = 16
 
 
@@ -72,7 +73,7 @@ class TrainingStream:
     def __iter__(self) -> Iterator[TrainingBatch]:
         while True:
             pool: list[tuple[list[int], list[bool]]] = []
-            while len(pool) < _POOL:
+            while len(pool) < self._batch_tokens // _TOKENS_PER_CONVERSATION:
                 example = encode(self._tokenizer, training_conversation(self._rng, self.level))
                 if len(example[0]) <= MAX_TOKENS:
                     pool.append(example)
