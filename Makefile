@@ -8,7 +8,10 @@ UPSTREAM ?=
 ARGS ?=
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help serve test coverage bench docs release clean
+# Without bytecode every start would compile PyTorch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help serve test services coverage bench docs release clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -16,15 +19,19 @@ help: ## Show what can be made
 serve: $(VENV)/$(if $(UPSTREAM),.serve,.engine) ## Start the gateway on 127.0.0.1:8080 (UPSTREAM=http://host:port/v1 to proxy a server)
 	@$(BIN)/slipstream serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
-test: $(VENV)/.dev ## Install what the tests need, then run all of them
-	@sh tests/install_services.sh
+test: ## Install what the tests need, then run all of them
+	@$(MAKE) --no-print-directory -j 2 services $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-# Commands and gateways are started by the hundred: where Python is told to keep no bytecode, each would compile it anew.
+	$(BIN)/mypy -n 2
+# What many processes import at once, one of them compiles here.
 	@$(BIN)/python -m compileall -q backends gateway kernels policies
+	@$(BIN)/python -c 'import sentence_transformers'
 # Tests wait for servers a third of their time, so three processes keep two cores busy.
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+services:
+	@sh tests/install_services.sh
 
 coverage: $(VENV)/.dev ## Run the tests of policies and HTTP backends, and hold their branch coverage to its floor
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/backends tests/contract tests/policies --ignore=tests/policies/cache/semantic --cov --cov-report=
@@ -52,7 +59,7 @@ $(VENV)/bin/python:
 	@.release/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/release.lock
 	@touch $@
 
-# Half of an installation would be the compiling of modules, most of which a gateway never reads: its first start compiles those that it does.
+# Two thirds of an installation would be the compiling of modules, most of which nobody reads: who reads one first compiles it.
 $(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies into $(VENV) ..."
 	@$(PIP_INSTALL) --no-compile -e '.[dashboard,prices]' -c constraints.txt
@@ -65,7 +72,7 @@ $(VENV)/.engine: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing pinned dependencies of the tests into $(VENV) ..."
-	@$(PIP_INSTALL) -e '.[dev]' -c constraints.txt
+	@$(PIP_INSTALL) --no-compile -e '.[dev]' -c constraints.txt
 # PyTorch for CUDA brings the Triton it was built with. The one for CPUs brings none, and the kernels are interpreted and
 # compiled without a GPU in the tests; where there is no Triton at all, those tests are skipped.
 	@$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP_INSTALL) --no-deps triton==3.6.0 || true
