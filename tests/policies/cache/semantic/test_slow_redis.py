@@ -93,6 +93,7 @@ async def _wait_served(stage: Stage) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.alone
 async def test_slow_redis_is_a_counted_miss_then_left_alone_then_used_again(
     proxy: SlowProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
