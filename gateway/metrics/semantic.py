@@ -33,7 +33,11 @@ class SemanticMetrics(MetricGroup):
         self.shadows = counter("shadow_calls", "Calls made to check answers that were served.", "route")
         self.predictions = counter("predictions", "Calls sent on with a stored answer to propose.", "route")
         self.spent = counter("spent_tokens", "Tokens spent on checking.", "route", "purpose")
-        self.dropped = counter("answers_not_learned", "Answers not learned from since too many waited.", "route")
+        self.dropped = counter(
+            "answers_not_learned",
+            "Answers not learned from since too many waited to be compared: no label, neither right nor wrong.",
+            "route",
+        )
         self.seconds = self.histogram(
             "stage_seconds",
             "Stages of a look-up; at most 1000 between two scrapes are observed.",

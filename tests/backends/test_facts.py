@@ -13,7 +13,7 @@ OF_THE_ANSWER = {"backend", "upstream_model", "usage", "is_usage_partial", "conc
 OF_THE_ATTEMPT = {"first_token_at", "upstream_request_id", "may_quote", "stream_end", "sent_at", "speculation"}
 OF_THE_CALL = {
     *("attempts", "asked_routes", "cache", "cache_age_s", "resumed", "fallback_route", "draft"),
-    *("charges", "extra", "attempt_charge", "reservation", "semantic", "stopwatch", "waited_s"),
+    *("charges", "extra", "attempt_charge", "reservation", "semantic", "stopwatch", "waited_s", "passed_stages"),
 }
 """What holds of the call whoever answers it."""
 
