@@ -27,8 +27,8 @@ test: ## Install what the tests need, then run all of them
 # What many processes import at once, one of them compiles here.
 	@$(BIN)/python -m compileall -q backends gateway kernels policies
 	@$(BIN)/python -c 'import sentence_transformers'
-# Tests wait for servers a third of their time, so three processes keep two cores busy.
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+# Tests wait for servers a third of their time and more, so four processes keep two cores busy.
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 services:
 	@sh tests/install_services.sh
