@@ -16,6 +16,7 @@ import msgspec
 from backends.answer_budget import AnswerBudget
 from backends.charges.charge import Charge, Pricing
 from backends.charges.usage import Usage
+from backends.clock import Clock
 from backends.drafts.facts import SpeculationFacts
 from backends.drafts.prediction import Prediction
 from backends.drafts.push import DraftsBy
@@ -148,10 +149,10 @@ class Facts(msgspec.Struct, eq=False):
             self.charges = []
         return Facts(charges=self.charges, asked_routes=self.asked_routes, passed_stages=self.passed_stages)
 
-    def passed(self, stage: str, began_at: float, ended_at: float, **details: str | int) -> None:
-        """The call has passed a stage."""
+    def passed(self, stage: str, began_at: float, clock: Clock, **details: str | int) -> None:
+        """The call has passed a stage, just now."""
         if self.passed_stages is not None:
-            self.passed_stages.append(PassedStage(stage, began_at, ended_at, details))
+            self.passed_stages.append(PassedStage(stage, began_at, clock.now(), details))
 
     def charge(self, backend: str, model: str, price: Pricing | None = None) -> Charge:
         """An attempt goes out."""

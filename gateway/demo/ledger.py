@@ -71,10 +71,9 @@ def _samples(until: float) -> list[GaugeSample]:
     failing = (minute for minute in minutes if is_provider_down(minute * 60) and minute % 6)
     out = [GaugeSample(minute, "out", MINI.backend, 1) for minute in failing]
     surer = (
-        GaugeSample(minute, "wrong_at_most", route, _KNOWN_WRONG + _UNSURE * 0.5 ** (8 * n / len(minutes)))
-        for n, minute in enumerate(minutes)
+        GaugeSample(minute, "wrong_at_most", route, _KNOWN_WRONG + _UNSURE * 0.5 ** (80 * n / len(minutes)))
+        for n, minute in enumerate(minutes[::10])
         for route in (MINI.route, OWN.route)
-        if minute % 10 == 0
     )
     return [*out, *surer]
 

@@ -87,7 +87,7 @@ class Reserving:
                 worst=asked.most(stack, exchange.model) if plan.budgets else 0,
                 waived=waived,
             )
-            exchange.facts.passed("limits", began_at, self._clock.now(), route=route)
+            exchange.facts.passed("limits", began_at, self._clock, route=route)
             if answer is None:
                 return stack
             if type(answer) is Grant:

@@ -229,7 +229,7 @@ class EmbeddingBatches(Stage):
             for caller in callers:
                 caller.batch = batch
                 self._tally.waited(now - caller.arrived_at)
-                caller.call.facts.passed("batch.window", caller.arrived_at, now, callers=len(callers))
+                caller.call.facts.passed("batch.window", caller.arrived_at, self._clock, callers=len(callers))
             if self._is_closed:
                 for caller in callers:
                     caller.resolve(_shutting_down())

@@ -84,7 +84,7 @@ class ExactCache(Stage):
         entry = self._store.get_nowait(key)
         hit = self._hit(entry, call, control) if entry is not None else None
         if hit is not None:
-            call.facts.passed("cache.exact", began_at, self._clock.now(), found="hit")
+            call.facts.passed("cache.exact", began_at, self._clock, found="hit")
             return hit
         if self._coalesce != "off":
             return await self._send_shared(call, key, control, may_look_up=entry is None)
@@ -97,7 +97,7 @@ class ExactCache(Stage):
         began_at = self._clock.now()
         entry = await self._store.get(key)
         hit = self._hit(entry, call, control) if entry is not None else None
-        call.facts.passed("cache.exact", began_at, self._clock.now(), found="miss" if hit is None else "hit")
+        call.facts.passed("cache.exact", began_at, self._clock, found="miss" if hit is None else "hit")
         return hit, entry
 
     def _hit(self, entry: Entry, call: Call, control: Control) -> Reply | None:
@@ -211,7 +211,7 @@ class ExactCache(Stage):
                     return None
                 reply = self._reply_of_landed(flight, call, control)
         finally:
-            call.facts.passed("cache.join", joined_at, self._clock.now())
+            call.facts.passed("cache.join", joined_at, self._clock)
             if not is_reading:
                 flight.leave(reader)
         return reply or await self._send_alone(call, key, CacheOutcome.MISS)

@@ -87,7 +87,7 @@ class Lookups:
             # A cache that fails must not fail the request.
             looked.reason = "failed"
             _logger.exception("a look-up in the semantic cache failed")
-        call.facts.passed("cache.semantic", began_at, self._clock.now(), reason=looked.reason)
+        call.facts.passed("cache.semantic", began_at, self._clock, reason=looked.reason)
 
     async def search(self, call: Call, looked: LookupResult, control: Control, tally: SemanticTally) -> bool:
         """The vector and the neighbours. False where the stores cannot say. Raises: EncoderBusy, TimeoutError."""

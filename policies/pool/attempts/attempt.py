@@ -103,5 +103,4 @@ class Attempts:
         return reply
 
     def _trace(self, call: Call, backend: str, began_at: float, *, error: str) -> None:
-        if call.facts.passed_stages is not None:
-            call.facts.passed("attempt", began_at, self._clock.now(), backend=backend, model=call.model, error=error)
+        call.facts.passed("attempt", began_at, self._clock, backend=backend, model=call.model, error=error)
