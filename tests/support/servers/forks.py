@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,34 +111,47 @@ def _fork_as_told(control: socket.socket) -> dict[str, Any] | None:
         selector.register(control, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
-                if key.fileobj is control:
-                    told, files, _, _ = socket.recv_fds(control, _MAX_MESSAGE_BYTES, 3)
-                    if not told:
-                        return None
-                    pid = os.fork()
-                    if pid == 0:
-                        for pidfd, report in reports.values():
-                            os.close(pidfd)
-                            report.close()
-                        control.close()
-                        os.close(files[0])
-                        for standard, file in enumerate(files[1:], start=1):
-                            os.dup2(file, standard)
-                            os.close(file)
-                        return dict(json.loads(told))
-                    for file in files[1:]:
-                        os.close(file)
-                    pidfd = os.pidfd_open(pid)
-                    reports[pid] = pidfd, socket.socket(fileno=files[0])
-                    reports[pid][1].sendall(pid.to_bytes(4, "little"))
-                    selector.register(pidfd, selectors.EVENT_READ, pid)
-                else:
-                    pidfd, report = reports.pop(key.data)
-                    selector.unregister(pidfd)
-                    os.close(pidfd)
-                    _, status = os.waitpid(key.data, 0)
-                    with contextlib.suppress(OSError), report:
-                        report.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "little", signed=True))
+                if key.fileobj is not control:
+                    selector.unregister(key.fileobj)
+                    _report_end(key.data, *reports.pop(key.data))
+                    continue
+                told, files, _, _ = socket.recv_fds(control, _MAX_MESSAGE_BYTES, 3)
+                if not told:
+                    return None
+                pid = os.fork()
+                if pid == 0:
+                    _let_go(control, reports.values())
+                    _take_over(*files)
+                    return dict(json.loads(told))
+                report, *standards = files
+                for file in standards:
+                    os.close(file)
+                reports[pid] = os.pidfd_open(pid), socket.socket(fileno=report)
+                reports[pid][1].sendall(pid.to_bytes(4, "little"))
+                selector.register(reports[pid][0], selectors.EVENT_READ, pid)
+
+
+def _report_end(pid: int, pidfd: int, report: socket.socket) -> None:
+    os.close(pidfd)
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(OSError), report:
+        report.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "little", signed=True))
+
+
+def _let_go(control: socket.socket, reports: Iterable[tuple[int, socket.socket]]) -> None:
+    """Of what belongs to the process that forks."""
+    control.close()
+    for pidfd, report in reports:
+        os.close(pidfd)
+        report.close()
+
+
+def _take_over(report: int, stdout: int, stderr: int) -> None:
+    """Write to these two from here on."""
+    os.close(report)
+    for standard, file in enumerate((stdout, stderr), start=1):
+        os.dup2(file, standard)
+        os.close(file)
 
 
 def _become(told: dict[str, Any]) -> None:
