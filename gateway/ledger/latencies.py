@@ -14,6 +14,8 @@ from itertools import compress, pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from gateway.ledger.schema import RowsByColumn
+
 MARK: Final = "latencies"
 """Up to which row they go; a ledger of before they were kept is gone through by and by."""
 MEASURES: Final = {"ttft": "ttft_us", "tpot": "tpot_us", "total": "total_us"}
@@ -109,17 +111,19 @@ def width_us(at_least_us: int) -> int:
     return 1 << max(0, min(at_least_us.bit_length(), _MOST_BITS) - _LEADING_BITS)
 
 
-def count(columns: Mapping[str, Sequence[Any]]) -> Counter[Counted]:
-    """The counts of rows at hand, whose columns these are, by all that any of the tables has."""
+def count(batch: RowsByColumn) -> Counter[Counted]:
+    """The counts of rows at hand, by all that any of the tables has."""
     counted: Counter[Counted] = Counter()
-    known = zip(*(columns[name] for name in ("part", "kind", "status", "end")), strict=True)
+    known = batch.keys(("part", "kind", "status", "end"))
     fine = [not part and kind == "call" and status < 400 and end == "clean" for part, kind, status, end in known]
-    prompts = [PROMPTS[bisect_right(PROMPTS, tokens) - 1] for tokens in columns["input_tokens"]]
-    names = ("model", "tenant", "route", "hour", "day")
-    dimensions = list(zip(*(columns[name] for name in names), prompts, strict=True))
+    prompts = [PROMPTS[bisect_right(PROMPTS, tokens) - 1] for tokens in batch.columns["input_tokens"]]
+    dimensions = list(zip(batch.keys(("model", "tenant", "route", "hour", "day")), prompts, strict=True))
     for measure, name in MEASURES.items():
-        timed = Counter(compress(zip(dimensions, map(_at_least_us, columns[name]), strict=True), fine))
-        for ((model, tenant, route, hour, day, prompt), at_least_us), calls in timed.items():
+        if name in batch.shared and batch.columns[name][0] is None:
+            continue
+        times = map(_at_least_us, batch.columns[name])
+        timed = Counter(compress(zip(dimensions, times, strict=True), fine))
+        for (((model, tenant, route, hour, day), prompt), at_least_us), calls in timed.items():
             if at_least_us is not None:
                 counted[model, tenant, route, prompt, hour, day, measure, at_least_us] = calls
     return counted

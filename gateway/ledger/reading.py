@@ -47,9 +47,8 @@ class Reading:
                         begun[n] = (segment, payload)
                         segment.num_open += 1
                         continue
-                    if row is not None:
-                        values = values_of(row)
-                    elif len(values := decode(payload)) != num_fields:
+                    values: Values = values_of(row) if row is not None else decode(payload)
+                    if len(values) != num_fields:
                         values = _completed(payload)
                     rows.append(values)
                     if kind == _CALL:

@@ -5,6 +5,7 @@ Amounts are whole pico-dollars; None is "not known", which is never the same as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -99,23 +100,15 @@ SAVINGS: tuple[str, ...] = tuple(name for name in FIELDS if name.startswith("sav
 AMOUNTS: tuple[str, ...] = ("cost", "list_cost", *SAVINGS)
 
 
-Values = list[Any]
+Values = Sequence[Any]
 """A row's `FIELDS`, in their order."""
-Stored = list[Any]
-"""A row as a store takes it: its `COLUMNS`."""
+Stored = tuple[Any, ...]
+"""A row for a store: its `COLUMNS`."""
 COLUMNS: tuple[str, ...] = (*FIELDS, "worker", "day")
 AT: int = FIELDS.index("at_us")
-_STREAM, _ESTIMATED, _IN_SLO = map(FIELDS.index, ("stream", "estimated", "in_slo"))
 
-_OF_ENUMERATIONS = tuple(map(FIELDS.index, ("operation", "cache", "end")))
-
-
-def values_of(row: Row) -> Values:
-    """As they are read from a journal: texts are no more than that."""
-    values = list(msgspec.structs.astuple(row))
-    for place in _OF_ENUMERATIONS:
-        values[place] = str(values[place])
-    return values
+values_of = msgspec.structs.astuple
+"""As they are read from a journal, but for texts that are members of enumerations."""
 
 
 def killed(beginning: bytes) -> Values:
@@ -128,12 +121,5 @@ def killed(beginning: bytes) -> Values:
 
 
 def stored(values: Values, worker: int, day: int) -> Stored:
-    """Makes a row for a store of a row's values, in place. Booleans become numbers: SQLite's driver takes half a
-    microsecond to find out how it is to keep one.
-    """
-    values[_STREAM] = 1 if values[_STREAM] else 0
-    values[_ESTIMATED] = 1 if values[_ESTIMATED] else 0
-    if values[_IN_SLO] is not None:
-        values[_IN_SLO] = 1 if values[_IN_SLO] else 0
-    values += (worker, day)
-    return values
+    """A row for a store of a row's values."""
+    return (*values, worker, day)

@@ -8,10 +8,10 @@ over, for a sum of pico-dollars has no room in 64 bits beyond 9.2 million dollar
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import compress
-from operator import add, itemgetter
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from gateway.ledger.row import AMOUNTS, COLUMNS, SAVINGS, TOKENS, Stored
@@ -81,8 +81,9 @@ _BRIEF = {
 _WHOLE = {**_BRIEF, **_TOKENS, **_AMOUNTS, **_TIMES, **_CACHES, **_FAULTS}
 
 
-Groups: TypeAlias = Mapping[tuple[Any, ...], Sequence[int]]
-"""Sums, by the values of what groups differ in."""
+Groups: TypeAlias = defaultdict[tuple[str, ...], dict[tuple[Any, ...], Sequence[int]]]
+"""By the names of sums, of which most are 0 and not among them, what these are by the values of what groups differ in.
+Those of amounts are in pico-dollars."""
 
 
 class Grouping(NamedTuple):
@@ -99,12 +100,22 @@ class Grouping(NamedTuple):
             self.keys, self.sums, f"seq > {after:d} AND seq <= {upto:d}"
         )
 
-    def groups(self, rows: RowsAtHand) -> Groups:
-        """The same of rows at hand, which takes a third of what it takes SQLite."""
-        places: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
-        for place, values in enumerate(zip(*(rows.columns[name] for name in self.keys), strict=True)):
-            places[values].append(place)
-        return {values: rows.sums(self.sums, same) for values, same in places.items()}
+    def add(self, batch: RowsByColumn, groups: Groups) -> None:
+        """Adds the same of rows at hand."""
+        names = tuple(name for name in batch.summed if name in self.sums or f"{name}_micro" in self.sums)
+        numbers = zip(*(batch.summed[name] for name in names), strict=True)
+        same = groups[names]
+        new: defaultdict[tuple[Any, ...], list[Sequence[int]]] = defaultdict(list)
+        if batch.shared.issuperset(self.keys):
+            (keys,) = set(batch.keys(self.keys))
+            new[keys] += numbers
+        else:
+            for keys, each in zip(batch.keys(self.keys), numbers, strict=True):
+                new[keys].append(each)
+        for keys, rows in new.items():
+            if keys in same:
+                rows.append(same[keys])
+            same[keys] = rows[0] if len(rows) == 1 else [*map(sum, zip(*rows, strict=True))]
 
 
 class Rollup(NamedTuple):
@@ -138,17 +149,18 @@ class Rollup(NamedTuple):
     def add_groups(self, groups: Groups) -> tuple[str, list[tuple[Any, ...]]]:
         """Adds groups at hand: a statement, and the values of each time that it is to be executed."""
         keys_of = itemgetter(*map(self.grouping.keys.index, self.keys))
-        found: dict[tuple[Any, ...], Sequence[int]] = {}
-        for of_group, sums in groups.items():
-            keys = keys_of(of_group)
-            same = found.get(keys)
-            found[keys] = sums if same is None else [*map(add, same, sums)]
+        found: defaultdict[tuple[Any, ...], dict[str, int]] = defaultdict(dict)
+        for names, same in groups.items():
+            for of_group, numbers in same.items():
+                sums = found[keys_of(of_group)]
+                for name, number in zip(names, numbers, strict=True):
+                    sums[name] = sums.get(name, 0) + number
+        told = [(keys, _in_columns(sums)) for keys, sums in found.items()]
         # Half of all sums are 0 wherever no call fails and none has pictures: these stay as they are.
-        are_any = [any(each) for each in zip(*found.values(), strict=True)]
-        names = list(compress(self.sums, are_any))
-        marks = ", ".join("?" * (len(self.keys) + len(names)))
-        values = [(*keys, *compress(sums, are_any)) for keys, sums in found.items()]
-        return self._raised(names, f"VALUES ({marks})"), values
+        some = [name for name in self.sums if any(name in sums for _, sums in told)]
+        marks = ", ".join("?" * (len(self.keys) + len(some)))
+        values = [(*keys, *(sums.get(name, 0) for name in some)) for keys, sums in told]
+        return self._raised(some, f"VALUES ({marks})"), values
 
     def _raised(self, names: Iterable[str], values: str) -> str:
         names = tuple(names)
@@ -173,56 +185,94 @@ _OF_CACHES = {"hit": "hits", "joined": "joined", "semantic": "semantic", "miss":
 _OF_FAULTS = {"gateway": "failed_gateway", "upstream": "failed_upstream", "client": "failed_client"}
 _ADDED = (*TOKENS, *AMOUNTS, "total_us", "ttft_us")
 _UNKNOWN = {"unknown": "cost", "saved_unknown": "saved_exact"}
+_IN_TWO_COLUMNS = frozenset({*AMOUNTS, "saved"})
+_ENUMERATIONS = ("operation", "cache", "end")
+_FLAGS = ("stream", "estimated", "in_slo")
+_at_us = itemgetter(COLUMNS.index("at_us"))
 
 
-class RowsAtHand:
-    """Some rows, to be added up by several groupings."""
+class RowsByColumn:
+    """Rows that go to a store together, by column: what all of them share is looked at once, and most columns are like
+    that.
+    """
 
-    def __init__(self, rows: Sequence[Stored]) -> None:
+    def __init__(self, rows: Iterable[Stored]) -> None:
         """There is at least one."""
-        self.columns: dict[str, Sequence[Any]] = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
-        self.columns["hour"] = [at_us // _HOUR_US for at_us in self.columns["at_us"]]
-        numbers: dict[tuple[Any, ...], int] = {}
-        seen = zip(*(self.columns[name] for name in _SEEN), strict=True)
-        self._seen = [numbers.setdefault(each, len(numbers)) for each in seen]
-        self._counts = [tuple(_counts_of(*each)) for each in numbers]
-        self._added = [name for name in _ADDED if any(self.columns[name])]
-        """Most columns of most rows are 0."""
-        self._unknown = [name for name in ("ttft_us", *_UNKNOWN.values()) if None in self.columns[name]]
-        self._saved = [self.columns[name] for name in SAVINGS if name in self._added]
-        if any(None in self.columns[name] for name in SAVINGS):
+        # `seq` and the index by time grow at their ends.
+        by_column = zip(*sorted(rows, key=_at_us), strict=True)
+        self.columns: dict[str, Sequence[Any]] = dict(zip(COLUMNS, by_column, strict=True))
+        """`COLUMNS` first, in their order, and then `hour`."""
+        self.number = len(self.columns["n"])
+        self.shared = {name for name, column in self.columns.items() if column.count(column[0]) == self.number}
+        """Columns that say the same in all rows."""
+        for name in _ENUMERATIONS:
+            self._change(name, str)
+        # SQLite's driver takes half a microsecond to find out how it is to keep a boolean.
+        for name in _FLAGS:
+            self._change(name, _number)
+        self.columns["hour"] = hours = tuple([at_us // _HOUR_US for at_us in self.columns["at_us"]])
+        if hours[0] == hours[-1]:
+            self.shared.add("hour")
+        self.summed = self._summed()
+        """For each sum that is not 0 what each row adds to it; amounts are whole."""
+
+    def rows(self) -> Iterator[Stored]:
+        """One by one."""
+        return zip(*self.stored(), strict=True)
+
+    def stored(self) -> list[Sequence[Any]]:
+        """The values of `COLUMNS`, in their order."""
+        return [self.columns[name] for name in COLUMNS]
+
+    def keys(self, names: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+        """For each row what it says in these columns."""
+        if self.shared.issuperset(names):
+            return repeat(tuple(self.columns[name][0] for name in names), self.number)
+        return zip(*(self.columns[name] for name in names), strict=True)
+
+    def _change(self, name: str, change: Callable[[Any], Any]) -> None:
+        column = self.columns[name]
+        if name in self.shared:
+            self.columns[name] = (change(column[0]),) * self.number
+        else:
+            self.columns[name] = tuple(map(change, column))
+
+    def _summed(self) -> dict[str, Sequence[int]]:
+        each_one = (1,) * self.number
+        summed: dict[str, Sequence[int]] = {"charges": each_one}
+        seen = list(self.keys(_SEEN))
+        counts = {each: frozenset(_counts_of(*each)) for each in set(seen)}
+        for name in frozenset[str]().union(*counts.values()):
+            summed[name] = [name in counts[each] for each in seen]
+        for name in _ADDED:
+            column = self.columns[name]
+            if column[0] if name in self.shared else any(column):
+                summed[name] = [number or 0 for number in column] if None in column else column
+        for name, of in _UNKNOWN.items():
+            if None in self.columns[of]:
+                summed[name] = [number is None for number in self.columns[of]]
+        if "ttft_us" not in self.shared or self.columns["ttft_us"][0] is not None:
+            summed["ttft_calls"] = [time_us is not None for time_us in self.columns["ttft_us"]]
+        if not summed.keys().isdisjoint(SAVINGS):
             # A sum of which one part is not known is not known.
             parts = zip(*(self.columns[name] for name in SAVINGS), strict=True)
-            self._saved = [[0 if None in each else sum(each) for each in parts]]
-
-    def sums(self, names: Collection[str], places: Sequence[int]) -> Sequence[int]:
-        """The sums of these names, of the rows that stand there."""
-        number = len(places)
-        of = _all_of if number == len(self._seen) else itemgetter(*places) if number > 1 else _one_of(places[0])
-        sums = {"charges": number}
-        for seen, calls in Counter(of(self._seen)).items():
-            for name in self._counts[seen]:
-                sums[name] = sums.get(name, 0) + calls
-        for name in self._added:
-            if name in names:
-                sums[name] = sum(filter(None, of(self.columns[name])))
-            elif f"{name}_pico" in names:
-                amount = sum(filter(None, of(self.columns[name])))
-                sums[f"{name}_micro"], sums[f"{name}_pico"] = divmod(amount, PICO_PER_MICRO)
-        unknown = {name: of(self.columns[name]).count(None) for name in self._unknown}
-        for name, column in _UNKNOWN.items():
-            sums[name] = unknown.get(column, 0)
-        sums["ttft_calls"] = number - unknown.get("ttft_us", 0)
-        sums["saved_micro"], sums["saved_pico"] = divmod(sum(sum(of(each)) for each in self._saved), PICO_PER_MICRO)
-        return [sums.get(name, 0) for name in names]
+            summed["saved"] = [0 if None in each else sum(each) for each in parts]
+        return summed
 
 
-def _all_of(column: Sequence[Any]) -> Sequence[Any]:
-    return column
+def _number(flag: bool | int | None) -> int | None:
+    return None if flag is None else int(flag)
 
 
-def _one_of(place: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    return itemgetter(slice(place, place + 1))
+def _in_columns(sums: Mapping[str, int]) -> dict[str, int]:
+    """As the columns of tables have them."""
+    columns: dict[str, int] = {}
+    for name, amount in sums.items():
+        if name in _IN_TWO_COLUMNS:
+            columns[f"{name}_micro"], columns[f"{name}_pico"] = divmod(amount, PICO_PER_MICRO)
+        else:
+            columns[name] = amount
+    return columns
 
 
 def _counts_of(

@@ -1,22 +1,21 @@
 """The rows and their sums in a database: each row once, each added to the sums once, the old ones taken away.
 
 The mark says up to which row the sums go. It moves in the transaction that adds to them, so whatever happens in between
-is of no matter, and a row that comes late is added like any other. Where all rows behind the mark are those that this
-store has put there itself, they are added up as it still has them: the database need not look at them again.
+is of no matter, and a row that comes late is added like any other. Rows are grouped as they are put there: where all
+that are behind the mark came from this store, it has their sums at hand, and the database need not look at them again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from operator import itemgetter
 from secrets import token_hex
 
 from backends.errors import ConfigurationError
 from gateway.ledger import latencies, samples
-from gateway.ledger.row import COLUMNS, Stored
-from gateway.ledger.schema import GROUPINGS, INSERT_COLUMNS, ROLLUPS, RowsAtHand
+from gateway.ledger.row import Stored
+from gateway.ledger.schema import GROUPINGS, INSERT_COLUMNS, ROLLUPS, Groups, RowsByColumn
 from gateway.ledger.tables import ROLLED_UP, SESSION_SECRET, VERSION, bring_up_to_date, make_settings, read_settings
 from gateway.sql.database import Database, Purpose, RowRefused, Transaction
 
@@ -25,8 +24,9 @@ LEDGER = Purpose("ledger", "ledger.url", 0x534C4C47)
 
 _PRUNED_AT_ONCE = 5000
 _MOST_AT_HAND = 3000
-"""Rows, of about 2 KB each."""
-_at_us = itemgetter(COLUMNS.index("at_us"))
+"""Rows of which the sums are at hand: two groups of each at most, of about 1 KB."""
+_MOST_COUNTS = 20_000
+"""Of about 300 bytes."""
 
 
 class _Stretch:
@@ -48,6 +48,11 @@ class _Stretch:
         self.upto = upto
         return follows
 
+    @property
+    def number(self) -> int:
+        """How many it has."""
+        return self.upto - self.after
+
     def is_behind(self, connection: int, mark: int) -> bool:
         """Whether it has any, and begins just behind that mark."""
         return (connection, mark) == (self._connection, self.after) and self.upto > mark
@@ -59,19 +64,22 @@ class LedgerStore:
     def __init__(self, database: Database, time_zone: str) -> None:
         self._database = database
         self._time_zone = time_zone
-        self._at_hand: list[Stored] = []
-        """Rows that are in the database and not in its sums: those of `_new`."""
+        self._groups: dict[str, Groups] = {grouping.table: defaultdict(dict) for grouping in GROUPINGS}
+        """By grouping the sums, not yet in the database, of the rows of `_new`."""
         self._new = _Stretch()
         self._counted: Counter[latencies.Counted] = Counter()
         """The counts, not yet in the database, of the rows of `_timed`."""
         self._timed = _Stretch()
-        self._num_timed = 0
-        """How many of the rows at hand are counted there."""
 
     @property
     def has_enough(self) -> bool:
-        """Whether it has as many rows at hand as it keeps: to be added up."""
-        return len(self._at_hand) >= _MOST_AT_HAND
+        """Whether it has the sums of as many rows at hand as it keeps: to be added up."""
+        return self._new.number >= _MOST_AT_HAND
+
+    @property
+    def has_many_counts(self) -> bool:
+        """Whether it has as many counts at hand as it keeps: names that clients invent may be new in each row."""
+        return len(self._counted) >= _MOST_COUNTS
 
     def open(self) -> None:
         """Bring the tables up to date. Raises: ConfigurationError where they are somebody else's, or of other days."""
@@ -93,17 +101,16 @@ class LedgerStore:
 
     def insert(self, rows: Sequence[Stored]) -> tuple[int, int]:
         """Add those that are not there yet: how many these were, and how many the database does not take."""
-        # `seq` and the index by time grow at their ends.
-        rows = sorted(rows, key=_at_us)
+        batch = RowsByColumn(rows)
         try:
             with self._database.writing() as transaction:
-                num_new = transaction.insert("calls", INSERT_COLUMNS, rows)
-                are_kept = self._database.is_in_process and num_new == len(rows)
-                newest = mark_and_newest(transaction)[1] if are_kept else 0
+                num_new = transaction.insert("calls", INSERT_COLUMNS, batch.stored())
+                are_all_new = self._database.is_in_process and num_new == batch.number
+                newest = mark_and_newest(transaction)[1] if are_all_new else 0
         except RowRefused:
-            return self._insert_each(rows)
-        if are_kept:
-            self._keep(rows, newest)
+            return self._insert_each(batch)
+        if are_all_new:
+            self._add_to_hand(batch, newest)
         return num_new, 0
 
     def roll_up(self, most: int) -> int:
@@ -112,22 +119,18 @@ class LedgerStore:
             mark, newest = mark_and_newest(transaction)
             are_at_hand = self._new.is_behind(self._database.num_connected, mark)
             upto = self._new.upto if are_at_hand else min(newest, mark + most)
-            rows = RowsAtHand(self._at_hand) if are_at_hand else None
             if upto > mark:
-                if rows is not None:
-                    _add_at_hand(transaction, rows)
+                if are_at_hand:
+                    self._add_at_hand(transaction)
                 else:
                     _add_up(transaction, mark, upto)
                 _move(transaction, ROLLED_UP, upto)
-        if rows is not None:
-            self._time_at_hand(rows)
         if upto >= self._new.upto:
             self._forget(upto)
         return upto - mark
 
     def count_latencies(self, most: int) -> int:
         """Count how long the next rows took, at most so many if these are not at hand: how many these were."""
-        self._time_at_hand()
         with self._database.writing() as transaction:
             mark, newest = mark_and_newest(transaction, latencies.MARK)
             are_counted = self._timed.is_behind(self._database.num_connected, mark)
@@ -173,40 +176,37 @@ class LedgerStore:
         """Let go of the database."""
         self._database.close()
 
-    def _keep(self, rows: list[Stored], newest: int) -> None:
+    def _add_to_hand(self, batch: RowsByColumn, newest: int) -> None:
         """They are the newest of the database, and their numbers follow each other."""
-        follows = self._new.goes_on(self._database.num_connected, newest - len(rows), newest)
-        if not follows or len(self._at_hand) >= 2 * _MOST_AT_HAND:
-            self._forget(newest - len(rows))
+        after, connection = newest - batch.number, self._database.num_connected
+        if not self._new.goes_on(connection, after, newest) or self._new.number > 2 * _MOST_AT_HAND:
+            self._forget(after)
             self._new.upto = newest
-        self._at_hand += rows
+        for grouping in GROUPINGS:
+            grouping.add(batch, self._groups[grouping.table])
+        if not self._timed.goes_on(connection, after, newest):
+            self._counted.clear()
+        self._counted.update(latencies.count(batch))
 
     def _forget(self, upto: int) -> None:
-        """Have none of those up to there: the next ones are those behind it."""
-        self._at_hand.clear()
-        self._num_timed = 0
+        """Have no sums of rows up to there: the next ones are those behind it."""
+        for groups in self._groups.values():
+            groups.clear()
         self._new.begin(self._database.num_connected, upto)
 
-    def _time_at_hand(self, all_of_them: RowsAtHand | None = None) -> None:
-        """Count how long those took that are not counted yet."""
-        number = len(self._at_hand) - self._num_timed
-        if number:
-            upto = self._new.upto
-            if not self._timed.goes_on(self._database.num_connected, upto - number, upto):
-                self._counted.clear()
-            rows = all_of_them if not self._num_timed else None
-            self._counted.update(latencies.count((rows or RowsAtHand(self._at_hand[-number:])).columns))
-            self._num_timed += number
+    def _add_at_hand(self, transaction: Transaction) -> None:
+        for rollup in ROLLUPS:
+            _execute_each(transaction, *rollup.add_groups(self._groups[rollup.grouping.table]))
 
-    def _insert_each(self, rows: Sequence[Stored]) -> tuple[int, int]:
+    def _insert_each(self, batch: RowsByColumn) -> tuple[int, int]:
         num_new = num_refused = 0
-        for row in rows:
+        for row in batch.rows():
             added = 0
             is_taken = False
             for attempt in (row, _plain(row)):
                 with suppress(RowRefused):
                     with self._database.writing() as transaction:
-                        added = transaction.insert("calls", INSERT_COLUMNS, [attempt])
+                        added = transaction.insert("calls", INSERT_COLUMNS, [(value,) for value in attempt])
                     is_taken = True
                     break
             num_new += added
@@ -230,12 +230,6 @@ def _add_up(transaction: Transaction, after: int, upto: int) -> None:
         transaction.execute(f"DROP TABLE {grouping.table}")
 
 
-def _add_at_hand(transaction: Transaction, rows: RowsAtHand) -> None:
-    groups = {grouping.table: grouping.groups(rows) for grouping in GROUPINGS}
-    for rollup in ROLLUPS:
-        _execute_each(transaction, *rollup.add_groups(groups[rollup.grouping.table]))
-
-
 def _execute_each(transaction: Transaction, statement: str, values: Iterable[Sequence[object]]) -> None:
     for each in values:
         transaction.execute(statement, each)
@@ -247,7 +241,7 @@ def _move(transaction: Transaction, mark: str, upto: int) -> None:
 
 def _plain(row: Stored) -> Stored:
     """Its texts without what a database may not take."""
-    return [
+    return tuple(
         value.replace("\0", "\ufffd").encode("utf-8", "replace").decode() if isinstance(value, str) else value
         for value in row
-    ]
+    )

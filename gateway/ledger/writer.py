@@ -174,7 +174,7 @@ class Writer:
             self.samples.popleft()
         if self._has_new and (self._store.has_enough or self._is_due("roll_up", _ROLL_UP_EVERY_S)):
             has_more |= self._roll_up()
-        if self._has_uncounted and self._is_due("count", _COUNT_EVERY_S):
+        if self._has_uncounted and (self._store.has_many_counts or self._is_due("count", _COUNT_EVERY_S)):
             has_more |= self._count_latencies()
         if not self._is_stopping:
             has_more |= self._is_due("prune", _PRUNE_EVERY_S) and self._prune()

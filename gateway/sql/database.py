@@ -36,8 +36,10 @@ class Transaction(Protocol):
     def columns(self, table: str) -> list[str]:
         """The names of a table's columns; none where there is no such table."""
 
-    def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
-        """Add those rows that are not there yet: how many. Raises: RowRefused."""
+    def insert(self, table: str, names: str, columns: Sequence[Sequence[Any]]) -> int:
+        """Add those rows that are not there yet: how many. `columns` has the values of each of the `names`, one for
+        each row. Raises: RowRefused.
+        """
 
 
 class Database(Protocol):

@@ -27,21 +27,24 @@ class ManyRows:
         """Columns, by their place, that were not the same in all rows of a time."""
         self._num_times = 0
 
-    def add(self, connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> int:
+    def add(self, connection: sqlite3.Connection, columns: Sequence[Sequence[Any]]) -> int:
         """Add those that are not there yet: how many. Raises: sqlite3.Error, OverflowError, UnicodeEncodeError."""
-        places, shared, own = self._told(rows)
+        places, shared, own = self._told(columns)
+        num_rows = len(columns[0])
         statements = self._statements.get(places)
         if statements is None:
             statements = self._statements[places] = tuple(self._statement(places, number) for number in _AT_ONCE)
         num_added = begin = 0
         for at_once, statement in zip(_AT_ONCE, statements, strict=True):
-            while len(rows) - begin >= at_once:
+            while num_rows - begin >= at_once:
                 values = [*shared, *chain.from_iterable(own[begin : begin + at_once])]
                 num_added += connection.execute(statement, values).rowcount
                 begin += at_once
         return num_added
 
-    def _told(self, rows: Sequence[Sequence[Any]]) -> tuple[tuple[str | None, ...], list[Any], list[tuple[Any, ...]]]:
+    def _told(
+        self, columns: Sequence[Sequence[Any]]
+    ) -> tuple[tuple[str | None, ...], list[Any], list[tuple[Any, ...]]]:
         """For each column what is the same in all rows, as SQL; the values that this names; what each row has else."""
         self._num_times += 1
         if self._num_times % _SEEN_TIMES == 0:
@@ -49,7 +52,7 @@ class ManyRows:
             self._statements.clear()
         places: list[str | None] = []
         shared, own = [], []
-        for place, values in enumerate(zip(*rows, strict=True)):
+        for place, values in enumerate(columns):
             first = values[0]
             if place in self._differed or values.count(first) < len(values):
                 self._differed.add(place)
@@ -60,7 +63,7 @@ class ManyRows:
             else:
                 shared.append(first)
                 places.append(f"?{len(shared)}")
-        return tuple(places), shared, list(zip(*own, strict=True)) or [()] * len(rows)
+        return tuple(places), shared, list(zip(*own, strict=True)) or [()] * len(columns[0])
 
     def _statement(self, places: Sequence[str | None], num_rows: int) -> str:
         numbers = count(1 + sum(place is not None and place.startswith("?") for place in places))

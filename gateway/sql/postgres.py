@@ -106,19 +106,19 @@ class PostgresTransaction:
         )
         return [name for (name,) in found]
 
-    def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
+    def insert(self, table: str, names: str, columns: Sequence[Sequence[Any]]) -> int:
         """As `Transaction.insert`: a copy into a table of this connection's own is five times as fast as values."""
         new = (
             f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table} ON COMMIT DELETE ROWS "
-            f"AS SELECT {columns} FROM {table} WITH NO DATA"
+            f"AS SELECT {names} FROM {table} WITH NO DATA"
         )
         try:
             cursor = self._connection.execute(new.encode())
-            with cursor.copy(f"COPY new_{table} ({columns}) FROM STDIN".encode()) as copy:
-                for row in rows:
+            with cursor.copy(f"COPY new_{table} ({names}) FROM STDIN".encode()) as copy:
+                for row in zip(*columns, strict=True):
                     copy.write_row(row)
             return cursor.execute(
-                f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new_{table} ON CONFLICT DO NOTHING".encode()
+                f"INSERT INTO {table} ({names}) SELECT {names} FROM new_{table} ON CONFLICT DO NOTHING".encode()
             ).rowcount
         except (self._psycopg.DataError, self._psycopg.IntegrityError, UnicodeEncodeError) as error:
             raise RowRefused(_first_line(error)) from error

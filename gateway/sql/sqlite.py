@@ -152,9 +152,9 @@ class SqliteTransaction:
         """As `Transaction.columns`."""
         return [name for (name,) in self.fetch("SELECT name FROM pragma_table_info(?)", (table,))]
 
-    def insert(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> int:
+    def insert(self, table: str, names: str, columns: Sequence[Sequence[Any]]) -> int:
         """As `Transaction.insert`."""
         try:
-            return self._many_rows(table, columns).add(self._connection, rows)
+            return self._many_rows(table, names).add(self._connection, columns)
         except (OverflowError, UnicodeEncodeError, sqlite3.IntegrityError, sqlite3.DataError) as error:
             raise RowRefused(str(error)) from error

@@ -265,7 +265,7 @@ def test_row_of_an_older_version_has_the_new_fields_defaults(tmp_path: Path) -> 
 
     (row,) = reading.take(list(journal.segments), 10)
 
-    assert row == [*shorter, *msgspec.structs.astuple(Row(n=0, at_us=0))[len(shorter) :]]
+    assert [*row] == [*shorter, *msgspec.structs.astuple(Row(n=0, at_us=0))[len(shorter) :]]
     journal.close(is_stored=True)
 
 

@@ -158,6 +158,25 @@ def _whole_amounts(rollup: Rollup) -> str:
     return f"SELECT {keys}, {', '.join([*others, *amounts])} FROM {rollup.table} ORDER BY {keys}"
 
 
+def test_names_that_are_new_in_each_row_are_not_all_kept_at_hand(tmp_path: Path) -> None:
+    """Clients invent models: the store says when it has many counts, and has none once they are in their tables."""
+    database = SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER)
+    store = opened(database)
+    rows = []
+    while not store.has_many_counts:
+        assert len(rows) < 20_000
+        new = [sample_row(len(rows) + n) for n in range(1000)]
+        for row in new:
+            row.model, row.ttft_us, row.tpot_us, row.status = f"invented-{row.n}", 90_000, 1000, 200
+        store.insert([of(row) for row in new])
+        rows += new
+    store.count_latencies(1)
+
+    assert not store.has_many_counts
+    with database.reading() as transaction:
+        assert list(transaction.fetch("SELECT SUM(calls) FROM latencies_by_day")) == [(3 * len(rows),)]
+
+
 def test_sums_are_of_the_file_that_is_there(tmp_path: Path) -> None:
     """Of rows at hand that went away with theirs, none is added to another one."""
     path = tmp_path / "ledger.sqlite3"

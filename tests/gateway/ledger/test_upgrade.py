@@ -34,7 +34,7 @@ def write_as_the_first(database: Database, rows: list[Row]) -> None:
         known = {**msgspec.structs.asdict(row), "worker": 1, "day": days.of(row.at_us)}
         values.append([known[name.strip('"')] for name in names])
     with database.writing() as transaction:
-        transaction.insert("calls", columns, values)
+        transaction.insert("calls", columns, list(zip(*values, strict=True)))
 
 
 def made_by_the_first(database: Database) -> None:
