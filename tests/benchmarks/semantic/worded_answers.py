@@ -14,22 +14,42 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from policies.cache.semantic.benchmark.contenders import Pooled
+from policies.cache.semantic.benchmark.contenders import CacheContender, Cosine, Pooled
 from policies.cache.semantic.benchmark.replay import replay
-from policies.cache.semantic.benchmark.streams import drifting, read_set, returning, shuffled
+from policies.cache.semantic.benchmark.streams import (
+    LabelledSet,
+    QuestionStream,
+    drifting,
+    read_set,
+    returning,
+    shuffled,
+)
 from policies.cache.semantic.benchmark.upstream import Noise, Upstream
+from policies.cache.semantic.benchmark.vcache import VCacheLike
 from policies.cache.semantic.benchmark.vectors import encode_all
+from policies.cache.semantic.contracts import Vector
 from policies.cache.semantic.decision.bound import Bound
 from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.encoder.folder import find_folder
 from policies.cache.semantic.encoder.transformer import TransformerModel
 from policies.cache.semantic.learning.comparators import DIFFERENT_TO, SAME_FROM, probability_of
 from policies.cache.semantic.sameness.reader import Reader
+from policies.cache.semantic.sameness.words import worded_most_like
 from tests.benchmarks.semantic.same_answers import book_of
+
+_Make = Callable[[QuestionStream, Upstream], CacheContender]
+_RIVALS: dict[str, _Make] = {
+    "cosine 0.6": lambda questions, upstream: Cosine(questions, upstream, 0.6),
+    "cosine 0.9": lambda questions, upstream: Cosine(questions, upstream, 0.9),
+    "vCache-like": lambda questions, upstream: VCacheLike(questions, upstream, Random(1), 0.01),
+}
+"""GPTCache's default, RedisVL's default, and vCache with our comparison of answers."""
 
 WORDINGS = ("one", "mild", "free", "long")
 _CHANGED = ", changed"
@@ -60,6 +80,10 @@ class WordedUpstream(Upstream):
         )
         return query
 
+    def worded_most_like(self, query: int, others: Sequence[int]) -> int:
+        """As the gateway chooses."""
+        return others[worded_most_like(self._texts[query], [self._texts[other] for other in others])]
+
     def compare(self, left: int, right: int) -> float:
         """As the gateway does; what it cannot look at is wrong."""
         began = time.process_time()
@@ -82,22 +106,33 @@ def main(arguments: list[str]) -> int:
     for name in asked.set:
         rows = read_set(asked.data, name)
         vectors = encode_all(rows.texts, asked.vectors, name, lambda done, of: None)
-        for wording in asked.wordings:
-            for seed in asked.seed:
-                order = drifting if asked.stream == "drift" else returning if name == "templates" else shuffled
-                questions = order(rows, vectors, seed)
-                questions.asked = list(questions.asked)[: asked.questions]
-                changes_at = len(questions.asked) // 2 if asked.stream == "change" else None
-                book = None if wording == "one" else book_of(asked.tool, sorted(set(questions.meanings)), wording, seed)
-                upstream = WordedUpstream(questions.meanings, Random(seed), reader, book, changes_at)
-                seen = replay(questions, Pooled(questions, upstream, Verified(Bound(0.01), Random(seed + 1))), upstream)
-                print(
-                    f"{name:<10} {asked.stream:<7} {wording:<5} seed {seed:<3} {100 * seen.hit_rate:6.1f} "
-                    f"{100 * seen.wrong_rate:6.2f} {seen.worst_500 / 5:5.1f} {seen.worst_1000 / 10:5.1f} "
-                    f"{seen.last_hits / 5:5.0f}   {_told(upstream)}",
-                    flush=True,
-                )
+        for wording, seed in product(asked.wordings, asked.seed):
+            _measure(rows, vectors, wording, seed, reader, asked)
     return 0
+
+
+def _measure(
+    rows: LabelledSet, vectors: dict[str, Vector], wording: str, seed: int, reader: Reader, asked: argparse.Namespace
+) -> None:
+    """Prints a line for our cache, and one for each that it is compared with."""
+    order = drifting if asked.stream == "drift" else returning if rows.name == "templates" else shuffled
+    questions = order(rows, vectors, seed)
+    questions.asked = list(questions.asked)[: asked.questions]
+    changes_at = len(questions.asked) // 2 if asked.stream == "change" else None
+    book = None if wording == "one" else book_of(asked.tool, sorted(set(questions.meanings)), wording, seed)
+    for label, make in {"": _ours(seed), **(_RIVALS if asked.beside else {})}.items():
+        upstream = WordedUpstream(questions.meanings, Random(seed), reader, book, changes_at)
+        seen = replay(questions, make(questions, upstream), upstream)
+        print(
+            f"{rows.name:<10} {asked.stream:<7} {wording:<5} seed {seed:<3} {100 * seen.hit_rate:6.1f} "
+            f"{100 * seen.wrong_rate:6.2f} {seen.worst_500 / 5:5.1f} {seen.worst_1000 / 10:5.1f} "
+            f"{seen.last_hits / 5:5.0f}   {label or _told(upstream)}",
+            flush=True,
+        )
+
+
+def _ours(seed: int) -> _Make:
+    return lambda questions, upstream: Pooled(questions, upstream, Verified(Bound(0.01), Random(seed + 1)))
 
 
 def _told(upstream: WordedUpstream) -> str:
@@ -118,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wordings", action="append", required=True, choices=WORDINGS)
     parser.add_argument("--stream", default="steady", choices=["steady", "change", "drift"])
     parser.add_argument("--questions", type=int, default=5000)
+    parser.add_argument("--beside", action="store_true", help="the caches that ours is compared with, too")
     parser.add_argument("--seed", type=int, action="append", required=True)
     return parser
 

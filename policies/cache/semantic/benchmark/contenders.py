@@ -152,7 +152,8 @@ class Pooled:
         if proposal is not None:
             candidate = int(proposal.candidate.id)
             judged = self._answer_ids[candidate]
-            rightness = self._upstream.compare(candidate, answer)
+            alike = [entry for entry in nearest if self._answer_ids.get(entry) == judged]
+            rightness = self._upstream.compare(self._upstream.worded_most_like(answer, alike), answer)
             weight = 1.0 / decision.shadow_probability
             self._decider.label(proposal, rightness=rightness, weight=weight, was_served=decision.serve)
             if self._decider.gives_up(judged):

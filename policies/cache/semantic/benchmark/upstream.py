@@ -72,6 +72,12 @@ class Upstream:
             return float(not is_alarmed and not (missed and self._random.random() < missed))
         return float(bool(self._noise.passed) and self._random.random() < self._noise.passed)
 
+    def worded_most_like(self, query: int, others: Sequence[int]) -> int:
+        """Of answers that say the same, the one whose words are nearest to the answer to that question: the first, as
+        they have no words.
+        """
+        return others[0]
+
     def is_right(self, query: int, answer: int) -> bool:
         """Whether an answer fits a question in truth, now: for the replay alone."""
         return self._meaning(query) == self._what_it_said(answer)

@@ -24,6 +24,7 @@ from policies.cache.semantic.learning.labels import LabelSource
 from policies.cache.semantic.lookup import LookupResult
 from policies.cache.semantic.sameness.courtesies import normal_form
 from policies.cache.semantic.sameness.parts import MAX_CHARS
+from policies.cache.semantic.sameness.words import worded_most_like
 from policies.cache.semantic.tally import SemanticTally
 from policies.cache.semantic.vector_space import VectorSpace
 
@@ -103,8 +104,9 @@ class Teacher:
         settle = partial(
             looked.learning.settle, proposal, matters=matters, weight=looked.weight, was_served=looked.was_served
         )
+        compared = answer if self._is_public else _worded_most_like(text, looked, answer)
         try:
-            sameness = await self._compare(looked, answer, text, may_ask=is_examined, told=call.facts.extra)
+            sameness = await self._compare(looked, compared, text, may_ask=is_examined, told=call.facts.extra)
         except EncoderBusy:
             # No label, for that the machine is busy says nothing of the answers; but without checks there is no bound.
             settle(None, is_label=False)
@@ -114,7 +116,7 @@ class Teacher:
         verdict = verdict_of(sameness)
         tally.labels[source, verdict] += 1
         tally.wrong_hits += looked.was_served and verdict is AnswerVerdict.DIFFERENT
-        return answer if self._record(looked, answer, sameness, matters=matters) else None
+        return compared if self._record(looked, answer, sameness, matters=matters) else None
 
     def _record(self, looked: LookupResult, answer: StoredAnswer, sameness: float | None, *, matters: bool) -> bool:
         """Into the entry's history, by the decision and the comparison together; whether both answers are one."""
@@ -213,6 +215,14 @@ def _score(looked: LookupResult) -> float:
     """The log odds of the proposal being right by the decision, even where nobody was allowed to have it."""
     score = looked.decision.score if looked.decision is not None else 0.0
     return score if math.isfinite(score) else 0.0
+
+
+def _worded_most_like(text: str, looked: LookupResult, answer: StoredAnswer) -> StoredAnswer:
+    """Of what was found to say the same as an answer, that whose words are nearest to the text: it is compared most
+    surely, and stands for the others.
+    """
+    alike = [found for found, _, _ in looked.found if found.answer_id == answer.answer_id]
+    return alike[worded_most_like(text, [text_of(found.entry) or "" for found in alike])]
 
 
 def _answer_id(group: bytes, text: str) -> str:

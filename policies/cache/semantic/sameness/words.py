@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from policies.cache.semantic.decision.features import difference
 from policies.cache.semantic.sameness.answer_facts import NEGATION, facts_of, is_reordered
 from policies.cache.semantic.sameness.operators import OPERATORS, operators_of
+from policies.cache.semantic.sameness.parts import MAX_CHARS
 
 FEATURES = (
     "equal",
@@ -124,6 +125,16 @@ def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float
         ),
         np.float32,
     )
+
+
+def worded_most_like(text: str, others: Sequence[str]) -> int:
+    """Which of the others shares the largest part of its words with the text; the first of equals."""
+    words = frozenset(_WORD.findall(text[:MAX_CHARS].casefold()))
+    shares = []
+    for other in others:
+        found = frozenset(_WORD.findall(other[:MAX_CHARS].casefold()))
+        shares.append(len(words & found) / max(len(words | found), 1))
+    return shares.index(max(shares))
 
 
 def _lined_up(left: Sequence[str], right: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -135,6 +135,27 @@ async def test_teacher_acts_on_what_is_sure_and_learns_from_the_rest(
     await stage.aclose()
 
 
+async def test_teacher_compares_what_is_worded_most_alike_of_answers_that_say_the_same() -> None:
+    """The nearest question's answer has other words; that of another, known to say the same, has the very same."""
+    decider = FixedDecider(2.0)
+    said = ["Open the menu named Start.", "Press the green button twice.", "Press the green button twice."]
+    texts = iter(said)
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer(next(texts))))
+    stage = await Stage(upstream, FakeClock(), decider=decider).open()
+    stage.encoder.sameness = 5.0
+    await stage.ask(question("how do I reset my password"))
+    await stage.ask(question("how do I reset the password please"))
+    stage.encoder.sameness = None
+    await stage.ask(question("how do I reset my password quickly"))
+    (first,) = [
+        entry.id for entry, _ in await stage.answers.listing(None, 10) if entry.question.text.endswith("my password")
+    ]
+
+    assert decider.given[-1][0] == first
+    assert decider.given[-1][1] == 1.0
+    await stage.aclose()
+
+
 @pytest.mark.parametrize("served", [False, True])
 async def test_teacher_takes_a_busy_reader_for_no_label(served: bool) -> None:
     """Neither right nor wrong, and no history of an entry; the answer is kept, by itself. Too many end in doubt."""
