@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -125,6 +125,8 @@ class TokenizerWords:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self.special: Collection[int] = tokenizer.special_ids | set(tokenizer.eos_token_ids)
+        """Tokens that are no text, those that end an answer among them."""
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a prompt."""

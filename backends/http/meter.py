@@ -91,9 +91,13 @@ class UpstreamUsage(msgspec.Struct):
 
 
 class MeteredAnswer(msgspec.Struct):
-    """The part of a whole answer that is read: everything else passes unread but is checked to be JSON."""
+    """The part of a whole answer that is read: everything else passes unread but is checked to be JSON.
+
+    `meta_info` is where SGLang's own `/generate` counts.
+    """
 
     usage: UpstreamUsage | None = None
+    meta_info: UpstreamUsage | None = None
     service_tier: ServiceTier | None = None
     model: str | None = None
     error: msgspec.Raw = msgspec.Raw()

@@ -296,9 +296,9 @@ class OpenAIBackend:
         facts = call.facts
         if answer.model:
             facts.upstream_model = answer.model[:MAX_TEXT_CHARS]
-        if answer.usage is not None:
-            facts.usage = answer.usage.told(answer.service_tier)
-            facts.is_usage_partial = answer.usage.lacks_output
+        if (usage := answer.usage or answer.meta_info) is not None:
+            facts.usage = usage.told(answer.service_tier)
+            facts.is_usage_partial = usage.lacks_output
         return Reply(exchange.status, headers, body=body)
 
     async def _stream_reply(self, call: Call, exchange: WireExchange, headers: Headers, *, is_coded: bool) -> Reply:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 MAX_PLACES = 32
 """Places that are told apart; nobody drafts further ahead in one round."""
-_FORGETTING = 0.95
+_FORGETTING = 0.97
 _FIRST_SHARE, _FIRST_SEEN = 0.6, 2.0
 """What is believed before anything was seen, and for how many tokens that counts."""
+_DOUBTED = 0.3
+"""What is left of what was seen when that may not hold any more."""
 _ENOUGH_SEEN = 16.0
 _DRAWN_TO_MEAN = 6.0
 """Tokens that the mean of all places counts at each: places that were hardly seen share what the others know."""
@@ -34,6 +36,13 @@ class PlaceAcceptance:
     def is_known(self) -> bool:
         """Whether some thirty tokens were compared, about as many as are remembered."""
         return self._all_seen >= _ENOUGH_SEEN
+
+    def doubt(self) -> None:
+        """It may be another one now: what was seen counts less."""
+        for seen in (self._true, self._seen):
+            seen[:] = [_DOUBTED * each for each in seen]
+        self._all_true *= _DOUBTED
+        self._all_seen *= _DOUBTED
 
     def add(self, num_accepted: int, num_drafted: int) -> None:
         """Of a draft of so many tokens, so many have come true."""

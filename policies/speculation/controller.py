@@ -12,6 +12,8 @@ and the verdict, so they are predicted; what is not known of them is found out b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from policies.speculation.acceptance import MAX_PLACES, PlaceAcceptance
 from policies.speculation.round_times import RoundTimes
 
@@ -21,7 +23,7 @@ _LOOKED_AT = 32
 """Tokens with a pushed draft after which the gain is judged."""
 _LEAST_GAIN = 1.05
 """Of a pushed draft, as measured."""
-_LEAST_PREDICTED = 1.10
+_LEAST_PREDICTED = 1.02
 """Of rounds, before they begin."""
 _MOST_LOST = 4.0
 """Of its steps or rounds: what a draft may lose since it last gained, before it is left."""
@@ -39,6 +41,9 @@ _ROUNDS_BEFORE_RELEARNING, _RELEARNED = 150, 4
 _TOKENS_A_RELEARNED, _MOST_BEFORE_RELEARNING = 50, 8192
 """Where an answer goes on alone to its end, that is more: it is done the more seldom then."""
 _PUSHED_BEFORE_RELEARNING, _RELEARNED_PUSHED = 1536, 12
+
+_CHANGED = 1.5
+"""So many times as slow or as fast alone: the target is not what it was, and what is known of drafts is in doubt."""
 _KEPT = 128
 """Tokens over which old measurements of a pace fade."""
 
@@ -86,6 +91,9 @@ class Controller:
         self._lost_s = 0.0
         self._num_rounds = self._by_rounds = self._alone_since = 0
         self._purse_s = 0.0
+        self._unlooked, self._is_broken = 0, False
+        self._trusted_s = 0.0
+        """A token alone when what is known of drafts was last in doubt."""
 
     @property
     def is_on(self) -> bool:
@@ -106,10 +114,11 @@ class Controller:
         tokens = self.acceptance.tokens_a_round(num_drafted)[-1]
         return tokens * alone_s / self.times.step_s(num_drafted, load) if alone_s else 0.0
 
-    def draft_tokens(self, most: int, load: int = 1) -> int:
+    def draft_tokens(self, most: int, load: int = 1, *, num_ready: int = 0) -> int:
         """How many tokens the next round is to draft, `most` at most; 0: the next token comes alone.
 
-        `most` is 0 where the target says that it has no room.
+        `most` is 0 where the target says that it has no room. `num_ready`: what the draft has said already, of which
+        nobody knows yet that it is wrong.
         """
         most = min(most, MAX_PLACES - 1)
         if most <= 0 or self._alone_for:
@@ -129,15 +138,31 @@ class Controller:
         if best and (self._is_drafting or alone_s > _LEAST_PREDICTED * least_s):
             if not self._is_drafting:
                 self._is_drafting, self._alone_since = True, 0
-            return best
+            return self._best_behind(num_ready, best, least_s, tokens, load)
         self._is_drafting = False
         return probe if self._purse_s >= times.round_s(probe, load) - tokens[probe] * alone_s else 0
+
+    def _best_behind(self, num_ready: int, best: int, token_s: float, tokens: Sequence[float], load: int) -> int:
+        """The length of the next draft, of 1 to `len(tokens) - 2`: what wins most time against tokens of `token_s`, as
+        drafts of `best` tokens bring them. What is said already need not be waited for; a miss costs a beginning.
+        """
+        times = self.times
+
+        def won_s(length: int) -> float:
+            goes_on = tokens[length + 1] - tokens[length]
+            spent_s = times.wait_s(length, num_ready) + times.verdict_s(length, load)
+            return tokens[length] * token_s - spent_s - (1 - goes_on) * times.wait_s(best)
+
+        return max(range(1, len(tokens) - 1), key=won_s)
 
     def note(self, num_tokens: int, seconds: float, *, was_drafted: bool, load: int = 1) -> None:
         """An answer has come on by so many tokens within so many seconds: alone, or with drafts pushed onto it."""
         if not was_drafted:
             self._alone.add(num_tokens, seconds)
             self.times.add_alone(num_tokens, seconds, load)
+            if load == 1:
+                self._unlooked += num_tokens
+                self._doubt_what_has_changed()
             self._alone_for = max(0, self._alone_for - num_tokens)
             self._alone_since += num_tokens
             self._save(seconds)
@@ -147,7 +172,7 @@ class Controller:
             return
         self._on_for += num_tokens
         if self._has_lost(num_tokens, seconds, load) or (self._on_for >= _LOOKED_AT and self.gain < _LEAST_GAIN):
-            self.fail()
+            self._leave()
         elif self._on_for >= _PUSHED_BEFORE_RELEARNING:
             self._on_for, self._alone_for = _LOOKED_AT, _RELEARNED_PUSHED
         elif self._on_for >= _PROVEN:
@@ -181,7 +206,7 @@ class Controller:
         self._num_rounds += 1
         self._by_rounds += num_tokens
         if self._has_lost(num_tokens, seconds, load):
-            self.fail()
+            self._leave()
         elif self._num_rounds >= _ROUNDS_BEFORE_RELEARNING and self._by_rounds >= min(
             _TOKENS_A_RELEARNED * self._alone_since, _MOST_BEFORE_RELEARNING
         ):
@@ -195,7 +220,13 @@ class Controller:
         self.acceptance.add(num_accepted, num_drafted)
 
     def fail(self) -> None:
-        """The draft does not pay, or does not answer: answers go on alone for a while, longer each time."""
+        """The draft does not answer: answers go on alone for a while, longer each time."""
+        self._leave()
+        self._is_broken = True
+
+    def _leave(self) -> None:
+        """The draft does not pay: the same."""
+        self._is_broken = False
         self._alone_for, self._on_for = self._pause, 0
         self._pause = min(2 * self._pause, _LAST_PAUSE)
         self._drafted.clear()
@@ -205,6 +236,18 @@ class Controller:
         """Whether what drafts have lost since they last gained is too much; to be asked once for each step or round."""
         self._lost_s = max(0.0, self._lost_s + seconds - num_tokens * self.times.alone_s(load))
         return self._lost_s > _MOST_LOST * seconds
+
+    def _doubt_what_has_changed(self) -> None:
+        """A target that is slower or faster by itself is another machine, load or model: look anew, and soon."""
+        trusted_s, alone_s = self._trusted_s, self.times.alone_s()
+        if self._unlooked < _LEARNED or (trusted_s and trusted_s / _CHANGED <= alone_s <= trusted_s * _CHANGED):
+            return
+        self._trusted_s, self._unlooked = alone_s, 0
+        if trusted_s:
+            if not self._is_broken:
+                self._alone_for, self._pause = min(self._alone_for, _RELEARNED), _FIRST_PAUSE
+            self.acceptance.doubt()
+            self.times.doubt()
 
     def _save(self, seconds: float) -> None:
         """A share of all time goes to what only finds out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from backends.clock import Clock
 from policies.speculation.settings import VerifyMethod
@@ -20,11 +20,12 @@ class Methods:
         self._refused_until: dict[VerifyMethod, float] = {}
         self._num_malformed = 0
 
-    @property
-    def now(self) -> VerifyMethod | None:
-        """The one to take; None where all are refused."""
+    def now(self, fitting: Collection[VerifyMethod]) -> VerifyMethod | None:
+        """The one to take of those that fit a call; None where all are refused."""
         time = self._clock.now()
-        return next((each for each in self._able if self._refused_until.get(each, time) <= time), None)
+        return next(
+            (each for each in self._able if each in fitting and self._refused_until.get(each, time) <= time), None
+        )
 
     def judge(self, method: VerifyMethod, *, is_right: bool) -> None:
         """A verdict could be one, or not; after three in a row that could not, it is refused."""

@@ -18,7 +18,6 @@ def own_completion(call: Call, body: Mapping[str, Any], facts: Facts, **changed:
     return structs.replace(
         call,
         operation=Operation.COMPLETION,
-        path="/completions",
         raw=msgspec.json.encode(body),
         body=body,
         stream=body.get("stream", False),
@@ -28,5 +27,5 @@ def own_completion(call: Call, body: Mapping[str, Any], facts: Facts, **changed:
         slo=None,
         drafts=DraftsBy.NOBODY,
         by_rounds=False,
-        **changed,
+        **{"path": "/completions", **changed},
     )

@@ -33,6 +33,10 @@ class _Lately:
         """Whether it was seen often enough to go by."""
         return len(self._last) == _ENOUGH
 
+    def doubt(self) -> None:
+        """It has to be seen as often again."""
+        self._last = []
+
     def add(self, seconds: float) -> None:
         """It was seen."""
         self._last = [*self._last, seconds][-_ENOUGH:]
@@ -60,6 +64,10 @@ class RoundTimes:
         """Whether enough rounds were seen to say what others would take."""
         return self._way.is_known
 
+    def doubt(self) -> None:
+        """They may be others now: a few rounds have to be seen before `is_known` is true again."""
+        self._way.doubt()
+
     def alone_s(self, load: int = 1) -> float:
         """A token without a draft; that of the nearest load which was seen, 0 where none was."""
         wanted = _class_of(load)
@@ -76,13 +84,22 @@ class RoundTimes:
 
         `goes_on`: how often such a draft need not begin anew, 0..1.
         """
-        step_s = self.step_s(num_drafted, load)
         if not num_drafted:
-            return step_s
-        token_s, verdict_s = self._token.seconds, step_s + self._way.seconds
-        begun_s = self._first.seconds + (num_drafted - 1) * token_s
-        left_s = max(0.0, (num_drafted + 1) * token_s - verdict_s)
-        return verdict_s + goes_on * left_s + (1 - goes_on) * begun_s
+            return self.step_s(0, load)
+        verdict_s = self.verdict_s(num_drafted, load)
+        left_s = max(0.0, (num_drafted + 1) * self._token.seconds - verdict_s)
+        return verdict_s + goes_on * left_s + (1 - goes_on) * self.wait_s(num_drafted)
+
+    def wait_s(self, num_drafted: int, num_ready: int = 0) -> float:
+        """Until a draft has said so many tokens: behind those that it has said already, or begun anew."""
+        token_s = self._token.seconds
+        if num_ready:
+            return max(0, num_drafted - num_ready) * token_s
+        return self._first.seconds + (num_drafted - 1) * token_s
+
+    def verdict_s(self, num_drafted: int, load: int = 1) -> float:
+        """From a draft of so many tokens to its verdict."""
+        return self.step_s(num_drafted, load) + self._way.seconds
 
     def add_alone(self, num_tokens: int, seconds: float, load: int = 1) -> None:
         """So many tokens have come one by one."""

@@ -43,6 +43,11 @@ class RunningDraft:
         self._has_read = False
         """Whether it has the prompt already."""
 
+    @property
+    def num_ready(self) -> int:
+        """Tokens that it has said, and of which nobody knows yet that they are wrong."""
+        return len(self._guess.ahead) if self._is_begun else 0
+
     def learn(self, tokens: Sequence[int]) -> None:
         """The target has told the answer's next tokens; nothing where there is no draft."""
         if not self._is_begun:

@@ -83,10 +83,13 @@ class RacePolicy(HedgePolicy):
         return f"race, not exact: {self.draft} is {super().describe()}"
 
 
-VerifyMethod = Literal["push", "session", "probes"]
+VerifyMethod = Literal["push", "session", "suffix_logprobs", "probes"]
+WRITTEN: tuple[VerifyMethod, ...] = ("suffix_logprobs", "probes")
+"""Those by which the gateway writes the answer, from tokens."""
 _HOW: dict[VerifyMethod, str] = {
     "push": "by the way",
     "session": "by rounds in a session",
+    "suffix_logprobs": "by rounds of scored prompts, if greedy",
     "probes": "by rounds of one-token completions",
 }
 
@@ -112,19 +115,22 @@ class ExactPolicy(Config):
         min_length=1,
         description="How the target may check guesses, the first that it knows being taken: `push`: onto the running "
         "answer, which waits for none; `session`: by rounds, for which the answer waits; both of a slipstream. "
-        "`probes`: by rounds of one-token completions, of vLLM, a prompt for each guess.",
+        "`suffix_logprobs`: by rounds of SGLang, which tells the likeliest token at each place of a guess; for greedy "
+        "answers (`temperature: 0`). `probes`: by rounds of one-token completions, of vLLM, a prompt for each guess.",
     )
     tokenizer: str | None = Field(
         None,
         min_length=1,
-        description="For `probes`: a folder with the `tokenizer.json` of target and draft; required.",
+        description="For `suffix_logprobs` and `probes`: a folder with the `tokenizer.json` of target and draft; "
+        "required.",
     )
 
     @model_validator(mode="after")
     def _has_a_tokenizer(self) -> Self:
-        if ("probes" in self.verify) != (self.tokenizer is not None):
+        if any(method in WRITTEN for method in self.verify) != (self.tokenizer is not None):
             raise ValueError(
-                "give `tokenizer`, the folder of the target's model, with `probes` in verify, and only there"
+                "give `tokenizer`, the folder of the target's model, with `suffix_logprobs` or `probes` in verify, and "
+                "only there"
             )
         return self
 

@@ -21,6 +21,11 @@ _MOST_SCORED = 128
 """Tokens of one answer."""
 
 
+def is_worth_scoring(controller: Controller, number: int) -> bool:
+    """Whether the answer of that number is, of those that go on alone."""
+    return not controller.acceptance.is_known or number % _EVERY == 0
+
+
 class Shadow:
     """Of one draft: scores an answer at a time while nobody else asks the draft; what comes meanwhile is left."""
 
@@ -33,7 +38,7 @@ class Shadow:
     def is_due(self, controller: Controller) -> bool:
         """Whether the next answer that goes on alone is to be scored; asked once for each."""
         self._num_passed += 1
-        return self._work.has_room and not (controller.acceptance.is_known and self._num_passed % _EVERY)
+        return self._work.has_room and is_worth_scoring(controller, self._num_passed)
 
     def score(self, call: Call, prompt: Sequence[int], known: Sequence[int], controller: Controller) -> None:
         """An answer has ended: what the draft says of it is learned; what that costs is the call's."""

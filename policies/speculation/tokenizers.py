@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import msgspec
+import logging
+from collections.abc import Callable
 
-from backends.errors import UpstreamGarbage
+import msgspec
+from msgspec import structs
+
+from backends.clock import Clock
+from backends.errors import SlipstreamError, UpstreamGarbage
 from backends.protocol import Backend, Call, Facts
+from policies.background import Background
 from policies.beside import tell_charges
 from policies.speculation.own_completion import own_completion
 from policies.speculation.rounds.words import Words
 
+_logger = logging.getLogger(__name__)
+_MAX_CHECKS = 16
+"""Under way for all targets of a route."""
 _TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
     " leading,  double   and trailing spaces  ",
@@ -32,6 +41,53 @@ class _Answer(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
+
+
+class KnownTokens:
+    """Of which targets of a route it is known that they and the draft have the tokens of `words`."""
+
+    def __init__(self, inner: Backend, draft: Backend, draft_model: str, words: Words, clock: Clock) -> None:
+        """`draft_model`: the name that the draft is asked by; empty: that of the call."""
+        self._inner = inner
+        self._draft = draft
+        self._draft_model = draft_model
+        self._words = words
+        self._clock = clock
+        self._checks = Background(_MAX_CHECKS)
+        self._checking: set[str] = set()
+        self.known: set[str] = set()
+        """The names of these targets."""
+
+    def check(self, call: Call, name: str, refused: Callable[[], None]) -> None:
+        """Find out about a target beside a call that it has answered; `refused` is called where tokens differ."""
+        if name not in self.known | self._checking and self._checks.start(self._check(call, name, refused)):
+            self._checking.add(name)
+
+    async def wait(self) -> None:
+        """Wait until what is being found out is."""
+        await self._checks.wait()
+
+    async def aclose(self) -> None:
+        """Break off what is being found out. Safe to call twice."""
+        await self._checks.aclose()
+
+    async def _check(self, call: Call, name: str, refused: Callable[[], None]) -> None:
+        call = structs.replace(call, deadline=self._clock.now() + call.timeouts.total_s)
+        try:
+            found = await differs(self._inner, call, call.model, self._words, pinned=name)
+            found = f'target "{name}": {found}' if found else ""
+            if not found:
+                found = await differs(self._draft, call, self._draft_model or call.model, self._words)
+                found = f"its draft: {found}" if found else ""
+        except SlipstreamError as error:
+            found = error.message
+        finally:
+            self._checking.discard(name)
+        if found:
+            _logger.warning("answers of %s go on without a draft: %s", name, found)
+            refused()
+        else:
+            self.known.add(name)
 
 
 async def differs(backend: Backend, call: Call, model: str, words: Words, pinned: str = "") -> str:

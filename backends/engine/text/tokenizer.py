@@ -40,9 +40,10 @@ class Tokenizer:
         self.vocab_size = max(self._backend.get_vocab().values(), default=-1) + 1
         """One more than the highest token id."""
         self._bytes: dict[int, bytes] = {}
-        self._special_ids = frozenset(
+        self.special_ids = frozenset(
             token for token, added in self._backend.get_added_tokens_decoder().items() if added.special
         )
+        """The tokens that are no text."""
 
     @property
     def is_byte_level(self) -> bool:
@@ -111,13 +112,13 @@ class Tokenizer:
 
     def written_bytes(self, token: int) -> bytes:
         """What a token is in a prompt as a chat template writes it: special tokens by their names."""
-        if token in self._special_ids:
+        if token in self.special_ids:
             return (self._backend.id_to_token(token) or "").encode()
         return self.token_bytes(token)
 
     def _read_bytes(self, token: int) -> bytes:
         piece = self._backend.id_to_token(token)
-        if piece is None or token in self._special_ids:
+        if piece is None or token in self.special_ids:
             return b""
         if self._byte_of is not None:
             values = [self._byte_of.get(character) for character in piece]
@@ -152,7 +153,7 @@ class Tokenizer:
     def _anchor(self) -> tuple[list[int], str]:
         """A plain token to put before another one, so that it reads as within a text; none where there is none."""
         for piece, token in sorted(self._backend.get_vocab().items(), key=lambda item: item[1]):
-            if piece.isascii() and piece.isalnum() and token not in self._special_ids and self.decode([token]):
+            if piece.isascii() and piece.isalnum() and token not in self.special_ids and self.decode([token]):
                 return [token], self.decode([token])
         return [], ""
 

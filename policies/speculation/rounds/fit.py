@@ -36,6 +36,12 @@ def most_tokens(call: Call) -> int | None:
     return most if type(most) is int and most > 1 else None
 
 
+def is_greedy(body: Mapping[str, Any]) -> bool:
+    """Whether each token is the likeliest one, as the model itself finds it."""
+    temperature = body.get("temperature")
+    return type(temperature) in (int, float) and temperature == 0 and not body.get("logit_bias")
+
+
 def stops_of(body: Mapping[str, Any]) -> tuple[Any, ...]:
     """The strings that end the answer."""
     stop = body.get("stop") or ()

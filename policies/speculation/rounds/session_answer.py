@@ -192,7 +192,7 @@ class SessionAnswer:
     async def _go_on(self) -> None:
         """A round, or the rest alone."""
         began = self._clock.now()
-        num_tokens = self._controller.draft_tokens(min(self._most, self._mark.room))
+        num_tokens = self._controller.draft_tokens(min(self._most, self._mark.room), num_ready=self._running.num_ready)
         proposed = await self._guess(num_tokens) if num_tokens else None
         self._draft_s = self._clock.now() - began
         self._is_alone = proposed is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from backends.charges.usage import Usage
@@ -34,6 +34,10 @@ class ChunkWriter(Protocol):
 
 class Words(Protocol):
     """The tokens that a target and its draft have in common."""
+
+    @property
+    def special(self) -> Collection[int]:
+        """Tokens that are no text, of which some end an answer."""
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a prompt."""

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.charges.usage import Usage
-from backends.http.meter import StreamMeter
+from backends.http.meter import MeteredAnswer, StreamMeter
 from backends.protocol import Facts
 from backends.sse import DONE_EVENT, encode_event
+from backends.untrusted import FieldReader
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
 
@@ -176,3 +177,18 @@ def test_meter_of_a_long_line_stays_bounded() -> None:
     meter, _ = meter_of(b"data: " + b"x" * 1_000_000, [4096])
 
     assert sum(map(len, meter._parts)) <= 128 * 1024
+
+
+def test_what_sglang_counts_of_its_own_generate_is_usage() -> None:
+    """In `meta_info`, among the scores of a prompt; a lie in it counts as not told."""
+    read = FieldReader(MeteredAnswer)
+    told = read(
+        b'{"text":"a","meta_info":{"input_top_logprobs":[null,[[-0.1,5,null]]],"prompt_tokens":9,'
+        b'"completion_tokens":1,"cached_tokens":8}}'
+    ).meta_info
+    lie = read(b'{"meta_info":{"prompt_tokens":-9,"completion_tokens":1}}').meta_info
+
+    assert told is not None
+    assert told.counted() == Usage(9, 1, 8)
+    assert lie is not None
+    assert lie.counted() == Usage(0, 1, 0)

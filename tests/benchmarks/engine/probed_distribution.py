@@ -25,14 +25,14 @@ from backends.drafts.answer_writer import TokenizerWords
 from backends.engine.text.tokenizer import Tokenizer
 from backends.operations import Operation
 from backends.protocol import Backend, Call
-from policies.speculation.controller import Controller
 from policies.speculation.exact import ExactSpeculation
-from policies.speculation.rounds.probes import Probes, Said
+from policies.speculation.rounds.probes import Probes
+from policies.speculation.rounds.verdicts import Said
 from policies.speculation.settings import ExactPolicy
 from tests.support.calls import event_values, make_call, read_all
 from tests.support.engine.chi_square import p_of
 from tests.support.policy import drafting
-from tests.support.policy.drafting import FakeDraft
+from tests.support.policy.drafting import AlwaysOn, FakeDraft
 from tests.support.policy.probed_target import PROMPT, ProbedTarget
 
 _LEAST_P = 0.001
@@ -40,13 +40,6 @@ _NUM_TOKENS = 4
 """Of an answer: the first three are compared."""
 Triple = tuple[str, ...]
 _FOLDER = Path(str(resources.files("backends.engine.demo_models"))) / "target"
-
-
-class _AlwaysOn(Controller):
-    """Drafts, whether it pays or not."""
-
-    def draft_tokens(self, most: int, load: int = 1) -> int:
-        return most
 
 
 class _Law:
@@ -145,8 +138,9 @@ async def _compare(runs: int) -> bool:
         target.is_faulty = is_faulty
         policy = ExactPolicy(mode="exact", draft="draft", verify=("probes",), tokenizer=str(_FOLDER))
         stage = ExactSpeculation(target, policy, draft, {"target": target}, SystemClock(), TokenizerWords(tokenizer))
-        stage.known_tokens.add("target")
-        stage.controllers["target"] = _AlwaysOn()
+        assert stage.tokens is not None
+        stage.tokens.known.add("target")
+        stage.controllers["target"] = AlwaysOn()
         counts = await _drawn(stage, runs)
         await stage.aclose()
         return counts, target.num_probes

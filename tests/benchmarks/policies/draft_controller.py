@@ -19,13 +19,14 @@ from random import Random
 from typing import Any, NamedTuple
 
 from policies.speculation.controller import Controller
+from policies.speculation.shadow import is_worth_scoring
 
 _PARTS = 30
 _MOST = 8
 _NOISE = 0.1
 """Standard deviation of the logarithm of each time."""
-_SCORED_EVERY, _SCORED = 1000, 100
-"""One answer in ten, of a hundred tokens each, is scored off the path."""
+_ANSWER = 100
+"""Tokens of an answer, behind which it is scored off the path where `Shadow` would do that."""
 
 
 class Conditions(NamedTuple):
@@ -42,20 +43,32 @@ class Conditions(NamedTuple):
         """From a draft to its verdict, over rounds."""
         return self.step_s * (1 + self.row * num_drafted) + self.round_trip_s
 
-    def token_s(self, num_drafted: int) -> float:
-        """A token over rounds of that length; 0 is alone."""
-        if not num_drafted:
-            return self.step_s
-        tokens = sum(self.acceptance**place for place in range(num_drafted + 1))
-        goes_on = self.acceptance ** (num_drafted + 1)
-        drafts_s = [self.draft_s(num_drafted, was_ready=was_ready) for was_ready in (False, True)]
-        return (self.verify_s(num_drafted) + (1 - goes_on) * drafts_s[0] + goes_on * drafts_s[1]) / tokens
+    def token_s(self, begun: int, going_on: int) -> float:
+        """A token over rounds of `begun` tokens where the draft begins, and of `going_on` where it has gone on."""
+        # A round that begins, one behind that, and one behind one that went on itself.
+        miss = [1 - self.acceptance ** (length + 1) for length in (begun, going_on)]
+        shares = (miss[1], (1 - miss[0]) * miss[1], (1 - miss[0]) * (1 - miss[1]))
+        seconds = (
+            self.draft_s(begun, 0) + self.verify_s(begun),
+            self.draft_s(going_on, self.said_meanwhile(begun)) + self.verify_s(going_on),
+            self.draft_s(going_on, self.said_meanwhile(going_on)) + self.verify_s(going_on),
+        )
+        tokens = [sum(self.acceptance**place for place in range(length + 1)) for length in (begun, going_on, going_on)]
+        spent_s = sum(share * each for share, each in zip(shares, seconds, strict=True))
+        return spent_s / sum(share * each for share, each in zip(shares, tokens, strict=True))
 
-    def draft_s(self, num_drafted: int, *, was_ready: bool) -> float:
-        """Until a draft is there: it begins, or has gone on while the one before, of as many tokens, was checked."""
-        if not was_ready:
-            return num_drafted * self.draft_token_s
-        return max(0.0, (num_drafted + 1) * self.draft_token_s - self.verify_s(num_drafted))
+    def best_s(self) -> float:
+        """A token over rounds of the best lengths."""
+        lengths = range(1, _MOST + 1)
+        return min(self.token_s(begun, going_on) for begun in lengths for going_on in lengths)
+
+    def said_meanwhile(self, num_drafted: int) -> int:
+        """Tokens that a draft says behind one of so many while that is checked, the target's own left out."""
+        return max(0, int(self.verify_s(num_drafted) / self.draft_token_s) - 1)
+
+    def draft_s(self, num_drafted: int, num_ready: int) -> float:
+        """Until a draft is there, of which so many tokens are ready."""
+        return max(0, num_drafted - num_ready) * self.draft_token_s
 
 
 class PushedDraft:
@@ -114,29 +127,37 @@ def _accepted(acceptance: float, num_drafted: int, random: Random) -> int:
 
 def _rounds(controller: Controller, now: Conditions, random: Random) -> float:
     """Seconds of a part over rounds."""
-    spent_s, come, unscored, was_ready = 0.0, 0, 0, False
+    spent_s, come, num_ready = 0.0, 0, 0
+    unscored, num_answers, was_by_rounds = 0, 0, False
     while come < now.num_tokens:
-        num_drafted, noise = controller.draft_tokens(_MOST), random.lognormvariate(0, _NOISE)
+        num_drafted = controller.draft_tokens(_MOST, num_ready=num_ready)
+        noise = random.lognormvariate(0, _NOISE)
         if num_drafted:
             accepted = _accepted(now.acceptance, num_drafted, random)
             draft_s, verify_s = (
-                noise * each for each in (now.draft_s(num_drafted, was_ready=was_ready), now.verify_s(num_drafted))
+                noise * each for each in (now.draft_s(num_drafted, num_ready), now.verify_s(num_drafted))
             )
             controller.told(num_drafted, accepted, draft_s=draft_s, verify_s=verify_s)
-            if not was_ready:
+            if not num_ready:
                 token_s = noise * now.draft_token_s
                 controller.times.add_draft(token_s, num_drafted - 1, (num_drafted - 1) * token_s)
-            was_ready = accepted == num_drafted and random.random() < now.acceptance
+            goes_on = accepted == num_drafted and random.random() < now.acceptance
+            num_ready = max(0, num_ready - num_drafted) + now.said_meanwhile(num_drafted) if goes_on else 0
             tokens, seconds = accepted + 1, draft_s + verify_s
         else:
-            tokens, seconds, was_ready = 1, noise * now.step_s, False
+            tokens, seconds, num_ready = 1, noise * now.step_s, 0
             controller.note(1, seconds, was_drafted=False)
         come, unscored, spent_s = come + tokens, unscored + tokens, spent_s + seconds
-        if unscored >= _SCORED_EVERY:
-            unscored, scored = 0, 0
-            while scored < _SCORED:
+        was_by_rounds = was_by_rounds or num_drafted > 0
+        if unscored >= _ANSWER:
+            num_answers += not was_by_rounds
+            is_scored = not was_by_rounds and is_worth_scoring(controller, num_answers)
+            unscored, scored, was_by_rounds = 0, 0, False
+            while is_scored and scored < _ANSWER:
                 accepted = _accepted(now.acceptance, _MOST, random)
                 controller.scored(accepted, _MOST)
+                token_s = random.lognormvariate(0, _NOISE) * now.draft_token_s
+                controller.times.add_draft(token_s, _MOST - 1, (_MOST - 1) * token_s)
                 scored += accepted + 1
     return spent_s / come * now.num_tokens
 
@@ -160,7 +181,7 @@ def _run(way: str, seed: int) -> Run:
     for now in _conditions(Random(f"conditions {seed}")):
         if way == "rounds":
             seconds = _rounds(controller, now, random)
-            drafted_s = min(now.token_s(length) for length in range(1, _MOST + 1))
+            drafted_s = now.best_s()
         else:
             seconds = _pushed(controller, now, random)
             drafted_s = PushedDraft(now, Random(seed)).token_s()

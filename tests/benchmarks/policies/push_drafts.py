@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack
 from importlib import resources
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any, NamedTuple
 
 import httpx
@@ -101,6 +102,21 @@ async def _acceptance(client: httpx.AsyncClient, draft_url: str, prompts: Sequen
     return right / asked
 
 
+async def _overhead_ms(client: httpx.AsyncClient, target_url: str, draft_url: str, given: argparse.Namespace) -> float:
+    """What a round takes beside steps and the line: a verdict of no session, and a draft's first token."""
+    verdict = {"session": "none", "at": 0, "draft": []}
+    draft = {"model": "draft", "prompt": list(range(3, 103)), "max_tokens": 1, "stream": True, "return_token_ids": True}
+    found = []
+    for url, body in ((f"{target_url}/v1/slipstream/verify", verdict), (f"{draft_url}/v1/completions", draft)):
+        took = []
+        for _ in range(15):
+            began = time.perf_counter()
+            await client.post(url, json=body)
+            took.append(1e3 * (time.perf_counter() - began))
+        found.append(median(took))
+    return max(0.0, sum(found) - given.draft_ms)
+
+
 async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -> dict[str, Any]:
     rng = Random(given.seed)
     prompts = []
@@ -121,6 +137,7 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=120))
         for model in ("alone", "drafted", "drafted"):
             await _ask(client, model, prompts[0], 60)
+        overhead_ms = await _overhead_ms(client, target.url, draft.url, given)
         acceptance = await _acceptance(client, draft.url, prompts, given.max_tokens) if given.acceptance else 0.0
         alone, drafted, num_steps = [], [], 0.0
         for messages in prompts * given.rounds:
@@ -142,7 +159,7 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
     formula = 0.0
     if num_rounds:
         brought, length = (num_accepted + num_rounds) / num_rounds, num_drafted / num_rounds
-        formula = brought * tpot[0] / (tpot[0] + length * given.draft_ms + round_trip_ms)
+        formula = brought * tpot[0] / (tpot[0] + length * given.draft_ms + round_trip_ms + overhead_ms)
     return {
         "round_trip_ms": round_trip_ms,
         "spoil": spoil,
@@ -154,6 +171,7 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         "come_true": num_accepted / max(1, num_drafted),
         "acceptance": acceptance,
         "formula": formula,
+        "overhead_ms": overhead_ms,
         "rounds": num_rounds,
         "per_round": num_drafted / max(1, num_rounds),
         "ended": sorted({each.get("ended", "") for each in told}),
@@ -176,7 +194,8 @@ async def _main(given: argparse.Namespace) -> list[dict[str, Any]]:
                 f"{cell['come_true']:.3f} of those proposed came true {cell['ended']}"
                 + (f"; the draft knows {cell['acceptance']:.3f} of the target's tokens" if given.acceptance else "")
                 + (
-                    f"; {cell['rounds']} rounds of {cell['per_round']:.1f}, formula {cell['formula']:.2f} x"
+                    f"; {cell['rounds']} rounds of {cell['per_round']:.1f}, formula {cell['formula']:.2f} x "
+                    f"with h = {cell['overhead_ms']:.1f} ms"
                     if cell["rounds"]
                     else ""
                 ),

@@ -6,6 +6,7 @@ Held-out prompts of the test models, eight at a time, float32: the target alone,
 Text, number of tokens and reason of the end are compared, greedily and drawn with a seed each. By rounds, the target is
 another process, over HTTP; with `--url` another server of the folder of `slipstream-target`, such as vLLM (greedily).
 By probes prompts are completions of token ids, and those of our engine are greedy: answers with a seed are not probed.
+`--verify suffix_logprobs` asks chats of a server that answers as SGLang does, with our engine behind it; greedily.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import structs
@@ -33,13 +34,13 @@ from backends.operations import Operation
 from backends.protocol import Backend, Call, Reply
 from backends.registry import Registry
 from backends.stream import Stream
-from policies.speculation.controller import Controller
 from policies.speculation.exact import ExactSpeculation
-from policies.speculation.settings import ExactPolicy
+from policies.speculation.settings import WRITTEN, ExactPolicy, VerifyMethod
 from policies.stage import Stage
 from tests.support.calls import event_values, make_call, read_all
 from tests.support.gateway import start_gateway
-from tests.support.policy.drafting import FakeDraft
+from tests.support.policy.drafting import AlwaysOn, FakeDraft
+from tests.support.servers.sglang_server import SglangServer
 
 _AT_ONCE = 8
 _FOLDER = Path(str(resources.files("backends.engine.demo_models"))) / "target"
@@ -50,17 +51,6 @@ backends:
 routes: [{name: all, match: {models: ["*"]}, backends: [{ref: model}]}]
 """
 _DEADLINE_S = 120.0
-
-
-class _AlwaysOn(Controller):
-    """Drafts, whether it pays or not."""
-
-    @property
-    def is_on(self) -> bool:
-        return True
-
-    def draft_tokens(self, most: int, load: int = 1) -> int:
-        return most
 
 
 class _Named(Stage):
@@ -116,7 +106,7 @@ def _target(url: str | None) -> _Named:
     if url is None:
         return _Named(_engine("target"))
     kind = Registry().kind("openai")
-    settings = {"base_url": url}
+    settings = {"base_url": url, "root_paths": ["/generate"]}
     return _Named(kind.build("target", kind.config.model_validate(settings), SystemClock()))
 
 
@@ -163,12 +153,15 @@ async def _main(given: argparse.Namespace) -> int:
         tokenizer = Tokenizer(_FOLDER)
         prompts = [tokenizer.apply_chat_template(messages) for messages in prompts]
     ways: dict[str, list[dict[str, Any]]] = {"greedy": [{"temperature": 0}] * len(prompts)}
-    if not (given.greedy_only or given.verify == "probes"):
+    if not (given.greedy_only or given.verify in WRITTEN):
         ways["drawn"] = [{"temperature": 0.8, "seed": number} for number in range(len(prompts))]
     async with AsyncExitStack() as stack:
         url = given.url
         if url is None and given.verify != "push":
-            url = (await stack.enter_async_context(start_gateway(_TARGET))).url + "/v1"
+            engine = (await stack.enter_async_context(start_gateway(_TARGET))).url
+            url = f"{engine}/v1"
+            if given.verify == "suffix_logprobs":
+                url = (await stack.enter_async_context(SglangServer(engine, Tokenizer(_FOLDER)))).base_url
         return await _compare(given, prompts, ways, url)
 
 
@@ -178,7 +171,7 @@ async def _compare(
     ways: dict[str, list[dict[str, Any]]],
     url: str | None,
 ) -> int:
-    words = TokenizerWords(Tokenizer(_FOLDER)) if given.verify == "probes" else None
+    words = TokenizerWords(Tokenizer(_FOLDER)) if given.verify in WRITTEN else None
     target, small = _target(url), _engine("draft")
     await target.open()
     await small.open()
@@ -199,8 +192,9 @@ async def _compare(
             async with aclosing(
                 ExactSpeculation(target, policy, drafts[name], {"target": leaf}, SystemClock(), words)
             ) as stage:
-                stage.controllers["target"] = _AlwaysOn()
-                stage.known_tokens.add("target")
+                stage.controllers["target"] = AlwaysOn()
+                if stage.tokens is not None:
+                    stage.tokens.known.add("target")
                 began = time.monotonic()
                 found, accepted = await _ask_all(stage, prompts, asked)
                 other = sum(one != two for one, two in zip(found, alone, strict=True))
@@ -227,7 +221,7 @@ def main() -> int:
     options.add_argument("--prompts", type=int, default=1000, help="how many (default 1000)")
     options.add_argument("--drafts", type=lambda text: text.split(","), default=["good", "random", "wrong", "dying"])
     options.add_argument("--greedy-only", action="store_true", help="leave out the drawn answers")
-    options.add_argument("--verify", choices=["push", "session", "probes"], default="push", help="how (default push)")
+    options.add_argument("--verify", choices=get_args(VerifyMethod), default="push", help="how (default push)")
     options.add_argument("--url", help="of another target than one that is started")
     options.add_argument("--seed", type=int, default=7, help="of the prompts")
     return asyncio.run(_main(options.parse_args()))

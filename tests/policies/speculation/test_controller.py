@@ -105,18 +105,23 @@ def run_rounds(
     load: int = 1,
     seed: int = 1,
 ) -> tuple[float, list[int]]:
-    """Seconds of an answer over rounds and how long drafts were. A token alone takes 1 s, the draft's 0.1 s."""
-    rng, total, come, lengths = random.Random(seed), 0.0, 0, []
+    """Seconds of an answer over rounds and how long drafts were. A token alone takes 1 s, one of the draft 0.1 s; that
+    goes on while it is checked.
+    """
+    rng, total, come, lengths, ready = random.Random(seed), 0.0, 0, [], 0
     while come < tokens:
-        length = controller.draft_tokens(8, load)
+        length = controller.draft_tokens(8, load, num_ready=ready)
         lengths.append(length)
         if length:
             accepted = next((place for place in range(length) if rng.random() >= acceptance), length)
             step_s = 1 + row * length
             told_s = step_s if tells_step else None
+            draft_s = 0.1 * max(0, length - ready)
             controller.times.add_draft(0.1, length - 1, 0.1 * (length - 1))
-            controller.told(length, accepted, draft_s=0.1 * length, verify_s=step_s + way_s, step_s=told_s, load=load)
-            total, come = total + 0.1 * length + step_s + way_s, come + accepted + 1
+            controller.told(length, accepted, draft_s=draft_s, verify_s=step_s + way_s, step_s=told_s, load=load)
+            total, come = total + draft_s + step_s + way_s, come + accepted + 1
+            goes_on = accepted == length and rng.random() < acceptance
+            ready = max(0, ready - length) + int((step_s + way_s) / 0.1) - 1 if goes_on else 0
         else:
             controller.note(1, 1.0, was_drafted=False, load=load)
             total, come = total + 1, come + 1
@@ -213,3 +218,35 @@ def test_one_stall_says_little_about_a_token_alone() -> None:
     controller.note(1, 1000.0, was_drafted=False)
 
     assert controller.times.alone_s() < 1.5
+
+
+def test_a_target_that_changes_its_pace_has_its_draft_looked_at_anew() -> None:
+    """Three short rounds at once, though the purse is empty; noise of a fifth is no change."""
+    rng, controller = random.Random(2), Controller()
+    run_rounds(controller, 3000, acceptance=0.77, way_s=4.0)
+    for _ in range(200):
+        controller.note(1, rng.uniform(0.8, 1.2), was_drafted=False)
+    while controller.draft_tokens(8):
+        controller.told(2, 0, draft_s=0.2, verify_s=5.0)
+    before = controller.times.is_known
+    controller.note(32, 32 * 3.0, was_drafted=False)
+
+    assert before
+    for _ in range(3):
+        assert controller.draft_tokens(8) == 2
+        controller.told(2, 0, draft_s=0.2, verify_s=50.0)
+
+
+def test_a_draft_that_is_down_is_not_asked_sooner_for_a_change_of_pace() -> None:
+    """One that did not pay is."""
+    dead, idle = Controller(), Controller()
+    for controller, leave in ((dead, dead.fail), (idle, None)):
+        controller.note(32, 32.0, was_drafted=False)
+        if leave is not None:
+            leave()
+        else:
+            controller.note(64, 200.0, was_drafted=True)
+        assert not controller.is_on
+        controller.note(20, 60.0, was_drafted=False)
+
+    assert (dead.is_on, idle.is_on) == (False, True)

@@ -17,25 +17,16 @@ from backends.drafts.answer_writer import TokenizerWords
 from backends.engine.text.tokenizer import Tokenizer
 from backends.errors import ConnectFailed
 from backends.protocol import Call
-from policies.speculation.controller import Controller
 from policies.speculation.exact import ExactSpeculation
 from policies.speculation.settings import ExactPolicy
 from tests.support.calls import event_values, make_call, read_all
-from tests.support.policy.drafting import FakeDraft
+from tests.support.policy.drafting import AlwaysOn, FakeDraft
 from tests.support.policy.probed_target import PROMPT, ProbedTarget
 
 FOLDER = Path(str(resources.files("backends.engine.demo_models"))) / "target"
 TOKENIZER = Tokenizer(FOLDER)
 TEXT = "The river runs past the old mill — naïve 🙂 and the tall green trees by the road; then it ends."
 ANSWER = TOKENIZER.encode(TEXT)
-
-
-class AlwaysOn(Controller):
-    """Drafts, whether it pays or not."""
-
-    def draft_tokens(self, most: int, load: int = 1) -> int:
-        """As many as may be."""
-        return most
 
 
 def guessing(share: int) -> FakeDraft:
@@ -56,7 +47,8 @@ def probing(target: ProbedTarget, draft: FakeDraft, *, is_known: bool = True) ->
     policy = ExactPolicy(mode="exact", draft="draft", verify=("probes",), tokenizer=str(FOLDER))
     stage = ExactSpeculation(target, policy, draft, {"target": target}, SystemClock(), TokenizerWords(TOKENIZER))
     if is_known:
-        stage.known_tokens.add("target")
+        assert stage.tokens is not None
+        stage.tokens.known.add("target")
         stage.controllers["target"] = AlwaysOn()
     return stage
 
@@ -237,13 +229,14 @@ async def test_nothing_is_probed_before_the_tokenizers_are_known_to_be_one() -> 
     async with asyncio.timeout(5):
         while len(target.calls) < 2:
             await asyncio.sleep(0.01)
-    await stage._posts.wait()
+    assert stage.tokens is not None
+    await stage.tokens.wait()
     await answered(stage)
 
     assert text == TEXT
     assert call.facts.speculation is None
     # The draft of this test answers with streams only, so nobody knows its tokens.
-    assert stage.known_tokens == set()
+    assert stage.tokens.known == set()
     assert target.num_probes == 0
 
 

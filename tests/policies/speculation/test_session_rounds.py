@@ -10,10 +10,9 @@ import pytest
 
 from backends.errors import ConnectFailed, UnknownObject, UpstreamCut
 from backends.protocol import Call
-from policies.speculation.controller import Controller
 from policies.speculation.exact import ExactSpeculation
 from tests.support.calls import make_call, read_all
-from tests.support.policy.drafting import FakeDraft, FakeTarget, speculating
+from tests.support.policy.drafting import AlwaysOn, FakeDraft, FakeTarget, speculating
 
 ANSWER = [random.Random(1).randrange(100) for _ in range(60)]
 
@@ -52,14 +51,6 @@ async def answered(stage: ExactSpeculation) -> tuple[bytes, Call]:
 def by_rounds(target: FakeTarget, draft: FakeDraft) -> ExactSpeculation:
     """The stage around both, without pushing."""
     return speculating(target, draft, verify=["session"])
-
-
-class AlwaysOn(Controller):
-    """Drafts, whether it pays or not."""
-
-    def draft_tokens(self, most: int, load: int = 1) -> int:
-        """As many as may be."""
-        return most
 
 
 def always_by_rounds(target: FakeTarget, draft: FakeDraft) -> ExactSpeculation:

@@ -16,11 +16,25 @@ from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
 from backends.sse import DONE_EVENT, encode_event
 from backends.stream import Stream
+from policies.speculation.controller import Controller
 from policies.speculation.exact import ExactSpeculation
 from policies.speculation.settings import ExactPolicy
 
 SSE: Headers = [(b"content-type", b"text/event-stream")]
 PROMPT = (7, 7)
+
+
+class AlwaysOn(Controller):
+    """Drafts, whether it pays or not."""
+
+    @property
+    def is_on(self) -> bool:
+        """It is."""
+        return True
+
+    def draft_tokens(self, most: int, load: int = 1, *, num_ready: int = 0) -> int:
+        """As many as may be."""
+        return most
 
 
 class _Backend:

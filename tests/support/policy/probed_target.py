@@ -1,8 +1,8 @@
-"""A target that knows no drafts and tells token ids, as vLLM does; it does wrong what a test tells it to."""
+"""A target that knows no drafts and tells token ids, as vLLM and SGLang do; it does wrong what a test tells it to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,6 +35,9 @@ class ProbedTarget:
         self.tells_tokens = True
         self.other_text = ""
         self.hides_until = 0
+        self.tells_streams = True
+        """Whether it takes `return_token_ids` with streamed chats, which SGLang refuses."""
+        self.refuses = False
         self.calls: list[Call] = []
         self.num_open = 0
         self.num_probes = 0
@@ -67,7 +70,15 @@ class ProbedTarget:
         call.facts.backend = self.name
         body = call.body
         assert body is not None
+        if self.refuses:
+            return Reply(400, [], body=b'{"error":{"message":"no such thing"}}')
+        if call.path == "/generate":
+            return self._generated(body)
+        if call.operation is Operation.CHAT and not call.stream:
+            return self._begun(body)
         if call.stream:
+            if call.operation is Operation.CHAT and "return_token_ids" in body and not self.tells_streams:
+                return Reply(400, [], body=b'{"error":{"message":"not with stream"}}')
             self.num_open += 1
             known = body["prompt"][len(PROMPT) :] if call.operation is Operation.COMPLETION else []
             return Reply(200, SSE, stream=Stream(_Events(self, call, len(known))))
@@ -78,6 +89,40 @@ class ProbedTarget:
             return Reply(200, [], body=msgspec.json.encode({"choices": choices}))
         self.num_probes += 1
         told: dict[str, Any] = {"choices": [self._verdict(place, each) for place, each in enumerate(prompts)]}
+        self.wrong(told)
+        return Reply(self.status, [], body=msgspec.json.encode(told))
+
+    def _begun(self, body: Mapping[str, Any]) -> Reply:
+        """A chat of one token."""
+        token = self.answer[0]
+        ends = token == EOS
+        text = (
+            ""
+            if ends or self.hides_until
+            else Detokenizer(self.tokenizer, continues=True).push([token]) + self.other_text
+        )
+        choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": text}}
+        choice |= {"finish_reason": "stop" if ends else "length"}
+        if body.get("return_token_ids"):
+            choice |= {"token_ids": [token], "prompt_token_ids": PROMPT}
+        told = {"id": "c-1", "created": 5, "model": "m", "choices": [choice]}
+        return Reply(200, [(b"content-type", b"application/json")], body=msgspec.json.encode(told))
+
+    def _generated(self, body: Mapping[str, Any]) -> Reply:
+        """As SGLang's `/generate`: the likeliest token at each place from `logprob_start_len` on, and the next one."""
+        self.num_probes += 1
+        ids, start = body["input_ids"], body["logprob_start_len"]
+        places = range(start + 1, len(ids) + 1)
+        said = [self._verdict(0, ids[:place]) for place in places]
+        scored = [[-0.1, each["token_ids"][0], None] for each in said]
+        meta: dict[str, Any] = {
+            "input_top_logprobs": [None, *([each] for each in scored[:-1])],
+            "output_token_logprobs": [scored[-1]],
+            "finish_reason": {"type": said[-1]["finish_reason"]},
+            "prompt_tokens": len(ids),
+            "completion_tokens": 1,
+        }
+        told = {"text": "", "output_ids": [scored[-1][1]], "meta_info": meta}
         self.wrong(told)
         return Reply(self.status, [], body=msgspec.json.encode(told))
 

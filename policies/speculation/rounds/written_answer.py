@@ -1,7 +1,7 @@
-"""One answer of a target that knows no drafts: it begins as its own stream, and goes on by probes where that pays.
+"""One answer of a target that knows no drafts: it begins as its own stream, and goes on by rounds where that pays.
 
-    NATIVE: the target's stream, token ids taken out --> ROUNDS: draft, probes, the gateway writes --> END
-                                                             |
+    NATIVE: the target's stream, token ids taken out --> ROUNDS: draft, verdict, the gateway writes --> END
+    or BEGUN: a first token, asked whole                     |
                                                              +--> ALONE: a completion behind the tokens known
 
 Where the gateway's tokenizer writes another text than the target has shown, the target's stream goes on.
@@ -27,7 +27,8 @@ from backends.sse import EventBuffer, encode_event, event_data
 from backends.stream import StreamEnd
 from policies.speculation.controller import Controller
 from policies.speculation.drafter import Drafter
-from policies.speculation.rounds.probes import Malformed, Probes, Said
+from policies.speculation.rounds.opening import Begun
+from policies.speculation.rounds.verdicts import Malformed, Said, Verdicts
 from policies.speculation.rounds.words import ChunkWriter
 from policies.speculation.running_draft import RunningDraft
 
@@ -36,15 +37,17 @@ _MAX_UNTOLD = 4
 """Events without token ids after which a target is taken for one that does not tell them."""
 
 
-class ProbedAnswer:
-    """The source of an answer's stream. `told` hears of each verdict whether it could be one."""
+class WrittenAnswer:
+    """The source of an answer's stream. `told` hears of each verdict whether it could be one. `begun`: how it begins
+    where `reply` is no stream.
+    """
 
     def __init__(
         self,
         call: Call,
         reply: Reply,
         *,
-        probes: Probes,
+        verdicts: Verdicts,
         writer: ChunkWriter,
         drafter: Drafter,
         draft_name: str,
@@ -53,10 +56,11 @@ class ProbedAnswer:
         most_tokens: int,
         clock: Clock,
         told: Callable[[bool], None],
+        begun: Begun | None = None,
     ) -> None:
         self._call = call
         self._reply = reply
-        self._probes = probes
+        self._verdicts = verdicts
         self._writer = writer
         self._running = RunningDraft(drafter, call, times=controller.times, clock=clock)
         self._controller = controller
@@ -64,15 +68,16 @@ class ProbedAnswer:
         self._most_tokens = most_tokens
         self._clock = clock
         self._told = told
-        self._facts = SpeculationFacts(draft_name, ended="unmarked")
+        self._begun = begun
+        self._facts = SpeculationFacts(draft_name, ended="unmarked" if begun is None else "")
         self._pieces = self._written()
-        self._prompt: list[int] = []
-        self._known: list[int] = []
+        self._prompt: list[int] = list(begun.prompt) if begun is not None else []
+        self._known: list[int] = list(begun.tokens) if begun is not None else []
         self._text = ""
         self._num_untold = 0
         self._has_end = False
         self._is_native = True
-        self._is_by_rounds = False
+        self._is_by_rounds = begun is not None
         self._is_plain = True
         self._began_at: float | None = None
 
@@ -92,7 +97,7 @@ class ProbedAnswer:
         """The answer has ended: what the draft has done is the call's to tell."""
         facts, told = self._call.facts, self._facts
         speed_up = round(self._controller.gain, 2) or None
-        facts.speculation = structs.replace(told, speed_up=speed_up, probe_tokens=self._probes.num_prompt_tokens)
+        facts.speculation = structs.replace(told, speed_up=speed_up, probe_tokens=self._verdicts.num_prompt_tokens)
         if self._writer.is_over:
             facts.stream_end, facts.usage, facts.is_usage_partial = how, self._usage(), False
 
@@ -107,12 +112,17 @@ class ProbedAnswer:
         return bool(self._known) or self._num_untold < _MAX_UNTOLD
 
     async def _written(self) -> AsyncGenerator[bytes, None]:
-        async for piece in self._native():
-            yield piece
-        if self._is_native:
-            return
+        if self._begun is not None:
+            yield self._begun.shown
+        else:
+            async for piece in self._native():
+                yield piece
+            if self._is_native:
+                return
         writer = self._writer
-        while not writer.is_over and (num_tokens := self._controller.draft_tokens(self._most)):
+        while not writer.is_over and (
+            num_tokens := self._controller.draft_tokens(self._most, num_ready=self._running.num_ready)
+        ):
             verdict = await self._round(min(num_tokens, self._most_tokens - writer.num_tokens))
             if verdict is None:
                 break
@@ -197,7 +207,7 @@ class ProbedAnswer:
             return None
         draft_s = self._clock.now() - began
         try:
-            verdict = await self._probes.verify([*self._prompt, *self._known], draft)
+            verdict = await self._verdicts.verify([*self._prompt, *self._known], draft)
         except Malformed as error:
             self._fail("malformed", error)
             self._told(False)
@@ -224,7 +234,7 @@ class ProbedAnswer:
     async def _alone(self) -> AsyncIterator[bytes]:
         """What is left, said by the target alone. Raises: UpstreamCut and others of a stream."""
         left = self._most_tokens - self._writer.num_tokens
-        async with aclosing(self._probes.rest([*self._prompt, *self._known], left)) as verdicts:
+        async with aclosing(self._verdicts.rest([*self._prompt, *self._known], left)) as verdicts:
             async for tokens, ends in verdicts:
                 self._known += tokens
                 if shown := self._writer.take(tokens, ends=ends):
@@ -241,11 +251,3 @@ class ProbedAnswer:
 
     def _usage(self) -> Usage:
         return Usage(prompt_tokens=len(self._prompt), completion_tokens=self._writer.num_tokens)
-
-
-def with_token_ids(call: Call) -> Call:
-    """The call as one whose stream tells its tokens."""
-    assert call.body is not None, "it fits"
-    body = {**call.body, "return_token_ids": True}
-    raw = msgspec.json.encode(body)
-    return structs.replace(call, raw=raw, body=body)
