@@ -99,7 +99,10 @@ class WrittenAnswer:
         speed_up = round(self._controller.gain, 2) or None
         facts.speculation = structs.replace(told, speed_up=speed_up, probe_tokens=self._verdicts.num_prompt_tokens)
         if self._writer.is_over:
-            facts.stream_end, facts.usage, facts.is_usage_partial = how, self._usage(), False
+            facts.stream_end = how
+        if self._writer.is_over or self._begun is not None:
+            # What the pool has seen of an answer that was begun whole is one token.
+            facts.usage, facts.is_usage_partial = self._usage(), False
 
     @property
     def said_alone(self) -> tuple[Sequence[int], Sequence[int]] | None:

@@ -23,7 +23,8 @@ from policies.speculation.tokenizers import KnownTokens
 
 _MOST_WRITTEN = 8
 """Tokens that are proposed in a round."""
-_REFUSED = 400
+_REFUSALS = (400, 422)
+"""With which a server refuses a field that it does not know."""
 
 
 class WrittenRounds:
@@ -48,20 +49,21 @@ class WrittenRounds:
         known = [self._drafting.controllers[name] for name in self._tokens.known]
         may_pay = any(each.draft_tokens(self._most) for each in known)
         is_to_be_scored = not may_pay and any(map(self._drafting.shadow.is_due, known))
-        if may_pay and call.operation is Operation.CHAT and self._tell_whole:
+        has_no_stream = call.operation is Operation.CHAT and bool(self._tell_whole)
+        if may_pay and has_no_stream:
             return await self._begun_whole(call)
-        if not (may_pay or is_to_be_scored):
+        if has_no_stream or not (may_pay or is_to_be_scored):
             reply = await self._inner.send(call)
             self._learn_alone(call, reply)
             return reply
         reply = await self._inner.send(telling_tokens(call))
         name = call.facts.backend or ""
         method = self._method(call)
-        if reply.status == _REFUSED and method is not None:
+        if reply.status in _REFUSALS and method is not None:
             # Where it is the client's fault the answer to the call as it came says so.
             await reply.aclose()
             reply = await self._inner.send(call)
-            if reply.status != _REFUSED:
+            if reply.status not in _REFUSALS:
                 self._tells_no_stream(call, name, method)
         elif method is not None and has_readable_events(reply) and reply.stream is not None:
             return self._by_rounds(call, reply, method, is_to_be_scored=is_to_be_scored)
@@ -78,9 +80,10 @@ class WrittenRounds:
         finally:
             await reply.aclose()
         if begun is None or method is None:
-            if method is not None:
+            alone = await self._inner.send(call)
+            if method is not None and alone.status not in _REFUSALS:
                 self._drafting.methods[call.facts.backend or ""].judge(method, is_right=False)
-            return await self._inner.send(call)
+            return alone
         headers = [field for field in reply.headers if not field[0].startswith(b"content-")]
         return self._by_rounds(call, Reply(200, [*EVENTS, *headers], body=b""), method, begun, writer)
 

@@ -21,25 +21,12 @@ from policies.speculation.exact import ExactSpeculation
 from policies.speculation.settings import ExactPolicy
 from tests.support.calls import event_values, make_call, read_all
 from tests.support.policy.drafting import AlwaysOn, FakeDraft
-from tests.support.policy.probed_target import PROMPT, ProbedTarget
+from tests.support.policy.probed_target import PROMPT, ProbedTarget, guessing
 
 FOLDER = Path(str(resources.files("backends.engine.demo_models"))) / "target"
 TOKENIZER = Tokenizer(FOLDER)
 TEXT = "The river runs past the old mill — naïve 🙂 and the tall green trees by the road; then it ends."
 ANSWER = TOKENIZER.encode(TEXT)
-
-
-def guessing(share: int) -> FakeDraft:
-    """A draft that is wrong at each place that `share` divides; 0: never."""
-
-    def guess(known: list[int], most: int) -> list[int]:
-        said = known[len(PROMPT) - 2 :]
-        return [
-            token + (share > 0 and place % share == 0)
-            for place, token in enumerate(ANSWER[len(said) :][:most], len(said))
-        ]
-
-    return FakeDraft(guess, step_s=0.0)
 
 
 def probing(target: ProbedTarget, draft: FakeDraft, *, is_known: bool = True) -> ExactSpeculation:
@@ -76,7 +63,7 @@ async def answered(stage: Any, **extra: Any) -> tuple[str, str | None, Call]:
 )
 async def test_text_and_end_are_the_targets(share: int, extra: dict[str, Any], text: str, reason: str) -> None:
     """Characters of several tokens, stop strings across tokens, lengths; with right guesses and wrong ones."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(share)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, share)
 
     told = await answered(probing(target, draft), **extra)
 
@@ -86,7 +73,7 @@ async def test_text_and_end_are_the_targets(share: int, extra: dict[str, Any], t
 
 async def test_a_good_draft_makes_rounds_few_and_the_facts_tell() -> None:
     """Nine tokens a round; prompts of probes are counted beside the answer's own usage."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
 
     _, _, call = await answered(probing(target, draft))
     told, usage = call.facts.speculation, call.facts.usage
@@ -134,7 +121,7 @@ def hides_ends(body: dict[str, Any]) -> None:
 )
 async def test_malformed_verdicts_send_the_call_on_alone_and_three_end_the_method(wrong: Callable[[Any], None]) -> None:
     """Counted for each call; the fourth call is not even asked for token ids."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
     target.wrong = wrong
     stage = probing(target, draft)
 
@@ -149,7 +136,7 @@ async def test_malformed_verdicts_send_the_call_on_alone_and_three_end_the_metho
 async def test_a_target_that_fails_probes_and_a_draft_that_is_away_are_not_seen() -> None:
     """The target says the rest by itself."""
     for harm in ("target", "draft"):
-        target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+        target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
         if harm == "target":
             target.status = 500
         else:
@@ -165,7 +152,7 @@ async def test_a_target_that_fails_probes_and_a_draft_that_is_away_are_not_seen(
 
 async def test_a_target_whose_text_is_another_goes_on_with_its_own_stream() -> None:
     """Its tokens cannot be the tokenizer's, whatever was found before."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
     target.other_text = "!"
 
     text, _, call = await answered(probing(target, draft))
@@ -178,7 +165,7 @@ async def test_a_target_whose_text_is_another_goes_on_with_its_own_stream() -> N
 
 async def test_a_target_that_hides_what_its_model_reasons_goes_on_with_its_own_stream() -> None:
     """What is not shown at first is never shown."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
     target.hides_until = 6
 
     text, _, _ = await answered(probing(target, draft))
@@ -211,7 +198,7 @@ def _pieces() -> list[str]:
 )
 async def test_calls_that_could_become_other_answers_are_sent_as_they_are(extra: dict[str, Any]) -> None:
     """Seeds, tools, grammars, penalties, log-probabilities, images, answers of no known length."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
     call = make_call(stream=True, extra={"max_tokens": 200, **extra})
 
     await read_all(await probing(target, draft).send(call))
@@ -222,7 +209,7 @@ async def test_calls_that_could_become_other_answers_are_sent_as_they_are(extra:
 
 async def test_nothing_is_probed_before_the_tokenizers_are_known_to_be_one() -> None:
     """The first call is alone and has both asked; a draft with other tokens keeps the target alone."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
     stage = probing(target, draft, is_known=False)
 
     text, _, call = await answered(stage)
@@ -243,7 +230,7 @@ async def test_nothing_is_probed_before_the_tokenizers_are_known_to_be_one() -> 
 @pytest.mark.parametrize("num_pieces", [0, 1, 3])
 async def test_a_client_that_leaves_ends_target_and_draft(num_pieces: int) -> None:
     """At any time."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
     reply = await probing(target, draft).send(make_call(stream=True, extra={"max_tokens": 200}))
     assert reply.stream is not None
     for _ in range(num_pieces):

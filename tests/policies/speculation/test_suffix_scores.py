@@ -16,30 +16,17 @@ from backends.drafts.answer_writer import TokenizerWords
 from backends.engine.text.tokenizer import Tokenizer
 from backends.errors import ConnectFailed
 from backends.protocol import Call
+from policies.speculation.controller import Controller
 from policies.speculation.exact import ExactSpeculation
 from policies.speculation.settings import ExactPolicy, VerifyMethod
 from tests.support.calls import event_values, make_call, read_all
 from tests.support.policy.drafting import AlwaysOn, FakeDraft
-from tests.support.policy.probed_target import EOS, PROMPT, ProbedTarget
+from tests.support.policy.probed_target import PROMPT, ProbedTarget, guessing
 
 FOLDER = Path(str(resources.files("backends.engine.demo_models"))) / "target"
 TOKENIZER = Tokenizer(FOLDER)
 TEXT = "The river runs past the old mill — naïve 🙂 and the tall green trees by the road; then it ends."
 ANSWER = TOKENIZER.encode(TEXT)
-
-
-def guessing(share: int, *, says_end: bool = False) -> FakeDraft:
-    """A draft that is wrong at each place that `share` divides; 0: never. `says_end`: the token that ends it too."""
-    answer = [*ANSWER, EOS, 9, 9] if says_end else ANSWER
-
-    def guess(known: list[int], most: int) -> list[int]:
-        said = known[len(PROMPT) - 2 :]
-        return [
-            token + (share > 0 and place % share == 0)
-            for place, token in enumerate(answer[len(said) :][:most], len(said))
-        ]
-
-    return FakeDraft(guess, step_s=0.0)
 
 
 def scoring(
@@ -80,7 +67,7 @@ async def test_text_and_end_are_the_targets(
     tells_streams: bool, share: int, says_end: bool, extra: dict[str, Any], text: str, reason: str
 ) -> None:
     """Whether the target tells the tokens of its streams, or of whole answers only; whatever the draft says."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(share, says_end=says_end)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, share, says_end=says_end)
     target.tells_streams = tells_streams
     stage = scoring(target, draft)
 
@@ -94,7 +81,7 @@ async def test_text_and_end_are_the_targets(
 
 async def test_a_chat_whose_stream_tells_no_tokens_begins_with_a_token_asked_whole() -> None:
     """The client that found it out gets its answer all the same; from then on no stream is refused."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
     target.tells_streams = False
     stage = scoring(target, draft)
 
@@ -112,11 +99,26 @@ async def test_a_chat_whose_stream_tells_no_tokens_begins_with_a_token_asked_who
     assert target.num_probes <= len(ANSWER) // 9 + 3
 
 
+async def test_a_stream_that_was_refused_once_is_not_asked_again_where_rounds_do_not_pay() -> None:
+    """Its draft could be scored by what the stream tells; not by a refusal for every call."""
+    target = ProbedTarget(TOKENIZER, ANSWER)
+    target.tells_streams = False
+    stage = scoring(target, guessing(ANSWER, 0))
+    stage.controllers["target"] = Controller()
+
+    nums = []
+    for _ in range(3):
+        await answered(stage)
+        nums.append(len(target.calls))
+
+    assert nums == [2, 3, 4]
+
+
 async def test_a_refusal_of_the_clients_own_is_passed_on() -> None:
     """Nothing is learned of a body that the target does not like anyway."""
     target = ProbedTarget(TOKENIZER, ANSWER)
     target.refuses = True
-    stage = scoring(target, guessing(0))
+    stage = scoring(target, guessing(ANSWER, 0))
 
     replies = [await stage.send(make_call(stream=True, extra={"max_tokens": 9, "temperature": 0})) for _ in range(2)]
 
@@ -131,7 +133,7 @@ async def test_a_first_token_that_is_another_text_leaves_the_answer_to_the_targe
     """Another tokenizer, or a part of the answer that the target does not show."""
     target = ProbedTarget(TOKENIZER, ANSWER)
     target.tells_streams = False
-    stage = scoring(target, guessing(0))
+    stage = scoring(target, guessing(ANSWER, 0))
     await answered(stage)
     target.other_text = "!" if text == "other" else ""
     target.hides_until = 6 if text == "hidden" else 0
@@ -148,8 +150,8 @@ async def test_answers_that_are_drawn_are_probed_where_that_is_allowed_and_else_
     for extra in ({"temperature": 0.7}, {"temperature": 0, "logit_bias": {"5": 4}}, {"temperature": None}):
         alone, probed = ProbedTarget(TOKENIZER, ANSWER), ProbedTarget(TOKENIZER, ANSWER)
 
-        told = await answered(scoring(alone, guessing(0)), **extra)
-        other = await answered(scoring(probed, guessing(0), ("suffix_logprobs", "probes")), **extra)
+        told = await answered(scoring(alone, guessing(ANSWER, 0)), **extra)
+        other = await answered(scoring(probed, guessing(ANSWER, 0), ("suffix_logprobs", "probes")), **extra)
 
         assert (told[0], other[0]) == (TEXT, TEXT)
         assert (alone.num_probes, len(alone.calls)) == (0, 1)
@@ -194,7 +196,7 @@ async def test_malformed_scores_send_the_call_on_alone_and_three_end_the_method(
     """Counted for each call; the fourth call is not even asked for token ids."""
     target = ProbedTarget(TOKENIZER, ANSWER)
     target.wrong = wrong
-    stage = scoring(target, guessing(0))
+    stage = scoring(target, guessing(ANSWER, 0))
 
     told = [await answered(stage) for _ in range(4)]
 
@@ -208,7 +210,7 @@ async def test_malformed_scores_send_the_call_on_alone_and_three_end_the_method(
 async def test_a_target_that_fails_and_a_draft_that_is_away_are_not_seen(status: int, ended: str) -> None:
     """The target says the rest by itself; one that does not know the way is soon not asked so any more."""
     for harm in ("target", "draft"):
-        target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+        target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
         if harm == "target":
             target.status = status
         else:
@@ -225,11 +227,12 @@ async def test_a_target_that_fails_and_a_draft_that_is_away_are_not_seen(status:
 @pytest.mark.parametrize("num_pieces", [0, 1, 3])
 async def test_a_client_that_leaves_ends_target_and_draft(num_pieces: int) -> None:
     """At any time, also of an answer whose first token was asked whole."""
-    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(0)
+    target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
     target.tells_streams = False
     stage = scoring(target, draft)
     await answered(stage)
-    reply = await stage.send(make_call(stream=True, extra={"max_tokens": 200, "temperature": 0}))
+    call = make_call(stream=True, extra={"max_tokens": 200, "temperature": 0})
+    reply = await stage.send(call)
     assert reply.stream is not None
     for _ in range(num_pieces):
         await reply.stream.read()
@@ -238,3 +241,5 @@ async def test_a_client_that_leaves_ends_target_and_draft(num_pieces: int) -> No
     await reply.aclose()
 
     assert (target.num_open, draft.num_open) == (0, 0)
+    assert call.facts.usage is not None
+    assert call.facts.usage.completion_tokens >= max(1, num_pieces)

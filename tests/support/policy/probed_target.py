@@ -15,10 +15,26 @@ from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Reply, Statistics
 from backends.sse import DONE_EVENT, encode_event
 from backends.stream import Stream
-from tests.support.policy.drafting import SSE
+from tests.support.policy.drafting import SSE, FakeDraft
 
 EOS = 2
 PROMPT = [1, 273, 203]
+
+
+def guessing(answer: Sequence[int], share: int, *, says_end: bool = False) -> FakeDraft:
+    """A draft that is wrong at each place of the answer that `share` divides; 0: never. `says_end`: it goes on with the
+    token that ends it, and others.
+    """
+    known_answer = [*answer, EOS, 9, 9] if says_end else answer
+
+    def guess(known: list[int], most: int) -> list[int]:
+        said = known[len(PROMPT) - 2 :]
+        return [
+            token + (share > 0 and place % share == 0)
+            for place, token in enumerate(known_answer[len(said) :][:most], len(said))
+        ]
+
+    return FakeDraft(guess, step_s=0.0)
 
 
 class ProbedTarget:
