@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from importlib.util import find_spec
+from statistics import median
 
 from gateway.selftest.bench import Bench, ask_way, quantile
 from gateway.selftest.check import Check
@@ -27,6 +28,7 @@ async def out_of_order(bench: Bench) -> CheckOutcome:
     count = bench.count(8, 100)
     wrong: list[str] = []
     slow: list[float] = []
+    slowest_way_s = 0.0
     async with LyingRedis() as redis:
         policy = _with_redis(bench, redis, way)
         async with bench.gateway(policy, is_alone=True) as child:
@@ -39,6 +41,7 @@ async def out_of_order(bench: Bench) -> CheckOutcome:
                 opening = [await _timed(child, way, f"{mode} opening {number}") for number in range(6)]
                 after = [await _timed(child, way, f"{mode} {number}") for number in range(count)]
                 slow += [took for took, _ in after]
+                slowest_way_s = max(slowest_way_s, median(took for took, _ in after))
                 if not all(answer.is_good for _, answer in (*opening, *after)):
                     wrong.append(mode)
                 if (await child.ask("/ready")).status != 200:
@@ -47,7 +50,8 @@ async def out_of_order(bench: Bench) -> CheckOutcome:
     measured = f"{len(_OUT_OF_ORDER) - len(wrong)} of {len(_OUT_OF_ORDER)} ways; p99 {1000 * added:+.0f} ms"
     if wrong:
         return failed(measured, f"calls failed or readiness was lost: {', '.join(wrong)}", _BUG)
-    if added > 0.1:
+    # Of each way the middle call counts: that one call is late may be anybody's fault.
+    if slowest_way_s - median(took for took, _ in usual) > 0.1:
         return failed(measured, "a broken Redis makes every call slow", "lower stores.redis.timeout")
     if added > 0.005:
         return partial(measured, "more than 5 ms; is this machine busy?", "stores.redis.timeout bounds it")
