@@ -89,10 +89,11 @@ class ExactSpeculation(Stage):
         if call.drafts or not (call.stream and call.operation.traits.has_choices and asks_for_one_answer(call)):
             return await self._inner.send(call)
         writing = self._writing
-        fitting = _RUNNING if writing is None else (*_RUNNING, *writing.fitting(call))
+        fit = writing.fit(call) if writing is not None else None
+        fitting = _RUNNING if fit is None else (*_RUNNING, *fit.methods)
         methods = {each.now(fitting) for each in self._drafting.methods.values()}
-        if writing is not None and not methods.isdisjoint(WRITTEN):
-            return await writing.send(call)
+        if writing is not None and fit is not None and not methods.isdisjoint(WRITTEN):
+            return await writing.send(call, fit)
         if methods <= {None}:
             return await self._inner.send(call)
         by_rounds = "session" in methods

@@ -57,6 +57,15 @@ def make_call(
     return Call(**{**defaults, **fields})
 
 
+async def read_and_leave(reply: Reply, num_pieces: int) -> None:
+    """As a client that goes in the middle of a stream, and is let go twice."""
+    assert reply.stream is not None
+    for _ in range(num_pieces):
+        await reply.stream.read()
+    await reply.aclose()
+    await reply.aclose()
+
+
 async def read_all(reply: Reply) -> bytes:
     """The whole answer; the reply is closed afterwards."""
     try:

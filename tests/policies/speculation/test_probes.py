@@ -19,7 +19,7 @@ from backends.errors import ConnectFailed
 from backends.protocol import Call
 from policies.speculation.exact import ExactSpeculation
 from policies.speculation.settings import ExactPolicy
-from tests.support.calls import event_values, make_call, read_all
+from tests.support.calls import event_values, make_call, read_all, read_and_leave
 from tests.support.policy.drafting import AlwaysOn, FakeDraft
 from tests.support.policy.probed_target import PROMPT, ProbedTarget, guessing
 
@@ -232,11 +232,7 @@ async def test_a_client_that_leaves_ends_target_and_draft(num_pieces: int) -> No
     """At any time."""
     target, draft = ProbedTarget(TOKENIZER, ANSWER), guessing(ANSWER, 0)
     reply = await probing(target, draft).send(make_call(stream=True, extra={"max_tokens": 200}))
-    assert reply.stream is not None
-    for _ in range(num_pieces):
-        await reply.stream.read()
 
-    await reply.aclose()
-    await reply.aclose()
+    await read_and_leave(reply, num_pieces)
 
     assert (target.num_open, draft.num_open) == (0, 0)

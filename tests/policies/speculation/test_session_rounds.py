@@ -11,7 +11,7 @@ import pytest
 from backends.errors import ConnectFailed, UnknownObject, UpstreamCut
 from backends.protocol import Call
 from policies.speculation.exact import ExactSpeculation
-from tests.support.calls import make_call, read_all
+from tests.support.calls import make_call, read_all, read_and_leave
 from tests.support.policy.drafting import AlwaysOn, FakeDraft, FakeTarget, speculating
 
 ANSWER = [random.Random(1).randrange(100) for _ in range(60)]
@@ -239,12 +239,8 @@ async def test_a_client_that_leaves_ends_target_and_draft(num_pieces: int) -> No
     target, draft = FakeTarget(ANSWER), FakeDraft(right)
     stage = by_rounds(target, draft)
     reply = await stage.send(make_call(stream=True))
-    assert reply.stream is not None
-    for _ in range(num_pieces):
-        await reply.stream.read()
 
-    await reply.aclose()
-    await reply.aclose()
+    await read_and_leave(reply, num_pieces)
 
     assert (target.num_open, draft.num_open) == (0, 0)
     await stage.aclose()
