@@ -156,8 +156,6 @@ def _rounds(controller: Controller, now: Conditions, random: Random) -> float:
             while is_scored and scored < _ANSWER:
                 accepted = _accepted(now.acceptance, _MOST, random)
                 controller.scored(accepted, _MOST)
-                token_s = random.lognormvariate(0, _NOISE) * now.draft_token_s
-                controller.times.add_draft(token_s, _MOST - 1, (_MOST - 1) * token_s)
                 scored += accepted + 1
     return spent_s / come * now.num_tokens
 
