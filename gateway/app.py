@@ -194,6 +194,7 @@ class Application:
 
     async def _refresh_gauges(self) -> None:
         failures, others = self._gauges_left, self._vitals.failures
+        others.append(self._core.reserving.limiter.failures)
         if self._ledger is not None:
             others.append(self._ledger.failures)
         if self._core.keys is not None:
@@ -209,6 +210,8 @@ class Application:
             await self._batches.aclose()
         await self._core.reserving.aclose()
         self._core.observer.close()
+        if self._core.booking is not None:
+            self._core.booking.flush()
         if self._dashboard is not None:
             self._dashboard.close()
         if self._ledger is not None:

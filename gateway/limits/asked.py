@@ -10,7 +10,7 @@ import msgspec
 from backends.operations import Metering, Operation, Terms
 from backends.prompts.size import tokens_of_body
 from gateway.runtime import Stack
-from policies.limits.worst import most_output, refers_elsewhere, unmetered_part
+from policies.limits.worst import is_more_than_text, is_plain, most_output, refers_elsewhere, unmetered_part
 
 _LEAST_BYTES_PER_TOKEN = 2
 """Of texts that tokenizers know badly; a budget is asked for what a call costs at most."""
@@ -21,6 +21,8 @@ _MOST_OUTPUT_TOKENS = 10_000_000
 budget that others need too, until the upstream has refused it."""
 _MOST_UNSEEN_TOKENS = 200_000
 """Of pictures, files and earlier answers in a prompt: what fits the context of most models."""
+_EMBEDDING = Operation.EMBEDDING
+"""A class of an enumeration takes ten times as long to find it."""
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
@@ -63,6 +65,11 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 def asked_of(operation: Operation, body: Mapping[str, Any] | None, raw: bytes, terms: Terms | None = None) -> Asked:
     """What a request asks for; its body is None where it cannot be read. `terms`: of one that only passes through."""
+    if terms is None and body is not None and is_plain(body):
+        has_output = operation is not _EMBEDDING
+        tokens = _USUAL_MOST_TOKENS if has_output else 0
+        refers = has_output and is_more_than_text(body)
+        return Asked(len(raw), tokens_of_body(raw), tokens, is_metered=True, refers_elsewhere=refers)
     most = most_output(body, operation)
     tokens = _USUAL_MOST_TOKENS if most.tokens is None else most.tokens
     is_metered, cost = bool(operation.traits.prompt), None

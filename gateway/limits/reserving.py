@@ -52,6 +52,7 @@ class Reserving:
         await self._warnings.aclose()
         await self._payments.wait()
         await self._payments.aclose()
+        self.limiter.flush()
         await self.limiter.counters.aclose()
 
     async def let_in(self, asked: Asked, stack: Stack, exchange: Exchange, runtime: Runtime) -> Stack:

@@ -21,6 +21,7 @@ from gateway.record.exchange import Exchange, Observer, bounded, outcome_of
 from gateway.record.fault import fault_of
 from gateway.record.savings import note_answer, note_extra, note_given
 from gateway.record.savings_metrics import SavingsMetrics
+from policies.turn_end import TurnEnd
 
 _OF_THE_CALL = (
     *("n", "at_us", "request_id", "key", "tenant", "team", "tags", "user", "session", "agent"),
@@ -39,7 +40,9 @@ _FIRST_EXTRA = 1000
 
 
 class Booking:
-    """Of one process. `begins` goes before the stack is asked, `ends` behind the last byte of the answer."""
+    """Of one process. `begins` goes before the stack is asked, `ends` behind the last byte of the answer; the rows of
+    calls that end in one turn of the event loop are noted together, at its end.
+    """
 
     def __init__(self, ledger: Ledger, clock: Clock, observer: Observer, savings: SavingsMetrics) -> None:
         self._ledger = ledger
@@ -47,6 +50,7 @@ class Booking:
         self._extra_parts = count(_FIRST_EXTRA)
         self._observer = observer
         self._savings = savings
+        self._ended = TurnEnd(self._end, ledger.failures)
         self._accepted = 0
         """Pico-dollars of calls, as far as the journal has them."""
 
@@ -89,15 +93,23 @@ class Booking:
 
     def drift(self) -> int:
         """How many pico-dollars more the metrics have than the journal: two ways to count the same, so it must be 0."""
+        self.flush()
         return self._observer.counted() - self._accepted
 
     def ends(self, exchange: Exchange) -> None:
-        """The call is over; one that no route took is not told of."""
+        """The call is over, and `finished_at` says when; one that no route took is not told of."""
+        if exchange.beginning is not None:
+            self._ended.add(exchange)
+
+    def flush(self) -> None:
+        """Note now what is over."""
+        self._ended.flush()
+
+    def _end(self, exchange: Exchange) -> None:
         begun = exchange.beginning
-        if begun is None:
-            return
+        assert begun is not None, "it has begun"
         facts = exchange.facts
-        now, started_at = self._clock.now(), exchange.started_at
+        now, started_at = exchange.finished_at, exchange.started_at
         end = facts.stream_end or (_CLEAN if exchange.error_code is None else StreamEnd.ERROR)
         is_fine = end is _CLEAN and exchange.status < 400
         usage = facts.usage

@@ -9,7 +9,7 @@ arrays with their kind before their fields, as scripts in a shared store read th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -73,6 +73,8 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     left: tuple[int, ...]
     is_counted: bool = True
     """False where the store is away and the call goes on all the same: settling it does nothing."""
+    own: Any = None
+    """What the store that has made it keeps with it."""
 
 
 class Full(msgspec.Struct, frozen=True, gc=False):

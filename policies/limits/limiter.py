@@ -10,11 +10,13 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import BudgetSpent, CostUnknown, LimitReached, SlipstreamError, StoreUnavailable
+from policies.failures import Failures
 from policies.limits.counters import Away, Full, Hold, Rate, Slots, Spend, UsageCounters, Want
 from policies.limits.plan import AskPlan
 from policies.limits.raises import Raises
 from policies.limits.rules import UNBOUNDED, Ask, AskDollars, Budget
 from policies.prices.price import PICO_PER_DOLLAR
+from policies.turn_end import TurnEnd
 
 _MAX_WARNED = 10_000
 _MAX_LEARNED = 10_000
@@ -83,6 +85,9 @@ class Limiter:
         """Warnings, by budget."""
         self._seen: dict[str, SeenSpent] = {}
         """By budget, of those that count all calls together."""
+        self.failures = Failures("limits", clock)
+        """Of settling."""
+        self._used = TurnEnd(self._settle, self.failures)
 
     async def reserve(
         self,
@@ -106,7 +111,7 @@ class Limiter:
                     message = f"nobody knows what this call will cost, so the budget {budget.title} cannot bear it"
                     return Refused(CostUnknown(message))
         # What can cost nothing is none of a budget's business.
-        has_budgets = worst is None or worst > 0
+        has_budgets = worst != 0
         if not has_budgets and not plan.wants:
             return None
         wants: list[Want] = list(plan.wants)
@@ -122,6 +127,9 @@ class Limiter:
         asked = tuple(wants)
         counters = self.counters
         answer = counters.reserve_nowait(asked) or await counters.reserve(asked)
+        if type(answer) is Full and self._used.flush():
+            # Nobody is refused for what calls hold that are over.
+            answer = await counters.reserve(asked)
         if isinstance(answer, Hold):
             # Where the store is away and nobody counts, there is nothing to see.
             if has_budgets and answer.is_counted:
@@ -155,7 +163,16 @@ class Limiter:
         """The call is over: `tokens` that upstreams worked on for it, and what they take for that in pico-dollars.
 
         `output_tokens` of its answer is what later calls of the route are expected to use; None where it had none.
+        Calls that end in one turn of the event loop are settled together, at its end.
         """
+        self._used.add((grant, tokens, cost, output_tokens))
+
+    def flush(self) -> None:
+        """Settle now what is over."""
+        self._used.flush()
+
+    def _settle(self, over: tuple[Grant, int, int, int | None]) -> None:
+        grant, tokens, cost, output_tokens = over
         if output_tokens is not None:
             means = self._mean_tokens
             mean = means.get(grant.route)

@@ -37,32 +37,29 @@ class _Counter(Protocol):
 
 
 class _Bucket:
-    __slots__ = ("capacity", "level", "num_held", "per_minute", "seen_at")
+    __slots__ = ("asked", "level", "num_held", "seen_at")
 
     def __init__(self, want: Rate, now: float) -> None:
         self.level: float = want.capacity
         self.seen_at = now
         self.num_held = 0
-        self.per_minute = want.per_minute
-        self.capacity = want.capacity
+        self.asked = want
+        """Last: how the bucket is bounded now."""
 
     def take(self, want: Rate, now: float) -> int | None:
         """What is left to others afterwards; None where it does not fit."""
-        per_minute, capacity = want.per_minute, want.capacity
-        amount = want.amount
-        needed = taken = amount
-        if amount > capacity:
-            needed, taken = capacity, want.taken
-        level = self.level + (now - self.seen_at) * per_minute / 60.0
+        capacity, amount = want.capacity, want.amount
+        level = self.level + (now - self.seen_at) * want.per_minute / 60.0
         if level > capacity:
             level = capacity
         self.seen_at = now
-        self.per_minute = per_minute
-        self.capacity = capacity
-        if level < needed:
-            self.level = level
-            return None
-        self.level = level = level - taken
+        self.asked = want
+        if amount > level:
+            if level < capacity or amount <= capacity:
+                self.level = level
+                return None
+            amount = want.taken
+        self.level = level = level - amount
         self.num_held += 1
         return floor(level)
 
@@ -81,7 +78,7 @@ class _Bucket:
         return floor(min(level, want.capacity))
 
     def is_needed(self, now: float, wall_s: float) -> bool:
-        return self.num_held > 0 or self.level + (now - self.seen_at) * self.per_minute / 60.0 < self.capacity
+        return self.num_held > 0 or self.left(self.asked, now) < self.asked.capacity
 
 
 class _Budget:
@@ -153,12 +150,6 @@ class _Places:
         return self.taken > 0
 
 
-class _MemoryHold(Hold, frozen=True):
-    """With the counters themselves, which are not forgotten while a call holds something of them."""
-
-    counters: Sequence[_Counter] = ()
-
-
 class MemoryCounters:
     """UsageCounters of one process, which it forgets at its end; `put_spent` gives it what was spent before.
 
@@ -208,12 +199,13 @@ class MemoryCounters:
                 return self._full(wants, held, counter, now)
             held.append(counter)
             lefts.append(left)
-        return _MemoryHold(b"", wants, tuple(lefts), counters=held)
+        # The counters themselves, which are not forgotten while a call holds something of them.
+        return Hold(b"", wants, tuple(lefts), True, held)
 
     def settle(self, hold: Hold, used: Sequence[int]) -> None:
         """The call is over."""
-        assert type(hold) is _MemoryHold, "it is one of this store"
-        for want, counter, amount in zip(hold.wants, hold.counters, used, strict=True):
+        counters: Sequence[_Counter] = hold.own
+        for want, counter, amount in zip(hold.wants, counters, used, strict=True):
             counter.settle(want, amount)
         self._until_look -= 1
         if not self._until_look:

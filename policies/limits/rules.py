@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import translate
@@ -89,19 +90,26 @@ class AskDollars:
     def __init__(self, rule: Budget, who: str) -> None:
         self.rule = rule
         self.who = who
-        self._window: Window | None = None
         self._key = ""
+        self._begins_at = self._until = math.inf
+        """Of the window that this is the key of, which was never open yet."""
+        self._ends_at: float | None = None
 
     def want(self, worst: int, wall_s: float, waived: Collection[Budget], raises: Raises) -> Spend:
         """The most that the call may cost. A `waived` budget counts it and refuses it nothing."""
+        if not self._begins_at <= wall_s < self._until:
+            self._open(wall_s)
         rule = self.rule
-        window = rule.windows.at(wall_s)
-        if window is not self._window:
-            self._window, self._key = window, rule.counter(self.who, window)
         most = rule.bound if not waived or rule not in waived else UNBOUNDED
         if raises.known:
             most = min(most + raises.added(rule.name, self.who, wall_s), UNBOUNDED)
-        return Spend(self._key, most, worst, window.ends_at)
+        return Spend(self._key, most, worst, self._ends_at)
+
+    def _open(self, wall_s: float) -> None:
+        window = self.rule.windows.at(wall_s)
+        self._key = self.rule.counter(self.who, window)
+        self._begins_at, self._ends_at = window.begins_at, window.ends_at
+        self._until = math.inf if window.ends_at is None else window.ends_at
 
 
 Ask: TypeAlias = AskRequests | AskTokens | AskSlot | AskDollars

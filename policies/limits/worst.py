@@ -45,6 +45,7 @@ _PAID_FIELDS = (
 """Fields of the body that cost more than the tokens of its model: OpenAI's and xAI's search and OpenRouter's plugins;
 other models, perhaps dearer ones, of OpenRouter and LiteLLM; Anthropic's haste, and its choice of a place."""
 _UNMETERED = frozenset({"background", "tools", "prompt", *_PAID_FIELDS})
+_SAY_MORE = frozenset({"service_tier"}).union(_BOUNDS, _REFERENCES, _UNMETERED)
 
 
 class MostOutput(NamedTuple):
@@ -64,6 +65,11 @@ _ONE = MostOutput(None, 1, 1)
 _NO_OUTPUT = MostOutput(0, 1, 1)
 _CHAT, _EMBEDDING = Operation.CHAT, Operation.EMBEDDING
 """A class of an enumeration takes ten times as long to find them."""
+
+
+def is_plain(body: Mapping[str, Any]) -> bool:
+    """Whether it has no field but its prompt that what it may come to depends on: many have none."""
+    return _SAY_MORE.isdisjoint(body)
 
 
 def most_output(body: Mapping[str, Any] | None, operation: Operation) -> MostOutput:
@@ -110,6 +116,11 @@ def refers_elsewhere(body: Mapping[str, Any] | None, operation: Operation) -> bo
     tools = body.get("tools")
     if type(tools) is list and any(_reads_more(tool) for tool in tools):
         return True
+    return is_more_than_text(body)
+
+
+def is_more_than_text(body: Mapping[str, Any]) -> bool:
+    """Whether a prompt has something else than text in it."""
     for name in _PROMPTS:
         items = body.get(name)
         if type(items) is list and _has_more_than_text(items):

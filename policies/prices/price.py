@@ -123,6 +123,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         `service_tier` is the one that the call asks for: a provider may give less than that, and charges less then.
         """
         most = self.standard.most(prompt_tokens, output_tokens * choices)
+        if not service_tier:
+            return most
         tier = self.tiers.get(service_tier)
         return most if tier is None else max(most, tier.most(prompt_tokens, output_tokens * choices))
 

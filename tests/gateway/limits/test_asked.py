@@ -34,3 +34,12 @@ def test_a_picture_is_expected_to_have_as_many_tokens_as_pictures_have() -> None
     assert 1000 <= prompt <= 1100
     assert file == 0
     assert asked_of(Operation.CHAT, {}, b"x" * 4_000_000).prompt_tokens == 1_000_000
+
+
+@pytest.mark.parametrize("operation", [Operation.CHAT, Operation.EMBEDDING])
+@pytest.mark.parametrize("content", ["words", [{"type": "image_url", "image_url": {"url": "https://a.example/b"}}]])
+def test_a_plain_body_asks_for_what_one_does_that_says_nothing_further(operation: Operation, content: object) -> None:
+    """Most bodies have no field besides the prompt that anything depends on, and are not looked through for them."""
+    body = {"model": "m", "temperature": 0.5, "messages": [{"role": "user", "content": content}], "input": "words"}
+
+    assert asked_of(operation, body, b"x" * 100) == asked_of(operation, {**body, "max_tokens": None}, b"x" * 100)

@@ -76,6 +76,7 @@ async def recording(folder: Path) -> AsyncIterator[Record]:
     try:
         yield record
     finally:
+        record.booking.flush()
         await record.ledger.aclose()
 
 

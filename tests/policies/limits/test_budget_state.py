@@ -51,6 +51,20 @@ async def test_a_budget_is_told_as_the_last_call_saw_it_and_from_its_next_window
     assert limiter.state_of(BUDGET) == (3 * DOLLAR, 0)
 
 
+async def test_nobody_is_refused_for_what_calls_hold_that_are_over() -> None:
+    """They are settled at the end of the loop's turn, or before somebody is refused: he may be next in a pipeline."""
+    clock = FakeClock()
+    limiter = limiter_of(MemoryCounters(clock), clock)
+    grants = [await ask(limiter) for _ in range(3)]
+
+    assert isinstance(await ask(limiter), Refused)
+    for grant in grants:
+        assert isinstance(grant, Grant)
+        limiter.settle(grant, 2, 0, 1)
+    assert isinstance(await ask(limiter), Grant)
+    assert sum(limiter.refused.values()) == 1
+
+
 async def test_calls_that_nobody_counts_tell_nothing() -> None:
     """They go on while Redis is away, and what they see is no state of a budget."""
     clock = FakeClock()
