@@ -167,6 +167,20 @@ async def test_put_again_keeps_history_and_end(case: Case) -> None:
     assert await case.ids("one") == []
 
 
+async def test_put_again_under_another_answer_leaves_those_that_it_was_one_with(case: Case) -> None:
+    """What ends them does not end it, and what ends it ends those that it is one with now."""
+    for name, answer_id in (("moved", "before"), ("left", "before"), ("there", "after")):
+        case.store.put(make_answer(name, case.tomorrow, answer_id=answer_id))
+    await case.settle()
+    case.store.put(make_answer("moved", case.tomorrow, answer_id="after"))
+    await case.settle()
+    for name, expected in (("left", ["moved", "there"]), ("moved", [])):
+        for _ in range(2):
+            case.store.record(SCOPE, name, bad=1.0)
+            await case.settle()
+        assert await case.ids("moved", "left", "there") == expected
+
+
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (0.1, 20.0)], ids=["whole", "weighted"])
 async def test_record_of_a_second_bad_label_removes_all_that_say_the_same(
     case: Case, weights: tuple[float, float]

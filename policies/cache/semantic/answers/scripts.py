@@ -40,6 +40,10 @@ PUT = (
     + """
 local place, prefix, most = ARGV[2], ARGV[7], tonumber(ARGV[11])
 uncount(prefix, place)
+local before = redis.call('HGET', KEYS[1], 'answer_id')
+if before and before ~= ARGV[6] then
+  redis.call('SREM', string.sub(KEYS[2], 1, -1 - #ARGV[6]) .. before, ARGV[1])
+end
 redis.call('HSET', KEYS[1], 'packed', ARGV[3], 'answer_id', ARGV[6], 'tenant', ARGV[8], 'tokens', ARGV[10])
 if redis.call('HSETNX', KEYS[1], 'expires', ARGV[4]) == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[5]) end
 redis.call('SADD', KEYS[2], ARGV[1])

@@ -17,6 +17,8 @@ from policies.cache.semantic.learning.comparators import SAME_FROM
 
 _SAME_BELIEF = 2.0
 """Log odds, by the decision and the comparison together, from which two answers are one."""
+_MAX_OTHERS = 2
+"""Other answers that are compared too; what says the same as the new one is one with it."""
 
 
 class CacheContender(Protocol):
@@ -163,10 +165,14 @@ class Pooled:
             if same is not None or belief < 0.0:
                 matters = decision.serve or decision.score >= decision.threshold
                 self._record(candidate, same is not None, matters=matters)
-        if same is None:
-            others = (entry for entry in nearest if self._answer_ids.get(entry, judged) != judged)
-            same = next((entry for entry in others if self._upstream.compare(entry, answer) >= SAME_FROM), None)
-        self._store(query, self._answer_ids[same] if same is not None else str(query))
+        joined = self._answer_ids[same] if same is not None else None
+        others = [entry for entry in nearest if self._answer_ids[entry] != judged]
+        for other in list(dict.fromkeys(self._answer_ids[entry] for entry in others))[:_MAX_OTHERS]:
+            alike = [entry for entry in others if self._answer_ids[entry] == other]
+            if self._upstream.compare(self._upstream.worded_most_like(answer, alike), answer) >= SAME_FROM:
+                joined = joined or other
+                self._answer_ids |= dict.fromkeys(alike, joined)
+        self._store(query, joined or str(query))
 
     def _record(self, entry: int, is_right: bool, *, matters: bool) -> None:
         history = self._histories[entry]

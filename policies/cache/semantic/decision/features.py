@@ -111,7 +111,7 @@ def difference(text: str, other: str) -> Difference:
     shared = one.content & two.content
     only_one, only_two = one.content - shared, two.content - shared
     num_all = len(shared) + len(only_one) + len(only_two)
-    opposed = _are_opposed(one, two)
+    opposed = are_opposed(one, two)
     return Difference(
         opposed=opposed,
         guarded=opposed or one.numbers != two.numbers or one.is_negated != two.is_negated,
@@ -128,7 +128,8 @@ def _is_reordered(one: Wording, two: Wording) -> bool:
     return [word for word in one.order if word in two.words] != [word for word in two.order if word in one.words]
 
 
-def _are_opposed(one: Wording, two: Wording) -> bool:
+def are_opposed(one: Wording, two: Wording) -> bool:
+    """Whether one has a word and the other its opposite."""
     others = two.words - one.words
     return any(
         not opposites.isdisjoint(others)

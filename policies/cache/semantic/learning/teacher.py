@@ -38,6 +38,9 @@ threshold would never come down."""
 _SAME_BELIEF = 2.0
 """Log odds, by the decision and the comparison together, from which two answers are one."""
 
+_MAX_OTHERS = 2
+"""Other answers among the neighbours that are compared too, at most: each takes as long as the first."""
+
 _TAGS_HEADER = b"x-cache-tags"
 _MAX_TAGS = 8
 _MAX_TAG_CHARS = 64
@@ -85,11 +88,11 @@ class Teacher:
             return
         try:
             same = await self._judge_proposal(call, looked, text, source, tally)
-            if same is None:
-                same = await self._find_same(call, looked, text)
         except EncoderBusy:
             # Then no more pairs come to it; the answer is kept by itself.
             same = None
+        else:
+            same = await self._join(call, looked, text, same)
         self._store(call, looked, entry, text, same)
 
     async def _judge_proposal(
@@ -143,17 +146,42 @@ class Teacher:
             return False
         return matters or looked.reason == "learning" or self._random.random() < _EXAMINED_SHARE
 
-    async def _find_same(self, call: Call, looked: LookupResult, text: str) -> StoredAnswer | None:
-        """Another neighbour that says the same. Raises: EncoderBusy."""
-        judged = looked.answer
-        seen = {judged.answer_id} if judged is not None else set()
-        for answer, _, _ in looked.found:
-            if answer.answer_id not in seen:
-                seen.add(answer.answer_id)
-                sameness = await self._compare(looked, answer, text, may_ask=False, told=call.facts.extra)
-                if verdict_of(sameness) is AnswerVerdict.SAME:
-                    return answer
-        return None
+    async def _join(
+        self, call: Call, looked: LookupResult, text: str, same: StoredAnswer | None
+    ) -> StoredAnswer | None:
+        """What the answer is one with: `same`, or the nearest other that says the same.
+
+        Neighbours that say the same too are one with that from here on, for each wording begins by itself and votes
+        against the others; on a route for everybody nobody's answer is moved by another's.
+        """
+        judged = looked.answer.answer_id if looked.answer is not None else None
+        nearest: dict[str, StoredAnswer] = {}
+        for found, _, _ in looked.found:
+            if found.answer_id != judged:
+                nearest.setdefault(found.answer_id, found)
+        for other in list(nearest.values())[:_MAX_OTHERS]:
+            if same is not None and self._is_public:
+                break
+            compared = other if self._is_public else _worded_most_like(text, looked, other)
+            try:
+                sameness = await self._compare(looked, compared, text, may_ask=False, told=call.facts.extra)
+            except EncoderBusy:
+                # Then no more pairs come to it.
+                break
+            if verdict_of(sameness) is AnswerVerdict.SAME:
+                if same is None:
+                    same = compared
+                else:
+                    await self._move(looked, other.answer_id, same.answer_id)
+        return same
+
+    async def _move(self, looked: LookupResult, answer_id: str, to: str) -> None:
+        """Neighbours of one answer to another."""
+        ids = [found.id for found, _, _ in looked.found if found.answer_id == answer_id]
+        # What was forgotten since it was found stays so.
+        for known in await self._answers.get(looked.question.scope, ids):
+            if known is not None:
+                self._answers.put(msgspec.structs.replace(known[0], answer_id=to))
 
     async def _compare(
         self,

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.semantic.sameness.alignment import Meeting, TokenizedAnswer
+from policies.cache.semantic.sameness.alignment import EncodedPart, Meeting, TokenizedAnswer, join
 
 _FOLDER = Path(__file__).parent / "weights"
 _MAX_DEVIATION = 4.0
@@ -73,11 +74,33 @@ def load_weights(folder: Path = _FOLDER) -> HeadWeights:
     return HeadWeights(arrays, msgspec.json.decode((folder / "card.json").read_bytes(), type=Card))
 
 
+class ReadPart(NamedTuple):
+    """A part of an answer as the head has read it by itself. `encoded` and `joined` are what it has read; `tokens`
+    [tokens, width]; `stance`: what it takes a stand for, whatever the other says.
+    """
+
+    encoded: EncodedPart
+    joined: TokenizedAnswer
+    tokens: Floats
+    stance: Floats
+
+
 class TokenHead:
     """Decomposable attention (Parikh et al., EMNLP 2016, section 3) over given vectors of tokens, of two sentences."""
 
     def __init__(self, weights: HeadWeights) -> None:
         self._arrays = weights.arrays
+
+    def read(self, part: EncodedPart) -> ReadPart:
+        """What can be said of a part by itself."""
+        joined = join([part])
+        return ReadPart(part, joined, *self.read_tokens(joined.vectors))
+
+    def read_tokens(self, vectors: Floats) -> tuple[Floats, Floats]:
+        """`ReadPart.tokens` and its `stance`, of [tokens, dimension]."""
+        seen = np.maximum(self._layer("sense", vectors), 0)
+        stance = np.maximum(self._layer("stand", np.concatenate((seen.mean(axis=0), seen.max(axis=0)))), 0)
+        return self._layer("project", vectors), stance
 
     def matters(self, vectors: Floats) -> Floats:
         """[parts], the probability that each says anything of the matter; from their own vectors [parts, dimension]."""
@@ -85,33 +108,27 @@ class TokenHead:
         matters: Floats = 1.0 / (1.0 + np.exp(-odds))
         return matters
 
-    def told(self, one: TokenizedAnswer, other: TokenizedAnswer, meeting: Meeting, words: Floats) -> float:
+    def told(self, one: ReadPart, other: ReadPart, meeting: Meeting, words: Floats) -> float:
         """Log odds of saying the same as they were trained, in either order. `meeting` as `meet`, `words` as
         `word_features` of the two.
         """
         arrays = self._arrays
-        left, right = self._layer("project", one.vectors), self._layer("project", other.vectors)
+        left, right = one.tokens, other.tokens
         by_head, by_bonds = arrays["attend"][0], arrays["attend"][1:]
         scores = by_head * (left @ right.T) / np.float32(math.sqrt(left.shape[1]))
         scores += meeting.bonds[..., :-1] @ by_bonds + meeting.bonds[..., -1]
         mean, most = self._pool(left, _softmax(scores) @ right, meeting.flags)
         mean_back, most_back = self._pool(right, _softmax(scores.T) @ left, meeting.other_flags)
-        stance, stance_back = self._stance(one.vectors), self._stance(other.vectors)
         pooled = np.concatenate(
             (
                 mean + mean_back,
                 np.maximum(most, most_back),
-                np.abs(stance - stance_back),
-                stance * stance_back,
+                np.abs(one.stance - other.stance),
+                one.stance * other.stance,
                 standard(words, "part", arrays),
             )
         )
         return float(self._layer("tell", np.maximum(self._layer("join", pooled), 0))[0])
-
-    def _stance(self, vectors: Floats) -> Floats:
-        """What a sentence by itself takes a stand for, whatever the other says."""
-        seen = np.maximum(self._layer("sense", vectors), 0)
-        return np.maximum(self._layer("stand", np.concatenate((seen.mean(axis=0), seen.max(axis=0)))), 0)
 
     def _pool(self, own: Floats, partner: Floats, flags: Floats) -> tuple[Floats, Floats]:
         met = np.concatenate((np.abs(own - partner), own * partner, own, flags), axis=1)

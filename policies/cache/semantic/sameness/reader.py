@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, join, meet
+from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, meet
 from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
-from policies.cache.semantic.sameness.head import AnswerHead, TokenHead, WordHead, load_weights
+from policies.cache.semantic.sameness.head import AnswerHead, ReadPart, TokenHead, WordHead, load_weights
 from policies.cache.semantic.sameness.matching import PartMatch, candidates, match_features
 from policies.cache.semantic.sameness.parts import parts_of
-from policies.cache.semantic.sameness.words import FEATURES, word_features
+from policies.cache.semantic.sameness.words import FEATURES, ReadWords, features_between, read_words, word_features
 
 _PARTS_A_ROUND = 8
 _MATCHES_A_ROUND = 16
@@ -26,7 +26,7 @@ _MAX_KEPT_MATCHES = 8192
 _WORDS_SURE = 2.2
 """Log odds of nine in ten."""
 _MAX_KEPT_PARTS = 1024
-"""About 10 kB each."""
+"""About 30 kB each."""
 
 
 @runtime_checkable
@@ -51,6 +51,13 @@ class Compared(msgspec.Struct, frozen=True, tag=True):
     log_odds: float | None = None
 
 
+class _KnownPart(NamedTuple):
+    """What can be said of a part by itself."""
+
+    read: ReadPart
+    words: ReadWords
+
+
 class Reader:
     """Keeps the parts that it has encoded lately: stored answers are compared again and again."""
 
@@ -60,7 +67,7 @@ class Reader:
         self._model = model if model is not None and model.fingerprint == weights.card.fingerprint else None
         self._vocabulary = self._model.vocabulary() if self._model is not None else None
         self._sentences, self._answers, self._words = TokenHead(weights), AnswerHead(weights), WordHead(weights)
-        self._kept: OrderedDict[str, EncodedPart] = OrderedDict()
+        self._kept: OrderedDict[str, _KnownPart] = OrderedDict()
         self._matched: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def compare(self, left: str, right: str) -> Compared:
@@ -91,7 +98,7 @@ class Reader:
 
     def _match(self, ones: list[str], others: list[str], vocabulary: TokenVocabulary) -> NDArray[np.float32] | None:
         """`MATCH_FEATURES`; None where sentences are left to be held against each other in another round."""
-        encoded = [self._kept[part] for part in ones], [self._kept[part] for part in others]
+        encoded = [[self._kept[part].read.encoded for part in side] for side in (ones, others)]
         odds: dict[PartMatch, float] = {}
         num_new = 0
         for match in candidates(*encoded):
@@ -105,19 +112,21 @@ class Reader:
             odds[match] = self._matched[pair]
         while len(self._matched) > _MAX_KEPT_MATCHES:
             self._matched.popitem(last=False)
-        matters = [self._sentences.matters(np.stack([part.vectors[-1] for part in side])) for side in encoded]
-        return match_features(odds, (matters[0], matters[1]), (ones, others))
+        vectors = [np.stack([part.vectors[-1] for part in side]).astype(np.float32) for side in encoded]
+        matters = self._sentences.matters(vectors[0]), self._sentences.matters(vectors[1])
+        return match_features(odds, matters, vectors[0] @ vectors[1].T, (ones, others))
 
     def _held_against(self, pair: tuple[str, str], vocabulary: TokenVocabulary) -> float:
         if pair[0] == pair[1]:
             return SURE
-        one, other = join([self._kept[pair[0]]]), join([self._kept[pair[1]]])
-        return self._sentences.told(one, other, meet(one, other, vocabulary), word_features([pair[0]], [pair[1]]))
+        one, other = self._kept[pair[0]], self._kept[pair[1]]
+        meeting = meet(one.read.joined, other.read.joined, vocabulary)
+        return self._sentences.told(one.read, other.read, meeting, features_between(one.words, other.words))
 
     def _encode(self, model: TokenModel, parts: list[str]) -> None:
         if parts:
             for part, encoded in zip(parts, model.embed_parts(parts), strict=True):
-                self._kept[part] = encoded._replace(vectors=encoded.vectors.astype(np.float16))
+                self._kept[part] = _KnownPart(self._sentences.read(encoded), read_words([part]))
             while len(self._kept) > _MAX_KEPT_PARTS:
                 self._kept.popitem(last=False)
 

@@ -6,13 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.semantic.decision.features import difference
-from policies.cache.semantic.sameness.answer_facts import NEGATION, facts_of, is_reordered
-from policies.cache.semantic.sameness.operators import OPERATORS, operators_of
+from policies.cache.semantic.decision.features import Wording, are_opposed
+from policies.cache.semantic.sameness.answer_facts import NEGATION, AnswerFacts, facts_of, is_reordered
+from policies.cache.semantic.sameness.operators import OPERATORS, Operators, operators_of
 from policies.cache.semantic.sameness.parts import MAX_CHARS
 
 FEATURES = (
@@ -48,10 +49,13 @@ FEATURES = (
     "rare_missing",
     *(f"other_{sort}" for sort in OPERATORS),
     "turned_over",
+    "turned_at_all",
+    "turned_at_first",
 )
 """`missing`: of one answer's in the other, least and most of both ways; `part_`: of each part and the one of the other
 answer that shares most words with it; `lost`: parts that share hardly any; `other_`: of this sort of words that turn
-a sentence over one answer has an odd number, the other not; `turned_over`: of all of them together."""
+a sentence over one answer has an odd number, the other not; `turned_over`: of all of them together; `turned_at_all`:
+of those in `TURNING`; `turned_at_first`: of those in the first clause that has any."""
 
 _WORD = re.compile(r"\d+(?:[.,:/-]\d+)*|[^\W_]+")
 _COUNTED = re.compile(r"(\d+(?:[.,:/-]\d+)*) ([^\W\d_]+)")
@@ -66,45 +70,79 @@ _COMMON_WORDS = (
 _COMMON = frozenset(_COMMON_WORDS.split())
 
 
+class ReadWords(NamedTuple):
+    """What the words of an answer, or of a part of one, tell by themselves."""
+
+    parts: Sequence[str]
+    text: str
+    facts: AnswerFacts
+    words: list[str]
+    content: frozenset[str]
+    counted: dict[str, str]
+    """What stands behind each number."""
+    wording: Wording
+    operators: Operators
+    bags: list[frozenset[str]]
+    are_negated: list[bool]
+
+
+def read_words(parts: Sequence[str]) -> ReadWords:
+    """Of these parts in a row."""
+    text = " ".join(parts)
+    folded = text.casefold()
+    words = _WORD.findall(folded)
+    return ReadWords(
+        parts,
+        text,
+        facts_of(text),
+        words,
+        frozenset(words) - _COMMON,
+        dict(_COUNTED.findall(folded)),
+        Wording(text),
+        operators_of(folded),
+        [_bag(part) for part in parts],
+        [NEGATION.search(part) is not None for part in parts],
+    )
+
+
 def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float32]:
     """[FEATURES], the same for both orders of the two. The answers are given in parts (`parts_of`)."""
-    left, right = _lined_up(left, right)
-    texts = [" ".join(parts) for parts in (left, right)]
-    facts = [facts_of(text) for text in texts]
-    words = [_WORD.findall(text.casefold()) for text in texts]
-    one, other = (frozenset(each) - _COMMON for each in words)
-    shared, union = len(one & other), len(one | other)
-    covered = sorted((shared / max(len(one), 1), shared / max(len(other), 1)))
-    numbers = sorted((len(facts[0].numbers - facts[1].numbers), len(facts[1].numbers - facts[0].numbers)))
-    names = sorted((len(facts[0].names - facts[1].words), len(facts[1].names - facts[0].words)))
-    same_bag = Counter(words[0]) == Counter(words[1])
+    return features_between(*map(read_words, _lined_up(left, right)))
+
+
+def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
+    """[FEATURES] of two in which shared parts stand in one order, as any two of a part each do."""
+    shared, union = len(one.content & other.content), len(one.content | other.content)
+    covered = sorted((shared / max(len(one.content), 1), shared / max(len(other.content), 1)))
+    facts, others = one.facts, other.facts
+    numbers = sorted((len(facts.numbers - others.numbers), len(others.numbers - facts.numbers)))
+    names = sorted((len(facts.names - others.words), len(others.names - facts.words)))
+    same_bag = sorted(one.words) == sorted(other.words)
     # What is matched depends a little on which comes first.
-    first, second = sorted(each[:_MAX_EDIT_WORDS] for each in words)
+    first, second = sorted(each.words[:_MAX_EDIT_WORDS] for each in (one, other))
     edits = SequenceMatcher(None, first, second, autojunk=False)
     matched = sum(block.size for block in edits.get_matching_blocks())
-    longest = max(len(words[0]), len(words[1]), 1)
-    lengths = sorted((len(words[0]), len(words[1])))
-    parts = sorted((len(left), len(right)))
-    turned = [one != other for one, other in zip(*map(operators_of, words), strict=True)]
-    bags = [[_bag(part) for part in answer] for answer in (left, right)]
-    negated = [[NEGATION.search(part) is not None for part in answer] for answer in (left, right)]
-    aligned = [_aligned(bags[way], negated[way], bags[1 - way], negated[1 - way]) for way in (0, 1)]
+    longest = max(len(one.words), len(other.words), 1)
+    lengths = sorted((len(one.words), len(other.words)))
+    parts = sorted((len(one.parts), len(other.parts)))
+    turned = [mine != theirs for mine, theirs in zip(one.operators.odd, other.operators.odd, strict=True)]
+    aligned = [_aligned(one, other), _aligned(other, one)]
     worst = [min(values) for values in zip(*aligned, strict=True)]
     most = [max(values) for values in zip(*aligned, strict=True)]
     return np.array(
         (
-            words[0] == words[1],
+            one.words == other.words,
             shared / union if union else 1.0,
             *covered,
             *(min(count, 4) for count in numbers),
-            min(len(facts[0].numbers & facts[1].numbers), 4),
-            _is_counted_otherwise(texts[0], texts[1]),
+            min(len(facts.numbers & others.numbers), 4),
+            _is_counted_otherwise(one.counted, other.counted),
             *(min(count, 4) for count in names),
-            min(abs(facts[0].num_negated - facts[1].num_negated), 3),
-            facts[0].links != facts[1].links,
-            is_reordered(texts[0], texts[1]),
-            same_bag and words[0] != words[1],
-            difference(texts[0], texts[1]).opposed,
+            min(abs(facts.num_negated - others.num_negated), 3),
+            facts.links != others.links,
+            is_reordered(one.text, other.text),
+            same_bag and one.words != other.words,
+            are_opposed(one.wording, other.wording),
             2 * matched / max(sum(lengths), 1),
             min(longest - matched, 12) / 4,
             lengths[0] / longest,
@@ -117,11 +155,13 @@ def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float
             most[3],
             most[4],
             most[5],
-            any(part.endswith("?") for part in left) != any(part.endswith("?") for part in right),
-            words[0][:1] != words[1][:1],
-            sum(len(word) > 6 for word in one ^ other) / longest,
+            any(part.endswith("?") for part in one.parts) != any(part.endswith("?") for part in other.parts),
+            one.words[:1] != other.words[:1],
+            sum(len(word) > 6 for word in one.content ^ other.content) / longest,
             *turned,
             sum(turned) % 2,
+            one.operators.is_no != other.operators.is_no,
+            one.operators.begins_with_no != other.operators.begins_with_no,
         ),
         np.float32,
     )
@@ -159,15 +199,11 @@ def _bag(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold())) - _COMMON
 
 
-def _aligned(
-    bags: Sequence[frozenset[str]],
-    are_negated: Sequence[bool],
-    others: Sequence[frozenset[str]],
-    are_others_negated: Sequence[bool],
-) -> tuple[float, float, float, float, float, float]:
+def _aligned(one: ReadWords, by: ReadWords) -> tuple[float, float, float, float, float, float]:
     """Of each part and its nearest: share of words, least and mean; how many differ in a no, in numbers, are lost."""
     shares, negated, numbered, lost_facts, lost = [], 0, 0, 0, 0
-    for bag, is_negated in zip(bags, are_negated, strict=True):
+    others = by.bags
+    for bag, is_negated in zip(one.bags, one.are_negated, strict=True):
         if not bag:
             continue
         shared = [len(bag & other) for other in others]
@@ -179,7 +215,7 @@ def _aligned(
             lost += 1
             lost_facts += bool(numbers)
         else:
-            negated += is_negated != are_others_negated[best]
+            negated += is_negated != by.are_negated[best]
             numbered += bool(numbers - others[best])
     return (
         min(shares, default=1.0),
@@ -191,7 +227,6 @@ def _aligned(
     )
 
 
-def _is_counted_otherwise(left: str, right: str) -> bool:
+def _is_counted_otherwise(counted: dict[str, str], other: dict[str, str]) -> bool:
     """The same number of something else: 30 seconds and 30 minutes."""
-    counted = [dict(_COUNTED.findall(text.casefold())) for text in (left, right)]
-    return any(number in counted[1] and counted[1][number] != what for number, what in counted[0].items())
+    return any(number in other and other[number] != what for number, what in counted.items())

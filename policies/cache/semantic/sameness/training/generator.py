@@ -179,8 +179,8 @@ class Generator:
             lead = self._random.choice(self._words["doubt" if fact.is_doubted else "certainty"])
             is_name = sentence.split()[0] in str(fact.values.values())
             sentence = f"{lead} {sentence if is_name else sentence[0].lower() + sentence[1:]}"
-        if self._random.random() < 0.1:
-            sentence = sentence.rstrip(".") if self._random.random() < 0.5 else sentence.replace(".", "!")
+        if sentence.endswith(".") and self._random.random() < 0.05:
+            sentence = f"{sentence[:-1]}!"
         return sentence, number
 
     def _single(self) -> MadePair:
@@ -257,6 +257,8 @@ class Generator:
         marks = [f"{number}. " for number in range(1, 20)] if layout == "numbers" else [random.choice("-*•") + " "] * 20
         first = before + (lines[:1] if len(lines) > 2 and random.random() < 0.4 else [])
         rest = lines[len(first) - len(before) :]
+        if random.random() < 0.3:
+            rest = [line.rstrip(".") for line in rest]
         items = "\n".join(mark + line for mark, line in zip(marks, rest, strict=False))
         return "\n\n".join([text for text in (" ".join(first), items, " ".join([*asides, *after])) if text])
 

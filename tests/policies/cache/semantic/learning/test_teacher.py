@@ -156,6 +156,25 @@ async def test_teacher_compares_what_is_worded_most_alike_of_answers_that_say_th
     await stage.aclose()
 
 
+@pytest.mark.parametrize("scope", ["tenant", "global"])
+async def test_teacher_makes_one_of_answers_that_a_new_one_shows_to_be_the_same(scope: str) -> None:
+    """Each wording began by itself. On a route for everybody what was stored before stays as it was."""
+    said = iter(range(100))
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer(f"Open the menu named number {next(said)}.")))
+    stage = await Stage(upstream, FakeClock(), decider=FixedDecider(2.0), cache={"scope": scope}).open()
+    stage.encoder.sameness = 0.0
+    for asked in ("how do I reset my password", "how do I reset the password please", "how do I reset it, my password"):
+        await stage.ask(question(asked))
+    stage.encoder.sameness = 5.0
+    apart = {answer.answer_id for answer, _ in await stage.answers.listing(None, 10)}
+    await stage.ask(question("how do I reset my own password"))
+    answer_ids = {answer.answer_id for answer, _ in await stage.answers.listing(None, 10)}
+
+    assert len(apart) == 3
+    assert len(answer_ids) == (1 if scope == "tenant" else 3)
+    await stage.aclose()
+
+
 @pytest.mark.parametrize("served", [False, True])
 async def test_teacher_takes_a_busy_reader_for_no_label(served: bool) -> None:
     """Neither right nor wrong, and no history of an entry; the answer is kept, by itself. Too many end in doubt."""
