@@ -161,6 +161,7 @@ class Ledger:
             self._num_dropped += kind is not _BEGINNING
             return False
         self._num_noted += 1
-        if not self._num_noted % BATCH and self._writer is not None:
-            self._writer.wake()
+        writer = self._writer
+        if writer is not None and (writer.is_resting or not self._num_noted % BATCH):
+            writer.wake()
         return True

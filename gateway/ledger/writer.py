@@ -2,6 +2,7 @@
 
 One thread. 300 rows, or what there is after a tenth of a second, go in one transaction; a segment of the journal is
 deleted once all of it is stored. Whatever was stored twice, for the thread was killed in between, is in the store once.
+Where nothing is noted it rests until something is, or something else is due.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ class Writer:
         self._is_open = False
         self._is_away = False
         self._is_stopping = False
+        self.is_resting = False
+        """Whether it is to be told of the next record."""
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
 
@@ -116,7 +119,8 @@ class Writer:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is enough for a transaction."""
+        """There is enough for a transaction, or something at all where it rests."""
+        self.is_resting = False
         self._wake.set()
 
     def stop(self) -> bool:
@@ -147,11 +151,28 @@ class Writer:
             if self._is_stopping and not has_more:
                 break
             if not has_more:
+                self._rest()
                 self._wake.wait(pause_s)
                 self._wake.clear()
         if self._adoption is not None:
             self._adoption.close()
         self._store.close()
+
+    def _rest(self) -> None:
+        """Wait as long as there is nothing to do."""
+        # Looked at again once it will be told: what comes before that it would never hear of.
+        self.is_resting = self._has_nothing()
+        if self.is_resting and self._has_nothing():
+            needed = {"adopt": True, "prune": True, "roll_up": self._has_new, "count": self._has_uncounted}
+            due = min(self._due[what] for what, is_needed in needed.items() if is_needed)
+            self._wake.wait(max(0.0, due - self._clock.now()))
+            self._wake.clear()
+        self.is_resting = False
+
+    def _has_nothing(self) -> bool:
+        newest = self._journal.segments[-1]
+        is_read = newest.read_at >= newest.end and not self._waiting and self._adoption is None
+        return is_read and self._is_open and not self._is_stopping
 
     def _provide(self) -> None:
         try:

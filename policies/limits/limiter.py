@@ -122,7 +122,9 @@ class Limiter:
                 wants[place] = ask_tokens.want(tokens)
         if has_budgets:
             # What is larger than any budget is let in where it is alone, or not at all.
-            most, wall_s, raises = min(worst or 0, UNBOUNDED), self._clock.wall(), self.raises
+            most, wall_s, raises = worst or 0, self._clock.wall(), self.raises
+            if most > UNBOUNDED:
+                most = UNBOUNDED
             wants += [ask_dollars.want(most, wall_s, waived, raises) for ask_dollars in plan.dollars]
         asked = tuple(wants)
         counters = self.counters

@@ -39,7 +39,7 @@ from policies.pool.quota_room import QuotaRoom, quota_of
 from policies.pool.settings import CircuitBreakerPolicy
 from policies.pool.tally import PoolTally, RetryStatistics
 from policies.prices.price import Price
-from policies.prices.source import PriceSource
+from policies.prices.source import PriceSource, set_prices
 
 
 class Pool:
@@ -104,6 +104,7 @@ class Pool:
             )
             for number, (member, label) in enumerate(zip(members, _labels(members), strict=True))
         )
+        self._set_prices = set_prices(self.price_sources)
         self._quotas = QuotaRoom(name, self._places)
         self._balancers = Balancers(self._places, routing)
         self._sent = 0
@@ -130,6 +131,8 @@ class Pool:
 
     def prices_of(self, model: str) -> tuple[Price | None, ...]:
         """What its members take for a call that asks for that model; None for those of whom nobody knows."""
+        if self._set_prices is not None:
+            return self._set_prices
         return tuple([place.member.price_of(model) for place in self._places])
 
     @property

@@ -47,17 +47,18 @@ class TokenRates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         whole = usage.prompt_tokens * self.input + usage.completion_tokens * self.output + self.request
         return whole + parts_of_prompt + parts_of_completion
 
-    @cached_property
-    def most_input(self) -> int:
-        """For the dearest kind of token that a prompt can have."""
-        return max(
-            self.input, self.cached_input, self.cache_write_5m, self.cache_write_1h, self.audio_input, self.image_input
-        )
+    def most(self, prompt_tokens: int, output_tokens: int) -> int:
+        """For so many tokens, each of the dearest kind that a prompt can have, or an answer."""
+        dearest_input, dearest_output = self._dearest
+        return prompt_tokens * dearest_input + output_tokens * dearest_output + self.request
 
     @cached_property
-    def most_output(self) -> int:
-        """The same of an answer."""
-        return max(self.output, self.reasoning, self.audio_output, self.image_output)
+    def _dearest(self) -> tuple[int, int]:
+        of_prompt = (
+            *(self.input, self.cached_input, self.cache_write_5m, self.cache_write_1h),
+            *(self.audio_input, self.image_input),
+        )
+        return max(of_prompt), max(self.output, self.reasoning, self.audio_output, self.image_output)
 
 
 class LongContext(msgspec.Struct, frozen=True):
@@ -83,12 +84,10 @@ class Tariff(msgspec.Struct, frozen=True):
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
         """The most that a call can come to whose prompt and answers have no more tokens."""
-        rates = self.rates
-        most = prompt_tokens * rates.most_input + output_tokens * rates.most_output + rates.request
+        most = self.rates.most(prompt_tokens, output_tokens)
         for each in self.long_contexts:
             if prompt_tokens > each.above_tokens:
-                rates = each.rates
-                most = max(most, prompt_tokens * rates.most_input + output_tokens * rates.most_output + rates.request)
+                most = max(most, each.rates.most(prompt_tokens, output_tokens))
         return most
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -32,6 +33,13 @@ class SetPrice(msgspec.Struct, frozen=True):
     def of(self, model: str) -> Price | None:
         """The same for each."""
         return self.price
+
+
+def set_prices(sources: Sequence[PriceSource | None]) -> tuple[Price | None, ...] | None:
+    """What those sources say of any model, where the policy alone says it."""
+    if not all(source is None or isinstance(source, SetPrice) for source in sources):
+        return None
+    return tuple([None if source is None else source.of("") for source in sources])
 
 
 class RenamedPrices(msgspec.Struct, frozen=True):

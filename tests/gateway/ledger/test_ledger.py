@@ -75,6 +75,10 @@ def has_segments(folder: Path, number: int) -> bool:
     return [each.stat().st_size for each in folder.glob("*.segment")] == [SEGMENT_BYTES] * number
 
 
+def has_stored(ledger: Ledger, number: int) -> bool:
+    return ledger.statistics().rows == number
+
+
 def take_away(path: Path) -> None:
     """A SQLite file with its companions."""
     for each in path.parent.glob(f"{path.name}*"):
@@ -107,6 +111,20 @@ async def test_noted_rows_are_stored_and_the_journal_goes(connect: Connect, tmp_
     assert numbers(connect()) == list(range(701))
     assert list(folder.iterdir()) == []
     assert sum(line.sums["calls"] for line in report(connect(), ("tenant",), ALWAYS)) == 701
+
+
+async def test_writer_that_rests_hears_of_the_next_row(tmp_path: Path) -> None:
+    """It does not wake for nothing, and does not look for rows only when something else is due, seconds later."""
+    database = SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER)
+    async with running(database, tmp_path / "journal") as ledger:
+        writer = ledger._writer
+        assert writer is not None
+        for n in (1, 2):
+            await until(lambda: writer.is_resting)
+            ledger.begin(sample_beginning(n))
+            ledger.note(sample_row(n))
+            assert not writer.is_resting
+            await until(partial(has_stored, ledger, n), 3.0)
 
 
 async def test_call_that_is_not_over_at_the_end_is_left_to_the_next(connect: Connect, tmp_path: Path) -> None:
