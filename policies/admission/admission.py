@@ -13,7 +13,7 @@ from policies.admission.fairness import Counters
 from policies.admission.gate import Gate
 from policies.admission.queued_call import QueuedCall
 from policies.admission.settings import FairnessPolicy
-from policies.pool.load.fleet import Fleet
+from policies.pool.load.fleet import Fleet, beyond_admission
 from policies.pool.load.replica import Replica
 from policies.schema import RoutePolicy
 
@@ -37,6 +37,8 @@ class Admission:
         for route in routes:
             routing = fleet.routing(route.name)
             if route.admission is not None and route.slo is not None and routing is not None:
+                name = beyond_admission(route)
+                beyond = fleet.routing(name) if name is not None else None
                 self._watchers.update((each, partial(self._on_freed, each)) for each in routing.replicas)
                 self._gates[route.name] = Gate(
                     route.name,
@@ -46,6 +48,7 @@ class Admission:
                     self._counters_of(route.admission.fairness),
                     on_join=self._on_join,
                     clock=clock,
+                    beyond=() if beyond is None else beyond.replicas,
                 )
 
     @property

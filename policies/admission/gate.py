@@ -6,7 +6,7 @@ The backend is chosen when the call leaves the queue, not when it arrives: only 
 from __future__ import annotations
 
 from asyncio import Future, get_running_loop
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -63,8 +63,9 @@ class Gate:
         *,
         on_join: Callable[[Gate, QueuedCall], None],
         clock: Clock,
+        beyond: Sequence[Replica] = (),
     ) -> None:
-        """`slo` is for calls that have none of their own.
+        """`slo` is for calls that have none of their own; `beyond` are the replicas to which late ones go.
 
         `on_join` is called for each call that is queued; from then on the caller is responsible for `send_next`.
         """
@@ -75,7 +76,7 @@ class Gate:
         self._name = name
         self._policy = policy
         self._slo = slo
-        self._judge = AdmissionJudge(policy, slo)
+        self._judge = AdmissionJudge(policy, slo, beyond)
         self._index = index
         self._on_join = on_join
         self._clock = clock

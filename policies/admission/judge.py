@@ -26,11 +26,15 @@ their limit."""
 
 
 class AdmissionJudge:
-    """Decides by one route's policy. `slo` is the route's: a caller with looser limits may not delay the others."""
+    """Decides by one route's policy. `slo` is the route's: a caller with looser limits may not delay the others.
 
-    def __init__(self, policy: AdmissionPolicy, slo: Slo) -> None:
+    `beyond` are the replicas to which those go who would be late here.
+    """
+
+    def __init__(self, policy: AdmissionPolicy, slo: Slo, beyond: Sequence[Replica] = ()) -> None:
         self._policy = policy
         self._slo = slo
+        self._beyond = beyond
 
     def has_room(self, replica: Replica, waiting: Waiting, match: Match, now: float, *, yields: bool) -> bool:
         """Whether a backend can hold a call, and has little enough work queued before it.
@@ -85,7 +89,9 @@ class AdmissionJudge:
         return _latest_s(replica, match) <= _WELL_IN_TIME * limit_s
 
     def send_by(self, replicas: Sequence[Replica], waiting: Waiting, match: Match) -> float:
-        """Until when a call may wait: as long as an idle backend could answer in time, or as the policy allows."""
+        """Until when a call may wait: as long as an idle backend could answer in time, and so could whoever is asked
+        instead where it comes to that; or as the policy allows.
+        """
         if self._policy.on_overload == "queue":
             return waiting.arrived_at + self._policy.max_wait
         alone_s = [
@@ -93,7 +99,8 @@ class AdmissionJudge:
             for replica in replicas
             if replica.model.doubt is None
         ]
-        return waiting.deadline - min(alone_s, default=0.0)
+        beyond_s = [_latest_s(replica, match) for replica in self._beyond if replica.model.doubt is None]
+        return waiting.deadline - max(min(alone_s, default=0.0), min(beyond_s, default=0.0))
 
     def _always_takes(self, replica: Replica) -> bool:
         """Whether a backend is sent a call even if it is predicted to be late there.

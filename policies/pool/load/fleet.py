@@ -86,7 +86,9 @@ class Fleet:
         self._routings: dict[str, Routing] = {}
         self._is_closed = False
         routes = tuple(routes)
-        balanced = [route for route in routes if is_watched(route)]
+        # How long a route takes to which late calls go has to be known before they are late.
+        beyond = {beyond_admission(route) for route in routes}
+        balanced = [route for route in routes if is_watched(route) or route.name in beyond]
         watched = {part.ref for route in balanced for part in route.backends}
         self.wants_blocks = wants_blocks = any(_asks_what_is_kept(route) for route in balanced)
         try:
@@ -240,6 +242,16 @@ def is_balanced_by_load(route: RoutePolicy) -> bool:
 def is_watched(route: RoutePolicy) -> bool:
     """Whether something about a route depends on what its backends have in hand."""
     return route.admission is not None or route.hedge is not None or is_balanced_by_load(route)
+
+
+def beyond_admission(route: RoutePolicy) -> str | None:
+    """The route to which its admission's calls go that would be late; the first that is asked."""
+    if route.admission is None:
+        return None
+    if route.admission.degrade_to is not None:
+        return route.admission.degrade_to
+    fallbacks = route.fallbacks
+    return fallbacks.routes[0] if fallbacks is not None and "overload" in fallbacks.on else None
 
 
 def replica_name(part: RouteBackend) -> str:

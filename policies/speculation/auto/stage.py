@@ -33,8 +33,8 @@ ACTION_HEADER = b"x-slipstream-action"
 TARGET, DRAFT = "target", "draft"
 _SHARE_OF_TIME = 0.5
 """Of what is left of a call, for ways that the target has to be able to follow."""
-_TRIED_EVERY = 10
-"""Calls, one of which goes a way of which too little was seen; every fifth of these one that was slow for some time."""
+_TRIED_EVERY, _TRIED_AGAIN_EVERY = 2, 50
+"""Calls, one of which goes a way of which too little was seen, and one that was slow for some time."""
 _TRIED_AT_ONCE = 8
 """Calls under way on a way of which too little was seen."""
 _LOST = 0.05
@@ -162,16 +162,18 @@ class Auto(Stage):
         return chosen
 
     def _to_try(self, forecasts: Sequence[Forecast]) -> Forecast | None:
-        """A way of which more has to be seen: now and then, and at once where the target is not likely in time."""
+        """A way of which more has to be seen: a cheaper one now and then, any at once where the target is not likely in
+        time. To know a dearer one is worth nothing before.
+        """
         own, turn = forecasts[0].p_in_slo, self._num_calls
         wants_other = own is not None and own < self._policy.share
         for each in forecasts[1:]:
-            if each.loss > max(0.0, self.purse.left):
+            if each.loss > max(0.0, self.purse.left) or not (wants_other or each.cost < forecasts[0].cost):
                 continue
             if each.p_in_slo is None:
                 is_due = (wants_other or turn % _TRIED_EVERY == 0) and each.in_flight < _TRIED_AT_ONCE
             else:
-                is_due = each.p_in_slo < _LOST and turn % (5 * _TRIED_EVERY) == 0
+                is_due = each.p_in_slo < _LOST and turn % _TRIED_AGAIN_EVERY == 0
             if is_due:
                 return each
         return None

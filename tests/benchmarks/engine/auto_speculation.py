@@ -3,9 +3,9 @@
     python -m tests.benchmarks.engine.auto_speculation [--batches 1,8,16,32] [--temperatures 0,1] [--rounds 5]
 
 One engine speculates by itself (`auto`, with its draft), one never does (`off`); both answer the same prompts, so many
-at once. Unfavourable texts are random words that are to be quoted, more than the pair can: answers fall apart, and what
-follows a pair of words follows by chance; or plain noise, tokens by chance. "wrong predictions" are the random words,
-each with plain noise as its prediction. Favourable ones are the pair's own tasks.
+under way at all times. Unfavourable texts are random words that are to be quoted, more than the pair can: answers fall
+apart, and what follows a pair of words follows by chance; or plain noise, tokens by chance. "wrong predictions" are the
+random words, each with plain noise as its prediction. Favourable ones are the pair's own tasks.
 What is printed is tokens a second of processor time over those without, and the least and most of a round. Both work
 by turns of a tenth of a second, because what else a machine does takes many times what is looked for here. At T = 0
 answers must be the same.
@@ -18,6 +18,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -133,68 +134,72 @@ def _kinds(engine: Engine, number: int, seed: int) -> list[Kind]:
 _numbers = count()
 
 
-def _answer(one: Contestant, kind: Kind, numbers: range, temperature: float, most: int, turns: Turns) -> _Answering:
-    """Submits the prompts of these numbers; each is computed anew."""
-    answering = _Answering(one.name, len(numbers), turns)
-    for index in numbers:
-        name = str(next(_numbers))
-        answering.answers[name] = []
+class _Answering:
+    """One engine at all prompts of a kind, each computed anew: `batch` at once, the next where one is through."""
+
+    def __init__(self, one: Contestant, kind: Kind, batch: int, params: SamplingParams, turns: Turns) -> None:
+        self.over = Signal()
+        self._one = one
+        self._kind = kind
+        self._params = params
+        self._turns = turns
+        self._answers: dict[str, list[int]] = {}
+        self._num_over = 0
+        for _ in kind.prompts[:batch]:
+            self._submit_next()
+
+    @property
+    def answers(self) -> list[list[int]]:
+        """In the order of prompts."""
+        return list(self._answers.values())
+
+    def _submit_next(self) -> None:
+        index, name = len(self._answers), str(next(_numbers))
+        self._answers[name] = []
+        predictions = self._kind.predictions
         request = Request(
             id=name,
-            prompt=tuple(kind.prompts[index]),
-            params=SamplingParams(temperature=temperature, max_tokens=most, ignore_eos=kind.ignores_end, seed=index),
+            prompt=tuple(self._kind.prompts[index]),
+            params=replace(self._params, seed=index),
             salt=name.encode(),
-            prediction=() if kind.predictions is None else tuple(kind.predictions[index]),
+            prediction=() if predictions is None else tuple(predictions[index]),
         )
-        one.engine.submit(request, answering.take)
-    return answering
+        self._one.engine.submit(request, self._take)
 
-
-class _Answering:
-    """The answers of one engine to one batch, as they come."""
-
-    def __init__(self, name: str, number: int, turns: Turns) -> None:
-        self.answers: dict[str, list[int]] = {}
-        self.over = Signal()
-        self._name = name
-        self._num_left = number
-        self._turns = turns
-
-    def take(self, events: list[Event]) -> None:
+    def _take(self, events: list[Event]) -> None:
         """The engine's sink, in its thread."""
         for event in events:
-            self.answers[event.request_id] += event.tokens
-            self._num_left -= event.is_last
-        if self._num_left:
-            self._turns.wait(self._name)
-        else:
-            self._turns.leave(self._name)
+            self._answers[event.request_id] += event.tokens
+            self._num_over += event.is_last
+            if event.is_last and len(self._answers) < len(self._kind.prompts):
+                self._submit_next()
+        if self._num_over < len(self._kind.prompts):
+            self._turns.wait(self._one.name)
+        elif not self.over.is_set():
+            self._turns.leave(self._one.name)
             self.over.set()
 
 
 def _round(
-    contestants: Sequence[Contestant], kind: Kind, batch: int, temperature: float, most: int
+    contestants: Sequence[Contestant], kind: Kind, batch: int, params: SamplingParams
 ) -> dict[str, tuple[list[list[int]], float]]:
-    """All prompts of a kind, `batch` at once and the next ones behind these: answers and processor seconds of each."""
-    answers: dict[str, list[list[int]]] = {one.name: [] for one in contestants}
+    """All prompts of a kind: answers and processor seconds of each engine."""
     began = {one.name: one.cpu_s for one in contestants}
-    for begin in range(0, len(kind.prompts), batch):
-        numbers = range(begin, min(begin + batch, len(kind.prompts)))
-        turns = Turns([one.name for one in contestants])
-        running = {one.name: _answer(one, kind, numbers, temperature, most, turns) for one in contestants}
-        for name, answering in running.items():
-            answering.over.wait()
-            answers[name] += answering.answers.values()
-    return {one.name: (answers[one.name], one.cpu_s - began[one.name]) for one in contestants}
+    turns = Turns([one.name for one in contestants])
+    running = [(one, _Answering(one, kind, batch, params, turns)) for one in contestants]
+    for _, answering in running:
+        answering.over.wait()
+    return {one.name: (answering.answers, one.cpu_s - began[one.name]) for one, answering in running}
 
 
 def _measure(off: Contestant, auto: Contestant, kind: Kind, batch: int, temperature: float, given: Namespace) -> bool:
     """Prints one line of the table; whether it is as asked."""
-    kind = kind._replace(prompts=kind.prompts[: max(batch, given.prompts)])
+    kind = kind._replace(prompts=kind.prompts[: given.turnover * batch])
+    params = SamplingParams(temperature=temperature, max_tokens=given.max_tokens, ignore_eos=kind.ignores_end)
     ratios, others, spent_s = [], 0, {off.name: 0.0, auto.name: 0.0}
     before = auto.engine.statistics().speculation
     for number in range(given.rounds + 1):
-        found = _round((off, auto) if number % 2 else (auto, off), kind, batch, temperature, given.max_tokens)
+        found = _round((off, auto) if number % 2 else (auto, off), kind, batch, params)
         if not number:
             continue
         token_s = {name: cpu_s / sum(map(len, answers)) for name, (answers, cpu_s) in found.items()}
@@ -227,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--temperatures", type=_list, default=[0, 1])
     options.add_argument("--kinds", default="random words,noise,wrong predictions,own tasks")
     options.add_argument("--rounds", type=int, default=5, help="how often each (default 5)")
-    options.add_argument("--prompts", type=int, default=12, help="how many, or a batch if that is more (default 12)")
+    options.add_argument("--turnover", type=int, default=4, help="prompts for each that is under way (default 4)")
     options.add_argument("--max-tokens", type=int, default=160, help="of an answer (default 160)")
     options.add_argument("--seed", type=int, default=5, help="of the prompts")
     given = options.parse_args(arguments)
@@ -235,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     holds = True
     with ExitStack() as stack:
         off, auto = (Contestant(mode, _options(folder, mode), stack) for mode in _MODES)
-        number = max(given.prompts, int(max(given.batches)))
+        number = given.turnover * int(max(given.batches))
         for kind in _kinds(off.engine, number, given.seed):
             for batch in given.batches if kind.name in given.kinds.split(",") else ():
                 for temperature in given.temperatures:

@@ -15,11 +15,12 @@ from policies.admission.judge import AdmissionJudge
 from policies.admission.queue import Waiting
 from policies.admission.settings import AdmissionPolicy
 from policies.pool.load.demand import Demand
+from policies.pool.load.latency_model import features
 from policies.pool.load.match import Match
 from policies.pool.load.replica import Replica
 from policies.pool.prompts.prefix_index import PrefixIndex
 from tests.support.clock import FakeClock
-from tests.support.policy.admission import Desk, Site, answered, asking, client, in_virtual_time, learned
+from tests.support.policy.admission import Desk, OneAtATime, Site, answered, asking, client, in_virtual_time, learned
 
 LIMITS = Slo(100.0, 0.0, 0.1)
 LONG, SHORT = 70_000, 2_000
@@ -96,5 +97,38 @@ def test_judge_prompt_that_would_spoil_streams_is_told_so_at_once_and_holds_up_n
             assert long.facts.waited_s == 0.0
             assert await running == "answered"
             assert site.is_at_rest()
+
+    in_virtual_time(main)
+
+
+def test_judge_who_is_degraded_leaves_the_line_in_time_for_the_other_route() -> None:
+    """It waits no longer than the other route can make up for, which takes a third of a second here."""
+
+    async def main(clock: VirtualClock) -> None:
+        common: dict[str, Any] = {
+            "slo": {"ttft": "2s", "ttft_per_1k_prompt": "0s", "tpot": "10s"},
+            "retry": {"attempts": 0},
+        }
+        own = {"admission": {"on_overload": "degrade", "degrade_to": "beyond"}, "backends": [{"ref": "own"}]}
+        desks = {"own": Desk("own", clock, rest_s=100.0), "beyond": Desk("beyond", clock)}
+        async with Site(
+            clock, desks, own={**common, **own}, beyond={**common, "backends": [{"ref": "beyond"}]}
+        ) as site:
+            (replica,), routing = site.replicas, site.fleet.routing("beyond")
+            assert routing is not None
+            learned(replica)
+            beyond = routing.replicas[0].model
+            for number in range(20):
+                beyond.observe(features(0.0, 10.0 + number, 10.0 + number, 0.0, 0.0), 1.0)
+            takes_s = beyond.residual * routing.replicas[0].predict(10, 10)
+            assert 0.3 < takes_s < 1.0
+            replica.concurrency_limit, replica.concurrency_limit.has_refused = OneAtATime(), True
+            running = client(site.pool(), asking(clock=clock))
+            await asyncio.sleep(0)
+            late = asking(clock=clock)
+
+            assert await answered(site.pool(), late) == "slo_shed"
+            assert late.facts.waited_s == pytest.approx(2.0 - takes_s, abs=0.01)
+            running.cancel()
 
     in_virtual_time(main)
