@@ -25,8 +25,6 @@ MATCH_FEATURES = (
     "least_odds",
     "least_odds_of_other",
     "mean_odds",
-    "contradicted",
-    "contradicted_next",
     "contents",
     "contents_ratio",
     "partners_shared",
@@ -35,9 +33,8 @@ MATCH_FEATURES = (
 )
 """`worst`: the probability that a part matters and has no partner, of the part where that is highest; `all_matched`:
 log probability that there is none such; `least_odds`: of saying the same, of the part that matters whose best partner
-has the least; `_of_other`: of the answer where it is better; `contradicted`: the probability that a part has no partner
-times the cosine of the nearest part, where that is highest, and the next: about the same and saying another thing;
-`contents`: how many parts matter; `inverted`: share of pairs of parts whose partners stand the other way round."""
+has the least; `_of_other`: of the answer where it is better; `contents`: how many parts matter; `inverted`: share of
+pairs of parts whose partners stand the other way round."""
 
 _CANDIDATES = 2
 _MAX_ODDS = 8.0
@@ -69,20 +66,15 @@ def candidates(ones: Sequence[EncodedPart], others: Sequence[EncodedPart]) -> li
 
 
 def match_features(
-    odds: dict[PartMatch, float],
-    matters: tuple[Floats, Floats],
-    cosines: Floats,
-    parts: tuple[Sequence[str], Sequence[str]],
+    odds: dict[PartMatch, float], matters: tuple[Floats, Floats], parts: tuple[Sequence[str], Sequence[str]]
 ) -> Floats:
     """[MATCH_FEATURES], the same for both orders of the two. `odds`: log odds of each candidate; `matters`: the
-    probability that a part says anything of the matter, for the parts of each answer; `cosines` [parts, parts of other]
-    of their vectors.
+    probability that a part says anything of the matter, for the parts of each answer.
     """
     table = np.full((len(parts[0]), len(parts[1])), -_MAX_ODDS)
     for (one, other), told in odds.items():
         table[one, other] = np.clip(told, -_MAX_ODDS, _MAX_ODDS)
-    ways = [_way(table, matters[0], cosines), _way(table.T, matters[1], cosines.T)]
-    contradicted = np.sort([*ways[0].contradicted, *ways[1].contradicted, 0.0])[::-1]
+    ways = [_way(table, matters[0], parts), _way(table.T, matters[1], parts)]
     worse, better = sorted(ways, key=lambda way: way.all_matched)
     contents = sorted(way.contents for way in ways)
     return np.array(
@@ -95,7 +87,6 @@ def match_features(
             min(way.least for way in ways) / 4,
             max(way.least for way in ways) / 4,
             (worse.mean + better.mean) / 8,
-            *contradicted[:2],
             np.log1p(contents[1]),
             contents[0] / max(contents[1], 1e-3),
             (worse.shared + better.shared) / 2,
@@ -112,16 +103,14 @@ class _Way(NamedTuple):
     all_matched: float
     least: float
     mean: float
-    contradicted: list[float]
     contents: float
     shared: float
     inverted: float
 
 
-def _way(table: NDArray[np.float64], matters: Floats, cosines: Floats) -> _Way:
+def _way(table: NDArray[np.float64], matters: Floats, parts: tuple[Sequence[str], Sequence[str]]) -> _Way:
     best, partner = table.max(axis=1), table.argmax(axis=1)
-    is_other = 1.0 / (1.0 + np.exp(best))
-    missed = matters * is_other
+    missed = matters / (1.0 + np.exp(best))
     ranked = np.sort(missed)[::-1]
     counts = matters > 0.5 if (matters > 0.5).any() else np.ones(len(matters), bool)
     partners = partner[counts]
@@ -132,7 +121,6 @@ def _way(table: NDArray[np.float64], matters: Floats, cosines: Floats) -> _Way:
         all_matched=float(np.maximum(np.log1p(-np.minimum(missed, 1 - 1e-4)).sum(), -_MAX_ODDS)),
         least=float(best[counts].min()),
         mean=float(best[counts].mean()),
-        contradicted=(np.maximum(cosines.max(axis=1), 0.0) * is_other).tolist(),
         contents=float(matters.sum()),
         shared=1.0 - len(set(partners.tolist())) / len(partners),
         inverted=sum(a > b for a, b in pairs) / max(len(pairs), 1),

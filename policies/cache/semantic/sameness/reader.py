@@ -98,7 +98,7 @@ class Reader:
 
     def _match(self, ones: list[str], others: list[str], vocabulary: TokenVocabulary) -> NDArray[np.float32] | None:
         """`MATCH_FEATURES`; None where sentences are left to be held against each other in another round."""
-        encoded = [[self._kept[part].read.encoded for part in side] for side in (ones, others)]
+        encoded = [self._kept[part].read.encoded for part in ones], [self._kept[part].read.encoded for part in others]
         odds: dict[PartMatch, float] = {}
         num_new = 0
         for match in candidates(*encoded):
@@ -112,9 +112,8 @@ class Reader:
             odds[match] = self._matched[pair]
         while len(self._matched) > _MAX_KEPT_MATCHES:
             self._matched.popitem(last=False)
-        vectors = [np.stack([part.vectors[-1] for part in side]).astype(np.float32) for side in encoded]
-        matters = self._sentences.matters(vectors[0]), self._sentences.matters(vectors[1])
-        return match_features(odds, matters, vectors[0] @ vectors[1].T, (ones, others))
+        matters = [self._sentences.matters(np.stack([part.vectors[-1] for part in side])) for side in encoded]
+        return match_features(odds, (matters[0], matters[1]), (ones, others))
 
     def _held_against(self, pair: tuple[str, str], vocabulary: TokenVocabulary) -> float:
         if pair[0] == pair[1]:

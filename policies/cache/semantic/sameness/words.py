@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from policies.cache.semantic.decision.features import Wording, are_opposed
 from policies.cache.semantic.sameness.answer_facts import NEGATION, AnswerFacts, facts_of, is_reordered
-from policies.cache.semantic.sameness.operators import OPERATORS, Operators, operators_of
+from policies.cache.semantic.sameness.operators import OPERATORS, operators_of
 from policies.cache.semantic.sameness.parts import MAX_CHARS
 
 FEATURES = (
@@ -49,13 +49,10 @@ FEATURES = (
     "rare_missing",
     *(f"other_{sort}" for sort in OPERATORS),
     "turned_over",
-    "turned_at_all",
-    "turned_at_first",
 )
 """`missing`: of one answer's in the other, least and most of both ways; `part_`: of each part and the one of the other
 answer that shares most words with it; `lost`: parts that share hardly any; `other_`: of this sort of words that turn
-a sentence over one answer has an odd number, the other not; `turned_over`: of all of them together; `turned_at_all`:
-of those in `TURNING`; `turned_at_first`: of those in the first clause that has any."""
+a sentence over one answer has an odd number, the other not; `turned_over`: of all of them together."""
 
 _WORD = re.compile(r"\d+(?:[.,:/-]\d+)*|[^\W_]+")
 _COUNTED = re.compile(r"(\d+(?:[.,:/-]\d+)*) ([^\W\d_]+)")
@@ -81,7 +78,7 @@ class ReadWords(NamedTuple):
     counted: dict[str, str]
     """What stands behind each number."""
     wording: Wording
-    operators: Operators
+    operators: tuple[bool, ...]
     bags: list[frozenset[str]]
     are_negated: list[bool]
 
@@ -99,7 +96,7 @@ def read_words(parts: Sequence[str]) -> ReadWords:
         frozenset(words) - _COMMON,
         dict(_COUNTED.findall(folded)),
         Wording(text),
-        operators_of(folded),
+        operators_of(words),
         [_bag(part) for part in parts],
         [NEGATION.search(part) is not None for part in parts],
     )
@@ -125,7 +122,7 @@ def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
     longest = max(len(one.words), len(other.words), 1)
     lengths = sorted((len(one.words), len(other.words)))
     parts = sorted((len(one.parts), len(other.parts)))
-    turned = [mine != theirs for mine, theirs in zip(one.operators.odd, other.operators.odd, strict=True)]
+    turned = [mine != theirs for mine, theirs in zip(one.operators, other.operators, strict=True)]
     aligned = [_aligned(one, other), _aligned(other, one)]
     worst = [min(values) for values in zip(*aligned, strict=True)]
     most = [max(values) for values in zip(*aligned, strict=True)]
@@ -160,8 +157,6 @@ def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
             sum(len(word) > 6 for word in one.content ^ other.content) / longest,
             *turned,
             sum(turned) % 2,
-            one.operators.is_no != other.operators.is_no,
-            one.operators.begins_with_no != other.operators.begins_with_no,
         ),
         np.float32,
     )

@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--paraqa", type=Path)
     parser.add_argument("--sentences", type=int, default=24_000)
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)

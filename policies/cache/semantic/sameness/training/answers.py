@@ -48,9 +48,6 @@ def features_of(
     rows = []
     for pair, (ones, others), matches in zip(pairs, answers, found, strict=True):
         of_matches = {match: float(odds.get((ones[match.one], others[match.other]), SURE)) for match in matches}
-        vectors = [np.stack([encoded[part].vectors[-1] for part in side]).astype(np.float32) for side in (ones, others)]
-        match = match_features(
-            of_matches, (matters(vectors[0]), matters(vectors[1])), vectors[0] @ vectors[1].T, (ones, others)
-        )
-        rows.append(np.concatenate((match, pair.words)))
+        one, other = (matters(np.stack([encoded[part].vectors[-1] for part in side])) for side in (ones, others))
+        rows.append(np.concatenate((match_features(of_matches, (one, other), (ones, others)), pair.words)))
     return np.stack(rows)

@@ -16,7 +16,7 @@ from policies.cache.semantic.sameness.training.generator import Generator, kinds
 HELD_KINDS = frozenset(
     (
         "price_of", "faster", "open_day", "must", "sent", "valid_for", "located", "online", "works_with", "start_time",
-        "consent", "cash", "travel", "deposit", "self_service", "pays_at", "fr",
+        "consent", "cash", "travel", "deposit", "fr",
     )
 )  # fmt: skip
 """Kinds of facts of which no sentence is trained on: what sentences are worth in answers is learned from these too."""
@@ -27,7 +27,7 @@ flatter.
 TEST_KINDS = EVALUATED_KINDS | frozenset(
     (
         "monthly", "hired", "allowed", "anytime", "before", "deadline", "quantity", "certain", "who_pays", "arrives",
-        "free_of_charge", "waiting_list", "tool_needed", "it",
+        "free_of_charge", "waiting_list", "it",
     )
 )  # fmt: skip
 """Kinds that no training sees: what a head says of the others is surer than what it is worth elsewhere."""

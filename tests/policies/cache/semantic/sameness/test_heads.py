@@ -12,7 +12,6 @@ import pytest
 from policies.cache.semantic.sameness import head as head_module
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, join, meet
 from policies.cache.semantic.sameness.head import Card, HeadWeights, ReadPart, TokenHead, WordHead, load_weights
-from policies.cache.semantic.sameness.operators import operators_of
 from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.training.examples import TEST_KINDS, AnswerPair, own
 from policies.cache.semantic.sameness.training.generator import Generator, kinds_of_facts
@@ -97,24 +96,6 @@ def test_word_features_of_equal_parts_do_not_depend_on_where_they_stand() -> Non
     assert told[FEATURES.index("equal")] == 1
     assert told[FEATURES.index("same_words_elsewhere")] == 0
     assert word_features([first, second], [third, first])[FEATURES.index("equal")] == 0
-
-
-@pytest.mark.parametrize(
-    ("said", "is_no", "begins_with_no"),
-    [
-        ("you can do it without our help", False, False),
-        ("there is no need to ask anybody", False, False),
-        ("no, you can not do it alone", True, True),
-        ("no customer is able to do it alone", True, True),
-        ("only members may enter", True, True),
-        ("you must not enter", True, True),
-        ("you can not do it, somebody else is needed", False, True),
-    ],
-)
-def test_operators_tell_a_no_from_what_stands_beside_it(said: str, is_no: bool, begins_with_no: bool) -> None:
-    """A particle before the sentence says nothing more; a second clause may say the same once more."""
-    told = operators_of(said)
-    assert (told.is_no, told.begins_with_no) == (is_no, begins_with_no)
 
 
 @pytest.mark.parametrize(
