@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_TIME_WEIGHT = 0.02
-"""Of a new measurement, once there are enough; the older ones fade over some 50 steps."""
+_TIME_WEIGHT, ALONE_WEIGHT = 0.02, 0.1
+"""Of a new measurement: the older ones fade over some 50 steps, or 10 of those that are rare while drafts are tried."""
 _OUTLIER = 4.0
 """A step that takes this many times what was expected says something of the machine, not of the step."""
 _PURSE_SHARE = 0.01
@@ -23,9 +23,11 @@ class StepTimeFit:
     """Seconds of a step as a line over its rows, fitted to the latest measurements.
 
     Before rows have varied it takes the step to cost the same for any number of them, which invites trying more.
+    `weight` is that of a new measurement, once there are enough.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weight: float = _TIME_WEIGHT) -> None:
+        self._weight = weight
         self._count = 0
         self._rows = self._seconds = 0.0
         self._variance = self._covariance = 0.0
@@ -38,7 +40,7 @@ class StepTimeFit:
     def add(self, rows: int, seconds: float) -> None:
         """Notes one measured step."""
         self._count += 1
-        weight = max(1 / self._count, _TIME_WEIGHT)
+        weight = max(1 / self._count, self._weight)
         if self._count > 4:
             seconds = min(seconds, _OUTLIER * self.predict(rows))
         rows_off, seconds_off = rows - self._rows, seconds - self._seconds

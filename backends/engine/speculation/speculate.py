@@ -16,7 +16,7 @@ from torch import Tensor
 from backends.engine.choosing.sampling import Choice
 from backends.engine.options import Speculate
 from backends.engine.sequence import Sequence, Slice
-from backends.engine.speculation.adaptive import Acceptance, Length, Purse, StepTimeFit, best_draft
+from backends.engine.speculation.adaptive import ALONE_WEIGHT, Acceptance, Length, Purse, StepTimeFit, best_draft
 from backends.engine.speculation.draft_model import DraftModel, draft_start
 from backends.engine.speculation.ngram import SHORTEST_MATCH, NgramMatch, PairIndex, continuation
 from backends.engine.speculation.pushed import PushedTokens
@@ -108,7 +108,7 @@ class Speculator:
         self._now = now
         self._target_time = StepTimeFit()
         self._draft_time = StepTimeFit()
-        self._alone_time = StepTimeFit()
+        self._alone_time = StepTimeFit(ALONE_WEIGHT)
         """Of steps without proposals, over their sequences."""
         self._purse = Purse()
         self._num_decoded = 0
@@ -182,6 +182,10 @@ class Speculator:
         if num_rows and is_decode:
             self._target_time.add(num_rows, seconds)
             self._account(len(done), num_rows, num_tokens, seconds)
+        elif self._alone_time.is_known:
+            # What it takes beside prompts is not known; what it took to draft is, catching up with them above all.
+            alone_s = self._alone_time.predict(len(done))
+            self._purse.settle(alone_s * num_tokens / len(done), self._proposed_s, alone_s)
 
     def _account(self, num_sequences: int, num_rows: int, num_accepted: int, seconds: float) -> None:
         """What a step of decoding has cost and brought, proposals and all."""

@@ -143,6 +143,23 @@ def test_speculation_that_loses_is_let_be_for_all_answers_and_costs_no_room() ->
     assert predicted.draft[:2] == [5, 6]
 
 
+def test_catching_up_with_prompts_in_steps_that_read_others_is_paid_for_too() -> None:
+    """A draft that takes five steps' time and more beside each new prompt is let be, whatever it brings otherwise."""
+    clock = itertools.count()
+    draft: Any = FixedDraft()
+    speculator = Speculator("auto", draft, most=4, below=8, now=lambda: 0.05 * next(clock))
+    made, other = sequence(FRESH), sequence(FRESH)
+    verify(speculator, made, 0, 0.01)
+    assert speculator.room == 4
+    beside = Slice(other, 0, 9, 0, False)
+    for _ in range(3):
+        speculator.propose([decoding(made), beside])
+        speculator.observe([(decoding(made), Choice([0], None, 0)), (beside, None)], 0.1)
+        made.draft = []
+
+    assert speculator.room == 0
+
+
 def test_auto_without_a_match_asks_the_draft_model() -> None:
     """Each sequence of a step has its own proposer."""
     draft = FixedDraft()
