@@ -39,6 +39,7 @@ from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.encoder.folder import find_folder
 from policies.cache.semantic.encoder.transformer import TransformerModel
 from policies.cache.semantic.learning.comparators import DIFFERENT_TO, SAME_FROM, probability_of
+from policies.cache.semantic.learning.rewording import Rewording
 from policies.cache.semantic.sameness.reader import Reader
 from policies.cache.semantic.sameness.words import worded_most_like
 from tests.benchmarks.semantic.same_answers import book_of
@@ -64,6 +65,7 @@ class WordedUpstream(Upstream):
         self._book = book
         if book is not None:
             self._changing = frozenset(book.changed)
+        self._rewording = Rewording()
         self._texts: dict[int, str] = {}
         self.told: Counter[tuple[bool, str]] = Counter()
         self.cpu_s = 0.0
@@ -91,7 +93,8 @@ class WordedUpstream(Upstream):
         while not compared.is_done:
             compared = self._reader.compare(self._texts[left], self._texts[right])
         self.cpu_s += time.process_time() - began
-        sameness = probability_of(compared.log_odds) or 0.0
+        log_odds = compared.log_odds
+        sameness = probability_of(None if log_odds is None else self._rewording.weighed(log_odds)) or 0.0
         is_same = super().compare(left, right) > 0.5
         verdict = "same" if sameness >= SAME_FROM else "different" if sameness <= DIFFERENT_TO else "unknown"
         self.told[is_same, verdict] += 1

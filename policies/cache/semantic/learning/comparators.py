@@ -12,6 +12,7 @@ from typing import Protocol
 
 from backends.charges.charge import Charge
 from policies.cache.semantic.contracts import AnswerReader, EncoderBusy
+from policies.cache.semantic.learning.rewording import Rewording
 from policies.cache.semantic.sameness.parts import MAX_CHARS
 
 SAME_FROM = 0.95
@@ -42,11 +43,12 @@ class AnswerJudge(Protocol):
 
 
 class Comparison:
-    """Compares answers with every means at hand; `judge` only where the reader is in doubt."""
+    """Compares answers of one upstream with every means at hand; `judge` only where the reader is in doubt."""
 
     def __init__(self, reader: AnswerReader, judge: AnswerJudge | None) -> None:
         self._reader = reader
         self._judge = judge
+        self._rewording = Rewording()
 
     @property
     def has_judge(self) -> bool:
@@ -89,10 +91,12 @@ class Comparison:
 
     async def _read(self, left: str, right: str) -> float | None:
         if left == right:
+            self._rewording.note_equal()
             return 1.0
         if max(len(left), len(right)) > MAX_CHARS:
             return None
-        return probability_of(await self._reader.compare(left, right))
+        log_odds = await self._reader.compare(left, right)
+        return probability_of(None if log_odds is None else self._rewording.weighed(log_odds))
 
 
 def probability_of(log_odds: float | None) -> float | None:
