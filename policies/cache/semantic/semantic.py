@@ -39,6 +39,7 @@ from policies.cache.semantic.learning.comparators import Comparison
 from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.learning.labels import LabelSource, Learning
+from policies.cache.semantic.learning.rewording import Rewording
 from policies.cache.semantic.learning.teacher import Teacher
 from policies.cache.semantic.lookup import LookupResult, Lookups
 from policies.cache.semantic.question import Ineligible, Questions
@@ -112,7 +113,7 @@ class SemanticCache(Stage):
         self._questions: Questions | None = None
         is_public = policy.scope == "global"
         self._lookups = Lookups(parts.space, parts.answers, self._policy, parts.clock, is_public=is_public)
-        self._comparison = Comparison(parts.space.encoder, judge)
+        self._comparison = Comparison(parts.space.encoder, judge, Rewording())
         self._teacher: Teacher | None = None
         self._tally = SemanticTally()
         self._learners = Background(_MAX_LEARNING)

@@ -43,12 +43,15 @@ class AnswerJudge(Protocol):
 
 
 class Comparison:
-    """Compares answers of one upstream with every means at hand; `judge` only where the reader is in doubt."""
+    """Compares answers with every means at hand; `judge` only where the reader is in doubt.
 
-    def __init__(self, reader: AnswerReader, judge: AnswerJudge | None) -> None:
+    `rewording`: where both answers are one upstream's; of two upstreams nobody expects the same words.
+    """
+
+    def __init__(self, reader: AnswerReader, judge: AnswerJudge | None, rewording: Rewording | None = None) -> None:
         self._reader = reader
         self._judge = judge
-        self._rewording = Rewording()
+        self._rewording = rewording
 
     @property
     def has_judge(self) -> bool:
@@ -91,12 +94,15 @@ class Comparison:
 
     async def _read(self, left: str, right: str) -> float | None:
         if left == right:
-            self._rewording.note_equal()
+            if self._rewording is not None:
+                self._rewording.note_equal()
             return 1.0
         if max(len(left), len(right)) > MAX_CHARS:
             return None
         log_odds = await self._reader.compare(left, right)
-        return probability_of(None if log_odds is None else self._rewording.weighed(log_odds))
+        if log_odds is not None and self._rewording is not None:
+            log_odds = self._rewording.weighed(log_odds)
+        return probability_of(log_odds)
 
 
 def probability_of(log_odds: float | None) -> float | None:

@@ -22,6 +22,7 @@ from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.index.memory import MemoryIndex
 from policies.cache.semantic.learning.comparators import AnswerVerdict, Comparison, verdict_of
 from policies.cache.semantic.learning.decisions import LearnedDecisions
+from policies.cache.semantic.learning.rewording import Rewording
 from policies.cache.semantic.log_replay.exchanges import LoggedExchange
 from policies.cache.semantic.log_replay.stand_ins import LogClock, LoggedAnswers, ReplayedLookup, WatchingDecider
 from policies.cache.semantic.question import Ineligible
@@ -79,7 +80,7 @@ class LogReplay:
         self._random = Random(seed)
         self._clock = LogClock()
         self._log = LoggedAnswers()
-        self._comparison = Comparison(encoder, None)
+        self._comparison = Comparison(encoder, None, Rewording())
         self._space = VectorSpace(
             encoder, lambda opened: MemoryIndex(opened.dimension, opened.fingerprint, self._clock)
         )

@@ -26,7 +26,7 @@ def test_answers_of_an_upstream_with_one_wording_are_different_where_they_differ
     """A pair that the reader is in doubt about is told apart once equal ones have come."""
 
     async def main() -> None:
-        comparison = Comparison(Doubtful(), None)
+        comparison = Comparison(Doubtful(), None, Rewording())
 
         async def verdict(left: str, right: str) -> AnswerVerdict:
             return verdict_of(await comparison.compare("where is it", left, right, may_ask=False))
