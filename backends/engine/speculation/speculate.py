@@ -179,7 +179,9 @@ class Speculator:
                 num_tokens += choice.num_accepted
             num_rows += 1 + num_draft
             is_decode &= part.num_tokens == 1
-        if num_rows and is_decode:
+        if not done:
+            return
+        if is_decode:
             self._target_time.add(num_rows, seconds)
             self._account(len(done), num_rows, num_tokens, seconds)
         elif self._alone_time.is_known:

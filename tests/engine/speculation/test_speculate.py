@@ -160,6 +160,15 @@ def test_catching_up_with_prompts_in_steps_that_read_others_is_paid_for_too() ->
     assert speculator.room == 0
 
 
+def test_step_that_carries_out_nothing_teaches_nothing() -> None:
+    """As where all that a step was planned for is refused, or waits for pages that come back."""
+    speculator = make("auto", FixedDraft())
+    verify(speculator, sequence(FRESH), 0, 0.01)
+    speculator.propose([])
+    speculator.observe([], 0.5)
+    assert speculator.room == 4
+
+
 def test_auto_without_a_match_asks_the_draft_model() -> None:
     """Each sequence of a step has its own proposer."""
     draft = FixedDraft()
