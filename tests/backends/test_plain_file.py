@@ -51,6 +51,7 @@ def test_pipe_that_was_read_already_says_so() -> None:
         read_plain_file(Path(f"/dev/fd/{reader}"), 100)
 
 
+@pytest.mark.timed
 def test_fifo_without_a_writer_is_refused_at_once(tmp_path: Path) -> None:
     """Opening it the usual way would wait for ever."""
     os.mkfifo(tmp_path / "fifo")

@@ -114,6 +114,7 @@ async def test_proxy_passes_events_on_as_they_come(client: httpx.AsyncClient, op
     assert first.startswith(b"data:")
 
 
+@pytest.mark.timed
 async def test_proxy_tells_that_a_client_has_left(client: httpx.AsyncClient, openai_server: OpenAIServer) -> None:
     """The upstream stops working at once, for its tokens are paid for."""
     openai_server.next(Behaviour(stall_after_events=1))

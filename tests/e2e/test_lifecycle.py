@@ -84,6 +84,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
 
 
 @pytest.mark.alone
+@pytest.mark.timed
 async def test_start_is_quick_and_small() -> None:
     """It costs no more CPU than its libraries do, one worker stays under its limit, after requests too."""
     # As an installation leaves it: without its bytecode, every start would compile what it imports.
@@ -169,6 +170,7 @@ async def test_end_flips_readiness_and_drains_streams(openai_server: OpenAIServe
         assert "Traceback" not in gateway.stderr
 
 
+@pytest.mark.timed
 async def test_stream_that_outlasts_the_drain_limit_is_cut_visibly(openai_server: OpenAIServer) -> None:
     """After the limit the client sees a break, not an end, and the gateway goes."""
     openai_server.next(Behaviour(stall_after_events=2))
@@ -209,6 +211,7 @@ async def test_call_that_outlasts_the_drain_limit_is_answered(openai_server: Ope
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.timed
 async def test_idle_gateway_ends_at_once(sig: signal.Signals) -> None:
     """Idle connections do not hold it up; exit code 0 and the last line is written."""
     async with (

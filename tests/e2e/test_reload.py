@@ -390,6 +390,7 @@ async def test_route_that_has_not_changed_keeps_its_breaker(openai_server: OpenA
         assert (await client.post(PATH, json=chat())).status_code == 200
 
 
+@pytest.mark.timed
 async def test_calls_go_on_beside_a_long_reload() -> None:
     """Thousands of routes are read and checked while calls are answered: none waits for a good part of it."""
     routes = "".join(

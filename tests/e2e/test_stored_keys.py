@@ -91,6 +91,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Gateway, Gateway]]:
         yield left, right
 
 
+@pytest.mark.timed
 async def test_key_lives_and_dies_on_every_gateway(pair: tuple[Gateway, Gateway]) -> None:
     """Made by a command it is valid everywhere at once; revoked at one gateway it is refused at the other in time."""
     left, right = pair
@@ -115,6 +116,7 @@ async def test_key_lives_and_dies_on_every_gateway(pair: tuple[Gateway, Gateway]
     assert not any(key in gateway.stdout + gateway.stderr for gateway in pair)
 
 
+@pytest.mark.timed
 async def test_former_secret_goes_on_for_the_overlap_and_no_longer(pair: tuple[Gateway, Gateway]) -> None:
     """Both are the same caller meanwhile; without an overlap the former one ends."""
     left, right = pair

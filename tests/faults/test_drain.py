@@ -6,6 +6,8 @@ import asyncio
 import signal
 import time
 
+import pytest
+
 from tests.support.faults import CHAT, CaseServer, policy
 from tests.support.gateway import Gateway, start_gateway
 from tests.support.http_client import HttpClient, chat_body, request_bytes
@@ -44,6 +46,7 @@ async def test_sigterm_cuts_no_stream_that_ends_within_the_limit() -> None:
     assert code == 0
 
 
+@pytest.mark.timed
 async def test_sigterm_ends_streams_beyond_the_limit_as_broken() -> None:
     """A stream that never ends does not keep the process; its client can tell that it was cut."""
     async with CaseServer() as server:

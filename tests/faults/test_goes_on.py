@@ -213,6 +213,7 @@ async def test_whole_answer_may_take_the_whole_time() -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.timed
 async def test_whole_answer_that_never_comes_leaves_the_other_half_of_the_time_where_it_is_listed() -> None:
     """Silence of an answer that is not streamed ends after half of `total`, and the other one has as much."""
     hole = socket.socket()

@@ -118,6 +118,7 @@ def streams_for(seconds: float) -> Behaviour:
 
 
 @pytest.mark.alone
+@pytest.mark.timed
 async def test_sigterm_finishes_the_streams_of_all_workers_and_refuses_new_ones_at_once() -> None:
     """Nobody listens any more while the streams run on: neither a worker nor the supervisor."""
     async with CaseServer() as server:
@@ -236,6 +237,7 @@ async def test_supervisor_that_is_killed_leaves_nobody_behind() -> None:
 
 
 @pytest.mark.parametrize("args", [(), TWO], ids=["one", "workers"])
+@pytest.mark.timed
 async def test_ctrl_c_finishes_streams_and_says_so_and_a_second_one_cuts_them(args: tuple[str, ...]) -> None:
     """As from a terminal, which tells every process: the first waits, the second ends at once without a traceback."""
     async with CaseServer() as server:
@@ -267,6 +269,7 @@ async def test_ctrl_c_finishes_streams_and_says_so_and_a_second_one_cuts_them(ar
 
 @pytest.mark.parametrize("args", [(), TWO], ids=["one", "workers"])
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.timed
 async def test_signal_during_the_start_ends_it_at_once(args: tuple[str, ...], sig: signal.Signals) -> None:
     """A model that is being loaded is not waited for, and Python says nothing of its own."""
     with plugin(SLOW_TO_OPEN) as environ, gateway_process(MINE, args=args, environ=environ) as gateway:

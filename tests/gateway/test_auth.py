@@ -128,6 +128,7 @@ def _is_known(keyring: Keyring, key: bytes) -> bool:
 
 
 @pytest.mark.parametrize("key", [b"sk-4999", b"sk-unknown"])
+@pytest.mark.timed
 def test_key_costs_the_same_among_thousands(key: bytes) -> None:
     """Known or not: nobody burns the gateway's time with keys that it has to compare one by one."""
     keys = [KeyPolicy(name=f"k{number}", key=SecretStr(f"sk-{number}")) for number in range(5000)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def test_model_set_covers_what_allows_says(texts: list[str], model: str) -> None
     assert ModelSet(texts).covers(model) is allows(texts, model)
 
 
+@pytest.mark.timed
 def test_model_set_of_many_globs_costs_as_one() -> None:
     """A key with 2,000 globs asks as fast as one with a single glob."""
     many = ModelSet([f"team-{number}/*" for number in range(2000)])

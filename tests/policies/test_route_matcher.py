@@ -229,6 +229,7 @@ def test_match_in_a_crowd_agrees_with_a_naive_reading(
     ],
     ids=["models", "beginnings", "ends", "tenants", "keys", "paths", "headers"],
 )
+@pytest.mark.timed
 def test_match_costs_the_same_among_thousands(conditions: Callable[[int], dict[str, object]]) -> None:
     """The last of 2,000 routes that are told apart in one way is found nearly as fast as one that is alone."""
     number = 1999

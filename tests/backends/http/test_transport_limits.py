@@ -69,6 +69,7 @@ async def elapse(clock: FakeClock, seconds: float) -> None:
         (HEAD + b"abc", "deadline", TotalTimeout),
     ],
 )
+@pytest.mark.timed
 async def test_exchange_with_a_silent_upstream_ends_in_time(
     transport: Transport, sent: bytes, limit: str, error: type[SlipstreamError]
 ) -> None:
@@ -223,6 +224,7 @@ async def test_connecting_to_a_closed_port_fails(transport: Transport, caplog: p
     assert wire._pool.num_open == 0
 
 
+@pytest.mark.timed
 async def test_waiting_for_a_connection_times_out() -> None:
     """Where all connections stay busy, the one who waits is told that nothing was sent."""
     transport = Transport(SystemClock(), max_connections=1)

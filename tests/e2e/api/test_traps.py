@@ -153,6 +153,7 @@ async def test_hit_has_the_form_that_was_asked_for(client: httpx.AsyncClient, up
 
 @pytest.mark.parametrize("model", ["plain", "cached-left"])
 @pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.timed
 async def test_client_that_leaves_takes_the_upstreams_work_with_it(
     client: httpx.AsyncClient, upstream: OpenAIServer, model: str, is_stream: bool
 ) -> None:

@@ -88,6 +88,7 @@ async def seconds_until(gateway: Gateway, status: int) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.timed
 async def test_spent_budget_is_raised_for_a_while_and_warned_of_again(upstream: OpenAIServer, tmp_path: Path) -> None:
     """Seen near its end, raised at once, used up again with one more warning, over by itself, and all in the trail."""
     with running_gateway(policy_of(upstream, tmp_path), environ=KEYS) as gateway:
@@ -123,6 +124,7 @@ async def test_spent_budget_is_raised_for_a_while_and_warned_of_again(upstream: 
     assert own["who"] == "red:alice"
 
 
+@pytest.mark.timed
 async def test_raise_reaches_the_other_gateway_over_redis_and_survives_a_restart(
     upstream: OpenAIServer, tmp_path: Path
 ) -> None:

@@ -216,6 +216,7 @@ async def test_failure_that_stays_is_the_last_ones(client: httpx.AsyncClient, up
     assert len(upstreams[0].requests) == 3
 
 
+@pytest.mark.timed
 async def test_retry_after_is_waited_for(client: httpx.AsyncClient, upstreams: Upstreams) -> None:
     """The upstream says how long; the route says how long at most."""
     upstreams[0].next(Behaviour(status=429, headers=(("retry-after-ms", "200"),), body=b"{}"))
@@ -305,6 +306,7 @@ async def test_fallbacks_are_tried_in_turn(client: httpx.AsyncClient, upstreams:
 class TestTimeouts:
     """Each limit has its own error, within its time."""
 
+    @pytest.mark.timed
     async def test_first_token(self, client: httpx.AsyncClient, upstreams: Upstreams) -> None:
         """A stream that does not begin is a real 504."""
         upstreams[0].next(Behaviour(stall_before_head=True), Behaviour(stall_after_events=0))
@@ -317,6 +319,7 @@ class TestTimeouts:
             assert 0.14 <= took_s < 1
             await upstreams[0].wait_disconnected(index)
 
+    @pytest.mark.timed
     async def test_stream_idle(self, client: httpx.AsyncClient, upstreams: Upstreams, gateway: Gateway) -> None:
         """A stream that falls silent ends with an error event and a broken body."""
         upstreams[0].next(Behaviour(stall_after_events=2))
@@ -341,6 +344,7 @@ class TestTimeouts:
         assert answer.content.endswith(b"data: [DONE]\n\n")
 
     @pytest.mark.parametrize("stream", [False, True])
+    @pytest.mark.timed
     async def test_total(self, client: httpx.AsyncClient, upstreams: Upstreams, stream: bool) -> None:
         """The whole call, whatever it is doing."""
         upstreams[0].next(Behaviour(stall_before_head=True))

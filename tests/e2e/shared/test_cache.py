@@ -48,6 +48,7 @@ def chat(text: str, **fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
 
 
+@pytest.mark.timed
 async def test_gateways_share_answers_and_outlive_redis(
     gateways: tuple[Gateway, Gateway], redis: RedisServer, openai_server: OpenAIServer
 ) -> None:
@@ -78,6 +79,7 @@ async def test_gateways_share_answers_and_outlive_redis(
     assert "Traceback" not in one.stderr + two.stderr
 
 
+@pytest.mark.timed
 async def test_redis_that_hangs_costs_its_timeout_and_no_more(
     gateways: tuple[Gateway, Gateway], redis: RedisServer, openai_server: OpenAIServer
 ) -> None:

@@ -82,6 +82,7 @@ def test_linear_quantized_stays_near_its_dequantized_weight(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize(("quantization", "count"), [(None, 64), ("int8", 1), ("int8", 16)])
+@pytest.mark.timed
 def test_linear_half_precision_never_falls_back_to_a_loop(
     request: pytest.FixtureRequest, dtype: torch.dtype, quantization: str | None, count: int
 ) -> None:

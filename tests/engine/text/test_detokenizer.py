@@ -100,6 +100,7 @@ def test_detokenizer_keeps_the_first_space_where_it_continues_a_text(tokenizers:
     assert Detokenizer(tokenizer, continues=True).push(ids) == " the"
 
 
+@pytest.mark.timed
 def test_detokenizer_cost_of_a_token_does_not_grow_with_broken_text(tokenizers: dict[str, Tokenizer]) -> None:
     """20,000 bytes that never complete a character are read as quickly as any others."""
     detokenizer = Detokenizer(tokenizers["byte-fallback"])

@@ -108,6 +108,7 @@ async def longest_stall_s(port: int, body: bytes) -> float:
 
 
 @pytest.mark.alone
+@pytest.mark.timed
 async def test_large_string_holds_other_calls_up_only_briefly(small: Setting, upstream: CaseServer) -> None:
     """An image of 7 MB in a call is read in less than 50 ms (the best of three: others use this machine too)."""
     upstream.default = Behaviour(body=b"{}")
@@ -117,6 +118,7 @@ async def test_large_string_holds_other_calls_up_only_briefly(small: Setting, up
 
 
 @pytest.mark.xfail(reason="JSON is decoded on the event loop: 25 ms for each MB of small objects", strict=True)
+@pytest.mark.timed
 async def test_large_body_of_small_objects_holds_other_calls_up_only_briefly(
     small: Setting, upstream: CaseServer
 ) -> None:

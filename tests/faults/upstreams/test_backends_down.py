@@ -47,6 +47,7 @@ async def ask(setting: Setting, *, stream: bool = False) -> Answer:
 
 
 @pytest.mark.usefixtures("closed_breakers")
+@pytest.mark.timed
 async def test_all_upstreams_refusing_is_an_error_in_time_then_no_backend(pair: Setting) -> None:
     """At first 502 says that nobody could be reached; once the breakers are open 503 says when to come again."""
     codes = []
@@ -62,6 +63,7 @@ async def test_all_upstreams_refusing_is_an_error_in_time_then_no_backend(pair: 
 
 
 @pytest.mark.usefixtures("closed_breakers")
+@pytest.mark.timed
 async def test_upstream_that_never_accepts_is_a_connect_timeout_within_the_whole_time(pair: Setting) -> None:
     """A black hole: the kernel takes no more connections, and does not say so."""
     holes = [_black_hole(port) for port in pair.ports]

@@ -61,6 +61,7 @@ def question(model: str, *, stream: bool) -> bytes:
     return msgspec.json.encode({"model": model, "stream": stream, "messages": messages})
 
 
+@pytest.mark.timed
 async def test_backend_that_waits_for_ever_is_broken_off() -> None:
     """Whole, a client gets 504; in a stream an error event and no end. Nothing stays behind."""
     with plugin(DEAF) as environ:

@@ -60,6 +60,7 @@ _NOT_WAITED_FOR = {
 @pytest.mark.parametrize(
     ("retry_after", "told"), _NOT_WAITED_FOR.items(), ids=["years", "past", "word", "infinite", "seconds", "date"]
 )
+@pytest.mark.timed
 async def test_retry_after_that_cannot_be_waited_for_goes_to_the_client_at_once(
     upstream: CaseServer, connections: Connections, retry_after: str, told: str | None
 ) -> None:
@@ -73,6 +74,7 @@ async def test_retry_after_that_cannot_be_waited_for_goes_to_the_client_at_once(
 
 
 @pytest.mark.alone
+@pytest.mark.timed
 async def test_retry_after_that_can_be_waited_for_is(upstream: CaseServer, connections: Connections) -> None:
     """A short wait is kept to, and the second attempt succeeds."""
     upstream.next(error(429, retry_after="0.3"))

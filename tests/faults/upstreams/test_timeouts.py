@@ -45,6 +45,7 @@ async def ask(setting: Setting, *, stream: bool) -> tuple[Answer, float, float]:
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour(stall_before_head=True), Behaviour(stall_after_events=0)])
+@pytest.mark.timed
 async def test_stream_without_a_first_event_is_answered_504_in_time(
     stalling: Setting, upstream: CaseServer, behaviour: Behaviour
 ) -> None:
@@ -58,6 +59,7 @@ async def test_stream_without_a_first_event_is_answered_504_in_time(
 
 
 @pytest.mark.parametrize("num_events", [1, 20])
+@pytest.mark.timed
 async def test_stream_that_stalls_ends_with_an_error_event_in_time(
     stalling: Setting, upstream: CaseServer, num_events: int
 ) -> None:
@@ -72,6 +74,7 @@ async def test_stream_that_stalls_ends_with_an_error_event_in_time(
     assert 0.2 <= silent_s <= 0.2 + _LATE_S + _BUSY_S
 
 
+@pytest.mark.timed
 async def test_plain_call_is_answered_504_when_its_time_is_up(stalling: Setting, upstream: CaseServer) -> None:
     """A plain answer may take all the time that the call has, and no more."""
     upstream.default = Behaviour(stall_before_head=True)
@@ -82,6 +85,7 @@ async def test_plain_call_is_answered_504_when_its_time_is_up(stalling: Setting,
     assert 1.0 <= took_s <= 1.05 + _BUSY_S
 
 
+@pytest.mark.timed
 async def test_comments_do_not_pass_for_a_first_event(stalling: Setting, upstream: CaseServer) -> None:
     """Bytes that keep the connection alive put nothing off."""
     upstream.default = Behaviour(events=(b": ping\n\n",) * 20, event_delay_s=0.05)
@@ -91,6 +95,7 @@ async def test_comments_do_not_pass_for_a_first_event(stalling: Setting, upstrea
     assert took_s <= 0.3 + _LATE_S + _BUSY_S
 
 
+@pytest.mark.timed
 async def test_stream_of_single_bytes_ends_when_its_time_is_up(stalling: Setting, upstream: CaseServer) -> None:
     """A drip that never lets the idle limit take effect is bounded by the call's whole time."""
     upstream.default = Behaviour(events=(_EVENT, *(b"x" for _ in range(60))), event_delay_s=0.05)

@@ -75,6 +75,7 @@ def test_output_that_is_full_costs_lines_which_are_counted() -> None:
     assert counter._value.get() == 2
 
 
+@pytest.mark.timed
 def test_reader_that_has_stopped_does_not_hold_the_end_up() -> None:
     """A pipe that nobody empties keeps the thread that writes, and nobody else for long."""
     reader, writer = os.pipe()

@@ -46,6 +46,7 @@ def test_virtual_loop_cancelled_timers_never_run(timers: list[tuple[int, bool]])
     assert sorted(ran) == [number for number, (_, is_cancelled) in enumerate(timers) if not is_cancelled]
 
 
+@pytest.mark.timed
 def test_virtual_loop_years_pass_at_once() -> None:
     """No time of the world passes while virtual time does."""
     loop = VirtualLoop()

@@ -306,6 +306,7 @@ async def test_get_cancelled_while_waiting_is_cancelled(server: RedisServer, has
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.timed
 async def test_aclose_with_a_paused_redis_ends_in_time(server: RedisServer, clock: FakeClock) -> None:
     """Shutting down does not wait for a Redis that does not answer."""
     async with opened(server.url, clock) as store:
@@ -397,6 +398,7 @@ async def test_breaker_counts_failures_of_one_moment_once(clock: FakeClock) -> N
     assert breaker.is_worth_trying()
 
 
+@pytest.mark.timed
 async def test_get_redis_is_slower_than_a_second_is_waited_for_where_the_policy_says_so(
     server: RedisServer, clock: FakeClock
 ) -> None:

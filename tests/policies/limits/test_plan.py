@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def test_a_plan_that_was_kept_is_that_of_all_rules(
         assert sorted(found, key=lambda rule: rule.name) == sorted(wanted, key=lambda rule: rule.name)
 
 
+@pytest.mark.timed
 def test_of_ten_thousand_limits_only_those_of_the_caller_are_looked_at_for_a_new_name() -> None:
     """Clients invent models: they all are looked through once for a caller, and for none of its names again."""
     limits = [LimitPolicy(name=f"l{n}", keys=(f"key-{n}",), rpm=60) for n in range(10_000)]

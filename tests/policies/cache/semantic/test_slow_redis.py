@@ -94,6 +94,7 @@ async def _wait_served(stage: Stage) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.timed
 async def test_slow_redis_is_a_counted_miss_then_left_alone_then_used_again(
     proxy: SlowProxy, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -48,6 +48,7 @@ async def holder(server: RedisServer) -> asyncio.subprocess.Process:
     return process
 
 
+@pytest.mark.timed
 async def test_process_is_killed_its_holds_are_spent_after_the_lease(server: RedisServer) -> None:
     """Its slot is free again, its worst case is spent, nothing of it is left."""
     async with counting(server.url, lease_s=LEASE_S) as counters, Redis.from_url(server.url) as redis:

@@ -145,6 +145,7 @@ async def test_settle_reply_is_lost_on_the_way_is_counted_once(server: RedisServ
         assert (await hold(counters, slot(100))).left == (99,)
 
 
+@pytest.mark.timed
 async def test_reserve_redis_is_slow_nobody_waits_longer_than_the_limit(server: RedisServer) -> None:
     """Calls under way are answered at the limit, later ones at once; what comes late is given back."""
     async with (

@@ -123,6 +123,7 @@ def test_what_comes_in_pieces_is_judged_like_what_comes_at_once(events: list[byt
 
 
 @pytest.mark.parametrize(("said", "size"), [(b": ping\n\n" * 5000, 8), (ROLE * 400, len(ROLE))])
+@pytest.mark.timed
 async def test_each_event_is_looked_at_once_however_small_the_pieces_are(said: bytes, size: int) -> None:
     """A server that says nothing in 5000 comments costs as many looks, not the square of that."""
 

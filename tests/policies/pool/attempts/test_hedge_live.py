@@ -61,6 +61,7 @@ async def upstreams() -> AsyncIterator[Upstreams]:
 @pytest.mark.parametrize(
     "stall", [Behaviour(stall_before_head=True), Behaviour(stall_after_events=1)], ids=["head", "role"]
 )
+@pytest.mark.timed
 async def test_hedge_live_stalled_stream_is_answered_by_the_other(upstreams: Upstreams, stall: Behaviour) -> None:
     """Silent before its head or after its role: the second answers whole, and the first's connection is closed."""
     upstreams.one.next(stall)

@@ -258,6 +258,7 @@ async def test_get_of_keys_with_another_type_is_a_miss_and_others_are_found(
     assert left.store.statistics().errors >= 10
 
 
+@pytest.mark.timed
 async def test_get_from_a_killed_redis_says_nothing_is_known_and_recovers(server: RedisServer) -> None:
     """Not None for each, which would say that they are gone: nothing at all; and it soon costs nothing."""
     async with opened(server, "30ms") as replica:
@@ -279,6 +280,7 @@ async def test_get_from_a_killed_redis_says_nothing_is_known_and_recovers(server
         await replica.finds_again()
 
 
+@pytest.mark.timed
 async def test_get_from_a_stalled_redis_waits_its_limit(server: RedisServer) -> None:
     """A Redis that says nothing costs each look-up its limit at most."""
     async with opened(server, "30ms") as replica:

@@ -144,6 +144,7 @@ async def test_open_later_finds_what_was_added_before(server: RedisServer) -> No
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.timed
 async def test_search_of_a_killed_redis_is_quick_and_goes_on_when_it_is_back(server: RedisServer) -> None:
     """Misses meanwhile, within the limit; afterwards the index works again, though empty."""
     async with replicas(server, 1, TIMEOUT) as (replica,):
@@ -164,6 +165,7 @@ async def test_search_of_a_killed_redis_is_quick_and_goes_on_when_it_is_back(ser
         assert replica.index.statistics().errors + replica.link.statistics().errors > 0
 
 
+@pytest.mark.timed
 async def test_search_of_a_stalled_redis_is_a_miss_within_its_limit(new_server: RedisServer) -> None:
     """A Redis that says nothing costs each look-up its limit at most, is counted, and serves again at once."""
     async with replicas(new_server, 1, TIMEOUT) as (replica,):
@@ -218,6 +220,7 @@ async def test_kind_is_asked_again_after_a_reconnect(new_server: RedisServer) ->
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.timed
 async def test_open_without_redis_does_not_wait_and_starts_when_it_is_there(server: RedisServer) -> None:
     """Until Redis says what it can do nothing is found, and that is counted."""
     await server.kill()

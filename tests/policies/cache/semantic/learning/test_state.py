@@ -360,6 +360,7 @@ async def test_save_of_one_that_has_read_less_does_not_replace_more(server: Redi
         assert await client.pttl(STREAM_KEY) > 0
 
 
+@pytest.mark.timed
 async def test_load_while_redis_is_away_begins_anew_and_shares_when_it_is_back(server: RedisServer) -> None:
     """No error, no waiting beyond a moment; what is learned in between stays here."""
     async with opened(server, "a", timeout="30ms") as left, opened(server, "b", timeout="30ms") as right:
