@@ -75,7 +75,7 @@ async def serve(core: Core, operation: Operation, scope: Scope, answer: Answer) 
     incoming.forwarded = visit.headers
     try:
         keyring = visit.runtime.keyring
-        principal = keyring.recognise(incoming.credentials)
+        principal = keyring.recognise(incoming.credentials, connection_of(scope).shown_key)
         exchange.principal = principal or await keyring.authenticate(incoming.credentials)
         await answer(incoming, exchange, visit.runtime)
     except Exception as error:  # a named border: one call's failure is nobody else's

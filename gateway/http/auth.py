@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from hmac import compare_digest
 from typing import Any, Protocol
 
 import msgspec
@@ -123,6 +124,25 @@ class KeySource(Protocol):
         """The caller behind a key that `find` does not know. Raises: StoreUnavailable where that cannot be told."""
 
 
+class ShownKey:
+    """What a connection has shown last, and the digest of it: nearly every call of a connection has the same key, and
+    to hash that takes longer than all else that is asked of it.
+    """
+
+    __slots__ = ("_credentials", "_digest")
+
+    def __init__(self) -> None:
+        self._credentials = self._digest = b""
+
+    def digest(self, credentials: bytes) -> bytes:
+        """Of the key in these, which are not empty."""
+        # A proxy brings several clients over one connection: how long it takes tells none how near it is to another's.
+        if not compare_digest(credentials, self._credentials):
+            self._digest = digest_of(_bare(credentials))
+            self._credentials = credentials
+        return self._digest
+
+
 class Keyring:
     """The keys of one policy, and those of the key store if there is one. A name in both is the policy's.
 
@@ -147,8 +167,9 @@ class Keyring:
         self.is_open = not self._principals and stored is None
         """Whether anybody may call."""
 
-    def recognise(self, credentials: bytes | None) -> Principal | None:
-        """The caller behind an `authorization` value or a bare key; None where no such key is known here.
+    def recognise(self, credentials: bytes | None, shown: ShownKey | None = None) -> Principal | None:
+        """The caller behind an `authorization` value or a bare key; None where no such key is known here. `shown`: by
+        the connection that they came over.
 
         Raises: Unauthorized where there is none, or one that has expired.
         """
@@ -156,7 +177,7 @@ class Keyring:
             return ANONYMOUS
         if not credentials:
             raise Unauthorized("no API key, or several that differ: send one as `Authorization: Bearer KEY`")
-        digest = digest_of(_bare(credentials))
+        digest = digest_of(_bare(credentials)) if shown is None else shown.digest(credentials)
         principal = self._principals.get(digest)
         if principal is None and self._stored is not None:
             principal = self._held(self._stored.find(digest))

@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from backends.errors import error_body
 from backends.protocol import Headers
+from gateway.http.auth import ShownKey
 from gateway.http.connection_count import ConnectionCount
 from gateway.http.corked import CorkedTransport
 from gateway.http.upgrade import asks_for_websocket, head_without_upgrade
@@ -55,6 +56,7 @@ class ClientConnection(HttpToolsProtocol):
         """A client has connected."""
         self.answering: set[asyncio.Task[Any]] = set()
         self.is_gone = False
+        self.shown_key = ShownKey()
         self._num_head_bytes = 0
         self._head_seen: object = None
         self._body_seen: bytearray | None = None

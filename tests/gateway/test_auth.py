@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from backends.clock import SystemClock
 from backends.errors import Unauthorized
-from gateway.http.auth import ANONYMOUS, Callers, Keyring
+from gateway.http.auth import ANONYMOUS, Callers, Keyring, ShownKey
 from policies.keys.settings import KeyPolicy, KeyTerms
 from policies.limits.rules import UsageRule
 from policies.limits.settings import LimitTerms
@@ -56,6 +56,17 @@ def test_keyring_without_keys_lets_everybody_in() -> None:
 
     assert keyring.is_open
     assert keyring.recognise(None) == keyring.recognise(b"Bearer x") == ANONYMOUS
+
+
+def test_connection_that_shows_another_key_is_another_caller() -> None:
+    """Whatever it has shown before: each time it is the key that came with the call."""
+    keyring, shown = Keyring(KEYS, CLOCK), ShownKey()
+    came = [b"Bearer sk-one", b"sk-one", b"sk-on", "sk-two \u00fc".encode(), b"sk-one", b"sk-one"]
+
+    callers = [keyring.recognise(credentials, shown) for credentials in came]
+
+    assert [caller and caller.key for caller in callers] == ["one", "one", None, "two", "one", "one"]
+    assert Keyring(KEYS[1:], CLOCK).recognise(b"sk-one", shown) is None
 
 
 def test_keyring_keeps_no_key() -> None:
