@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -32,6 +33,13 @@ class Days:
                 raise ValueError(f"no day of any calendar: {at_us} us") from error
             day = self._cache[quarter] = day_number(moment.date())
         return day
+
+    def each_of(self, times_us: Sequence[int]) -> list[int]:
+        """The days of at least one moment. Raises: ValueError where one of them has none."""
+        first, last = min(times_us), max(times_us)
+        if first // _QUARTER_US == last // _QUARTER_US:
+            return [self.of(first)] * len(times_us)
+        return [self.of(at_us) for at_us in times_us]
 
 
 def day_number(day: date) -> int:

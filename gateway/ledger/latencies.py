@@ -8,7 +8,7 @@ never further than 3.2 % from any time in it. Calls that failed are left out: th
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import compress, pairwise
 from operator import itemgetter
@@ -26,7 +26,8 @@ PROMPTS: Final = (0, 1024, 4096, 16384, 65536)
 _LEADING_BITS = 5
 _MOST_BITS = 42
 """Beyond 50 days."""
-_MOST: Final = 1 << _MOST_BITS
+_BELOW: Final = tuple(max(0, min(bits, _MOST_BITS) - _LEADING_BITS) for bits in range(65))
+"""By the bits that a time has, how many of them its count does not tell."""
 _INTEGERS = frozenset({"hour", "day", "prompt", "at_least_us"})
 _EXPRESSIONS: Final = {
     "hour": "at_us / 3600000000",
@@ -116,25 +117,24 @@ def count(batch: RowsByColumn) -> Counter[Counted]:
     counted: Counter[Counted] = Counter()
     known = batch.keys(("part", "kind", "status", "end"))
     fine = [not part and kind == "call" and status < 400 and end == "clean" for part, kind, status, end in known]
-    prompts = [PROMPTS[bisect_right(PROMPTS, tokens) - 1] for tokens in batch.columns["input_tokens"]]
-    dimensions = list(zip(batch.keys(("model", "tenant", "route", "hour", "day")), prompts, strict=True))
-    for measure, name in MEASURES.items():
-        if name in batch.shared and batch.columns[name][0] is None:
-            continue
-        times = map(_at_least_us, batch.columns[name])
-        timed = Counter(compress(zip(dimensions, times, strict=True), fine))
-        for (((model, tenant, route, hour, day), prompt), at_least_us), calls in timed.items():
-            if at_least_us is not None:
-                counted[model, tenant, route, prompt, hour, day, measure, at_least_us] = calls
+    prompts = [bisect_right(PROMPTS, tokens) for tokens in batch.columns["input_tokens"]]
+    alike: defaultdict[tuple[tuple[Any, ...], int], list[int]] = defaultdict(list)
+    dimensions = zip(batch.keys(("model", "tenant", "route", "hour", "day")), prompts, strict=True)
+    for place, these in compress(enumerate(dimensions), fine):
+        alike[these].append(place)
+    measures = [
+        (measure, batch.columns[name])
+        for measure, name in MEASURES.items()
+        if name not in batch.shared or batch.columns[name][0] is not None
+    ]
+    for ((model, tenant, route, hour, day), prompt), places in alike.items():
+        for measure, times in measures:
+            each = map(times.__getitem__, places)
+            counts = Counter([us and us >> (below := _BELOW[us.bit_length()]) << below for us in each])
+            del counts[None]
+            for at_least_us, calls in counts.items():
+                counted[model, tenant, route, PROMPTS[prompt - 1], hour, day, measure, at_least_us] = calls
     return counted
-
-
-def _at_least_us(time_us: int | None) -> int | None:
-    """Where the count begins that it is in."""
-    if not time_us or time_us < 1 << _LEADING_BITS:
-        return time_us
-    below = (time_us.bit_length() if time_us < _MOST else _MOST_BITS) - _LEADING_BITS
-    return time_us >> below << below
 
 
 def select(where: str, names: Sequence[str] = _ALL) -> str:

@@ -19,6 +19,7 @@ from gateway.ledger.segment import RecordKind, Segment, is_unwritten, open_segme
 _logger = logging.getLogger(__name__)
 _BEGINNING = int(RecordKind.BEGINNING)
 _CALL = int(RecordKind.CALL)
+_NUM_FIELDS = len(FIELDS)
 
 
 class Reading:
@@ -33,13 +34,13 @@ class Reading:
     def take(self, segments: list[Segment], most: int) -> list[Values]:
         """The values of the next rows, at most so many."""
         rows: list[Values] = []
-        begun, decode, num_fields = self.begun, self._decode, len(FIELDS)
+        begun = self.begun
         for segment in segments:
             if len(rows) >= most:
                 break
             num_read = 0
             try:
-                for payload, kind, n, row in segment.read():
+                for _, payload, kind, n, row in segment.read():
                     num_read += 1
                     if kind == _BEGINNING:
                         if n in begun:
@@ -47,10 +48,7 @@ class Reading:
                         begun[n] = (segment, payload)
                         segment.num_open += 1
                         continue
-                    values: Values = values_of(row) if row is not None else decode(payload)
-                    if len(values) != num_fields:
-                        values = _completed(payload)
-                    rows.append(values)
+                    rows.append(values_of(row) if row is not None else self._decoded(payload))
                     if kind == _CALL:
                         self._leave(n)
                     if len(rows) >= most:
@@ -68,14 +66,14 @@ class Reading:
         self.begun.clear()
         return rows
 
+    def _decoded(self, payload: bytes) -> Values:
+        values: Values = self._decode(payload)
+        # Another version may have written it, with other fields at its end.
+        return values if len(values) == _NUM_FIELDS else values_of(msgspec.msgpack.decode(payload, type=Row))
+
     def _leave(self, n: int) -> None:
         if (begun := self.begun.pop(n, None)) is not None:
             begun[0].num_open -= 1
-
-
-def _completed(payload: bytes) -> Values:
-    """A row that another version may have written, with other fields at its end. Raises: DecodeError."""
-    return values_of(msgspec.msgpack.decode(payload, type=Row))
 
 
 class Adoption:

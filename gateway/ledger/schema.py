@@ -240,10 +240,14 @@ class RowsByColumn:
     def _summed(self) -> dict[str, Sequence[int]]:
         each_one = (1,) * self.number
         summed: dict[str, Sequence[int]] = {"charges": each_one}
-        seen = list(self.keys(_SEEN))
-        counts = {each: frozenset(_counts_of(*each)) for each in set(seen)}
-        for name in frozenset[str]().union(*counts.values()):
-            summed[name] = [name in counts[each] for each in seen]
+        if self.shared.issuperset(_SEEN):
+            summed |= dict.fromkeys(_counts_of(*(self.columns[name][0] for name in _SEEN)), each_one)
+        else:
+            seen = list(self.keys(_SEEN))
+            known = {each: frozenset(_counts_of(*each)) for each in set(seen)}
+            counts = [known[each] for each in seen]
+            for name in frozenset[str]().union(*known.values()):
+                summed[name] = [name in of_row for of_row in counts]
         for name in _ADDED:
             column = self.columns[name]
             if column[0] if name in self.shared else any(column):

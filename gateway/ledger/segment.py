@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
+from typing import TypeAlias
 from zlib import crc32
 
 from gateway.ledger.row import Row
@@ -42,6 +43,10 @@ class RecordKind(IntEnum):
     """A further row of a call."""
 
 
+Record: TypeAlias = tuple[int, bytes, int, int, "Row | None"]
+"""Where it ends, its payload, its kind, the number of its call, and its row where that is at hand."""
+
+
 class Segment:
     """Written by one thread, read by another one, or by another process after the end of the first."""
 
@@ -57,7 +62,7 @@ class Segment:
         """Whether nothing more will be written."""
         self.num_open = 0
         """Beginnings read from it whose calls are not over. The reader counts them."""
-        self._handed: dict[int, tuple[int, bytes, int, int, Row | None]] = {}
+        self._handed: dict[int, Record] = {}
         """The newest records, by where they begin, for the reader of this process: it need not look at their bytes."""
 
     def append(self, payload: bytes, kind: RecordKind, n: int, row: Row | None = None) -> bool:
@@ -75,8 +80,8 @@ class Segment:
         self.end = end
         return True
 
-    def read(self) -> Iterator[tuple[bytes, int, int, Row | None]]:
-        """Each next record's payload, kind and number, and its row where that is at hand, as far as there are any;
+    def read(self) -> Iterator[Record]:
+        """Each next record, as far as there are any;
         `read_at` is behind the last one that was taken. Raises: ValueError where what comes next is damaged, and then
         what is behind it is skipped.
         """
@@ -87,7 +92,7 @@ class Segment:
             record = handed.pop(at, None)
             if record is not None:
                 self.read_at = at = record[0]
-                yield record[1:]
+                yield record
                 continue
             length, checksum, kind, n = _unpack_record(mapped, at)
             if not length:
@@ -100,7 +105,7 @@ class Segment:
                 self.read_at = limit
                 raise ValueError(f"{self.path.name} is damaged at byte {at}")
             self.read_at = at = end
-            yield payload, kind, n, None
+            yield end, payload, kind, n, None
         self.read_at = limit
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -235,16 +235,22 @@ class Writer:
             self._failures.note(error)
         return has_more or self._adoption is not None
 
-    def _take(self, worker: int, rows: Iterable[Values]) -> None:
-        for values in rows:
-            try:
-                day = self._days.of(values[AT])
-            except ValueError as error:
-                self.done.refused += 1
-                self._failures.note(error)
-            else:
-                self._waiting.append(stored(values, worker, day))
+    def _take(self, worker: int, rows: Sequence[Values]) -> None:
+        try:
+            days = self._days.each_of([values[AT] for values in rows]) if rows else []
+        except ValueError:
+            for values in rows:
+                self._take_one(worker, values)
+        else:
+            self._waiting += [stored(values, worker, day) for values, day in zip(rows, days, strict=True)]
         self.done.waiting = len(self._waiting)
+
+    def _take_one(self, worker: int, values: Values) -> None:
+        try:
+            self._waiting.append(stored(values, worker, self._days.of(values[AT])))
+        except ValueError as error:
+            self.done.refused += 1
+            self._failures.note(error)
 
     def _take_adopted(self) -> None:
         if self._adoption is None and self._is_due("adopt", _ADOPT_EVERY_S):

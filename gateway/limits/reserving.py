@@ -7,7 +7,6 @@ from functools import partial
 from backends.charges.charge import Charge
 from backends.clock import Clock
 from backends.errors import BudgetSpent
-from backends.protocol import Facts
 from gateway.http.auth import Principal
 from gateway.limits.asked import Asked
 from gateway.limits.budget_view import BudgetView
@@ -110,23 +109,10 @@ class Reserving:
             stack = cheaper
 
     def settle(self, exchange: Exchange) -> None:
-        """The exchange is over. Attempts that still run, for others or to their end, are waited for."""
+        """The exchange is over."""
         grant, exchange.grant = exchange.grant, None
         if grant is not None:
-            self._settle(grant, exchange.facts)
-
-    def _settle(self, grant: Grant, facts: Facts, _: Charge | None = None) -> None:
-        """What its attempts have used; while one runs, at the end of that."""
-        tokens = cost = 0
-        for charge in facts.charges or ():
-            if not charge.is_settled:
-                charge.when_settled(partial(self._settle, grant, facts))
-                return
-            cost += charge.cost or 0
-            if charge.usage is not None:
-                tokens += charge.usage.prompt_tokens + charge.usage.completion_tokens
-        answered = facts.usage
-        self.limiter.settle(grant, tokens, cost, None if answered is None else answered.completion_tokens)
+            self.limiter.settle(grant, exchange.facts)
 
     def _bear(self, grant: Grant, charge: Charge) -> None:
         """What is asked beside the call, because of it, is paid from the same budgets."""

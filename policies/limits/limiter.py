@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from backends.charges.charge import Charge
 from backends.clock import Clock
 from backends.errors import BudgetSpent, CostUnknown, LimitReached, SlipstreamError, StoreUnavailable
+from backends.protocol import Facts
 from policies.failures import Failures
 from policies.limits.counters import Away, Full, Hold, Rate, Slots, Spend, UsageCounters, Want
 from policies.limits.plan import AskPlan
@@ -87,7 +90,7 @@ class Limiter:
         """By budget, of those that count all calls together."""
         self.failures = Failures("limits", clock)
         """Of settling."""
-        self._used = TurnEnd(self._settle, self.failures)
+        self._over = TurnEnd(self._settle, self.failures)
 
     async def reserve(
         self,
@@ -114,7 +117,7 @@ class Limiter:
         has_budgets = worst != 0
         if not has_budgets and not plan.wants:
             return None
-        wants: list[Want] = list(plan.wants)
+        wants: list[Want] = [*plan.wants]
         if plan.tokens:
             mean = self._mean_tokens.get(route, _FIRST_MEAN_TOKENS)
             tokens = prompt_tokens + (most_output_tokens if most_output_tokens < mean else int(mean))
@@ -125,14 +128,15 @@ class Limiter:
             most, wall_s, raises = worst or 0, self._clock.wall(), self.raises
             if most > UNBOUNDED:
                 most = UNBOUNDED
-            wants += [ask_dollars.want(most, wall_s, waived, raises) for ask_dollars in plan.dollars]
+            for ask_dollars in plan.dollars:
+                wants.append(ask_dollars.want(most, wall_s, waived, raises))
         asked = tuple(wants)
         counters = self.counters
         answer = counters.reserve_nowait(asked) or await counters.reserve(asked)
-        if type(answer) is Full and self._used.flush():
+        if type(answer) is Full and self._over.flush():
             # Nobody is refused for what calls hold that are over.
             answer = await counters.reserve(asked)
-        if isinstance(answer, Hold):
+        if type(answer) is Hold:
             # Where the store is away and nobody counts, there is nothing to see.
             if has_budgets and answer.is_counted:
                 self._look_at_budgets(plan, answer)
@@ -161,29 +165,38 @@ class Limiter:
             return most, None
         return most, 0 if seen.ends_at is not None and seen.ends_at <= now_s else seen.amount
 
-    def settle(self, grant: Grant, tokens: int, cost: int, output_tokens: int | None) -> None:
-        """The call is over: `tokens` that upstreams worked on for it, and what they take for that in pico-dollars.
+    def settle(self, grant: Grant, facts: Facts) -> None:
+        """The call is over: attempts that still run, for others or to their end, are waited for, and then it has used
+        what upstreams have worked on for it, and what they take for that.
 
-        `output_tokens` of its answer is what later calls of the route are expected to use; None where it had none.
         Calls that end in one turn of the event loop are settled together, at its end.
         """
-        self._used.add((grant, tokens, cost, output_tokens))
+        self._over.add((grant, facts))
 
     def flush(self) -> None:
         """Settle now what is over."""
-        self._used.flush()
+        self._over.flush()
 
-    def _settle(self, over: tuple[Grant, int, int, int | None]) -> None:
-        grant, tokens, cost, output_tokens = over
-        if output_tokens is not None:
+    def _settle(self, over: tuple[Grant, Facts], _: Charge | None = None) -> None:
+        grant, facts = over
+        tokens = cost = 0
+        for charge in facts.charges or ():
+            if not charge.is_settled:
+                charge.when_settled(partial(self._settle, over))
+                return
+            cost += charge.cost or 0
+            if charge.usage is not None:
+                tokens += charge.usage.prompt_tokens + charge.usage.completion_tokens
+        if facts.usage is not None:
+            # What later calls of the route are expected to use.
             means = self._mean_tokens
             mean = means.get(grant.route)
             if mean is not None or len(means) < _MAX_LEARNED:
                 mean = _FIRST_MEAN_TOKENS if mean is None else mean
-                means[grant.route] = mean + _LEARNING_RATE * (output_tokens - mean)
+                means[grant.route] = mean + _LEARNING_RATE * (facts.usage.completion_tokens - mean)
         hold, plan = grant.hold, grant.plan
         used = list(plan.used)
-        for place, _ in plan.tokens:
+        for place, _ask in plan.tokens:
             used[place] = tokens
         if len(hold.wants) > len(used):
             used += [cost] * len(plan.dollars)

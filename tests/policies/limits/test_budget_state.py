@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from backends.charges.usage import Usage
+from backends.protocol import Facts
 from policies.limits.counters import UsageCounters
 from policies.limits.limiter import Grant, Limiter, Refused
 from policies.limits.memory import MemoryCounters
@@ -27,6 +29,13 @@ async def ask(limiter: Limiter) -> Grant | Refused:
     return got
 
 
+def facts_of(cost: int) -> Facts:
+    """Of a call that came to so much."""
+    facts = Facts()
+    facts.charge("up", "m").settle_at(cost, Usage(1, 1))
+    return facts
+
+
 def limiter_of(counters: UsageCounters, clock: FakeClock) -> Limiter:
     return Limiter(counters, clock, lambda warning: None, Raises())
 
@@ -40,7 +49,7 @@ async def test_a_budget_is_told_as_the_last_call_saw_it_and_from_its_next_window
     for _ in range(2):
         grant = await ask(limiter)
         assert isinstance(grant, Grant)
-        limiter.settle(grant, 2, DOLLAR, 1)
+        limiter.settle(grant, facts_of(DOLLAR))
     assert limiter.state_of(BUDGET) == (3 * DOLLAR, DOLLAR)
     held = await ask(limiter)
     assert limiter.state_of(BUDGET) == (3 * DOLLAR, 2 * DOLLAR)
@@ -60,7 +69,7 @@ async def test_nobody_is_refused_for_what_calls_hold_that_are_over() -> None:
     assert isinstance(await ask(limiter), Refused)
     for grant in grants:
         assert isinstance(grant, Grant)
-        limiter.settle(grant, 2, 0, 1)
+        limiter.settle(grant, facts_of(0))
     assert isinstance(await ask(limiter), Grant)
     assert sum(limiter.refused.values()) == 1
 
