@@ -128,8 +128,7 @@ class Limiter:
             most, wall_s, raises = worst or 0, self._clock.wall(), self.raises
             if most > UNBOUNDED:
                 most = UNBOUNDED
-            for ask_dollars in plan.dollars:
-                wants.append(ask_dollars.want(most, wall_s, waived, raises))
+            wants += [ask_dollars.want(most, wall_s, waived, raises) for ask_dollars in plan.dollars]
         asked = tuple(wants)
         counters = self.counters
         answer = counters.reserve_nowait(asked) or await counters.reserve(asked)

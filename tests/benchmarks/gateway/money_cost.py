@@ -1,12 +1,13 @@
 """What the ledger, keys, limits and budgets add to a request: CPU microseconds of a gateway's whole process tree.
 
-    python -m tests.benchmarks.gateway.money_cost [--rounds 80] [--postgres URL]
+    python -m tests.benchmarks.gateway.money_cost [--starts 5] [--rounds 16] [--postgres URL]
 
 Gateways that differ in nothing else are asked in turns, some hundred requests at a time, so that all of them meet the
-same moments of a machine that is shared. All have metrics and the access log; their answers are whole, of 2 KB. What
-is told is all that a gateway's processes took from the first round to the last, what goes on behind the calls and
-while nobody asks included, divided by its requests; beside the first one, with what of it threads and processes beside
-the event loop took, and with what the quarters of the run say.
+same moments of a machine that is shared. All have metrics and the access log; their answers are whole, of 2 KB. A
+process keeps for its life the places in memory that it has got at its start, and they make it some per cent faster or
+slower than another one: so all gateways are started anew several times. Of each start is told all that a gateway's
+processes took from the first round to the last, what goes on behind the calls and while nobody asks included, divided
+by its requests; of all starts the median, the least and the most.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.benchmarks.gateway.spine_cost import ENVIRON, request_bytes
 from tests.benchmarks.gateway.turns import AnsweringUpstream, Turn, connect, cpu_us, stay_awake
@@ -66,8 +68,15 @@ def _behind_us(pid: int) -> float:
     return _tree_us(pid) - of_the_loop
 
 
-async def _measure(rounds: int, size: int, postgres: str | None) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """By way the microseconds of CPU a request, in every round, and those beside the event loop over all of them."""
+class Cost(NamedTuple):
+    """Of a request at one start, in microseconds of CPU; `behind`: what of it was not the event loop's."""
+
+    whole: float
+    behind: float
+
+
+async def _measure(rounds: int, size: int, postgres: str | None) -> list[Cost]:
+    """Of each way, by gateways of one start."""
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -77,47 +86,50 @@ async def _measure(rounds: int, size: int, postgres: str | None) -> tuple[dict[s
         for place, text in enumerate(_WAYS.values()):
             url = postgres or f"sqlite:///{folder}/ledger-{place}.sqlite3"
             policy = text.format(port=port, folder=folder, place=place, url=url)
-            gateway = await stack.enter_async_context(start_gateway(policy, environ=ENVIRON))
+            gateway = await stack.enter_async_context(start_gateway(policy, environ=ENVIRON, afresh=True))
             pids.append(gateway.process.pid)
             clients.append(await connect(gateway.port))
         stay_awake()
         request = request_bytes("2 KB, whole")
-        took: dict[str, list[float]] = {way: [] for way in _WAYS}
-        before_us: list[float] = []
-        behind_us: list[float] = []
-        for number in range(rounds + _WARM_ROUNDS):
+        begin: list[Cost] = []
+        for number in range(_WARM_ROUNDS + rounds):
+            if number == _WARM_ROUNDS:
+                begin = [Cost(_tree_us(pid), _behind_us(pid)) for pid in pids]
             for each in clients:
                 await Turn(request, size).take(each)
-            now_us = list(map(_tree_us, pids))
-            if number >= _WARM_ROUNDS:
-                for way, before, now in zip(_WAYS, before_us, now_us, strict=True):
-                    took[way].append((now - before) / size)
-            if number == _WARM_ROUNDS:
-                behind_us = list(map(_behind_us, pids))
-            before_us = now_us
-        since = [now - before for now, before in zip(map(_behind_us, pids), behind_us, strict=True)]
-        return took, {way: us / (rounds - 1) / size for way, us in zip(_WAYS, since, strict=True)}
+        end = [Cost(_tree_us(pid), _behind_us(pid)) for pid in pids]
+        asked = rounds * size
+        return [
+            Cost((now.whole - before.whole) / asked, (now.behind - before.behind) / asked)
+            for before, now in zip(begin, end, strict=True)
+        ]
+
+
+def _told(values: list[float], digits: int = 0) -> str:
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def main() -> None:
     """Prints one line a way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=80)
+    parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=16, help="at each start")
     parser.add_argument("--size", type=int, default=500, help="requests a turn")
     parser.add_argument(
         "--postgres", metavar="URL", help="an empty database in place of SQLite; its server is not counted"
     )
     options = parser.parse_args()
-    took, behind = asyncio.run(_measure(options.rounds, options.size, options.postgres))
-    first = next(iter(took.values()))
-    quarter = -(-options.rounds // 4)
-    print("CPU us a request, and what that is more than with nothing; beside the event loop; the more by quarters")
-    for way, each in took.items():
-        more = [mine - base for mine, base in zip(each, first, strict=True)]
-        quarters = [statistics.fmean(more[begin : begin + quarter]) for begin in range(0, len(more), quarter)]
-        scatter = ", ".join(f"{us:.1f}" for us in quarters)
-        figures = f"{statistics.fmean(each):7.1f}  +{statistics.fmean(more):5.1f}  {behind[way]:6.1f}"
-        print(f"  {way:32}{figures}  ({scatter})")
+    starts = []
+    for _ in range(options.starts):
+        starts.append(asyncio.run(_measure(options.rounds, options.size, options.postgres)))
+        print(", ".join(f"{cost.whole:.0f}" for cost in starts[-1]), "us", flush=True)
+    print(f"CPU us a request; what is more than with nothing; in per cent; beside the event loop: {len(starts)} starts")
+    for place, way in enumerate(_WAYS):
+        whole = [costs[place].whole for costs in starts]
+        more = [costs[place].whole - costs[0].whole for costs in starts]
+        share = [100 * (costs[place].whole / costs[0].whole - 1) for costs in starts]
+        behind = [costs[place].behind for costs in starts]
+        print(f"  {way:30} {_told(whole)}; +{_told(more)}; +{_told(share)} %; {_told(behind, 1)}")
 
 
 if __name__ == "__main__":
