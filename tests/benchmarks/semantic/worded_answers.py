@@ -5,7 +5,7 @@ the backend says comes from `eval_policy.py` (`--tool`), whose made-up answers s
 time; a fifth of all meanings differ from another in one fact. Streams are those of `decision`. Prints percent of
 look-ups, then what the reader made of pairs of answers: of those that say the same, how many were called the same
 (from a probability of SAME_FROM on), and how many different (up to DIFFERENT_TO); of the others, how many were called
-the same.
+the same; and the processor's time for a comparison, and for all of a question that went to the backend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from policies.cache.semantic.benchmark.contenders import CacheContender, Cosine, Pooled
+from policies.cache.semantic.benchmark.contenders import CacheContender, Cosine, Exact, Pooled
 from policies.cache.semantic.benchmark.replay import replay
 from policies.cache.semantic.benchmark.streams import (
     LabelledSet,
@@ -41,11 +41,12 @@ from policies.cache.semantic.encoder.transformer import TransformerModel
 from policies.cache.semantic.learning.comparators import DIFFERENT_TO, SAME_FROM, probability_of
 from policies.cache.semantic.learning.rewording import Rewording
 from policies.cache.semantic.sameness.reader import Reader
-from policies.cache.semantic.sameness.words import worded_most_like
+from policies.cache.semantic.sameness.words import share_words, worded_most_like
 from tests.benchmarks.semantic.same_answers import book_of
 
 _Make = Callable[[QuestionStream, Upstream], CacheContender]
 _RIVALS: dict[str, _Make] = {
+    "exact alone": Exact,
     "cosine 0.6": lambda questions, upstream: Cosine(questions, upstream, 0.6),
     "cosine 0.9": lambda questions, upstream: Cosine(questions, upstream, 0.9),
     "vCache-like": lambda questions, upstream: VCacheLike(questions, upstream, Random(1), 0.01),
@@ -85,6 +86,10 @@ class WordedUpstream(Upstream):
     def worded_most_like(self, query: int, others: Sequence[int]) -> int:
         """As the gateway chooses."""
         return others[worded_most_like(self._texts[query], [self._texts[other] for other in others])]
+
+    def share_words(self, left: int, right: int) -> bool:
+        """As the gateway chooses."""
+        return share_words(self._texts[left], self._texts[right])
 
     def compare(self, left: int, right: int) -> float:
         """As the gateway does; what it cannot look at is wrong."""
@@ -143,7 +148,8 @@ def _told(upstream: WordedUpstream) -> str:
     same, others = (sum(count for (truth, _), count in told.items() if truth is kind) or 1 for kind in (True, False))
     return (
         f"same {100 * told[True, 'same'] / same:.1f} {100 * told[True, 'different'] / same:.2f}, "
-        f"others {100 * told[False, 'same'] / others:.2f}; {1e3 * upstream.cpu_s / max(1, told.total()):.1f} ms"
+        f"others {100 * told[False, 'same'] / others:.2f}; {1e3 * upstream.cpu_s / max(1, told.total()):.1f} ms, "
+        f"{1e3 * upstream.cpu_s / max(1, upstream.num_calls):.1f} a miss"
     )
 
 

@@ -167,9 +167,14 @@ class Pooled:
                 self._record(candidate, same is not None, matters=matters)
         joined = self._answer_ids[same] if same is not None else None
         others = [entry for entry in nearest if self._answer_ids[entry] != judged]
-        for other in list(dict.fromkeys(self._answer_ids[entry] for entry in others))[:_MAX_OTHERS]:
+        num_left = _MAX_OTHERS
+        for other in dict.fromkeys(self._answer_ids[entry] for entry in others):
             alike = [entry for entry in others if self._answer_ids[entry] == other]
-            if self._upstream.compare(self._upstream.worded_most_like(answer, alike), answer) >= SAME_FROM:
+            compared = self._upstream.worded_most_like(answer, alike)
+            if not num_left or not self._upstream.share_words(compared, answer):
+                continue
+            num_left -= 1
+            if self._upstream.compare(compared, answer) >= SAME_FROM:
                 joined = joined or other
                 self._answer_ids |= dict.fromkeys(alike, joined)
         self._store(query, joined or str(query))

@@ -78,6 +78,10 @@ class Upstream:
         """
         return others[0]
 
+    def share_words(self, left: int, right: int) -> bool:
+        """Whether it pays to compare two answers: always, as they have no words."""
+        return True
+
     def is_right(self, query: int, answer: int) -> bool:
         """Whether an answer fits a question in truth, now: for the replay alone."""
         return self._meaning(query) == self._what_it_said(answer)

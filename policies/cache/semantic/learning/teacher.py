@@ -24,7 +24,7 @@ from policies.cache.semantic.learning.labels import LabelSource
 from policies.cache.semantic.lookup import LookupResult
 from policies.cache.semantic.sameness.courtesies import normal_form
 from policies.cache.semantic.sameness.parts import MAX_CHARS
-from policies.cache.semantic.sameness.words import worded_most_like
+from policies.cache.semantic.sameness.words import share_words, worded_most_like
 from policies.cache.semantic.tally import SemanticTally
 from policies.cache.semantic.vector_space import VectorSpace
 
@@ -39,7 +39,8 @@ _SAME_BELIEF = 2.0
 """Log odds, by the decision and the comparison together, from which two answers are one."""
 
 _MAX_OTHERS = 2
-"""Other answers among the neighbours that are compared too, at most: each takes as long as the first."""
+"""Other answers among the neighbours that are compared too, at most: each takes as long as the first. Those that share
+hardly a word with the new one are passed over."""
 
 _TAGS_HEADER = b"x-cache-tags"
 _MAX_TAGS = 8
@@ -159,10 +160,14 @@ class Teacher:
         for found, _, _ in looked.found:
             if found.answer_id != judged:
                 nearest.setdefault(found.answer_id, found)
-        for other in list(nearest.values())[:_MAX_OTHERS]:
-            if same is not None and self._is_public:
+        num_left = _MAX_OTHERS
+        for other in nearest.values():
+            if not num_left or (same is not None and self._is_public):
                 break
             compared = other if self._is_public else _worded_most_like(text, looked, other)
+            if not share_words(text_of(compared.entry) or "", text):
+                continue
+            num_left -= 1
             try:
                 sameness = await self._compare(looked, compared, text, may_ask=False, told=call.facts.extra)
             except EncoderBusy:

@@ -23,6 +23,8 @@ from policies.cache.semantic.sameness.words import FEATURES, ReadWords, features
 _PARTS_A_ROUND = 8
 _MATCHES_A_ROUND = 16
 _MAX_KEPT_MATCHES = 8192
+_LEAST_MATTER = 0.02
+"""A part that less probably says anything of the matter is held against no others: it would change next to nothing."""
 _WORDS_SURE = 2.2
 """Log odds of nine in ten."""
 _MAX_KEPT_PARTS = 1024
@@ -99,10 +101,14 @@ class Reader:
     def _match(self, ones: list[str], others: list[str], vocabulary: TokenVocabulary) -> NDArray[np.float32] | None:
         """`MATCH_FEATURES`; None where sentences are left to be held against each other in another round."""
         encoded = [self._kept[part].read.encoded for part in ones], [self._kept[part].read.encoded for part in others]
+        matters = [self._sentences.matters(np.stack([part.vectors[-1] for part in side])) for side in encoded]
+        is_read = [_is_read(side) for side in matters]
         odds: dict[PartMatch, float] = {}
         num_new = 0
         for match in candidates(*encoded):
             pair = ones[match.one], others[match.other]
+            if pair[0] != pair[1] and not (is_read[0][match.one] and is_read[1][match.other]):
+                continue
             if pair not in self._matched:
                 num_new += 1
                 if num_new > _MATCHES_A_ROUND:
@@ -112,7 +118,6 @@ class Reader:
             odds[match] = self._matched[pair]
         while len(self._matched) > _MAX_KEPT_MATCHES:
             self._matched.popitem(last=False)
-        matters = [self._sentences.matters(np.stack([part.vectors[-1] for part in side])) for side in encoded]
         return match_features(odds, (matters[0], matters[1]), (ones, others))
 
     def _held_against(self, pair: tuple[str, str], vocabulary: TokenVocabulary) -> float:
@@ -135,6 +140,12 @@ class Reader:
             return False
         self._kept.move_to_end(part)
         return True
+
+
+def _is_read(matters: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """[parts], which of an answer are held against others: all where none seems to matter."""
+    is_read: NDArray[np.bool_] = matters >= (_LEAST_MATTER if matters.max() >= _LEAST_MATTER else 0.0)
+    return is_read
 
 
 def _told(log_odds: float, features: NDArray[np.float32]) -> Compared:

@@ -175,6 +175,22 @@ async def test_teacher_makes_one_of_answers_that_a_new_one_shows_to_be_the_same(
     await stage.aclose()
 
 
+async def test_teacher_passes_over_neighbours_that_share_hardly_a_word_with_the_answer() -> None:
+    """The comparison would call all of them the same; only the proposal is compared whatever its words are."""
+    said = iter([*(f"Open the menu named number {number}." for number in range(3)), "Wait until our letter has come."])
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer(next(said))))
+    stage = await Stage(upstream, FakeClock(), decider=FixedDecider(2.0)).open()
+    stage.encoder.sameness = 0.0
+    for asked in ("how do I reset my password", "how do I reset the password please", "how do I reset it, my password"):
+        await stage.ask(question(asked))
+    stage.encoder.sameness = 5.0
+    await stage.ask(question("how do I reset my own password"))
+    answer_ids = {answer.answer_id for answer, _ in await stage.answers.listing(None, 10)}
+
+    assert len(answer_ids) == 3
+    await stage.aclose()
+
+
 @pytest.mark.parametrize("served", [False, True])
 async def test_teacher_takes_a_busy_reader_for_no_label(served: bool) -> None:
     """Neither right nor wrong, and no history of an entry; the answer is kept, by itself. Too many end in doubt."""

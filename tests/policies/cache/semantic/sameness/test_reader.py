@@ -112,6 +112,22 @@ def test_reader_takes_a_long_pair_in_rounds(reader: Reader) -> None:
     assert reader.compare(left, right).is_done
 
 
+def test_reader_holds_greetings_against_nothing(reader: Reader) -> None:
+    """Of two answers that greet for long one round is left once their sentences are encoded, eight at a time."""
+    left = (
+        "Hello and welcome. Thanks for asking. Sure, happy to help. I hope that helps. Thank you for reaching out. "
+        "Sure, here is how that works. Hello and thank you for getting in touch. The fee is 31 euros."
+    )
+    right = (
+        "Certainly. Good afternoon. Glad you asked. Here is what we found. Feel free to reach out again. "
+        "Of course, gladly. Happy to hear from you. You pay 31 euros."
+    )
+    num_rounds = 1
+    while not reader.compare(left, right).is_done:
+        num_rounds += 1
+    assert num_rounds == 2
+
+
 class Made:
     """Tokens without a model: what the reader keeps can be tried quickly."""
 
