@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from backends.protocol import Headers
-from policies.limits.plan import AskPlan
+from policies.limits.plan import AskPlan, RatePlace
 from policies.limits.rules import Reached
 
 _PREFIX = b"x-ratelimit-"
@@ -24,12 +25,19 @@ def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
     headers: Headers = []
     for kind, places in plan.rates:
         rate = places[0] if len(places) == 1 else min(places, key=lambda rate: left[rate.place] / rate.capacity)
-        limit, remaining, reset = _NAMES[kind]
-        rest, per_minute = left[rate.place], rate.per_minute
-        headers.append((limit, b"%d" % per_minute))
-        headers.append((remaining, b"%d" % rest if rest > 0 else b"0"))
-        headers.append((reset, duration((rate.capacity - rest) * 60 / per_minute)))
+        headers += _fields(kind, rate, left[rate.place])
     return headers
+
+
+@lru_cache(maxsize=4096)
+def _fields(kind: Reached, rate: RatePlace, left: int) -> tuple[tuple[bytes, bytes], ...]:
+    """Of one rate. Of requests there are no more than its bucket holds, so most have been made before."""
+    limit, remaining, reset = _NAMES[kind]
+    return (
+        (limit, b"%d" % rate.per_minute),
+        (remaining, b"%d" % max(left, 0)),
+        (reset, duration((rate.capacity - left) * 60 / rate.per_minute)),
+    )
 
 
 def without_rates(headers: Headers) -> Headers:
