@@ -6,8 +6,10 @@ draft of k   = first + (k - 1) x token, where it begins; what is left of (k + 1)
 
 from __future__ import annotations
 
+from policies.speculation.alone_pace import AlonePace
+
 _WEIGHT = 0.1
-"""Of a token alone, or of a round."""
+"""Of a round."""
 _FAR_OFF = 1.5
 """So many times as much, or as little: something has changed, and what was known counts half."""
 _ENOUGH = 3
@@ -52,7 +54,7 @@ class RoundTimes:
     __slots__ = ("_alone", "_first", "_row", "_token", "_way")
 
     def __init__(self) -> None:
-        self._alone = [0.0] * _NUM_LOADS
+        self._alone = [AlonePace() for _ in range(_NUM_LOADS)]
         self._row: list[float | None] = [None] * _NUM_LOADS
         self._first, self._token = _Lately(), _Lately()
         """Of a draft: until its first token, and each further one."""
@@ -71,8 +73,8 @@ class RoundTimes:
     def alone_s(self, load: int = 1) -> float:
         """A token without a draft; that of the nearest load which was seen, 0 where none was."""
         wanted = _class_of(load)
-        known = [place for place, seconds in enumerate(self._alone) if seconds]
-        return self._alone[min(known, key=lambda place: abs(place - wanted))] if known else 0.0
+        known = [place for place, pace in enumerate(self._alone) if pace.s_per_token]
+        return self._alone[min(known, key=lambda place: abs(place - wanted))].s_per_token if known else 0.0
 
     def step_s(self, num_drafted: int, load: int = 1) -> float:
         """A step that verifies so many tokens."""
@@ -103,10 +105,7 @@ class RoundTimes:
 
     def add_alone(self, num_tokens: int, seconds: float, load: int = 1) -> None:
         """So many tokens have come one by one."""
-        place = _class_of(load)
-        known, found = self._alone[place], seconds / num_tokens
-        weight = 1 - (1 - _WEIGHT) ** num_tokens if known else 1.0
-        self._alone[place] += weight * (min(found, _MOST * known if known else found) - known)
+        self._alone[_class_of(load)].add(num_tokens, seconds)
 
     def add_draft(self, first_s: float | None, num_more: int, more_s: float) -> None:
         """A draft has said its first token within `first_s`, where that tells how fast it is, and so many more."""

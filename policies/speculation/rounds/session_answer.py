@@ -79,6 +79,7 @@ class SessionAnswer:
         self._waits = False
         self._is_alone = False
         self._proposed: Sequence[int] = ()
+        self._num_ahead = 0
         self._draft_s = 0.0
         self._began_at: float | None = None
         """When what the next mark tells was begun; None where nobody knows."""
@@ -178,7 +179,11 @@ class SessionAnswer:
         )
         facts = self._facts
         self._facts = structs.replace(
-            facts, drafted=facts.drafted + len(proposed), accepted=facts.accepted + accepted, rounds=facts.rounds + 1
+            facts,
+            drafted=facts.drafted + len(proposed),
+            accepted=facts.accepted + accepted,
+            rounds=facts.rounds + 1,
+            ahead=facts.ahead + self._num_ahead,
         )
         # What a draft says behind the answer's end was neither right nor wrong.
         num_judged = accepted if is_last else len(proposed)
@@ -192,8 +197,10 @@ class SessionAnswer:
     async def _go_on(self) -> None:
         """A round, or the rest alone."""
         began = self._clock.now()
-        num_tokens = self._controller.draft_tokens(min(self._most, self._mark.room), num_ready=self._running.num_ready)
+        num_ready = self._running.num_ready
+        num_tokens = self._controller.draft_tokens(min(self._most, self._mark.room), num_ready=num_ready)
         proposed = await self._guess(num_tokens) if num_tokens else None
+        self._num_ahead = min(num_ready, num_tokens)
         self._draft_s = self._clock.now() - began
         self._is_alone = proposed is None
         self._proposed = proposed or ()

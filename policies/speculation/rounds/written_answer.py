@@ -203,7 +203,7 @@ class WrittenAnswer:
 
     async def _round(self, num_tokens: int) -> Said | None:
         """One round; None where draft or target have failed in it, and the target is to go on alone."""
-        began = self._clock.now()
+        began, num_ready = self._clock.now(), self._running.num_ready
         draft = await self._running.propose(num_tokens, self._prompt, self._known)
         if draft is None:
             self._fail("failed", "the draft has failed")
@@ -230,7 +230,11 @@ class WrittenAnswer:
         elif num_judged:
             self._controller.scored(accepted, num_judged)
         self._facts = structs.replace(
-            facts, drafted=facts.drafted + len(draft), accepted=facts.accepted + accepted, rounds=facts.rounds + 1
+            facts,
+            drafted=facts.drafted + len(draft),
+            accepted=facts.accepted + accepted,
+            rounds=facts.rounds + 1,
+            ahead=facts.ahead + min(num_ready, len(draft)),
         )
         return verdict
 

@@ -5,7 +5,8 @@
 A target whose steps take 20 ms, a draft whose steps take 2 ms and a gateway, in a process each; a line of so many
 milliseconds (both ways together) lies between gateway and target. Each prompt is asked once alone and once with the
 draft, in turn; answers must be the same. Time is that after the first token. `--spoil` replaces a share of what the
-draft says, and so sets its acceptance. By rounds, the formula is e t_T / (t_T + k t_D + R), with e and k as counted.
+draft says, and so sets its acceptance. By rounds, the formula is e t_T / (t_T + k t_D + R + h), with e and k as
+counted: k are the tokens of a round that are waited for, without those said while the round before was checked.
 """
 
 from __future__ import annotations
@@ -153,13 +154,13 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         for found in (alone, drafted)
     ]
     told = [line["speculation"] for line in lines]
-    num_drafted, num_accepted, num_rounds = (
-        sum(each.get(name, 0) for each in told) for name in ("drafted", "accepted", "rounds")
+    num_drafted, num_accepted, num_rounds, num_ahead = (
+        sum(each.get(name, 0) for each in told) for name in ("drafted", "accepted", "rounds", "ahead")
     )
     formula = 0.0
     if num_rounds:
-        brought, length = (num_accepted + num_rounds) / num_rounds, num_drafted / num_rounds
-        formula = brought * tpot[0] / (tpot[0] + length * given.draft_ms + round_trip_ms + overhead_ms)
+        brought, waited_for = (num_accepted + num_rounds) / num_rounds, (num_drafted - num_ahead) / num_rounds
+        formula = brought * tpot[0] / (tpot[0] + waited_for * given.draft_ms + round_trip_ms + overhead_ms)
     return {
         "round_trip_ms": round_trip_ms,
         "spoil": spoil,
@@ -174,6 +175,7 @@ async def _cell(given: argparse.Namespace, round_trip_ms: float, spoil: float) -
         "overhead_ms": overhead_ms,
         "rounds": num_rounds,
         "per_round": num_drafted / max(1, num_rounds),
+        "ahead": num_ahead / max(1, num_rounds),
         "ended": sorted({each.get("ended", "") for each in told}),
     }
 
@@ -194,8 +196,8 @@ async def _main(given: argparse.Namespace) -> list[dict[str, Any]]:
                 f"{cell['come_true']:.3f} of those proposed came true {cell['ended']}"
                 + (f"; the draft knows {cell['acceptance']:.3f} of the target's tokens" if given.acceptance else "")
                 + (
-                    f"; {cell['rounds']} rounds of {cell['per_round']:.1f}, formula {cell['formula']:.2f} x "
-                    f"with h = {cell['overhead_ms']:.1f} ms"
+                    f"; {cell['rounds']} rounds of {cell['per_round']:.1f}, {cell['ahead']:.1f} of them ahead, "
+                    f"formula {cell['formula']:.2f} x with h = {cell['overhead_ms']:.1f} ms"
                     if cell["rounds"]
                     else ""
                 ),

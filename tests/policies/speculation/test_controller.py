@@ -220,6 +220,29 @@ def test_one_stall_says_little_about_a_token_alone() -> None:
     assert controller.times.alone_s() < 1.5
 
 
+def test_another_pace_alone_is_believed_within_few_tokens() -> None:
+    """Half as slow again is no chance where tokens vary by a tenth, though most of what was seen says otherwise."""
+    rng, controller = random.Random(4), Controller()
+    for _ in range(200):
+        controller.note(1, rng.lognormvariate(0, 0.1), was_drafted=False)
+    before = controller.times.alone_s()
+    for _ in range(6):
+        controller.note(1, 1.5 * rng.lognormvariate(0, 0.1), was_drafted=False)
+
+    assert 0.95 < before < 1.05
+    assert 1.35 < controller.times.alone_s() < 1.65
+
+
+def test_tokens_that_come_in_threes_take_what_they_take_together() -> None:
+    """The two that come with another take nothing, and are no other pace."""
+    controller, seen = Controller(), []
+    for number in range(600):
+        controller.note(1, 3.0 if number % 3 == 0 else 0.001, was_drafted=False)
+        seen.append(controller.times.alone_s())
+
+    assert 0.8 < min(seen[100:]) <= max(seen[100:]) < 1.25
+
+
 def test_a_target_that_changes_its_pace_has_its_draft_looked_at_anew() -> None:
     """Three short rounds at once, though the purse is empty; noise of a fifth is no change."""
     rng, controller = random.Random(2), Controller()

@@ -84,12 +84,17 @@ async def test_a_draft_goes_on_while_it_is_checked() -> None:
     other_target, missing = FakeTarget(ANSWER), FakeDraft(now_and_then)
     other_stage = always_by_rounds(other_target, missing)
 
-    await answered(stage)
-    await answered(other_stage)
+    _, call = await answered(stage)
+    _, other = await answered(other_stage)
     await stage.aclose()
     await other_stage.aclose()
 
     assert draft.num_asked <= 3 < len(target.verified)
+    told, told_other = call.facts.speculation, other.facts.speculation
+    assert told is not None
+    assert told_other is not None
+    assert told.drafted > told.ahead > told.drafted / 3 > 0
+    assert told_other.ahead < told_other.drafted / 3
     assert missing.num_asked >= 60 // 5 - 1
     assert draft.num_open == missing.num_open == 0
 
@@ -130,6 +135,7 @@ async def test_whatever_a_draft_guesses_the_answer_is_the_targets(guess: Callabl
     assert (target.num_open, draft.num_open) == (0, 0)
 
 
+@pytest.mark.timed
 async def test_rounds_that_bring_nothing_are_left_within_one_answer() -> None:
     """The target then says the rest alone, and the next answers find that out sooner."""
     target, draft = FakeTarget(ANSWER), FakeDraft(wrong)
