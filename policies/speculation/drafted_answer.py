@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 
 import msgspec
 
@@ -72,6 +73,7 @@ class DraftedAnswer:
         self._was_drafted = False
         self._ended = "unmarked"
         self._task: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[bool] | None = None
         self._has_learned = asyncio.Event()
         self._num_posts = 0
         self._posted_at = 0.0
@@ -150,6 +152,11 @@ class DraftedAnswer:
         elif mark.tokens:
             controller.note(len(mark.tokens), now - self._marked_at, was_drafted=self._was_drafted)
         self._guess.learn(mark.tokens)
+        listening = self._listening
+        if self._guess.is_wrong and listening is not None:
+            # The next guess begins now, not when the draft has said one more token of the wrong one; broken off once.
+            self._listening = None
+            listening.cancel()
         self._marked_at = now
         self._was_drafted = controller.is_on and not self._ended
         self._has_learned.set()
@@ -167,7 +174,7 @@ class DraftedAnswer:
             self._fail("failed")
 
     async def _keep_guessing(self) -> None:
-        guess, room = self._guess, self._room
+        guess, room, task = self._guess, self._room, asyncio.current_task()
         says_end = False
         while room:
             self._has_learned.clear()
@@ -177,17 +184,29 @@ class DraftedAnswer:
                 await self._has_learned.wait()
                 continue
             text, left = [*self._mark.prompt, *guess.begin()], room - num_ahead
-            async with contextlib.aclosing(self._drafter.tokens(self._call, text, left)) as said:
-                async for tokens in said:
-                    guess.say(tokens[:left])
-                    left -= len(tokens)
-                    self._post(every_s=_POST_EVERY_S)
-                    if left <= 0 or guess.is_wrong or not self._controller.is_on:
-                        break
-                else:
-                    # It finds the answer whole where it stops by itself.
-                    says_end = True
+            listening = asyncio.get_running_loop().create_task(self._listen(text, left))
+            self._listening = listening
+            try:
+                says_end = await listening
+            except asyncio.CancelledError:
+                if task is None or task.cancelling():
+                    raise
+                says_end = False
+            finally:
+                self._listening = None
             self._post()
+
+    async def _listen(self, text: Sequence[int], left: int) -> bool:
+        """Takes what the draft says; whether it finds the answer whole, where it stops by itself."""
+        guess = self._guess
+        async with contextlib.aclosing(self._drafter.tokens(self._call, text, left)) as said:
+            async for tokens in said:
+                guess.say(tokens[:left])
+                left -= len(tokens)
+                self._post(every_s=_POST_EVERY_S)
+                if left <= 0 or guess.is_wrong or not self._controller.is_on:
+                    return False
+        return True
 
     def _post(self, *, every_s: float = 0.0) -> None:
         """Posts what is new, unless so much is under way, or so little time has passed, that it is to wait."""

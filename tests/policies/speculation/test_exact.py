@@ -67,6 +67,20 @@ async def test_a_good_draft_saves_steps_and_nobody_sees_it() -> None:
     assert (target.num_open, draft.num_open) == (0, 0)
 
 
+async def test_a_wrong_guess_is_broken_off_before_the_draft_has_said_more_of_it() -> None:
+    """One that says a wrong token and then nothing for an hour is asked anew behind the target's own."""
+    target, draft = FakeTarget(ANSWER), FakeDraft(wrong)
+    draft.stalls_after = 1
+    stage = speculating(target, draft)
+
+    stream, _ = await answered(stage)
+    await stage.aclose()
+
+    assert stream == target.text
+    assert draft.num_asked >= 3
+    assert (target.num_open, draft.num_open) == (0, 0)
+
+
 @pytest.mark.parametrize("guess", [wrong, now_and_then, nothing, too_much])
 async def test_whatever_a_draft_guesses_the_answer_is_the_targets(guess: Callable[[list[int], int], list[int]]) -> None:
     """And it takes no more steps than alone."""
