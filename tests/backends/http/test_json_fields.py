@@ -75,6 +75,7 @@ def test_a_later_field_wins_and_one_that_is_too_long_is_none() -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("filling", [b'"' + b"x" * 4_000_000 + b'"', b"[" * 30_000, b'"' + b"\\" * 2_000_000 + b'"'])
+@pytest.mark.timed
 def test_size_is_no_trouble(filling: bytes) -> None:
     """Megabytes of a picture, depth, and escapes take a time that grows no faster than they do."""
     raw = b'{"data":' + filling + b',"usage":{"a":1}}'

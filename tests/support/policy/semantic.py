@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -49,7 +50,9 @@ class WordEncoder:
     def __init__(self) -> None:
         self.is_busy = False
         self.is_reader_busy = False
-        self.num_encoded = 0
+        self.num_encoded = self.num_compared = 0
+        self.may_compare = asyncio.Event()
+        self.may_compare.set()
         self.sameness: float | None = None
         """Log odds that a test wants for every pair of answers, where given."""
         self._reader = Reader(None)
@@ -74,6 +77,8 @@ class WordEncoder:
         """By words, here."""
         if self.is_busy or self.is_reader_busy:
             raise EncoderBusy
+        self.num_compared += 1
+        await self.may_compare.wait()
         return self._reader.compare(left, right).log_odds if self.sameness is None else self.sameness
 
 

@@ -42,6 +42,11 @@ _MAX_OTHERS = 2
 """Other answers among the neighbours that are compared too, at most: each takes as long as the first. Those that share
 hardly a word with the new one are passed over."""
 
+_MOST_AT_ONCE = 4
+"""Answers that are learned from at once, with which others among the neighbours are still compared: where more wait, a
+label for each is worth more than that, and each is found the sooner.
+"""
+
 _TAGS_HEADER = b"x-cache-tags"
 _MAX_TAGS = 8
 _MAX_TAG_CHARS = 64
@@ -79,6 +84,7 @@ class Teacher:
         self._ttl_s = ttl_s
         self._is_public = is_public
         self._note_scope = note_scope
+        self._num_learning = 0
 
     async def learn(
         self, call: Call, looked: LookupResult, entry: Entry, source: LabelSource, tally: SemanticTally
@@ -87,13 +93,16 @@ class Teacher:
         text = text_of(entry)
         if text is None or looked.vector is None:
             return
+        self._num_learning += 1
         try:
             same = await self._judge_proposal(call, looked, text, source, tally)
+            if self._num_learning <= _MOST_AT_ONCE:
+                same = await self._join(call, looked, text, same)
         except EncoderBusy:
             # Then no more pairs come to it; the answer is kept by itself.
             same = None
-        else:
-            same = await self._join(call, looked, text, same)
+        finally:
+            self._num_learning -= 1
         self._store(call, looked, entry, text, same)
 
     async def _judge_proposal(

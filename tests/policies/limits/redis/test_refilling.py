@@ -146,6 +146,7 @@ async def test_ledger_is_away_calls_go_on_and_it_is_told_when_that_is_back(
     ]
 
 
+@pytest.mark.timed
 async def test_ledger_does_not_answer_keeps_calls_back_for_no_longer_than_redis_may(server: RedisServer) -> None:
     """They do without Redis until it is decided, and with it once it has taken two seconds."""
     books = Books(budget=pico(0.75))

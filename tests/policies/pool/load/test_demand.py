@@ -121,6 +121,7 @@ def test_match_uncached_is_what_a_replica_does_not_hold_but_one_token() -> None:
     assert [match.uncached(slot) for slot in slots] == [64, 1, 128]
 
 
+@pytest.mark.timed
 def test_demand_long_prompts_are_read_within_milliseconds() -> None:
     """Reading stays off the clock of others: a prompt of 8 MB takes no longer than its first half megabyte."""
     call = make_call("x" * 8 * 1024**2)

@@ -103,6 +103,7 @@ def test_compare_odd_texts_never_fail(text: str) -> None:
     assert verdict_of(compare(text, "Press the red button.")) is not AnswerVerdict.SAME
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("text", ["The quick brown fox, it is. ", "a", "\ufb01\u00e9\u4f60 ", "a\n"])
 def test_compare_very_long_answers_takes_no_time(text: str) -> None:
     """They are equal to the letter or unknown; reading 100 kB held the event loop for up to 0.2 s on a busy machine."""

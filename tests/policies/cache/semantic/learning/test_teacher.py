@@ -14,7 +14,7 @@ from policies.cache.semantic.decision.verified import Verified
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.learning.labels import Learning
 from policies.cache.semantic.settings import JudgePolicy
-from tests.support.clock import FakeClock
+from tests.support.clock import FakeClock, settle
 from tests.support.policy.cache import Exchange, Upstream, chat_answer
 from tests.support.policy.semantic import FixedDecider, Stage, question
 from tests.support.policy.semantic_traffic import candidate
@@ -188,6 +188,32 @@ async def test_teacher_passes_over_neighbours_that_share_hardly_a_word_with_the_
     answer_ids = {answer.answer_id for answer, _ in await stage.answers.listing(None, 10)}
 
     assert len(answer_ids) == 3
+    await stage.aclose()
+
+
+async def test_teacher_compares_a_proposal_only_where_many_answers_wait() -> None:
+    """Each gets its label; other neighbours' answers are compared again as soon as few wait."""
+    said = iter(range(100))
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer(f"Open the menu named number {next(said)}.")))
+    decider = FixedDecider(2.0)
+    stage = await Stage(upstream, FakeClock(), decider=decider).open()
+    stage.encoder.sameness = 0.0
+    for asked in ("how do I reset my password", "how do I reset the password please", "how do I reset it, my password"):
+        await stage.ask(question(asked))
+    stage.encoder.may_compare.clear()
+    before, num_labels = stage.encoder.num_compared, len(decider.given)
+    for number in range(10):
+        reply = await stage.cache.send(question(f"how do I reset my own password {number}"))
+        await reply.aclose()
+    await settle()
+    stage.encoder.may_compare.set()
+    await stage.cache.settle()
+    together = stage.encoder.num_compared - before
+    await stage.ask(question("how do I reset my password now"))
+
+    assert len(decider.given) - num_labels == 11
+    assert 10 < together <= 10 + 2 * 4
+    assert stage.encoder.num_compared - before - together == 3
     await stage.aclose()
 
 
