@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import structs
 
 OWN_DRAFT = "own"
 """Stands for what an engine of this process has drafted by itself."""
@@ -26,3 +27,13 @@ class SpeculationFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     probe_tokens: int = 0
     ended: str = ""
     speed_up: float | None = None
+
+    def with_round(self, drafted: int, accepted: int, ahead: int) -> SpeculationFacts:
+        """The same after one round more, of so many guessed tokens."""
+        return structs.replace(
+            self,
+            drafted=self.drafted + drafted,
+            accepted=self.accepted + accepted,
+            rounds=self.rounds + 1,
+            ahead=self.ahead + ahead,
+        )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from backends.charges.charge import Charge
 from backends.clock import Clock
 from backends.errors import BudgetSpent, CostUnknown, LimitReached, SlipstreamError, StoreUnavailable
 from backends.protocol import Facts
@@ -176,12 +174,12 @@ class Limiter:
         """Settle now what is over."""
         self._over.flush()
 
-    def _settle(self, over: tuple[Grant, Facts], _: Charge | None = None) -> None:
+    def _settle(self, over: tuple[Grant, Facts]) -> None:
         grant, facts = over
         tokens = cost = 0
         for charge in facts.charges or ():
             if not charge.is_settled:
-                charge.when_settled(partial(self._settle, over))
+                charge.when_settled(lambda _: self._over.add(over))
                 return
             cost += charge.cost or 0
             if charge.usage is not None:
@@ -195,7 +193,7 @@ class Limiter:
                 means[grant.route] = mean + _LEARNING_RATE * (facts.usage.completion_tokens - mean)
         hold, plan = grant.hold, grant.plan
         used = list(plan.used)
-        for place, _ask in plan.tokens:
+        for place, _ in plan.tokens:
             used[place] = tokens
         if len(hold.wants) > len(used):
             used += [cost] * len(plan.dollars)

@@ -178,13 +178,7 @@ class SessionAnswer:
             min(len(proposed), len(tokens)),
         )
         facts = self._facts
-        self._facts = structs.replace(
-            facts,
-            drafted=facts.drafted + len(proposed),
-            accepted=facts.accepted + accepted,
-            rounds=facts.rounds + 1,
-            ahead=facts.ahead + self._num_ahead,
-        )
+        self._facts = facts.with_round(len(proposed), accepted, self._num_ahead)
         # What a draft says behind the answer's end was neither right nor wrong.
         num_judged = accepted if is_last else len(proposed)
         if num_judged and facts.rounds:

@@ -229,13 +229,7 @@ class WrittenAnswer:
             self._controller.told(num_judged, accepted, draft_s=draft_s, verify_s=verify_s)
         elif num_judged:
             self._controller.scored(accepted, num_judged)
-        self._facts = structs.replace(
-            facts,
-            drafted=facts.drafted + len(draft),
-            accepted=facts.accepted + accepted,
-            rounds=facts.rounds + 1,
-            ahead=facts.ahead + min(num_ready, len(draft)),
-        )
+        self._facts = facts.with_round(len(draft), accepted, min(num_ready, len(draft)))
         return verdict
 
     async def _alone(self) -> AsyncIterator[bytes]:

@@ -169,9 +169,11 @@ class Pooled:
         others = [entry for entry in nearest if self._answer_ids[entry] != judged]
         num_left = _MAX_OTHERS
         for other in dict.fromkeys(self._answer_ids[entry] for entry in others):
+            if not num_left:
+                break
             alike = [entry for entry in others if self._answer_ids[entry] == other]
             compared = self._upstream.worded_most_like(answer, alike)
-            if not num_left or not self._upstream.share_words(compared, answer):
+            if not self._upstream.share_words(compared, answer):
                 continue
             num_left -= 1
             if self._upstream.compare(compared, answer) >= SAME_FROM:
