@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from backends.answer_budget import AnswerBudget
     from gateway.http.body_budget import BodyBudget
     from gateway.runtime import Runtime
-    from policies.speculation.controller import Controller
+    from policies.speculation.control.controller import Controller
 
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)

@@ -26,7 +26,7 @@ from backends.protocol import Call, Reply
 from backends.sse import EventBuffer
 from backends.stream import Stream, StreamEnd
 from policies.background import Background
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.drafter import Drafter
 from policies.speculation.guess import Guess
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from backends.clock import Clock
 from backends.protocol import Reply
 from backends.stream import Source, Stream, StreamEnd
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.drafter import Drafter
 from policies.speculation.methods import Methods
 from policies.speculation.settings import ExactPolicy, VerifyMethod

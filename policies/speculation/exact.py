@@ -17,7 +17,7 @@ from backends.protocol import Backend, Call, Reply
 from backends.stream import StreamEnd
 from policies.background import Background
 from policies.single_stream import asks_for_one_answer, has_readable_events
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.drafted_answer import DraftedAnswer
 from policies.speculation.drafter import Drafter
 from policies.speculation.drafting import Drafting

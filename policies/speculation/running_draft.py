@@ -15,9 +15,9 @@ from contextlib import aclosing
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.protocol import Call
+from policies.speculation.control.round_times import RoundTimes
 from policies.speculation.drafter import Drafter
 from policies.speculation.guess import Guess
-from policies.speculation.round_times import RoundTimes
 
 _logger = logging.getLogger(__name__)
 _ROUNDS_AHEAD = 4

@@ -10,7 +10,7 @@ from msgspec import structs
 from backends.clock import Clock
 from backends.protocol import Call
 from policies.background import Background
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.drafter import Drafter
 
 _EVERY = 10

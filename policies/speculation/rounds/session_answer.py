@@ -25,7 +25,7 @@ from backends.protocol import Backend, Call, Facts, Reply
 from backends.resume import MARK, BrokenAnswer, Resume
 from backends.sse import EventBuffer, event_data
 from backends.stream import Stream, StreamEnd
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.drafter import Drafter
 from policies.speculation.running_draft import RunningDraft
 

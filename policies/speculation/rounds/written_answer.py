@@ -25,7 +25,7 @@ from backends.json_errors import NOT_JSON
 from backends.protocol import Call, Reply
 from backends.sse import EventBuffer, encode_event, event_data
 from backends.stream import StreamEnd
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.drafter import Drafter
 from policies.speculation.rounds.opening import Begun
 from policies.speculation.rounds.verdicts import Malformed, Said, Verdicts

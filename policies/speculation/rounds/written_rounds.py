@@ -9,7 +9,7 @@ from backends.operations import Operation
 from backends.protocol import Backend, Call, Reply
 from backends.stream import StreamEnd
 from policies.single_stream import has_readable_events
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.drafting import Drafting
 from policies.speculation.rounds.fit import is_greedy, most_tokens, sampling_of, stops_of
 from policies.speculation.rounds.opening import EVENTS, Begun, begun_by, of_one_token, telling_tokens

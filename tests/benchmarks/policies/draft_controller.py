@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.shadow import is_worth_scoring
 
 _PARTS = 30

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 
 
 def run(

@@ -16,7 +16,7 @@ from backends.drafts.answer_writer import TokenizerWords
 from backends.engine.text.tokenizer import Tokenizer
 from backends.errors import ConnectFailed
 from backends.protocol import Call
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.exact import ExactSpeculation
 from policies.speculation.settings import ExactPolicy, VerifyMethod
 from tests.support.calls import event_values, make_call, read_all, read_and_leave

@@ -16,7 +16,7 @@ from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Headers, Reply, Statistics
 from backends.sse import DONE_EVENT, encode_event
 from backends.stream import Stream
-from policies.speculation.controller import Controller
+from policies.speculation.control.controller import Controller
 from policies.speculation.exact import ExactSpeculation
 from policies.speculation.settings import ExactPolicy
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.speculation.acceptance import MAX_PLACES, PlaceAcceptance
-from policies.speculation.round_times import RoundTimes
+from policies.speculation.control.acceptance import MAX_PLACES, PlaceAcceptance
+from policies.speculation.control.round_times import RoundTimes
 
 _LEARNED = 16
 """Tokens alone before the first draft."""

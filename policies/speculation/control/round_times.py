@@ -6,7 +6,7 @@ draft of k   = first + (k - 1) x token, where it begins; what is left of (k + 1)
 
 from __future__ import annotations
 
-from policies.speculation.alone_pace import AlonePace
+from policies.speculation.control.alone_pace import AlonePace
 
 _WEIGHT = 0.1
 """Of a round."""
