@@ -16,8 +16,9 @@ from backends.header_names import HeaderNames
 from backends.protocol import Call
 from policies.cache.settings import CacheScope
 
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 _ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
+_ENCODE_IN_ORDER = msgspec.msgpack.Encoder().encode
 
 SUB_SCOPE_HEADER = b"x-cache-scope"
 """A client's field that divides its tenant's cache. It is added to the identity, so it can only narrow the sharing."""
@@ -44,11 +45,14 @@ def identity_of(call: Call, scope: CacheScope) -> str | None:
 def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNames) -> bytes:
     """The 32-byte key of a call with a decoded body on that route, whose backends read these headers.
 
-    The order of an object's keys and white space do not matter; 1, 1.0 and true are three values.
+    White space does not matter, nor does the order of keys in the prompt, nor that of the body's fields. Within these
+    it does: a model fills in a schema's properties as they stand there. 1, 1.0 and true are three values.
     """
     body = dict(call.body or {})
     body.pop("stream", None)
     body.pop("stream_options", None)
+    name = call.operation.traits.prompt
+    prompt = [body.pop(name)] if name in body else []
     parts = (
         _FORMAT_VERSION,
         call.operation,
@@ -61,7 +65,8 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
         significant_headers(call, read),
         # Chat and completion answers can be converted between both forms; other operations have an entry for each.
         call.stream and not call.operation.traits.has_choices,
-        body,
+        prompt,
+        _in_order(sorted(body.items())),
     )
     return digest_of(parts)
 
@@ -70,6 +75,14 @@ def significant_headers(call: Call, read: HeaderNames) -> list[tuple[bytes, byte
     """The header fields that belong to the identity of a call: those that its backends read, and the cache scope."""
     narrowed = [field for field in call.headers if field[0] == SUB_SCOPE_HEADER]
     return [*narrowed, *read.taken(call.headers)]
+
+
+def _in_order(fields: list[tuple[str, object]]) -> bytes:
+    try:
+        return _ENCODE_IN_ORDER(fields)
+    except OverflowError:
+        # As in `digest_of`.
+        return json.dumps(fields).encode()
 
 
 def digest_of(parts: tuple[object, ...]) -> bytes:
