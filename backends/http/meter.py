@@ -60,13 +60,21 @@ class UpstreamUsage(msgspec.Struct):
         prompt = self.prompt_tokens or self.input_tokens or 0
         completion = self.completion_tokens or self.output_tokens or 0
         reasoning = written.reasoning_tokens or 0
-        # xAI and some in front of Gemini count what nobody sees beside the answer; it is paid as a part of it.
-        if reasoning and self.total_tokens == prompt + completion + reasoning:
-            completion += reasoning
+        cached = read.cached_tokens or self.prompt_cache_hit_tokens or self.cached_tokens or 0
+        if self.total_tokens is not None and self.total_tokens > prompt + completion and not self.lacks_output:
+            beyond = self.total_tokens - prompt - completion
+            if not prompt or beyond == cached + (read.cache_write_tokens or 0):
+                # Some in front of Claude count what is kept of a prompt beside it.
+                prompt += beyond
+            else:
+                # xAI counts what nobody sees beside the answer, and Gemini counts it in the total alone; it is paid as
+                # a part of the answer.
+                completion += beyond
+                reasoning = max(reasoning, beyond)
         return Usage(
             prompt,
             completion,
-            read.cached_tokens or self.prompt_cache_hit_tokens or self.cached_tokens or 0,
+            cached,
             read.cache_write_tokens or 0,
             0,
             read.audio_tokens or 0,

@@ -147,11 +147,28 @@ def test_meter_of_responses_goes_by_the_last_event(last: dict[str, Any], is_comp
             },
             Usage(10120, 4308, 128, reasoning_tokens=2809),
         ),
+        # Gemini's: what it has thought is among the total, and nowhere else.
+        (
+            {"prompt_tokens": 20, "completion_tokens": 198, "total_tokens": 623},
+            Usage(20, 603, reasoning_tokens=405),
+        ),
+        # Of some in front of Claude: what was kept is no part of the prompt.
+        (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 5,
+                "total_tokens": 1115,
+                "prompt_tokens_details": {"cached_tokens": 1000, "cache_write_tokens": 100},
+            },
+            Usage(1110, 5, 1000, 100),
+        ),
+        # A total tells nothing of an answer where only the prompt is not told.
+        ({"prompt_tokens": -1, "completion_tokens": 5, "total_tokens": 25}, Usage(20, 5)),
         # DeepSeek's and Moonshot's words.
         ({"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 5}, Usage(9, 1, 5)),
         ({"prompt_tokens": 9, "completion_tokens": 1, "cached_tokens": 5}, Usage(9, 1, 5)),
     ],
-    ids=["chat", "responses", "xai", "deepseek", "moonshot"],
+    ids=["chat", "responses", "xai", "gemini", "beside", "no prompt", "deepseek", "moonshot"],
 )
 def test_meter_reads_every_kind_of_token_that_is_billed_apart(told: dict[str, Any], expected: Usage) -> None:
     """In either operation's words, and as far as they can be true."""
