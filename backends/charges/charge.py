@@ -20,6 +20,9 @@ class Pricing(Protocol):
     def amount(self, usage: Usage) -> int:
         """Whole pico-dollars (1e-12) for an attempt that used so much."""
 
+    def knows(self, service_tier: str) -> bool:
+        """Whether an amount in that tier is more than a guess."""
+
 
 class Charge(msgspec.Struct, eq=False):
     """What one attempt at an upstream used, whether or not its answer reached anybody.
@@ -49,6 +52,7 @@ class Charge(msgspec.Struct, eq=False):
         cost = None if usage is not None or is_estimated else 0
         if usage is not None and self.price is not None and not self.is_settled:
             cost, self.is_at_price = self.price.amount(usage), True
+            is_estimated = is_estimated or not self.price.knows(usage.service_tier)
         self.settle_at(cost, usage, is_estimated=is_estimated)
 
     def settle_at(self, cost: int | None, usage: Usage | None, *, is_estimated: bool = False) -> None:

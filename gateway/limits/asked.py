@@ -53,6 +53,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
             if price is None:
                 return None
             most = price.most(prompt_tokens, self.most_output_tokens, service_tier=self.service_tier)
+            if most is None:
+                return None
             if most > worst:
                 worst = most
         for below in stack.below:

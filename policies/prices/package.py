@@ -85,7 +85,8 @@ def _price(model: Any, at: datetime) -> Price | None:
         return None
     tiers = {}
     for tier in _TIERS:
-        tariff = _tariff(_values(model, at, {"service_tier": tier}))
+        # What others call a tier is a speed of Anthropic's.
+        tariff = _tariff(_values(model, at, {"service_tier": tier, "speed": tier}))
         if tariff is not None and tariff != standard:
             tiers[tier] = tariff
     batch = _tariff(_values(model, at, {"processing": "batch"}))

@@ -15,6 +15,12 @@ PICO_PER_DOLLAR = 10**12
 STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only"})
 """What providers call the service tier that costs the usual price."""
 
+_PRIORITY_TIERS = ("priority", "fast")
+"""Two names of one tier of OpenAI's: asked for by either, newer models answer with the second, older ones the first."""
+_HASTY_TIERS = frozenset({"fast", "ultrafast"})
+"""They cost more than the standard wherever they are sold. `priority` may be paid beforehand, as Anthropic's is."""
+_DEARER_TIERS = _HASTY_TIERS.union(_PRIORITY_TIERS)
+
 
 class TokenRates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Pico-dollars (1e-12) for a token, by its kind, and for a request whatever it holds."""
@@ -106,26 +112,39 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     batch: Tariff | None = None
 
     def amount(self, usage: Usage) -> int:
-        """Pico-dollars for an attempt that used so much."""
-        tariff = self.standard
-        if self.tiers and usage.service_tier:
-            tariff = self.tiers.get(usage.service_tier, tariff)
+        """Pico-dollars for an attempt that used so much; for a hasty tier without a price what the dearest comes to."""
+        tier = usage.service_tier
+        if not tier or not self.tiers:
+            tariff = self.standard
+        elif tier in self.tiers or tier not in _HASTY_TIERS:
+            tariff = self.tiers.get(tier, self.standard)
+        else:
+            tariffs = (self.standard, *self.tiers.values())
+            return max(each.at(usage.prompt_tokens).amount(usage.bounded()) for each in tariffs)
         return tariff.at(usage.prompt_tokens).amount(usage.bounded())
+
+    def knows(self, service_tier: str) -> bool:
+        """Whether an amount in that tier is more than a guess."""
+        return service_tier not in _HASTY_TIERS or service_tier in self.tiers
 
     def batch_amount(self, usage: Usage) -> int:
         """The same for a line of a provider's batch."""
         return (self.batch or self.standard).at(usage.prompt_tokens).amount(usage.bounded())
 
-    def most(self, prompt_tokens: int, output_tokens: int, choices: int = 1, *, service_tier: str = "") -> int:
+    def most(self, prompt_tokens: int, output_tokens: int, choices: int = 1, *, service_tier: str = "") -> int | None:
         """The most that a call can come to: every token of the dearest kind, each of `choices` answers that long.
 
         `service_tier` is the one that the call asks for: a provider may give less than that, and charges less then.
+        None where it is a dearer one and nobody knows what that costs.
         """
         most = self.standard.most(prompt_tokens, output_tokens * choices)
         if not service_tier:
             return most
-        tier = self.tiers.get(service_tier)
-        return most if tier is None else max(most, tier.most(prompt_tokens, output_tokens * choices))
+        names = _PRIORITY_TIERS if service_tier in _PRIORITY_TIERS else (service_tier,)
+        tariffs = [tariff for name in names if (tariff := self.tiers.get(name)) is not None]
+        if not tariffs and service_tier in _DEARER_TIERS:
+            return None
+        return max([most, *(each.most(prompt_tokens, output_tokens * choices) for each in tariffs)])
 
     def expected(self, tokens: int, uncached: int, output: float) -> float:
         """Pico-dollars of a prompt of `tokens`, all but `uncached` of them kept, with an answer of about so many."""

@@ -139,7 +139,7 @@ class PricePolicy(TariffPolicy):
     service_tiers: dict[Annotated[str, Field(min_length=1, max_length=32)], TariffPolicy] = Field(
         {},
         description="Prices of service tiers, by the name that the provider's answers give them (`flex`, `priority`). "
-        "A tier without a price costs the standard.",
+        "A tier without a price costs the standard; `fast` and `ultrafast` what the dearest of them comes to.",
     )
     batch: TariffPolicy | None = Field(
         None,

@@ -21,6 +21,9 @@ from backends.waits import MAX_WAIT_S, with_believed_waits
 OVERLOADED = 529
 """The Messages API's own status for "try again later"."""
 
+FAST = "fast"
+"""What haste is called where it has a price: it is none of this API's service tiers, but costs as one would."""
+
 _RETRY_LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, OVERLOADED)
 
 _FINISH_REASONS = {
@@ -69,6 +72,7 @@ class TokenCounts(msgspec.Struct):
     cache_creation_input_tokens: Count | None = None
     cache_creation: _CacheCreation | None = None
     service_tier: ServiceTier | None = None
+    speed: ServiceTier | None = None
     output_tokens_details: _OutputDetails | None = None
 
     def update(self, later: TokenCounts) -> None:
@@ -92,7 +96,7 @@ class TokenCounts(msgspec.Struct):
             written_5m_tokens=written - written_1h,
             written_1h_tokens=written_1h,
             reasoning_tokens=self.output_tokens_details.thinking_tokens if self.output_tokens_details else 0,
-            service_tier=self.service_tier or "",
+            service_tier=FAST if self.speed == FAST else self.service_tier or "",
         ).bounded()
 
     def told(self) -> Usage | None:

@@ -201,6 +201,8 @@ async def test_a_call_that_nobody_can_price_is_not_for_a_budget(limited: Limited
     assert (refused.status_code, code_of(refused)) == (403, "cost_unknown")
     refused = await limited.ask(path="/v1/audio/speech")
     assert (refused.status_code, code_of(refused)) == (403, "cost_unknown")
+    refused = await limited.ask(service_tier="ultrafast")
+    assert (refused.status_code, code_of(refused)) == (403, "cost_unknown")
     assert limited.upstream.requests == []
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from backends.charges.charge import Charge
 from backends.charges.usage import Usage
 from policies.prices.price import PICO_PER_DOLLAR
 from policies.prices.settings import PricePolicy, pico_per_token
@@ -112,6 +113,32 @@ def test_price_of_a_service_tier_is_by_what_the_answer_says() -> None:
 
     assert amounts == [60_000_000, 60_000_000, 30_000_000, 60_000_000]
     assert price.most(10, 10, 3, service_tier="flex") == price.most(10, 10, 3) == (20 + 120) * 10**6
+
+
+def test_price_of_haste_that_nobody_knows_is_no_standard_one() -> None:
+    """It is the dearest that is known, marked as a guess, and whoever asks for it is told that nobody knows."""
+    fast = {"priority": {"input_per_1m": 4, "output_per_1m": 8}}
+    flat, with_fast = (
+        PricePolicy(input_per_1m=2, output_per_1m=4, service_tiers=tiers).exact("backend") for tiers in ({}, fast)
+    )
+
+    assert [with_fast.amount(Usage(10, 10, service_tier=tier)) for tier in ("default", "fast", "ultrafast")] == [
+        60 * 10**6,
+        120 * 10**6,
+        120 * 10**6,
+    ]
+    charges = [Charge("up", "m", with_fast) for _ in range(2)]
+    for charge, tier in zip(charges, ("priority", "ultrafast"), strict=True):
+        charge.settle(Usage(10, 10, service_tier=tier))
+    assert [(charge.cost, charge.is_estimated) for charge in charges] == [(120 * 10**6, False), (120 * 10**6, True)]
+    assert [flat.most(10, 10, service_tier=tier) for tier in ("flex", "priority", "fast", "ultrafast")] == [
+        60 * 10**6,
+        None,
+        None,
+        None,
+    ]
+    assert with_fast.most(10, 10, service_tier="fast") == 120 * 10**6
+    assert with_fast.most(10, 10, service_tier="ultrafast") is None
 
 
 @given(rates=RATES, usage=USAGES, choices=st.integers(1, 8))

@@ -123,6 +123,16 @@ def test_usage_what_is_kept_is_counted_by_how_long(told: dict[str, Any], written
     assert shown.prompt_tokens == 10 + sum(written)
 
 
+def test_usage_of_haste_is_of_a_tier_of_its_own() -> None:
+    """The API says so beside a tier that stays the standard one; it costs up to six times as much."""
+    tiers = [
+        read_counts(msgspec.Raw(b'{"input_tokens":9,"service_tier":"standard","speed":"%b"}' % speed)).counted()
+        for speed in (b"standard", b"fast")
+    ]
+
+    assert [usage.service_tier for usage in tiers] == ["standard", "fast"]
+
+
 def test_usage_thinking_tokens_are_reasoning_tokens() -> None:
     """The newer breakdown is shown where the upstream gives it."""
     message = make_message(text_block("x"))
