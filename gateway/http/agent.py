@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 OTHER = "other"
+_CODEX = "codex"
 _FAMILIES = {
     "openai/python": "openai-python",
     "asyncopenai/python": "openai-python",
@@ -16,8 +17,6 @@ _FAMILIES = {
     "anthropic/js": "anthropic-node",
     "claude-cli": "claude-code",
     "claude-code": "claude-code",
-    "codex_cli_rs": "codex",
-    "codex": "codex",
     "litellm": "litellm",
     "curl": "curl",
     "wget": "wget",
@@ -40,4 +39,6 @@ def agent_family(user_agent: bytes) -> str:
         return ""
     # Its first product, as in `OpenAI/Python 1.52.0` or `curl/8.5.0`: a name, at times one of a language, a version.
     product = user_agent[:_LONGEST].decode("latin-1").lower().split(" ", 1)[0].split("/")
-    return _FAMILIES.get("/".join(product[:2])) or _FAMILIES.get(product[0], OTHER)
+    known = _FAMILIES.get("/".join(product[:2])) or _FAMILIES.get(product[0])
+    # Codex calls itself by the way in which it runs: `codex_cli_rs`, `codex_exec`, `codex-tui`.
+    return known or (_CODEX if product[0].startswith(_CODEX) else OTHER)

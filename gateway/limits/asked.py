@@ -33,8 +33,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """About so many; none of what only passes and is not metered, such as files."""
     most_output_tokens: int
     """Of all answers together."""
-    is_metered: bool
-    """Whether its answer tells all that it costs."""
+    unmetered: str = ""
+    """What of it no answer tells the cost of; empty where its answer tells all that it costs."""
     cost: int | None = None
     """Pico-dollars, where it costs that whatever its answer tells."""
     refers_elsewhere: bool = False
@@ -43,7 +43,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
     def most(self, stack: Stack, model: str) -> int | None:
         """Pico-dollars that it costs at most, whoever of a stack answers it; None where nobody knows."""
-        if self.cost is not None or not self.is_metered:
+        if self.cost is not None or self.unmetered:
             return self.cost
         prompt_tokens = self.num_bytes // _LEAST_BYTES_PER_TOKEN
         if self.refers_elsewhere:
@@ -64,6 +64,11 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
             worst = max(worst, most_below)
         return worst
 
+    def unknown(self) -> str:
+        """Why nobody knows what it costs, where that is so."""
+        tier = f" as {self.service_tier[:32]}" if self.service_tier else ""
+        return self.unmetered or f"no price for this model{tier}"
+
 
 def asked_of(operation: Operation, body: Mapping[str, Any] | None, raw: bytes, terms: Terms | None = None) -> Asked:
     """What a request asks for; its body is None where it cannot be read. `terms`: of one that only passes through."""
@@ -71,7 +76,7 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, raw: bytes, t
         has_output = operation is not _EMBEDDING
         tokens = _USUAL_MOST_TOKENS if has_output else 0
         refers = has_output and is_more_than_text(body)
-        return Asked(len(raw), tokens_of_body(raw), tokens, is_metered=True, refers_elsewhere=refers)
+        return Asked(len(raw), tokens_of_body(raw), tokens, refers_elsewhere=refers)
     most = most_output(body, operation)
     tokens = _USUAL_MOST_TOKENS if most.tokens is None else most.tokens
     is_metered, cost = bool(operation.traits.prompt), None
@@ -84,12 +89,16 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, raw: bytes, t
         elif terms.metering is Metering.FREE:
             # The least that there is, so that with a spent budget nothing begins.
             cost = 0 if terms.is_reading else 1
+    if is_metered:
+        unmetered = unmetered_part(body, operation) or ""
+    else:
+        unmetered = "what only passes and nobody meters" if body is not None else "a body that is not read"
     service_tier = body.get("service_tier") if body is not None else None
     return Asked(
         len(raw),
         tokens_of_body(raw) if is_metered else 0,
         min(tokens * most.choices * most.prompts, _MOST_OUTPUT_TOKENS),
-        is_metered and unmetered_part(body, operation) is None,
+        unmetered,
         cost,
         refers_elsewhere(body, operation),
         service_tier if type(service_tier) is str else "",

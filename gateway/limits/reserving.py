@@ -79,12 +79,14 @@ class Reserving:
             if not plan.asks:
                 return stack
             began_at = self._clock.now()
+            worst = asked.most(stack, exchange.model) if plan.budgets else 0
             answer = await self.limiter.reserve(
                 plan,
                 route=route,
                 prompt_tokens=asked.prompt_tokens,
                 most_output_tokens=asked.most_output_tokens,
-                worst=asked.most(stack, exchange.model) if plan.budgets else 0,
+                worst=worst,
+                unknown="" if worst is not None else asked.unknown(),
                 waived=waived,
             )
             exchange.facts.passed("limits", began_at, self._clock, route=route)

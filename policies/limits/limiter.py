@@ -98,19 +98,25 @@ class Limiter:
         prompt_tokens: int,
         most_output_tokens: int,
         worst: int | None,
+        unknown: str = "",
         waived: Collection[Budget] = (),
     ) -> Grant | Instead | Refused | None:
         """Hold what a call of that plan may use; None where nothing limits it.
 
-        `worst` is what it costs at most, in pico-dollars; None where nobody knows. `waived` budgets count it only.
+        `worst` is what it costs at most, in pico-dollars; None where nobody knows, and `unknown` says why. `waived`
+        budgets count it only.
         Cancelled, the call holds nothing.
         """
         if worst is None:
             for budget in plan.budgets:
                 if budget.terms.unmetered == "refuse":
                     self.refused[budget.name, "unmetered"] += 1
-                    message = f"nobody knows what this call will cost, so the budget {budget.title} cannot bear it"
-                    return Refused(CostUnknown(message))
+                    return Refused(
+                        CostUnknown(
+                            f"nobody knows what this call will cost ({unknown}), so the budget {budget.title} cannot "
+                            "bear it: leave that out, or have it priced, or let the budget say `unmetered: allow`"
+                        )
+                    )
         # What can cost nothing is none of a budget's business.
         has_budgets = worst != 0
         if not has_budgets and not plan.wants:

@@ -6,6 +6,7 @@ import pytest
 from starlette.types import Message
 
 from backends.errors import BodyTooSlow
+from gateway.http.agent import agent_family
 from gateway.http.incoming import Incoming, Pace, read_body
 from tests.support.clock import FakeClock
 
@@ -66,3 +67,19 @@ async def test_time_that_the_gateway_takes_is_not_the_clients() -> None:
         await clock.advance(10)
 
     assert client.num_left == 0
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "family"),
+    [
+        (b"codex_exec/0.171.0 (Debian 12.0.0; x86_64) xterm (codex_exec; 0.171.0)", "codex"),
+        (b"codex_cli_rs/0.40.0 (Mac OS 15; arm64)", "codex"),
+        (b"claude-cli/2.1.197 (external, sdk-cli)", "claude-code"),
+        (b"AsyncOpenAI/Python 3.57.0", "openai-python"),
+        (b"my codex/1", "other"),
+        (b"", ""),
+    ],
+)
+def test_agent_is_known_by_what_it_calls_itself(user_agent: bytes, family: str) -> None:
+    """Codex by each of its ways to run."""
+    assert agent_family(user_agent) == family

@@ -201,8 +201,13 @@ async def test_a_call_that_nobody_can_price_is_not_for_a_budget(limited: Limited
     assert (refused.status_code, code_of(refused)) == (403, "cost_unknown")
     refused = await limited.ask(path="/v1/audio/speech")
     assert (refused.status_code, code_of(refused)) == (403, "cost_unknown")
-    refused = await limited.ask(service_tier="ultrafast")
-    assert (refused.status_code, code_of(refused)) == (403, "cost_unknown")
+    for fields, named in (
+        ({"service_tier": "ultrafast"}, "this model as ultrafast"),
+        ({"tools": [{"type": "web_search"}]}, "tools: web_search"),
+    ):
+        refused = await limited.ask(**fields)
+        assert (refused.status_code, code_of(refused)) == (403, "cost_unknown")
+        assert f"({named})" in refused.text or f"for {named})" in refused.text
     assert limited.upstream.requests == []
 
 
