@@ -18,7 +18,7 @@ _NEAR = re.compile(rb'["{}\[\],:]')
 _FAR = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)
 """Where nothing is wanted, a whole string is one step."""
 _MAX_NAME_BYTES = 256
-_MAX_VALUE_BYTES = 16 * 1024
+_MAX_VALUE_BYTES = 64 * 1024
 _BLANKS = b" \t\r\n"
 
 

@@ -27,7 +27,7 @@ _OF_TOKENS = re.compile(
 ).fullmatch
 """Types of tools of OpenAI and Anthropic that cost no more than tokens: the client runs them, or they only read, which
 comes into the prompt. A provider may take money by the use for any other, as for searches and code."""
-_REFERENCES = frozenset({"previous_response_id", "conversation", "container", "mcp_servers"})
+_REFERENCES = frozenset({"previous_response_id", "conversation", "container", "mcp_servers", "compaction"})
 _PROMPTS = ("messages", "input", "system")
 _TEXTS = frozenset(
     {
@@ -45,7 +45,7 @@ _PAID_FIELDS = (
 """Fields of the body that cost more than the tokens of its model: OpenAI's and xAI's search and OpenRouter's plugins;
 other models, perhaps dearer ones, of OpenRouter and LiteLLM; Anthropic's haste, and its choice of a place."""
 _UNMETERED = frozenset({"background", "tools", "prompt", *_PAID_FIELDS})
-_SAY_MORE = frozenset({"service_tier"}).union(_BOUNDS, _REFERENCES, _UNMETERED)
+_SAY_MORE = frozenset({"service_tier", "context_management"}).union(_BOUNDS, _REFERENCES, _UNMETERED)
 
 
 class MostOutput(NamedTuple):
@@ -108,7 +108,8 @@ def most_output(body: Mapping[str, Any] | None, operation: Operation) -> MostOut
 
 
 def refers_elsewhere(body: Mapping[str, Any] | None, operation: Operation) -> bool:
-    """Whether a prompt may be longer than its bytes say: earlier answers, files, pictures of however few bytes."""
+    """Whether a prompt may be longer than its bytes say: earlier answers, files, pictures of however few bytes; one
+    that the provider sums up for its model is read twice."""
     if body is None or operation is _EMBEDDING:
         return False
     if not _REFERENCES.isdisjoint(body) and any(body.get(name) is not None for name in _REFERENCES):
@@ -116,7 +117,7 @@ def refers_elsewhere(body: Mapping[str, Any] | None, operation: Operation) -> bo
     tools = body.get("tools")
     if type(tools) is list and any(_reads_more(tool) for tool in tools):
         return True
-    return is_more_than_text(body)
+    return _is_summed_up(body.get("context_management")) or is_more_than_text(body)
 
 
 def is_more_than_text(body: Mapping[str, Any]) -> bool:
@@ -163,6 +164,14 @@ def _reads_more(tool: object) -> bool:
         return False
     found = _OF_TOKENS(kind)
     return found is not None and found["reads"] is not None
+
+
+def _is_summed_up(management: object) -> bool:
+    """As Anthropic and OpenAI are asked for it at a length of the prompt; other edits only leave parts of it out."""
+    edits = management.get("edits") if type(management) is dict else management
+    return type(edits) is list and any(
+        type(edit) is dict and str(edit.get("type")).startswith("compact") for edit in edits
+    )
 
 
 def _has_more_than_text(items: list[Any]) -> bool:

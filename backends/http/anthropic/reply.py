@@ -24,6 +24,10 @@ OVERLOADED = 529
 FAST = "fast"
 """What haste is called where it has a price: it is none of this API's service tiers, but costs as one would."""
 
+_COMPACTION = "compaction"
+"""An iteration in which a conversation was summed up. Its tokens are paid for as others are, but are in no total beside
+it. Nor are those of an adviser, which is another model, and like other tools not known to a price."""
+
 _RETRY_LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, OVERLOADED)
 
 _FINISH_REASONS = {
@@ -63,6 +67,17 @@ class _CacheCreation(msgspec.Struct):
     ephemeral_1h_input_tokens: Count = 0
 
 
+class _Iteration(msgspec.Struct):
+    """One of the times that a model has worked for an answer."""
+
+    type: str
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    cache_creation: _CacheCreation | None = None
+
+
 class TokenCounts(msgspec.Struct):
     """The usage object of the Messages API; of a stream's later ones only what is not null counts."""
 
@@ -74,6 +89,7 @@ class TokenCounts(msgspec.Struct):
     service_tier: ServiceTier | None = None
     speed: ServiceTier | None = None
     output_tokens_details: _OutputDetails | None = None
+    iterations: list[_Iteration] | None = None
 
     def update(self, later: TokenCounts) -> None:
         """Take over the figures that `later` has; they are totals, not increments."""
@@ -84,17 +100,12 @@ class TokenCounts(msgspec.Struct):
 
     def counted(self) -> Usage:
         """The same in the gateway's own words; tokens read from and written to the cache are prompt tokens too."""
-        kinds = self.cache_creation or _CacheCreation()
-        in_kinds = kinds.ephemeral_5m_input_tokens + kinds.ephemeral_1h_input_tokens
-        written = self.cache_creation_input_tokens or in_kinds
-        written_1h = min(written, kinds.ephemeral_1h_input_tokens)
-        cached = self.cache_read_input_tokens or 0
-        return Usage(
-            prompt_tokens=(self.input_tokens or 0) + cached + written,
-            completion_tokens=self.output_tokens or 0,
-            cached_tokens=cached,
-            written_5m_tokens=written - written_1h,
-            written_1h_tokens=written_1h,
+        usage = _usage_of(self)
+        for each in self.iterations or ():
+            if each.type == _COMPACTION:
+                usage += _usage_of(each)
+        return msgspec.structs.replace(
+            usage,
             reasoning_tokens=self.output_tokens_details.thinking_tokens if self.output_tokens_details else 0,
             service_tier=FAST if self.speed == FAST else self.service_tier or "",
         ).bounded()
@@ -119,6 +130,21 @@ class TokenCounts(msgspec.Struct):
         if self.output_tokens_details is not None:
             shown["completion_tokens_details"] = {"reasoning_tokens": self.output_tokens_details.thinking_tokens}
         return shown
+
+
+def _usage_of(counts: TokenCounts | _Iteration) -> Usage:
+    kinds = counts.cache_creation or _CacheCreation()
+    in_kinds = kinds.ephemeral_5m_input_tokens + kinds.ephemeral_1h_input_tokens
+    written = counts.cache_creation_input_tokens or in_kinds
+    written_1h = min(written, kinds.ephemeral_1h_input_tokens)
+    cached = counts.cache_read_input_tokens or 0
+    return Usage(
+        prompt_tokens=(counts.input_tokens or 0) + cached + written,
+        completion_tokens=counts.output_tokens or 0,
+        cached_tokens=cached,
+        written_5m_tokens=written - written_1h,
+        written_1h_tokens=written_1h,
+    )
 
 
 class AnthropicMessage(msgspec.Struct):

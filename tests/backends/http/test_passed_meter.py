@@ -25,6 +25,7 @@ CACHED = {
     "cache_creation_input_tokens": 40,
     "output_tokens": 1,
 }
+SUMMED_UP = {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3500}
 FLEX = {"service_tier": "flex"}
 PICTURE = {"type": "image_generation.completed", "b64_json": "B" * 150_000}
 PICTURED = {"usage": {"input_tokens": 5, "output_tokens": 600}}
@@ -63,6 +64,11 @@ WHOLE: list[tuple[dict[str, Any], Usage | None]] = [
     ({"usage": {"total_tokens": 56, "prompt_tokens": 56}, "data": [0.1, 2]}, Usage(56)),
     ({"data": [{"b64_json": "A" * 200_000}], "usage": {"input_tokens": 50, "output_tokens": 4160}}, Usage(50, 4160)),
     ({"text": "hi", "usage": {"type": "tokens", "input_tokens": 14, "output_tokens": 45}}, Usage(14, 45)),
+    # A conversation is summed up after a hundred uses of tools, and nothing else is written.
+    (
+        {"usage": {**CACHED, "output_tokens": 0, "iterations": [{"type": "message", **CACHED}] * 100 + [SUMMED_UP]}},
+        Usage(180_550, 3500, 500, 40),
+    ),
     ({"usage": {"input_tokens": 4}, "service_tier": "priority"}, Usage(4, service_tier="priority")),
     ({"usage": {"input_tokens": 4}, "service_tier": ["x"]}, Usage(4)),
     ({"text": "hi", "usage": {"type": "duration", "seconds": 9}}, None),

@@ -123,6 +123,20 @@ def test_usage_what_is_kept_is_counted_by_how_long(told: dict[str, Any], written
     assert shown.prompt_tokens == 10 + sum(written)
 
 
+def test_usage_of_a_conversation_that_was_summed_up_has_that_too() -> None:
+    """Its tokens are paid for and stand in no total; what other iterations tell is in there."""
+    own = {"input_tokens": 23000, "output_tokens": 1000, "cache_read_input_tokens": 7}
+    iterations = [
+        {"type": "compaction", "input_tokens": 180000, "output_tokens": 3500, "cache_creation_input_tokens": 5},
+        {"type": "message", **own},
+        {"type": "advisor_message", "model": "dear", "input_tokens": 800, "output_tokens": 500},
+    ]
+    told = read_counts(msgspec.Raw(msgspec.json.encode({**own, "iterations": iterations})))
+
+    assert told.counted() == Usage(203012, 4500, 7, 5)
+    assert read_counts(msgspec.Raw(msgspec.json.encode({**own, "iterations": "x"}))).counted() == Usage(23007, 1000, 7)
+
+
 def test_usage_of_haste_is_of_a_tier_of_its_own() -> None:
     """The API says so beside a tier that stays the standard one; it costs up to six times as much."""
     tiers = [
