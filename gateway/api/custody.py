@@ -23,6 +23,7 @@ from gateway.runtime import Runtime, Stack
 from policies.objects.found_in_answers import ObjectIdTap, objects_told, parts_told
 from policies.objects.names import can_name_objects, is_of_collection, is_of_job, object_in, objects_asked_for
 from policies.objects.owner import Owner
+from policies.passthrough.paths import plainest
 from policies.passthrough.rules import is_api_path
 from policies.schema import RoutePolicy
 
@@ -172,7 +173,7 @@ def _may_tell(call: Call, stack: Stack) -> tuple[bool, bool, bool]:
         if call.method == "GET":
             return is_of_job(call.path), False, False
         is_told = call.method == "POST" and is_of_collection(call.path)
-        return is_told, is_told, False
+        return is_told, is_told, stack.passes.objects_are_owned and _may_make_container(call)
     body = call.body
     if body is None:
         return False, False, False
@@ -180,6 +181,16 @@ def _may_tell(call: Call, stack: Stack) -> tuple[bool, bool, bool]:
         return bool(body.get("store")), bool(body.get("store")), bool(body.get("audio"))
     is_kept = body.get("store") is not False
     return is_kept, is_kept, is_kept and stack.passes.objects_are_owned
+
+
+def _may_make_container(call: Call) -> bool:
+    """Whether a call of the Messages API may have the provider run something, which it then tells the place of."""
+    if call.body is None or call.method != "POST" or plainest(call.path) != "/messages":
+        return False
+    tools = call.body.get("tools")
+    return call.body.get("container") is not None or (
+        isinstance(tools, list) and any(isinstance(tool, dict) and "type" in tool for tool in tools)
+    )
 
 
 async def _said(reply: Reply) -> tuple[bytes, bool]:

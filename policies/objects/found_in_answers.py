@@ -41,6 +41,9 @@ class _Answer(msgspec.Struct):
     response: msgspec.Raw = msgspec.Raw(b"null")
     file: msgspec.Raw = msgspec.Raw(b"null")
     output: msgspec.Raw = msgspec.Raw(b"null")
+    container: msgspec.Raw = msgspec.Raw(b"null")
+    message: msgspec.Raw = msgspec.Raw(b"null")
+    delta: msgspec.Raw = msgspec.Raw(b"null")
     choices: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -66,12 +69,14 @@ def objects_told(said: bytes, *, is_made: bool) -> list[str]:
 
 
 def parts_told(said: bytes) -> list[str]:
-    """Ids of the parts of an answer, or an event, that a later call may refer to: output items, and sound."""
+    """Ids of the parts of an answer, or an event, that a later call may refer to: output items, sound, a container."""
     answer = _read(_decode_answer, said)
     if answer is None:
         return []
     within = _read(_decode_answer, answer.response) or _Answer()
     found = [item.id for output in (answer.output, within.output) for item in _read(_decode_items, output) or ()]
+    told = (answer, _read(_decode_answer, answer.message), _read(_decode_answer, answer.delta))
+    found += [each.id for part in told if part and (each := _read(_decode_named, part.container))]
     for choice in _read(_decode_choices, answer.choices) or ():
         found += [spoken.audio.id for spoken in (choice.message, choice.delta) if spoken and spoken.audio]
     return _ids(found)
@@ -114,7 +119,7 @@ class ObjectIdTap:
             found = objects_told(data, is_made=True)
             self._is_made = not found
         # An item's own field of that name is the result of a call.
-        if self._with_parts and (b'"output"' in event or b'"audio"' in event):
+        if self._with_parts and (b'"output"' in event or b'"audio"' in event or b'"container"' in event):
             found += parts_told(event_data(event) or b"")
         if found:
             self._tell(found)

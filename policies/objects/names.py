@@ -25,7 +25,7 @@ _OF_TOP = frozenset({"previous_response_id", "conversation", "thread_id", "assis
 _OF_ANY_DEPTH = frozenset(
     {
         *("file_id", "file_ids", "input_file_id", "training_file", "validation_file"),
-        *("vector_store_id", "vector_store_ids", "container", "container_id"),
+        *("vector_store_id", "vector_store_ids", "container", "container_id", "comparison_response_id"),
     }
 )
 _BROUGHT_BY: dict[str, tuple[str, ...]] = {
@@ -85,8 +85,7 @@ def is_name_of_object(field: str) -> bool:
 def objects_asked_for(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each field of a body that names an object, and the object's id. Raises: InvalidRequest for too large a body."""
     for name in _OF_TOP & body.keys():
-        value = body[name]
-        yield from _ids(name, value.get("id") if isinstance(value, dict) else value)
+        yield from _ids(name, body[name])
     for name in _ITEMS:
         items = body.get(name)
         for item in items if isinstance(items, list) else ():
@@ -141,5 +140,8 @@ def _looked_up(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _ids(name: str, value: object) -> Iterator[tuple[str, str]]:
     for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, dict):
+            # A container may be an object that has its id.
+            each = each.get("id")
         if isinstance(each, str) and each:
             yield name, each

@@ -25,6 +25,21 @@ def test_most_bodies_name_nothing(body: dict[str, Any], can: bool) -> None:
     assert can_name_objects(json.dumps(body).encode()) == can
 
 
+def test_what_names_an_object_is_found_in_each_of_its_forms() -> None:
+    """A container by its id or as an object that has it, and an answer that another one is compared with."""
+    body = {
+        "container": {"id": "container_1", "skills": [{"type": "anthropic", "skill_id": "pptx"}]},
+        "tools": [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file-1"]}}],
+        "prompt_cache_options": {"comparison_response_id": "resp_1"},
+    }
+
+    assert sorted(objects_asked_for(body)) == [
+        ("comparison_response_id", "resp_1"),
+        ("container", "container_1"),
+        ("file_ids", "file-1"),
+    ]
+
+
 def test_body_that_takes_too_long_to_look_through_is_refused() -> None:
     """Millions of empty objects would hold every other call up; scalars cost nothing of the sort."""
     numbers = {"file_id": "file-1", "input": list(range(1_000_000))}

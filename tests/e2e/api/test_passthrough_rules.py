@@ -257,6 +257,29 @@ async def test_file_of_another_tenant_cannot_be_named(
     assert sorted(len(upstream.requests) for upstream in upstreams) == [0, 4]
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_container_of_another_tenants_message_cannot_be_named(
+    client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer], *, is_stream: bool
+) -> None:
+    """What a provider has run for one tenant lies in there; an answer tells of it whole, or behind its words."""
+    made = f"container-{is_stream}"
+    told = {"type": "message_delta", "delta": {"stop_reason": "end_turn", "container": {"id": made}}}
+    _answers(
+        upstreams,
+        Behaviour(events=(b'data: {"type":"message_start"}\n\n', b"data: %b\n\n" % json.dumps(told).encode()))
+        if is_stream
+        else {"type": "message", "container": {"id": made}},
+    )
+    ask = {"model": "m", "messages": [], "tools": [{"type": "code_execution_20260120"}], "stream": is_stream}
+    assert (await client.post("/v1/messages", headers=RED, json=ask)).status_code == 200
+
+    for container in (made, {"id": made, "skills": []}):
+        again = {**ask, "container": container}
+        assert (await client.post("/v1/messages", headers=RED, json=again)).status_code == 200
+        refused = await client.post("/v1/messages", headers=BLUE, json=again)
+        assert openai_error(refused, 404)["param"] == "container"
+
+
 async def test_what_came_of_a_batch_is_the_callers_too(
     client: httpx.AsyncClient, upstreams: tuple[OpenAIServer, OpenAIServer]
 ) -> None:
