@@ -237,8 +237,18 @@ class ExactCache(Stage):
 
 
 def _is_stateful(call: Call) -> bool:
-    body = call.body or {}
-    return call.operation is Operation.RESPONSES and any(body.get(name) for name in _STATEFUL_FIELDS)
+    body = call.body
+    if body is None or call.operation is not Operation.RESPONSES:
+        return False
+    tools = body.get("tools")
+    return any(body.get(name) for name in _STATEFUL_FIELDS) or (isinstance(tools, list) and any(map(_acts, tools)))
+
+
+def _acts(tool: object) -> bool:
+    """Whether the upstream may use a tool to do something elsewhere: at a server of the client's, or in a place that
+    outlives the call.
+    """
+    return isinstance(tool, dict) and (tool.get("type") == "mcp" or isinstance(tool.get("container"), str))
 
 
 def _is_failed(flight: Flight) -> bool:

@@ -192,8 +192,10 @@ async def test_send_with_cache_control_that_the_route_does_not_honour_hits(clock
         make_call(tenant="a"),
         make_call(operation=Operation.RESPONSES, extra={"conversation": "c"}, user="u"),
         make_call(operation=Operation.RESPONSES, extra={"background": True}, user="u"),
+        make_call(operation=Operation.RESPONSES, extra={"tools": [{"type": "mcp"}]}, user="u"),
+        make_call(operation=Operation.RESPONSES, extra={"tools": [{"container": "cntr_1"}]}, user="u"),
     ],
-    ids=["no user", "conversation", "background"],
+    ids=["no user", "conversation", "background", "mcp", "container"],
 )
 async def test_send_of_a_call_that_is_nobody_elses_business_bypasses(clock: FakeClock, call: Call) -> None:
     """Without the identity to share by, or with an answer that depends on more than the call, nothing is cached."""
