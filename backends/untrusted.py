@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_args
 
 import msgspec
 
+from backends.charges.usage import MAX_TIER_CHARS
 from backends.json_errors import NOT_JSON
 
 MAX_COUNT = 10**9
@@ -24,8 +25,8 @@ _T = TypeVar("_T")
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-ServiceTier = Annotated[str, msgspec.Meta(max_length=32)]
-"""An upstream's name for a service tier; none is longer."""
+ServiceTier = Annotated[str, msgspec.Meta(max_length=MAX_TIER_CHARS)]
+"""An upstream's name for a service tier."""
 
 
 class FieldReader(Generic[_T]):

@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
+MAX_TIER_CHARS = 32
+"""No name of a service tier is longer."""
+
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens of one answer as the upstream counted them.

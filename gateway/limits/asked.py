@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from backends.charges.usage import MAX_TIER_CHARS
 from backends.operations import Metering, Operation, Terms
 from backends.prompts.size import tokens_of_body
 from gateway.runtime import Stack
@@ -66,7 +67,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
     def unknown(self) -> str:
         """Why nobody knows what it costs, where that is so."""
-        tier = f" as {self.service_tier[:32]}" if self.service_tier else ""
+        tier = f" as {self.service_tier[:MAX_TIER_CHARS]}" if self.service_tier else ""
         return self.unmetered or f"no price for this model{tier}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,14 +53,15 @@ class Sending(Played):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_charge_of_an_answer_without_usage_is_estimated(clock: FakeClock, stream: bool) -> None:
-    """From the bytes of the prompt, and of the answer."""
+    """From the bytes of the prompt, and of the answer, in the tier that was asked for."""
     reply = stream_reply(*[b"data: " + b"e" * 100 + b"\n\n"] * 6) if stream else Reply(200, [], body=b"y" * 40)
-    call = _call(clock, stream=stream)
+    asked = _call(clock, stream=stream)
+    call = msgspec.structs.replace(asked, body={**(asked.body or {}), "service_tier": "fast"})
     answer = await make_pool([Sending("a", clock, reply)], clock).send(call)
     if stream:
         await read_all(answer)
 
-    assert _charged(call) == [("a", Usage(100, 5 if stream else 10), True)]
+    assert _charged(call) == [("a", Usage(100, 5 if stream else 10, service_tier="fast"), True)]
 
 
 @pytest.mark.parametrize(
