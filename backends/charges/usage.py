@@ -13,9 +13,10 @@ MAX_TIER_CHARS = 32
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens of one answer as the upstream counted them.
 
-    What is `cached` or `written` (to be kept by the provider, for five minutes or an hour) and the `*_input_tokens` are
-    parts of the prompt; `reasoning` and the `*_output_tokens` are parts of the completion. No token is in two parts.
-    `*_prediction_tokens` are no part of either. `service_tier` is the upstream's word for how the answer was made.
+    What is `cached` or `written` (to be kept by the provider, for minutes or for an hour and more) and the
+    `*_input_tokens` are parts of the prompt; `reasoning` and the `*_output_tokens` are parts of the completion. No
+    token is in two parts. `*_prediction_tokens` are no part of either. `service_tier` is the upstream's word for how
+    the answer was made.
     """
 
     # These three are in the log even where they are 0, which a plain default would not be.

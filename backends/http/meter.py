@@ -16,9 +16,17 @@ from backends.stream import StreamEnd
 from backends.untrusted import Count, FieldReader, ServiceTier
 
 
+class _WriteDetails(msgspec.Struct):
+    ttl_12h_tokens: Count = 0
+
+
 class _PromptDetails(msgspec.Struct):
+    """`cache_creation_input_tokens` is Qwen's word for `cache_write_tokens`."""
+
     cached_tokens: Count | None = None
     cache_write_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    cache_write_tokens_details: _WriteDetails | None = None
     audio_tokens: Count | None = None
     image_tokens: Count | None = None
 
@@ -61,9 +69,12 @@ class UpstreamUsage(msgspec.Struct):
         completion = self.completion_tokens or self.output_tokens or 0
         reasoning = written.reasoning_tokens or 0
         cached = read.cached_tokens or self.prompt_cache_hit_tokens or self.cached_tokens or 0
+        kept = read.cache_write_tokens or read.cache_creation_input_tokens or 0
+        kept_long = read.cache_write_tokens_details.ttl_12h_tokens if read.cache_write_tokens_details else 0
+        kept_long = min(kept, kept_long)
         if self.total_tokens is not None and self.total_tokens > prompt + completion and not self.lacks_output:
             beyond = self.total_tokens - prompt - completion
-            if not prompt or beyond == cached + (read.cache_write_tokens or 0):
+            if not prompt or beyond == cached + kept:
                 # Some in front of Claude count what is kept of a prompt beside it.
                 prompt += beyond
             else:
@@ -75,8 +86,8 @@ class UpstreamUsage(msgspec.Struct):
             prompt,
             completion,
             cached,
-            read.cache_write_tokens or 0,
-            0,
+            kept - kept_long,
+            kept_long,
             read.audio_tokens or 0,
             read.image_tokens or 0,
             reasoning,

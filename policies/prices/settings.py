@@ -56,7 +56,7 @@ class RatesPolicy(Config):
         None, description="For tokens of prompts that it is to keep for minutes; without it `input_per_1m`."
     )
     cache_write_1h_per_1m: Per1M | None = Field(
-        None, description="For those that it is to keep for an hour; without it `cache_write_5m_per_1m`."
+        None, description="For those that it is to keep for an hour or more; without it `cache_write_5m_per_1m`."
     )
     audio_input_per_1m: Per1M | None = Field(
         None, description="For tokens of sound in prompts; without it `input_per_1m`."

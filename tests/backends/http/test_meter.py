@@ -164,11 +164,27 @@ def test_meter_of_responses_goes_by_the_last_event(last: dict[str, Any], is_comp
         ),
         # A total tells nothing of an answer where only the prompt is not told.
         ({"prompt_tokens": -1, "completion_tokens": 5, "total_tokens": 25}, Usage(20, 5)),
+        # To be kept for half a day, which costs more, and Qwen's word for what is to be kept.
+        (
+            {
+                "input_tokens": 90,
+                "output_tokens": 4,
+                "input_tokens_details": {
+                    "cache_write_tokens": 80,
+                    "cache_write_tokens_details": {"ttl_30m_tokens": 30, "ttl_12h_tokens": 50},
+                },
+            },
+            Usage(90, 4, 0, 30, 50),
+        ),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cache_creation_input_tokens": 7}},
+            Usage(9, 1, 0, 7),
+        ),
         # DeepSeek's and Moonshot's words.
         ({"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 5}, Usage(9, 1, 5)),
         ({"prompt_tokens": 9, "completion_tokens": 1, "cached_tokens": 5}, Usage(9, 1, 5)),
     ],
-    ids=["chat", "responses", "xai", "gemini", "beside", "no prompt", "deepseek", "moonshot"],
+    ids=["chat", "responses", "xai", "gemini", "beside", "no prompt", "12 h", "qwen", "deepseek", "moonshot"],
 )
 def test_meter_reads_every_kind_of_token_that_is_billed_apart(told: dict[str, Any], expected: Usage) -> None:
     """In either operation's words, and as far as they can be true."""
