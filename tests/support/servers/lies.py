@@ -122,6 +122,7 @@ class _Teller:
         self._share = random_.choice([0.0, 0.03, 0.03, 0.1, 0.5])
         self.is_readable = True
         self._counts: dict[str, int] = {}
+        self._tells_output = False
 
     def value(self, honest: object) -> object:
         """That, or anything else."""
@@ -150,6 +151,7 @@ class _Teller:
         """A usage object. `names`: what is counted to its fields; the cached tokens are in `nested`, if not beside."""
         made: dict[str, object] = {}
         self._counts = dict.fromkeys(self._counts, 0)
+        self._tells_output = False
         details: dict[str, object] = {}
         for kind, fields in names.items():
             for name in fields:
@@ -157,7 +159,9 @@ class _Teller:
                 into = details if nested is not None and kind == "cached" else made
                 if raw is not None:
                     into[name] = Raw(raw)
-                    self._counts[name] = believed(raw)
+                    number = believed(raw)
+                    self._counts[name] = number or 0
+                    self._tells_output |= kind == "completion" and number is not None
         if nested is not None:
             if self._random.random() < self._share:
                 made[nested] = self._odd()
@@ -167,6 +171,7 @@ class _Teller:
                 made[nested] = details
         if self._random.random() < self._share:
             self._counts = dict.fromkeys(self._counts, 0)
+            self._tells_output = False
             return self._odd_shape()
         return made
 
@@ -178,6 +183,12 @@ class _Teller:
         if "cache_read_input_tokens" in counts or "cache_creation_input_tokens" in counts:
             prompt += cached + counts.get("cache_creation_input_tokens", 0)
         completion = counts.get("completion_tokens") or counts.get("output_tokens") or 0
+        beyond = counts.get("total_tokens", 0) - prompt - completion
+        if beyond > 0 and self._tells_output:
+            # Of the prompt where that is not told, or where as much was kept beside it; else of what nobody sees.
+            prompt, completion = (
+                (prompt + beyond, completion) if not prompt or beyond == cached else (prompt, completion + beyond)
+            )
         return Tokens(prompt, completion, min(cached, prompt))
 
     def _number(self) -> bytes | None:
@@ -197,10 +208,10 @@ class _Teller:
         return Raw(self._random.choice([b"null", b"[]", b'"x"', b"7", b"{}", b"true", b"[{}]"]))
 
 
-def believed(raw: bytes) -> int:
-    """The number of tokens that JSON stands for, 0 where it is none: the rule, said once more."""
+def believed(raw: bytes) -> int | None:
+    """The number of tokens that JSON stands for, None where it is none: the rule, said once more."""
     number = int(raw) if _INTEGER.fullmatch(raw) and len(raw) < 20 else -1
-    return number if 0 <= number <= _MAX_COUNT else 0
+    return number if 0 <= number <= _MAX_COUNT else None
 
 
 _CHAT_USAGE = {
