@@ -11,12 +11,17 @@ from backends.charges.usage import MAX_TIER_CHARS
 from backends.operations import Metering, Operation, Terms
 from backends.prompts.size import tokens_of_body
 from gateway.runtime import Stack
-from policies.limits.worst import is_more_than_text, is_plain, most_output, refers_elsewhere, unmetered_part
+from policies.limits.worst import (
+    USUAL_MOST_TOKENS,
+    is_more_than_text,
+    is_plain,
+    most_output,
+    refers_elsewhere,
+    unmetered_part,
+)
 
 _LEAST_BYTES_PER_TOKEN = 2
 """Of texts that tokenizers know badly; a budget is asked for what a call costs at most."""
-_USUAL_MOST_TOKENS = 4096
-"""Of an answer whose length the client does not bound."""
 _MOST_OUTPUT_TOKENS = 10_000_000
 """Of all answers to a call: servers write fewer in the time that calls have. Who asks for a billion holds no more of a
 budget that others need too, until the upstream has refused it."""
@@ -75,11 +80,11 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, raw: bytes, t
     """What a request asks for; its body is None where it cannot be read. `terms`: of one that only passes through."""
     if terms is None and body is not None and is_plain(body):
         has_output = operation is not _EMBEDDING
-        tokens = _USUAL_MOST_TOKENS if has_output else 0
+        tokens = USUAL_MOST_TOKENS if has_output else 0
         refers = has_output and is_more_than_text(body)
         return Asked(len(raw), tokens_of_body(raw), tokens, refers_elsewhere=refers)
     most = most_output(body, operation)
-    tokens = _USUAL_MOST_TOKENS if most.tokens is None else most.tokens
+    tokens = USUAL_MOST_TOKENS if most.tokens is None else most.tokens
     is_metered, cost = bool(operation.traits.prompt), None
     if terms is not None:
         # Of what cannot be read nobody knows how much it asks for.

@@ -17,6 +17,8 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_
 _SEVERAL = frozenset({"n", "best_of", "prompt"})
 _BOUNDS = _SEVERAL.union(_LIMITS)
 _MAX_DIGITS = 18
+USUAL_MOST_TOKENS = 4096
+"""Of an answer whose length the client does not bound."""
 _MOST = 10**9
 """More than any answer has: larger numbers count as this one."""
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})

@@ -84,7 +84,8 @@ class Attempts:
         except BaseException as error:
             if counted is not None:
                 counted.end()
-            settle_failure(charge, call, error, was_sent=facts.sent_at != sent_before)
+            after_s = self._clock.now() - began_at
+            settle_failure(charge, call, error, was_sent=facts.sent_at != sent_before, after_s=after_s)
             self._trace(call, charge.backend, began_at, error=type(error).__name__)
             breaker.release(ticket)
             raise

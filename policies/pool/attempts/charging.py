@@ -16,10 +16,13 @@ from backends.errors import UpstreamError
 from backends.operations import Metering, Operation
 from backends.protocol import Call, Reply
 from backends.stream import Stream, StreamEnd
+from policies.limits.worst import USUAL_MOST_TOKENS, most_output
 from policies.pool.attempts.classify import failure_of
 from policies.pool.attempts.settings import RetryOn
 
 _BYTES_PER_TOKEN = 4
+_TOKENS_PER_S = 50
+"""What models at providers write in a second, as a rule."""
 _EVENT_END = b"\n\n"
 _FREE: frozenset[RetryOn | None] = frozenset({"connect", "429", "503", "529", "rejected_key", "unknown_model"})
 """Failures before any model has worked on the call."""
@@ -38,13 +41,25 @@ def settle_reply(charge: Charge, call: Call, reply: Reply) -> None:
         _settle(charge, call, len(reply.body or b"") // _BYTES_PER_TOKEN)
 
 
-def settle_failure(charge: Charge, call: Call, error: BaseException, *, was_sent: bool) -> None:
-    """There is no reply: the upstream failed, or nobody waits for it any longer."""
+def settle_failure(charge: Charge, call: Call, error: BaseException, *, was_sent: bool, after_s: float = 0.0) -> None:
+    """There is no reply: the upstream failed, or nobody waits for it any longer, so many seconds after it was sent."""
     is_free = isinstance(error, UpstreamError) and failure_of(error).reason in _FREE
     if call.facts.usage is None and (is_free or not was_sent):
         charge.settle(None)
     else:
-        _settle(charge, call, 0, is_flat_estimated=True)
+        is_left = not isinstance(error, UpstreamError)
+        seen = _written_unseen(call, after_s) if is_left and not call.stream else 0
+        _settle(charge, call, seen, is_flat_estimated=True)
+
+
+def _written_unseen(call: Call, seconds: float) -> int:
+    """About how many tokens a whole answer had in that time, of which nobody sees any before its end.
+
+    Else whoever always leaves just before the end would have no answer to pay for.
+    """
+    most = most_output(call.body, call.operation)
+    longest = USUAL_MOST_TOKENS if most.tokens is None else most.tokens
+    return most.choices * most.prompts * min(int(seconds * _TOKENS_PER_S), longest)
 
 
 def _settle_stream(charge: Charge, call: Call, stream: Stream, _how: StreamEnd) -> None:

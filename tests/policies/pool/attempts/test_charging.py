@@ -89,24 +89,34 @@ async def test_charge_of_a_failure_is_the_prompt_where_a_model_may_have_read_it(
     assert _charged(call) == [("a", Usage(100, 0) if is_owed else None, is_owed)]
 
 
-async def test_charge_of_a_call_that_is_cancelled_is_its_prompt_once_it_has_gone_out(clock: FakeClock) -> None:
-    """Before that, nothing."""
+async def test_charge_of_a_call_that_is_cancelled_is_its_prompt_and_what_was_written_unseen(clock: FakeClock) -> None:
+    """Of a whole answer about what its model had the time for, and no more than was asked for; unsent it is nothing."""
 
     async def never(call: Call) -> Reply:
         await clock.sleep(1e6)
         raise AssertionError("not reached")
 
     charged = []
-    for leaf in (Sending("a", clock, never), Played("a", never)):
+    for leaf, seconds, fields in (
+        (Sending("a", clock, never), 0.0, {}),
+        (Sending("a", clock, never), 10.0, {}),
+        (Sending("a", clock, never), 10.0, {"max_tokens": 30, "n": 2}),
+        (Sending("a", clock, never), 1000.0, {}),
+        (Played("a", never), 10.0, {}),
+    ):
         call = _call(clock)
+        call = msgspec.structs.replace(call, body={**(call.body or {}), **fields}, deadline=clock.now() + 2000.0)
         task = asyncio.ensure_future(make_pool([leaf], clock).send(call))
         await settle()
+        await clock.advance(seconds)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         charged += _charged(call)
 
-    assert charged == [("a", Usage(100, 0), True), ("a", None, False)]
+    written = [usage.completion_tokens if usage is not None else None for _, usage, _ in charged]
+    assert written == [0, 500, 60, 4096, None]
+    assert {usage.prompt_tokens for _, usage, _ in charged if usage is not None} == {100}
 
 
 async def test_charge_of_a_retry_does_not_inherit_what_the_attempt_before_it_used(clock: FakeClock) -> None:
@@ -188,7 +198,7 @@ async def test_charge_of_what_goes_on_in_the_background_is_unknown(clock: FakeCl
 
 
 def test_charge_of_a_hedge_is_the_calls_too() -> None:
-    """Both attempts: what the second used, and the prompt that the first had read when it was given up."""
+    """Both attempts: what the second used, and what the first had read and could have written when it was given up."""
     loop = VirtualLoop()
     clock = VirtualClock(loop)
 
@@ -202,7 +212,7 @@ def test_charge_of_a_hedge_is_the_calls_too() -> None:
     loop.run_until_complete(hedged.pool.send(call))
     loop.close()
 
-    assert sorted(_charged(call), key=str) == [("quick", Usage(9, 3), False), ("slow", Usage(100, 0), True)]
+    assert sorted(_charged(call), key=str) == [("quick", Usage(9, 3), False), ("slow", Usage(100, 5), True)]
 
 
 @given(num_words=st.integers(0, 2000), word=st.binary(min_size=2, max_size=6), overhead=st.integers(100, 400))
