@@ -15,7 +15,7 @@ import msgspec
 from backends.charges.usage import Usage
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey, error_body
 from backends.protocol import Headers, Reply
-from backends.untrusted import Count, FieldReader, ServiceTier
+from backends.untrusted import MAX_COUNT, Count, FieldReader, ServiceTier
 from backends.waits import MAX_WAIT_S, with_believed_waits
 
 OVERLOADED = 529
@@ -103,7 +103,7 @@ class TokenCounts(msgspec.Struct):
         usage = _usage_of(self)
         for each in self.iterations or ():
             if each.type == _COMPACTION:
-                usage += _usage_of(each)
+                usage = (usage + _usage_of(each)).mapped(_believed)
         return msgspec.structs.replace(
             usage,
             reasoning_tokens=self.output_tokens_details.thinking_tokens if self.output_tokens_details else 0,
@@ -130,6 +130,10 @@ class TokenCounts(msgspec.Struct):
         if self.output_tokens_details is not None:
             shown["completion_tokens_details"] = {"reasoning_tokens": self.output_tokens_details.thinking_tokens}
         return shown
+
+
+def _believed(count: int) -> int:
+    return min(count, MAX_COUNT)
 
 
 def _usage_of(counts: TokenCounts | _Iteration) -> Usage:

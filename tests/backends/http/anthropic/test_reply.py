@@ -134,6 +134,8 @@ def test_usage_of_a_conversation_that_was_summed_up_has_that_too() -> None:
     told = read_counts(msgspec.Raw(msgspec.json.encode({**own, "iterations": iterations})))
 
     assert told.counted() == Usage(203012, 4500, 7, 5)
+    lie = {**own, "iterations": [{"type": "compaction", "input_tokens": 10**9}] * 1000}
+    assert read_counts(msgspec.Raw(msgspec.json.encode(lie))).counted().prompt_tokens == 10**9
     assert read_counts(msgspec.Raw(msgspec.json.encode({**own, "iterations": "x"}))).counted() == Usage(23007, 1000, 7)
 
 
