@@ -227,6 +227,17 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     drafts: DraftsBy = DraftsBy.NOBODY
     by_rounds: bool = False
 
+    @property
+    def num_choices(self) -> int:
+        """How many choices the answer of a chat or completion has."""
+        body = self.body or {}
+        num_prompts = 1
+        prompts = body.get("prompt")
+        if isinstance(prompts, list) and prompts and isinstance(prompts[0], (str, list)):
+            num_prompts = len(prompts)
+        n = body.get("n")
+        return num_prompts * (n if isinstance(n, int) else 1)
+
 
 class Reply:
     """An answer: either a whole `body` or a `stream`, never both. Its owner closes it; closing cancels upstream work.

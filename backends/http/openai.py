@@ -318,7 +318,7 @@ class OpenAIBackend:
         if model:
             call.facts.upstream_model = model[:MAX_TEXT_CHARS]
         responses = call.operation is Operation.RESPONSES
-        meter = StreamMeter(call.facts, responses=responses, num_choices=_num_choices(call))
+        meter = StreamMeter(call.facts, responses=responses, num_choices=call.num_choices)
         if session_of(exchange):
             source = self._rounds_of(call, exchange, first)
             headers = [field for field in headers if field[0] != SESSION_HEADER]
@@ -365,17 +365,6 @@ class OpenAIBackend:
                     return arrived, b""
         except StreamStalled:
             raise FirstTokenTimeout(f'the upstream "{self.name}" sent no event within timeouts.first_token') from None
-
-
-def _num_choices(call: Call) -> int:
-    """How many choices the answer of a chat or completion call has."""
-    body = call.body or {}
-    num_prompts = 1
-    prompts = body.get("prompt")
-    if isinstance(prompts, list) and prompts and isinstance(prompts[0], (str, list)):
-        num_prompts = len(prompts)
-    n = body.get("n")
-    return num_prompts * (n if isinstance(n, int) else 1)
 
 
 def _presented(config: OpenAIConfig, key: str) -> Headers:

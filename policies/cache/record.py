@@ -98,7 +98,8 @@ def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> boo
     if entry.form is AnswerForm.SSE:
         if call.operation is Operation.RESPONSES:
             return _COMPLETED in entry.body
-        return _CONTENT_FILTER not in entry.body and _FINISHED.search(entry.body) is not None
+        num_finished = len(_FINISHED.findall(entry.body))
+        return _CONTENT_FILTER not in entry.body and num_finished >= max(1, call.num_choices)
     try:
         answer = _DECODE(entry.body)
     except NOT_JSON:

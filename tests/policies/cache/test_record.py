@@ -56,6 +56,14 @@ def test_good_answers_are_kept() -> None:
     assert is_kept(b'{"status":"completed","error":null}', make_call(operation=Operation.RESPONSES))
 
 
+def test_streams_of_several_choices_are_kept_where_all_are_finished() -> None:
+    """A `[DONE]` behind one of two says nothing of the other."""
+    both = make_call(stream=True, extra={"n": 2})
+
+    assert not are_kept(chat_events("one"), both)
+    assert are_kept([*chat_events("one")[:-1], *chat_events("two")], both)
+
+
 def test_answers_that_broke_off_and_went_on_are_not_kept() -> None:
     """Neither where they were put together, nor where only their end was said; one that did not break is."""
     resumed = make_call(stream=True)
