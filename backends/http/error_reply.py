@@ -53,7 +53,7 @@ class ErrorReplies:
                 shown.append((b"retry-after", b"%d" % ceil(wait_s)))
         body = self._redactor.data(body)
         try:
-            decoded = jiter.from_json(body)
+            decoded = jiter.from_json(body, allow_inf_nan=False)
         except ValueError:
             # 429 and 503 carry a Retry-After that the client needs; any other page says nothing about the call.
             if status not in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
@@ -82,7 +82,7 @@ class ErrorReplies:
         Its status is its code, where that is one. Raises: as `of_answer`.
         """
         try:
-            decoded = jiter.from_json(error)
+            decoded = jiter.from_json(error, allow_inf_nan=False)
         except ValueError:
             return None
         if not decoded or not isinstance(decoded, (dict, str)):

@@ -99,6 +99,15 @@ async def test_error_in_openais_shape_keeps_its_bytes(client: httpx.AsyncClient,
     assert (answer.status_code, answer.content) == (400, body)
 
 
+async def test_error_that_is_nearly_json_is_put_into_openais_shape(
+    client: httpx.AsyncClient, upstream: OpenAIServer
+) -> None:
+    """Python's own writer says NaN and Infinity, which no client reads."""
+    upstream.next(Behaviour(status=503, body=b'{"error":{"message":"m","type":"t","param":null,"code":-Infinity}}'))
+
+    openai_error(await client.post("/v1/chat/completions", json=CHAT), 503)
+
+
 @pytest.mark.parametrize("status", [429, 503])
 async def test_page_with_a_retry_after_keeps_its_status(
     client: httpx.AsyncClient, upstream: OpenAIServer, status: int
