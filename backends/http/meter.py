@@ -46,7 +46,8 @@ _NO_COMPLETION_DETAILS = _CompletionDetails()
 class UpstreamUsage(msgspec.Struct):
     """OpenAI's usage object, in the words of chat (`prompt_tokens`) and of responses (`input_tokens`).
 
-    `prompt_cache_hit_tokens` is DeepSeek's word and `cached_tokens` Moonshot's, for what others say in the details.
+    Transcriptions have `input_token_details`. `prompt_cache_hit_tokens` is DeepSeek's word and `cached_tokens`
+    Moonshot's, for what others say in the details.
     """
 
     prompt_tokens: Count | None = None
@@ -57,13 +58,15 @@ class UpstreamUsage(msgspec.Struct):
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
     input_tokens_details: _PromptDetails | None = None
+    input_token_details: _PromptDetails | None = None
     output_tokens_details: _CompletionDetails | None = None
     prompt_cache_hit_tokens: Count | None = None
     cached_tokens: Count | None = None
 
     def counted(self, service_tier: str | None = None) -> Usage:
         """The same in the gateway's own words."""
-        read = self.prompt_tokens_details or self.input_tokens_details or _NO_PROMPT_DETAILS
+        read = self.prompt_tokens_details or self.input_tokens_details or self.input_token_details
+        read = read or _NO_PROMPT_DETAILS
         written = self.completion_tokens_details or self.output_tokens_details or _NO_COMPLETION_DETAILS
         prompt = self.prompt_tokens or self.input_tokens or 0
         completion = self.completion_tokens or self.output_tokens or 0

@@ -63,7 +63,19 @@ WHOLE: list[tuple[dict[str, Any], Usage | None]] = [
     ({"results": [{"index": 0, "document": {"text": "x"}}], "usage": {"total_tokens": 56}}, Usage(56)),
     ({"usage": {"total_tokens": 56, "prompt_tokens": 56}, "data": [0.1, 2]}, Usage(56)),
     ({"data": [{"b64_json": "A" * 200_000}], "usage": {"input_tokens": 50, "output_tokens": 4160}}, Usage(50, 4160)),
-    ({"text": "hi", "usage": {"type": "tokens", "input_tokens": 14, "output_tokens": 45}}, Usage(14, 45)),
+    (
+        {
+            "text": "hi",
+            "usage": {
+                "type": "tokens",
+                "input_tokens": 14,
+                "output_tokens": 45,
+                "total_tokens": 59,
+                "input_token_details": {"text_tokens": 4, "audio_tokens": 10},
+            },
+        },
+        Usage(14, 45, audio_input_tokens=10),
+    ),
     # A conversation is summed up after a hundred uses of tools, and nothing else is written.
     (
         {"usage": {**CACHED, "output_tokens": 0, "iterations": [{"type": "message", **CACHED}] * 100 + [SUMMED_UP]}},
