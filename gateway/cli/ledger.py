@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime
@@ -25,6 +26,8 @@ from policies.ledger.settings import LedgerPolicy
 
 _SHOWN = ("calls", "errors", "input_tokens", "cached_tokens", "output_tokens")
 _PERCENTILES = (50, 90, 95, 99)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_AMOUNT = re.compile(r"-[0-9.]+")
 _T = TypeVar("_T")
 
 _config_option = click.option(
@@ -189,8 +192,17 @@ def _write_csv(rows: Iterable[dict[str, Any]], columns: list[str]) -> None:
     writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        # As in JSON, for who reads both.
-        writer.writerow({k: str(v).lower() if isinstance(v, bool) else v for k, v in row.items()})
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: object) -> object:
+    """Booleans as in JSON, for who reads both. A text that a spreadsheet would take for a formula has a quote in front,
+    since callers choose the names of users, sessions and models.
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA) and not _AMOUNT.fullmatch(value)
+    return f"'{value}" if is_formula else value
 
 
 def _figures(by: tuple[Dimension, ...], line: Line) -> dict[str, Any]:

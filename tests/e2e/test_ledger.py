@@ -131,7 +131,9 @@ async def test_report_adds_up_what_export_lists(gateway: Gateway) -> None:
     async with client_of(gateway) as red, client_of(gateway, "BLUE_KEY") as blue:
         for number in range(30):
             client = (red, blue)[number % 3 == 0]
-            await client.post(CHAT, json=chat(f"hello {number % 4}", model=f"m{number % 2}", stream=number % 5 == 0))
+            fields = {"user": "=cmd|' /C calc'!A0"} if number == 7 else {}
+            call = chat(f"hello {number % 4}", model=f"m{number % 2}", stream=number % 5 == 0, **fields)
+            await client.post(CHAT, json=call)
     rows = await wait_exported(gateway, 30)
 
     for by in ("tenant", "key", "model", "route", "user", "session", "day", "backend"):
@@ -152,7 +154,11 @@ async def test_report_adds_up_what_export_lists(gateway: Gateway) -> None:
     assert max(line["p99_ms"] for line in totals) == pytest.approx(slowest_ms, rel=0.032)
     assert "p95_ms" in ledger(gateway, "latency", "--by", "hour")
     assert "no calls" in ledger(gateway, "latency", "--until", "2020-01-01")
-    assert len(ledger(gateway, "export", "--format", "csv").splitlines()) == 31
+    exported = list(csv.DictReader(io.StringIO(ledger(gateway, "export", "--format", "csv"))))
+    assert len(exported) == 30
+    # No spreadsheet takes it for a formula, nor an amount below 0 for a text.
+    assert [line["user"] for line in exported if "cmd" in line["user"]] == ["'=cmd|' /C calc'!A0"]
+    assert not any(line["saved_usd"].startswith("'") for line in exported)
     metrics = await gateway.metrics()
     assert metrics.value("slipstream_requests_total") == 30
     counted = metrics.value("slipstream_tokens_total", kind="prompt") + metrics.value(
