@@ -18,7 +18,14 @@ class PriceRequired(Stage):
         self._prices_of = prices_of
 
     async def send(self, call: Call) -> Reply:
-        """As the backend within. Raises: CostUnknown for a model that one of the backends has no price for."""
-        if None in self._prices_of(call.model):
-            raise CostUnknown(f'nobody knows what "{call.model}" costs, and this route takes only models with a price')
+        """As the backend within. Raises: CostUnknown for a model that one of the backends has no price for, or none in
+        the service tier that is asked for.
+        """
+        tier = call.body.get("service_tier") if call.body is not None else None
+        asked = tier if isinstance(tier, str) else ""
+        if any(price is None or price.most(0, 0, service_tier=asked) is None for price in self._prices_of(call.model)):
+            tier = f" as {asked[:32]}" if asked else ""
+            raise CostUnknown(
+                f'nobody knows what "{call.model}" costs{tier}, and this route takes only models with a price'
+            )
         return await self._inner.send(call)

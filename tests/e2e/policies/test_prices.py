@@ -54,21 +54,23 @@ async def test_prices_of_a_list_are_charged_and_what_is_not_on_it_is_unknown(tmp
         with running_gateway(POLICY.format(url=upstream.base_url, ledger=tmp_path / "l.sqlite3")) as gateway:
             async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=20) as client:
 
-                async def ask(model: str, **headers: str) -> httpx.Response:
-                    body = {"model": model, "messages": [{"role": "user", "content": "one two"}]}
+                async def ask(model: str, tier: str = "auto", **headers: str) -> httpx.Response:
+                    body = {"model": model, "messages": [{"role": "user", "content": "one two"}], "service_tier": tier}
                     return await client.post("/v1/chat/completions", json=body, headers=headers)
 
                 statuses = [(await ask(model)).status_code for model in ("gpt-4o", "gpt-4o-2024-11-20", "nope", "mine")]
                 strict = [await ask(model, **{"x-strict": "1"}) for model in ("gpt-4o", "nope")]
-            lines = await exported(gateway, 6)
+                hasty = await ask("gpt-4o", "ultrafast", **{"x-strict": "1"})
+            lines = await exported(gateway, 7)
             metrics = await gateway.metrics()
             sent = len(upstream.requests)
 
     cost = Decimal(2) * Decimal("2.5") / 10**6 + Decimal(2) * 10 / 10**6
     assert statuses == [200] * 4
     assert [line["cost_usd"] and Decimal(line["cost_usd"]) for line in lines[:5]] == [cost, cost, None, None, cost]
-    assert [line["price"].partition(":")[0] for line in lines] == ["list", "list", "", "", "list", ""]
+    assert [line["price"].partition(":")[0] for line in lines] == ["list", "list", "", "", "list", "", ""]
     assert (strict[0].status_code, strict[1].status_code, sent) == (200, 403, 5)
+    assert (hasty.status_code, "as ultrafast" in hasty.text) == (403, True)
     assert strict[1].json()["error"]["code"] == "cost_unknown"
     assert metrics.value("slipstream_upstream_unpriced_total", route="all", backend="up") == 1
     assert metrics.value("slipstream_prices_list_timestamp_seconds") > 1.7e9
