@@ -21,6 +21,9 @@ from policies.prices.price import LongContext, Price, Tariff, TokenRates, named_
 _PICO_PER_MTOK = 10**6
 _PICO_PER_THOUSAND_REQUESTS = 10**9
 _TIERS = ("flex", "priority", "fast", "default")
+_LONG_WRITES = {"openai": 2}
+"""Providers at which it costs so many times as much to have a prompt kept for longer (12 hours), of which the package
+has no price (as LiteLLM has it in November 2026)."""
 _COUNTED = {"input_mtok", "output_mtok"}
 """A model without a price for either is paid by something that no answer tells: hours, pages, characters."""
 
@@ -50,7 +53,11 @@ def read(question: ListQuestion) -> PriceList:
         providers[name] = provider.id
         if provider.id not in models:
             others = [by_id[other] for other in provider.fallback_model_providers or () if other in by_id]
-            models[provider.id] = [_model(model, now) for each in (provider, *others) for model in each.models]
+            models[provider.id] = [
+                _model(model, now, _LONG_WRITES.get(each.id, 1))
+                for each in (provider, *others)
+                for model in each.models
+            ]
     return PriceList(
         version=version("genai-prices"),
         newest_day=max((day for day in _start_days(snapshot.providers) if day <= now.date()), default=None),
@@ -60,36 +67,36 @@ def read(question: ListQuestion) -> PriceList:
     )
 
 
-def _model(model: Any, now: datetime) -> ListedModel:
-    days = [Day(day, _parts_of(model, day)) for day in (now.date(), *_later_days(model, now.date()))]
+def _model(model: Any, now: datetime, long_writes: int) -> ListedModel:
+    days = [Day(day, _parts_of(model, day, long_writes)) for day in (now.date(), *_later_days(model, now.date()))]
     return ListedModel(model.id, _pattern(model.match), days)
 
 
-def _parts_of(model: Any, day: date) -> list[tuple[int, Price | None]]:
+def _parts_of(model: Any, day: date, long_writes: int) -> list[tuple[int, Price | None]]:
     """What it costs from which second of the day on, of UTC."""
     found: list[tuple[int, Price | None]] = []
     for begin in sorted({time(0), *_times(model)}):
-        price = _price(model, datetime.combine(day, begin, UTC))
+        price = _price(model, datetime.combine(day, begin, UTC), long_writes)
         seconds = begin.hour * 3600 + begin.minute * 60 + begin.second
         if not found or found[-1][1] != price:
             found.append((seconds, price))
     return found
 
 
-def _price(model: Any, at: datetime) -> Price | None:
+def _price(model: Any, at: datetime, long_writes: int) -> Price | None:
     if model.prices == []:
         return None
-    standard = _tariff(_values(model, at, None))
+    standard = _tariff(_values(model, at, None), long_writes)
     # Nothing but noughts is how the package says that it does not know.
     if standard is None or not any(msgspec.structs.astuple(standard.rates)):
         return None
     tiers = {}
     for tier in _TIERS:
         # What others call a tier is a speed of Anthropic's.
-        tariff = _tariff(_values(model, at, {"service_tier": tier, "speed": tier}))
+        tariff = _tariff(_values(model, at, {"service_tier": tier, "speed": tier}), long_writes)
         if tariff is not None and tariff != standard:
             tiers[tier] = tariff
-    batch = _tariff(_values(model, at, {"processing": "batch"}))
+    batch = _tariff(_values(model, at, {"processing": "batch"}), long_writes)
     return named_price("list", standard, tiers, None if batch == standard else batch)
 
 
@@ -98,16 +105,16 @@ def _values(model: Any, at: datetime, context: Mapping[str, str] | None) -> dict
     return {name: value for name, value in vars(prices).items() if value is not None}
 
 
-def _tariff(values: Mapping[str, Any]) -> Tariff | None:
+def _tariff(values: Mapping[str, Any], long_writes: int) -> Tariff | None:
     """None where it is paid by what is not counted here."""
     if not _COUNTED & values.keys():
         return None
     starts = sorted({tier.start for value in values.values() for tier in getattr(value, "tiers", ())})
-    rates = _rates(values, None)
-    return Tariff(rates, tuple(LongContext(start, _rates(values, start)) for start in starts))
+    rates = _rates(values, None, long_writes)
+    return Tariff(rates, tuple(LongContext(start, _rates(values, start, long_writes)) for start in starts))
 
 
-def _rates(values: Mapping[str, Any], above: int | None) -> TokenRates:
+def _rates(values: Mapping[str, Any], above: int | None, long_writes: int) -> TokenRates:
     """Those of a prompt that is just longer than `above`."""
 
     def pico(name: str, parent: int) -> int:
@@ -120,7 +127,7 @@ def _rates(values: Mapping[str, Any], above: int | None) -> TokenRates:
         input=read,
         cached_input=pico("cache_read", read),
         cache_write_5m=pico("cache_write_5m", write),
-        cache_write_1h=pico("cache_write_1h", write),
+        cache_write_1h=pico("cache_write_1h", write * long_writes if "cache_write_mtok" in values else write),
         audio_input=pico("input_audio", read),
         image_input=pico("input_image", read),
         output=written,
