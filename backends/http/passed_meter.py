@@ -10,10 +10,10 @@ import re
 
 import msgspec
 
+from backends.charges.told import UpstreamUsage
 from backends.charges.usage import Usage
 from backends.http.anthropic.reply import TokenCounts
 from backends.http.json_fields import FieldScanner, Wanted
-from backends.http.meter import UpstreamUsage
 from backends.operations import Metering
 from backends.protocol import Call, Facts
 from backends.sse import event_data, find_events, whole_events_end

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from backends.charges.told import UpstreamUsage
+from backends.charges.usage import Usage
 from backends.json_errors import NOT_JSON
-from backends.untrusted import Count, FieldReader
+from backends.untrusted import FieldReader
 from gateway.batches.input_lines import encode_body
 from gateway.batches.records import LineResult, LineRow
 
@@ -17,26 +19,8 @@ _OK = 200
 _MAX_MESSAGE_CHARS = 2000
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: Count | None = None
-    reasoning_tokens: Count | None = None
-
-
-class _Usage(msgspec.Struct):
-    """Tokens under the names of chat completions or of responses."""
-
-    prompt_tokens: Count | None = None
-    completion_tokens: Count | None = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-    input_tokens: Count | None = None
-    output_tokens: Count | None = None
-    input_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
-
-
 class _Answer(msgspec.Struct):
-    usage: _Usage | None = None
+    usage: UpstreamUsage | None = None
 
 
 class _Response(msgspec.Struct):
@@ -58,15 +42,6 @@ class ProviderLine(msgspec.Struct):
     error: _Error | None = None
 
 
-class Tokens(msgspec.Struct, frozen=True):
-    """What an answer has used."""
-
-    input: int = 0
-    cached: int = 0
-    output: int = 0
-    reasoning: int = 0
-
-
 _read_answer = FieldReader(_Answer)
 _read_line = FieldReader(ProviderLine)
 
@@ -77,7 +52,7 @@ def result_of_answer(line: int, custom_id: str, status: int, request_id: str, bo
         body.decode("utf-8")
         # On one line, as JSONL wants it; numbers stay as they are written.
         compact = msgspec.json.format(body, indent=-1)
-        tokens = tokens_of(body)
+        used = usage_of(body)
     except NOT_JSON as error:
         raise ValueError(f"the answer is no JSON: {error}") from error
     response = {"status_code": status, "request_id": request_id, "body": msgspec.Raw(compact)}
@@ -85,10 +60,10 @@ def result_of_answer(line: int, custom_id: str, status: int, request_id: str, bo
         line=line,
         is_answered=status == _OK,
         text=_line(custom_id, response, None),
-        input_tokens=tokens.input,
-        cached_tokens=tokens.cached,
-        output_tokens=tokens.output,
-        reasoning_tokens=tokens.reasoning,
+        input_tokens=used.prompt_tokens,
+        cached_tokens=used.cached_tokens,
+        output_tokens=used.completion_tokens,
+        reasoning_tokens=used.reasoning_tokens,
     )
 
 
@@ -102,25 +77,13 @@ def error_line(custom_id: str, code: str, message: str) -> bytes:
     return _line(custom_id, None, {"code": code, "message": message[:_MAX_MESSAGE_CHARS]})
 
 
-def tokens_of(body: bytes) -> Tokens:
+def usage_of(body: bytes) -> Usage:
     """What an answer says it has used, as far as it is believed. Raises: msgspec.DecodeError."""
     try:
-        usage = _read_answer(body).usage
+        told = _read_answer(body).usage
     except msgspec.ValidationError:
-        return Tokens()
-    if usage is None:
-        return Tokens()
-    read, written = (
-        usage.prompt_tokens_details or usage.input_tokens_details,
-        usage.completion_tokens_details or usage.output_tokens_details,
-    )
-    prompt_tokens = _count(usage.prompt_tokens, usage.input_tokens)
-    return Tokens(
-        prompt_tokens,
-        min(prompt_tokens, _count(read.cached_tokens if read else None)),
-        _count(usage.completion_tokens, usage.output_tokens),
-        _count(written.reasoning_tokens if written else None),
-    )
+        return Usage()
+    return Usage() if told is None else told.counted()
 
 
 def read_provider_line(raw: bytes) -> ProviderLine | None:
@@ -199,7 +162,3 @@ def _with_model(body: bytes, model: str) -> bytes:
     if "model" not in fields:
         return body
     return encode_body(fields, model)
-
-
-def _count(*numbers: int | None) -> int:
-    return next((number for number in numbers if number is not None), 0)

@@ -18,7 +18,7 @@ from gateway.batches.output_lines import (
     result_of_answer,
     result_of_provider,
     results_of_provider,
-    tokens_of,
+    usage_of,
 )
 from gateway.batches.records import LineRow
 
@@ -65,6 +65,8 @@ def test_error_line_is_as_openai_writes_it() -> None:
     [
         (CHAT, (7, 0, 3, 0)),
         (RESPONSE, (7, 2, 3, 0)),
+        ({"usage": {"prompt_tokens": 20, "completion_tokens": 198, "total_tokens": 623}}, (20, 0, 603, 405)),
+        ({"usage": {"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 5}}, (9, 5, 1, 0)),
         ({"usage": None}, (0, 0, 0, 0)),
         ({"usage": {"prompt_tokens": "many"}}, (0, 0, 0, 0)),
         ({"usage": {"prompt_tokens": -4}}, (0, 0, 0, 0)),
@@ -72,10 +74,10 @@ def test_error_line_is_as_openai_writes_it() -> None:
     ],
 )
 def test_tokens_of_an_answer_are_found(body: Any, tokens: tuple[int, ...]) -> None:
-    """Under the names of either API; what makes no sense counts as nothing."""
-    found = tokens_of(json.dumps(body).encode())
+    """In the words of every upstream, as of other calls; what makes no sense counts as nothing."""
+    found = usage_of(json.dumps(body).encode())
 
-    assert (found.input, found.cached, found.output, found.reasoning) == tokens
+    assert (found.prompt_tokens, found.cached_tokens, found.completion_tokens, found.reasoning_tokens) == tokens
 
 
 def test_result_of_a_provider_line_has_our_id_and_model() -> None:
