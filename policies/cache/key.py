@@ -19,6 +19,10 @@ from policies.cache.settings import CacheScope
 _FORMAT_VERSION = 4
 _ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
 _ENCODE_IN_ORDER = msgspec.msgpack.Encoder().encode
+_TRAVEL = frozenset({"stream", "stream_options"})
+"""Fields that say how an answer travels."""
+_MOST_SORTED = 1000
+"""Of a body's fields. The order of more, which no honest body has, counts: to sort a million holds others up."""
 
 SUB_SCOPE_HEADER = b"x-cache-scope"
 """A client's field that divides its tenant's cache. It is added to the identity, so it can only narrow the sharing."""
@@ -48,11 +52,10 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
     White space does not matter, nor does the order of keys in the prompt, nor that of the body's fields. Within these
     it does: a model fills in a schema's properties as they stand there. 1, 1.0 and true are three values.
     """
-    body = dict(call.body or {})
-    body.pop("stream", None)
-    body.pop("stream_options", None)
-    name = call.operation.traits.prompt
-    prompt = [body.pop(name)] if name in body else []
+    body = call.body or {}
+    prompt = call.operation.traits.prompt
+    names = sorted(body) if len(body) <= _MOST_SORTED else body
+    fields = {name: body[name] for name in names if name != prompt and name not in _TRAVEL}
     parts = (
         _FORMAT_VERSION,
         call.operation,
@@ -65,8 +68,8 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
         significant_headers(call, read),
         # Chat and completion answers can be converted between both forms; other operations have an entry for each.
         call.stream and not call.operation.traits.has_choices,
-        prompt,
-        _in_order(sorted(body.items())),
+        [body[prompt]] if prompt in body else [],
+        _in_order(fields),
     )
     return digest_of(parts)
 
@@ -77,7 +80,7 @@ def significant_headers(call: Call, read: HeaderNames) -> list[tuple[bytes, byte
     return [*narrowed, *read.taken(call.headers)]
 
 
-def _in_order(fields: list[tuple[str, object]]) -> bytes:
+def _in_order(fields: dict[str, object]) -> bytes:
     try:
         return _ENCODE_IN_ORDER(fields)
     except OverflowError:

@@ -24,6 +24,8 @@ OVERLOADED = 529
 FAST = "fast"
 """What haste is called where it has a price: it is none of this API's service tiers, but costs as one would."""
 
+_MAX_ITERATIONS = 1000
+"""More than any answer has."""
 _COMPACTION = "compaction"
 """An iteration in which a conversation was summed up. Its tokens are paid for as others are, but are in no total beside
 it. Nor are those of an adviser, which is another model, and like other tools not known to a price."""
@@ -101,7 +103,7 @@ class TokenCounts(msgspec.Struct):
     def counted(self) -> Usage:
         """The same in the gateway's own words; tokens read from and written to the cache are prompt tokens too."""
         usage = _usage_of(self)
-        for each in self.iterations or ():
+        for each in (self.iterations or ())[:_MAX_ITERATIONS]:
             if each.type == _COMPACTION:
                 usage = (usage + _usage_of(each)).mapped(_believed)
         return msgspec.structs.replace(
