@@ -35,6 +35,10 @@ _MAX_NAMES_SHARE = 0.3
 """Of words within sentences: where more have capitals, as German nouns do, capitals are no sign of a name."""
 
 
+Sentences = dict[tuple[str, ...], list[str]]
+"""Sentences in lower case by their words in alphabetical order."""
+
+
 class AnswerFacts(msgspec.Struct, frozen=True):
     """Of one answer. `words` are all of it, in lower case."""
 
@@ -63,11 +67,21 @@ def facts_of(text: str) -> AnswerFacts:
     )
 
 
-def is_reordered(left: str, right: str) -> bool:
+def sentences_of(text: str) -> Sentences:
+    """Of a text, as `is_reordered` reads it."""
+    sentences: Sentences = {}
+    for sentence in _SENTENCE_END.split(_MARKS.sub(" ", text)):
+        plain = sentence.casefold().strip(" .!?:;")
+        bag = tuple(sorted(_WORD.findall(plain)))
+        if bag:
+            sentences.setdefault(bag, []).append(plain)
+    return sentences
+
+
+def is_reordered(ones: Sentences, others: Sentences) -> bool:
     """Whether a sentence has the same words as one of the other text and others stand where they did: who has beaten
     whom. Sentences, items of a list, and one part of a sentence may stand elsewhere.
     """
-    ones, others = _by_words(left), _by_words(right)
     shared = ones.keys() & others.keys()
     if any(not any(_is_order_alike(one, other) for one in ones[bag] for other in others[bag]) for bag in shared):
         return True
@@ -86,17 +100,7 @@ def _names(prose: str) -> frozenset[str]:
     return frozenset(name.casefold() for name in names)
 
 
-def _by_words(text: str) -> dict[tuple[str, ...], list[str]]:
-    sentences: dict[tuple[str, ...], list[str]] = {}
-    for sentence in _SENTENCE_END.split(_MARKS.sub(" ", text)):
-        plain = sentence.casefold().strip(" .!?:;")
-        bag = tuple(sorted(_WORD.findall(plain)))
-        if bag:
-            sentences.setdefault(bag, []).append(plain)
-    return sentences
-
-
-def _rest(sentences: dict[tuple[str, ...], list[str]], without: Set[tuple[str, ...]]) -> str:
+def _rest(sentences: Sentences, without: Set[tuple[str, ...]]) -> str:
     return " ".join(sentence for bag, same in sentences.items() if bag not in without for sentence in same)
 
 

@@ -8,6 +8,7 @@ that they were trained with are at hand; `WordHead` where they are not. Their we
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.cache.semantic.sameness.alignment import EncodedPart, Meeting, TokenizedAnswer, join
+from policies.cache.semantic.sameness.alignment import EncodedPart, Meeting, TokenizedAnswer, join, padded
 
 _FOLDER = Path(__file__).parent / "weights"
 _MAX_DEVIATION = 4.0
@@ -108,32 +109,35 @@ class TokenHead:
         matters: Floats = 1.0 / (1.0 + np.exp(-odds))
         return matters
 
-    def told(self, one: ReadPart, other: ReadPart, meeting: Meeting, words: Floats) -> float:
-        """Log odds of saying the same as they were trained, in either order. `meeting` as `meet`, `words` as
-        `word_features` of the two.
+    def told(self, pairs: Sequence[tuple[ReadPart, ReadPart]], meeting: Meeting, words: Floats) -> Floats:
+        """[pairs], log odds of saying the same as they were trained, in either order. `meeting` as `meet` of them,
+        `words` [pairs, features] as `word_features`.
         """
         arrays = self._arrays
-        left, right = one.tokens, other.tokens
+        left, right = (padded([pair[side].tokens for pair in pairs]) for side in (0, 1))
+        stance, other_stance = (np.stack([pair[side].stance for pair in pairs]) for side in (0, 1))
         by_head, by_bonds = arrays["attend"][0], arrays["attend"][1:]
-        scores = by_head * (left @ right.T) / np.float32(math.sqrt(left.shape[1]))
+        scores = by_head * (left @ right.transpose(0, 2, 1)) / np.float32(math.sqrt(left.shape[2]))
         scores += meeting.bonds[..., :-1] @ by_bonds + meeting.bonds[..., -1]
-        mean, most = self._pool(left, _softmax(scores) @ right, meeting.flags)
-        mean_back, most_back = self._pool(right, _softmax(scores.T) @ left, meeting.other_flags)
+        mean, most = self._pool(left, _softmax(scores) @ right, meeting.flags, meeting.mask)
+        back = _softmax(scores.transpose(0, 2, 1)) @ left
+        mean_back, most_back = self._pool(right, back, meeting.other_flags, meeting.other_mask)
         pooled = np.concatenate(
             (
                 mean + mean_back,
                 np.maximum(most, most_back),
-                np.abs(one.stance - other.stance),
-                one.stance * other.stance,
+                np.abs(stance - other_stance),
+                stance * other_stance,
                 standard(words, "part", arrays),
-            )
+            ),
+            axis=1,
         )
-        return float(self._layer("tell", np.maximum(self._layer("join", pooled), 0))[0])
+        return self._layer("tell", np.maximum(self._layer("join", pooled), 0))[:, 0]
 
-    def _pool(self, own: Floats, partner: Floats, flags: Floats) -> tuple[Floats, Floats]:
-        met = np.concatenate((np.abs(own - partner), own * partner, own, flags), axis=1)
-        seen = np.maximum(self._layer("refine", np.maximum(self._layer("compare", met), 0)), 0)
-        return seen.mean(axis=0), seen.max(axis=0)
+    def _pool(self, own: Floats, partner: Floats, flags: Floats, mask: Floats) -> tuple[Floats, Floats]:
+        met = np.concatenate((np.abs(own - partner), own * partner, own, flags), axis=2)
+        seen = np.maximum(self._layer("refine", np.maximum(self._layer("compare", met), 0)), 0) * mask[..., None]
+        return seen.sum(axis=1) / mask.sum(axis=1, keepdims=True), seen.max(axis=1)
 
     def _layer(self, name: str, x: Floats) -> Floats:
         y: Floats = x @ self._arrays[f"{name}.weight"].T + self._arrays[f"{name}.bias"]
@@ -178,6 +182,6 @@ def _layers(name: str, known: Floats, arrays: dict[str, Floats]) -> float:
 
 
 def _softmax(scores: Floats) -> Floats:
-    raised: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares: Floats = raised / raised.sum(axis=1, keepdims=True)
+    raised: Floats = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: Floats = raised / raised.sum(axis=-1, keepdims=True)
     return shares

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, meet
 from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
 from policies.cache.semantic.sameness.head import AnswerHead, ReadPart, TokenHead, WordHead, load_weights
-from policies.cache.semantic.sameness.matching import PartMatch, candidates, match_features
+from policies.cache.semantic.sameness.matching import candidates, match_features
 from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.words import FEATURES, ReadWords, features_between, read_words, word_features
 
 _PARTS_A_ROUND = 8
 _MATCHES_A_ROUND = 16
 _MAX_KEPT_MATCHES = 8192
+_MAX_KEPT_ANSWERS = 256
+"""In their parts; of up to 4,800 characters each."""
 _LEAST_MATTER = 0.02
 """A part that less probably says anything of the matter is held against no others: it would change next to nothing."""
 _WORDS_SURE = 2.2
@@ -69,6 +71,7 @@ class Reader:
         self._model = model if model is not None and model.fingerprint == weights.card.fingerprint else None
         self._vocabulary = self._model.vocabulary() if self._model is not None else None
         self._sentences, self._answers, self._words = TokenHead(weights), AnswerHead(weights), WordHead(weights)
+        self._parts: OrderedDict[str, list[str] | None] = OrderedDict()
         self._kept: OrderedDict[str, _KnownPart] = OrderedDict()
         self._matched: OrderedDict[tuple[str, str], float] = OrderedDict()
 
@@ -80,7 +83,7 @@ class Reader:
             return Compared(is_done=True)
         if sure is not None:
             return Compared(is_done=True, log_odds=sure)
-        ones, others = parts_of(left), parts_of(right)
+        ones, others = self._parts_of(left), self._parts_of(right)
         if ones is None or others is None:
             return Compared(is_done=True)
         if self._model is None or self._vocabulary is None:
@@ -98,34 +101,47 @@ class Reader:
         features = word_features(ones, others)
         return _told(self._answers.log_odds(match, features), features)
 
+    def _parts_of(self, answer: str) -> list[str] | None:
+        """As `parts_of`: a new answer is held against several, in several rounds."""
+        if answer not in self._parts:
+            self._parts[answer] = parts_of(answer)
+            if len(self._parts) > _MAX_KEPT_ANSWERS:
+                self._parts.popitem(last=False)
+        self._parts.move_to_end(answer)
+        return self._parts[answer]
+
     def _match(self, ones: list[str], others: list[str], vocabulary: TokenVocabulary) -> NDArray[np.float32] | None:
         """`MATCH_FEATURES`; None where sentences are left to be held against each other in another round."""
         encoded = [self._kept[part].read.encoded for part in ones], [self._kept[part].read.encoded for part in others]
         matters = [self._sentences.matters(np.stack([part.vectors[-1] for part in side])) for side in encoded]
         is_read = [_is_read(side) for side in matters]
-        odds: dict[PartMatch, float] = {}
-        num_new = 0
-        for match in candidates(*encoded):
-            pair = ones[match.one], others[match.other]
-            if pair[0] != pair[1] and not (is_read[0][match.one] and is_read[1][match.other]):
-                continue
-            if pair not in self._matched:
-                num_new += 1
-                if num_new > _MATCHES_A_ROUND:
-                    return None
-                self._matched[pair] = self._held_against(pair, vocabulary)
+        pairs = {
+            match: (ones[match.one], others[match.other])
+            for match in candidates(*encoded)
+            if ones[match.one] == others[match.other] or (is_read[0][match.one] and is_read[1][match.other])
+        }
+        new = [pair for pair in dict.fromkeys(pairs.values()) if pair not in self._matched]
+        self._hold_against(new[:_MATCHES_A_ROUND], vocabulary)
+        if len(new) > _MATCHES_A_ROUND:
+            return None
+        for pair in pairs.values():
             self._matched.move_to_end(pair)
-            odds[match] = self._matched[pair]
+        odds = {match: self._matched[pair] for match, pair in pairs.items()}
         while len(self._matched) > _MAX_KEPT_MATCHES:
             self._matched.popitem(last=False)
         return match_features(odds, (matters[0], matters[1]), (ones, others))
 
-    def _held_against(self, pair: tuple[str, str], vocabulary: TokenVocabulary) -> float:
-        if pair[0] == pair[1]:
-            return SURE
-        one, other = self._kept[pair[0]], self._kept[pair[1]]
-        meeting = meet(one.read.joined, other.read.joined, vocabulary)
-        return self._sentences.told(one.read, other.read, meeting, features_between(one.words, other.words))
+    def _hold_against(self, pairs: list[tuple[str, str]], vocabulary: TokenVocabulary) -> None:
+        """Each part against the other of its pair."""
+        self._matched |= dict.fromkeys(pairs, SURE)
+        differing = [pair for pair in pairs if pair[0] != pair[1]]
+        if not differing:
+            return
+        known = [(self._kept[one], self._kept[other]) for one, other in differing]
+        meeting = meet([(one.read.joined, other.read.joined) for one, other in known], vocabulary)
+        words = np.stack([features_between(one.words, other.words) for one, other in known])
+        told = self._sentences.told([(one.read, other.read) for one, other in known], meeting, words)
+        self._matched |= zip(differing, map(float, told), strict=True)
 
     def _encode(self, model: TokenModel, parts: list[str]) -> None:
         if parts:

@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.cache.semantic.decision.features import Wording, are_opposed
-from policies.cache.semantic.sameness.answer_facts import NEGATION, AnswerFacts, facts_of, is_reordered
+from policies.cache.semantic.sameness.answer_facts import (
+    NEGATION,
+    AnswerFacts,
+    Sentences,
+    facts_of,
+    is_reordered,
+    sentences_of,
+)
 from policies.cache.semantic.sameness.operators import OPERATORS, operators_of
 from policies.cache.semantic.sameness.parts import MAX_CHARS
 
@@ -74,7 +81,7 @@ class ReadWords(NamedTuple):
     """What the words of an answer, or of a part of one, tell by themselves."""
 
     parts: Sequence[str]
-    text: str
+    sentences: Sentences
     facts: AnswerFacts
     words: list[str]
     content: frozenset[str]
@@ -93,7 +100,7 @@ def read_words(parts: Sequence[str]) -> ReadWords:
     words = _WORD.findall(folded)
     return ReadWords(
         parts,
-        text,
+        sentences_of(text),
         facts_of(text),
         words,
         frozenset(words) - _COMMON,
@@ -126,7 +133,8 @@ def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
     lengths = sorted((len(one.words), len(other.words)))
     parts = sorted((len(one.parts), len(other.parts)))
     turned = [mine != theirs for mine, theirs in zip(one.operators, other.operators, strict=True)]
-    aligned = [_aligned(one, other), _aligned(other, one)]
+    common = [[len(bag & theirs) for theirs in other.bags] for bag in one.bags]
+    aligned = [_aligned(one, other, common), _aligned(other, one, list(zip(*common, strict=True)))]
     worst = [min(values) for values in zip(*aligned, strict=True)]
     most = [max(values) for values in zip(*aligned, strict=True)]
     return np.array(
@@ -140,7 +148,7 @@ def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
             *(min(count, 4) for count in names),
             min(abs(facts.num_negated - others.num_negated), 3),
             facts.links != others.links,
-            is_reordered(one.text, other.text),
+            is_reordered(one.sentences, other.sentences),
             same_bag and one.words != other.words,
             are_opposed(one.wording, other.wording),
             2 * matched / max(sum(lengths), 1),
@@ -207,15 +215,19 @@ def _bag(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold())) - _COMMON
 
 
-def _aligned(one: ReadWords, by: ReadWords) -> tuple[float, float, float, float, float, float]:
-    """Of each part and its nearest: share of words, least and mean; how many differ in a no, in numbers, are lost."""
+def _aligned(
+    one: ReadWords, by: ReadWords, common: Sequence[Sequence[int]]
+) -> tuple[float, float, float, float, float, float]:
+    """Of each part and its nearest: share of words, least and mean; how many differ in a no, in numbers, are lost.
+    `common`: how many words each part of `one` shares with each of `by`.
+    """
     shares, negated, numbered, lost_facts, lost = [], 0, 0, 0, 0
-    others = by.bags
-    for bag, is_negated in zip(one.bags, one.are_negated, strict=True):
+    sizes = [len(theirs) for theirs in by.bags]
+    for bag, is_negated, shared in zip(one.bags, one.are_negated, common, strict=True):
         if not bag:
             continue
-        shared = [len(bag & other) for other in others]
-        best = max(range(len(others)), key=lambda at: shared[at] / max(len(bag) + len(others[at]) - shared[at], 1))
+        likeness = [count / max(len(bag) + size - count, 1) for count, size in zip(shared, sizes, strict=True)]
+        best = likeness.index(max(likeness))
         share = shared[best] / len(bag)
         shares.append(share)
         numbers = {word for word in bag if word[0].isdecimal()}
@@ -224,7 +236,7 @@ def _aligned(one: ReadWords, by: ReadWords) -> tuple[float, float, float, float,
             lost_facts += bool(numbers)
         else:
             negated += is_negated != by.are_negated[best]
-            numbered += bool(numbers - others[best])
+            numbered += bool(numbers - by.bags[best])
     return (
         min(shares, default=1.0),
         sum(shares) / max(len(shares), 1),

@@ -43,7 +43,7 @@ class WordedPair(NamedTuple):
 
 
 class ReadPair(NamedTuple):
-    """An example, read token by token. `words` as `word_features`."""
+    """An example, read token by token: `meeting` without its axis of pairs, `words` as `word_features`."""
 
     one: TokenizedAnswer
     other: TokenizedAnswer
@@ -87,7 +87,7 @@ def worded(examples: Sequence[AnswerPair]) -> list[WordedPair]:
 def read(pair: WordedPair, encoded: dict[str, EncodedPart], vocabulary: TokenVocabulary) -> ReadPair:
     """With its tokens."""
     one, other = (join([encoded[part] for part in parts]) for parts in (pair.left, pair.right))
-    return ReadPair(one, other, meet(one, other, vocabulary), pair.words, pair.example)
+    return ReadPair(one, other, Meeting(*(of[0] for of in meet([(one, other)], vocabulary))), pair.words, pair.example)
 
 
 def in_batches(samples: Sequence[ReadPair], random: Random) -> list[list[int]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.sameness.answer_facts import facts_of, is_reordered
+from policies.cache.semantic.sameness.answer_facts import facts_of, is_reordered, sentences_of
 from policies.cache.semantic.sameness.number_words import in_digits, numbers_of
 
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
@@ -65,7 +65,7 @@ def test_numbers_of_a_text(text: str, numbers: set[str]) -> None:
 def test_facts_of_any_text_agree_with_themselves(text: str) -> None:
     """And nothing that can be written down breaks the look at it."""
     assert agree(text, text)
-    assert not is_reordered(text, text)
+    assert not is_reordered(sentences_of(text), sentences_of(text))
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_facts_that_agree(left: str, right: str) -> None:
 )
 def test_is_reordered(left: str, right: str, *, reordered: bool) -> None:
     """Who has beaten whom; not where a sentence, an item or one part of a sentence stands."""
-    assert is_reordered(left, right) is reordered
-    assert is_reordered(right, left) is reordered
+    assert is_reordered(sentences_of(left), sentences_of(right)) is reordered
+    assert is_reordered(sentences_of(right), sentences_of(left)) is reordered

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from policies.cache.semantic.sameness import head as head_module
-from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, join, meet
+from policies.cache.semantic.sameness.alignment import EncodedPart, Meeting, TokenVocabulary, join, meet
 from policies.cache.semantic.sameness.head import Card, HeadWeights, ReadPart, TokenHead, WordHead, load_weights
 from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.training.examples import TEST_KINDS, AnswerPair, own
@@ -47,7 +47,7 @@ def test_head_computes_what_was_trained_and_the_same_in_both_orders() -> None:
     arrays |= {"part.mean": np.zeros(len(FEATURES), np.float32), "part.deviation": np.ones(len(FEATURES), np.float32)}
     card = Card("made", "", 0, "nothing", (1.0, 0.0), (1.0, 0.0), {})
     head = TokenHead(HeadWeights(arrays, card))
-    samples, told, back = [], [], []
+    samples, read_pairs = [], []
     for sizes in ((1, 1), (3, 5), (6, 2)):
         made = [parts(random, size) for size in sizes]
         one, other = (join(each) for each in made)
@@ -55,13 +55,18 @@ def test_head_computes_what_was_trained_and_the_same_in_both_orders() -> None:
             ReadPart(each[0], joined, *head.read_tokens(joined.vectors))
             for each, joined in zip(made, (one, other), strict=True)
         )
-        meeting = meet(one, other, WORDS)
-        words = random.standard_normal(len(FEATURES)).astype(np.float32)
-        samples.append(ReadPair(one, other, meeting, words, AnswerPair("", "", True, 1.0, "")))
-        told.append(head.told(read, other_read, meeting, words))
-        back.append(head.told(other_read, read, meet(other, one, WORDS), words))
+        read_pairs.append((read, other_read))
+        alone = Meeting(*(of[0] for of in meet([(one, other)], WORDS)))
+        own_words = random.standard_normal(len(FEATURES)).astype(np.float32)
+        samples.append(ReadPair(one, other, alone, own_words, AnswerPair("", "", True, 1.0, "")))
+    turned = [(other, one) for one, other in read_pairs]
+    words = np.stack([sample.words for sample in samples])
+    told, back = (
+        head.told(pairs, meet([(one.joined, other.joined) for one, other in pairs], WORDS), words)
+        for pairs in (read_pairs, turned)
+    )
     with torch.inference_mode():
-        trained = network(*tensors(samples, np.stack([sample.words for sample in samples]))).numpy()
+        trained = network(*tensors(samples, words)).numpy()
 
     assert told == pytest.approx(trained, rel=1e-4, abs=1e-4)
     assert back == pytest.approx(told, rel=1e-4, abs=1e-4)
