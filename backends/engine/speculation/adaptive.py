@@ -14,7 +14,7 @@ _OUTLIER = 4.0
 """A step that takes this many times what was expected says something of the machine, not of the step."""
 _PURSE_SHARE = 0.01
 _PURSE_OUTLIER = 16.0
-"""Catching up with long prompts takes many times a step; more than this is the machine's doing."""
+"""Steps alone; what takes more than this and twice what catching up was to take is the machine's doing."""
 _PURSE_TRY, _PURSE_MOST = 4.0, 8.0
 """Steps alone whose time may be lost by a try, and by a change after good times."""
 
@@ -70,16 +70,23 @@ class Purse:
         self._balance: float | None = None
         self.is_open = True
 
+    @property
+    def balance_s(self) -> float:
+        """What may be lost now."""
+        return self._balance or 0.0
+
     def earn(self, alone_s: float) -> None:
         """A step was made alone."""
         if self._balance is not None:
             self._balance = min(self._balance + _PURSE_SHARE * alone_s, _PURSE_MOST * alone_s)
             self.is_open |= self._balance >= _PURSE_TRY * alone_s
 
-    def settle(self, worth_s: float, spent_s: float, alone_s: float) -> None:
-        """A step with proposals took `spent_s` for tokens that take `worth_s` alone; a step alone takes `alone_s`."""
+    def settle(self, worth_s: float, spent_s: float, alone_s: float, catch_up_s: float = 0.0) -> None:
+        """A step with proposals took `spent_s` for tokens that take `worth_s` alone; a step alone takes `alone_s`, and
+        catching up with texts was to take `catch_up_s`.
+        """
         before = _PURSE_TRY * alone_s if self._balance is None else self._balance
-        spent_s = min(spent_s, _PURSE_OUTLIER * alone_s)
+        spent_s = min(spent_s, _PURSE_OUTLIER * alone_s + 2 * catch_up_s)
         self._balance = min(before + worth_s - spent_s, _PURSE_MOST * alone_s)
         if self._balance < 0:
             self.is_open = False

@@ -20,7 +20,6 @@ from backends.engine.sequence import Sequence, Slice
 from backends.engine.step.flatten import Span, build_batch, build_steps
 from backends.engine.step.plan import Transfers
 from backends.engine.step.utilization import ComputeCounter
-from kernels.paging import PAGE_SIZE
 
 
 class DraftModel:
@@ -65,8 +64,8 @@ class DraftModel:
 
         A greedy draft ends early where the draft model gives all of its tokens together less than `least`.
         Returns the distributions that drafts were drawn from, [tokens, vocab_size] for each sequence whose drafts are
-        judged by them. A sequence that lags by more than can be caught up with in this
-        step gets no draft. One that is not to draft is caught up with a page at a time.
+        judged by them. A sequence that lags by more than can be caught up with in this step gets no draft. One that is
+        not to draft is not caught up with: it costs no more later, and may never be asked.
         """
         spans: list[Span] = []
         rows: list[int] = []
@@ -74,16 +73,15 @@ class DraftModel:
         num_tokens = 0
         for part, length, sure in zip(slices, lengths, least, strict=True):
             sequence = part.sequence
-            start = min(draft_start(sequence), part.start)
-            lag = len(sequence.tokens) - start
+            lag = draft_lag(part)
+            start = len(sequence.tokens) - lag
             count = min(lag, self._max_tokens - num_tokens)
-            is_too_long = len(sequence.tokens) > self.max_positions
-            if is_too_long or not count or (not length and lag < PAGE_SIZE):
+            if not length or not count or len(sequence.tokens) > self.max_positions:
                 continue
             spans.append(Span(sequence.tokens[start : start + count], start, sequence.pages))
             num_tokens += count
             sequence.num_drafted = start + count
-            if length and count == lag:
+            if count == lag:
                 rows.append(num_tokens - 1)
                 drafting.append(_Drafting(sequence, length, sure))
         if not spans:
@@ -164,7 +162,8 @@ class _Drafting:
             self.certainty *= share
 
 
-def draft_start(sequence: Sequence) -> int:
-    """The first token whose keys and values the draft model may lack."""
+def draft_lag(part: Slice) -> int:
+    """How many tokens of its sequence the draft model may lack keys and values of."""
+    sequence = part.sequence
     # What came from the prefix cache, the draft most likely has as well.
-    return sequence.num_drafted or sequence.num_cached
+    return len(sequence.tokens) - min(sequence.num_drafted or sequence.num_cached, part.start)

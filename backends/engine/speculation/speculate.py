@@ -17,7 +17,7 @@ from backends.engine.choosing.sampling import Choice
 from backends.engine.options import Speculate
 from backends.engine.sequence import Sequence, Slice
 from backends.engine.speculation.adaptive import ALONE_WEIGHT, Acceptance, Length, Purse, StepTimeFit, best_draft
-from backends.engine.speculation.draft_model import DraftModel, draft_start
+from backends.engine.speculation.draft_model import DraftModel, draft_lag
 from backends.engine.speculation.ngram import SHORTEST_MATCH, NgramMatch, PairIndex, continuation
 from backends.engine.speculation.pushed import PushedTokens
 from kernels.paging import PAGE_SIZE
@@ -108,12 +108,14 @@ class Speculator:
         self._now = now
         self._target_time = StepTimeFit()
         self._draft_time = StepTimeFit()
+        self._catch_up_time = StepTimeFit()
+        """Of the draft model's steps over texts that it lags behind, over their tokens."""
         self._alone_time = StepTimeFit(ALONE_WEIGHT)
         """Of steps without proposals, over their sequences."""
         self._purse = Purse()
         self._num_decoded = 0
         self._has_predictions = False
-        self._proposed_s = 0.0
+        self._proposed_s = self._catch_up_s = 0.0
         self._rates = {kind: Acceptance(rate, _ENGINE_WEIGHT) for kind, rate in _START_RATES.items()}
         self._records: dict[Sequence, _Record] = {}
         self._num_sequences = 1
@@ -146,7 +148,7 @@ class Speculator:
         """
         self._num_sequences = max(len(slices), 1)
         self._has_predictions = any(part.sequence.request.prediction for part in slices)
-        self._proposed_s = 0.0
+        self._proposed_s = self._catch_up_s = 0.0
         if not any(part.num_draft for part in slices):
             return {}
         began = self._now()
@@ -158,16 +160,38 @@ class Speculator:
         wanted = [self._choose(part) for part in decoding]
         if self._draft is None or not self._may_guess:
             return {}
-        lengths, least = [draft.num_draft for draft in wanted], [draft.least for draft in wanted]
-        # Catching up with a prompt says nothing of the steps to come.
-        is_level = all(part.start - draft_start(part.sequence) < PAGE_SIZE for part in decoding)
+        lengths, num_behind = self._affordable(decoding, [draft.num_draft for draft in wanted])
         began = self._now()
-        probs = self._draft.propose(decoding, lengths, least)
+        probs = self._draft.propose(decoding, lengths, [draft.least for draft in wanted])
+        took_s = self._now() - began
         drafted = [len(part.sequence.draft) for part, length in zip(decoding, lengths, strict=True) if length]
         num_steps = max(drafted, default=0)
-        if num_steps and is_level:
-            self._draft_time.add(len(decoding), (self._now() - began) / num_steps)
+        if num_behind:
+            # Catching up with a prompt says nothing of the steps to come.
+            steps_s = num_steps * self._draft_time.predict(len(decoding))
+            self._catch_up_time.add(num_behind, max(took_s - steps_s, 0.0))
+        elif num_steps:
+            self._draft_time.add(len(decoding), took_s / num_steps)
         return probs
+
+    def _affordable(self, decoding: SequenceOf[Slice], wanted: SequenceOf[int]) -> tuple[list[int], int]:
+        """How many tokens each may draft, and how many the draft model has to catch up with for that.
+
+        With many prompts at once that takes many times what a try may cost. So it goes on with what is paid for, but
+        always with one: else nobody would find out what drafts are worth behind a long one.
+        """
+        lengths, num_behind = list(wanted), 0
+        for place, part in enumerate(decoding):
+            lag = draft_lag(part)
+            if not lengths[place] or lag < PAGE_SIZE:
+                continue
+            cost_s = self._catch_up_time.predict(num_behind + lag)
+            if num_behind and not (self._catch_up_time.is_known and cost_s <= self._purse.balance_s):
+                lengths[place] = 0
+                continue
+            num_behind += lag
+            self._catch_up_s = cost_s
+        return lengths, num_behind
 
     def observe(self, done: SequenceOf[tuple[Slice, Choice | None]], seconds: float) -> None:
         """Notes what came of a step's proposals, and its time; before anything is committed."""
@@ -187,7 +211,7 @@ class Speculator:
         elif self._alone_time.is_known:
             # What it takes beside prompts is not known; what it took to draft is, catching up with them above all.
             alone_s = self._alone_time.predict(len(done))
-            self._purse.settle(alone_s * num_tokens / len(done), self._proposed_s, alone_s)
+            self._purse.settle(alone_s * num_tokens / len(done), self._proposed_s, alone_s, self._catch_up_s)
 
     def _account(self, num_sequences: int, num_rows: int, num_accepted: int, seconds: float) -> None:
         """What a step of decoding has cost and brought, proposals and all."""
@@ -200,10 +224,10 @@ class Speculator:
         if num_rows == num_sequences:
             self._purse.earn(alone_s)
             # What it took to find nothing to propose.
-            self._purse.settle(0.0, self._proposed_s, alone_s)
+            self._purse.settle(0.0, self._proposed_s, alone_s, self._catch_up_s)
         else:
             worth_s = alone_s * (1 + num_accepted / num_sequences)
-            self._purse.settle(worth_s, seconds + self._proposed_s, alone_s)
+            self._purse.settle(worth_s, seconds + self._proposed_s, alone_s, self._catch_up_s)
 
     @property
     def _may_guess(self) -> bool:

@@ -20,6 +20,7 @@ from backends.engine.load import load_parts
 from backends.engine.request import Request, SamplingParams
 from backends.engine.sequence import Sequence, Slice
 from backends.engine.speculation.speculate import Speculator
+from kernels.paging import PAGE_SIZE
 from tests.support.engine.tiny_pair import Pair, answer, make_pair, options
 
 REPEATING = (1, 2, 3, 4, 1, 2, 3, 4, 1, 2)
@@ -158,6 +159,22 @@ def test_catching_up_with_prompts_in_steps_that_read_others_is_paid_for_too() ->
         made.draft = []
 
     assert speculator.room == 0
+
+
+def test_of_many_texts_that_the_draft_lags_behind_as_many_are_caught_up_with_as_the_purse_can_pay() -> None:
+    """One at first, of which nobody knows what it takes; then more, where that is known and there is enough."""
+    clock = itertools.count()
+    draft = FixedDraft()
+    draft.max_positions = 1000
+    speculator = Speculator("draft", draft, most=4, below=8, now=lambda: 1e-4 * next(clock))  # type: ignore[arg-type]
+    texts = [sequence(tuple(range(1, 4 * PAGE_SIZE))) for _ in range(4)]
+    verify(speculator, sequence(FRESH), 0, 0.01)
+
+    speculator.propose([decoding(made) for made in texts])
+    assert draft.asked[-1] == [4, 0, 0, 0]
+    speculator.observe([(decoding(made), Choice([0], None, 0)) for made in texts], 0.01)
+    speculator.propose([decoding(made) for made in texts])
+    assert draft.asked[-1] == [4, 4, 4, 4]
 
 
 def test_step_that_carries_out_nothing_teaches_nothing() -> None:
