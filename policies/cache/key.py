@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
 
@@ -54,8 +56,6 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
     """
     body = call.body or {}
     prompt = call.operation.traits.prompt
-    names = sorted(body) if len(body) <= _MOST_SORTED else body
-    fields = {name: body[name] for name in names if name != prompt and name not in _TRAVEL}
     parts = (
         _FORMAT_VERSION,
         call.operation,
@@ -69,7 +69,7 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
         # Chat and completion answers can be converted between both forms; other operations have an entry for each.
         call.stream and not call.operation.traits.has_choices,
         [body[prompt]] if prompt in body else [],
-        _in_order(fields),
+        fields_in_order(body, _TRAVEL | {prompt}),
     )
     return digest_of(parts)
 
@@ -80,7 +80,10 @@ def significant_headers(call: Call, read: HeaderNames) -> list[tuple[bytes, byte
     return [*narrowed, *read.taken(call.headers)]
 
 
-def _in_order(fields: dict[str, object]) -> bytes:
+def fields_in_order(body: Mapping[str, Any], without: Collection[str | None]) -> bytes:
+    """The other fields of a body: their own order does not matter, but that of everything within them does."""
+    names = sorted(body) if len(body) <= _MOST_SORTED else body
+    fields = {name: body[name] for name in names if name not in without}
     try:
         return _ENCODE_IN_ORDER(fields)
     except OverflowError:

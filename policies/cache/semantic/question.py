@@ -15,7 +15,7 @@ from typing import Any
 from backends.header_names import HeaderNames
 from backends.operations import Operation
 from backends.protocol import Call
-from policies.cache.key import SUB_SCOPE_HEADER, digest_of, identity_of, significant_headers
+from policies.cache.key import SUB_SCOPE_HEADER, digest_of, fields_in_order, identity_of, significant_headers
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.settings import CachePolicy
@@ -121,7 +121,7 @@ class Questions:
                 self._kept(messages[:last]),
                 placeholder,
                 messages[last + 1 :],
-                {name: value for name, value in body.items() if name not in _NOT_ASKED},
+                fields_in_order(body, _NOT_ASKED),
             )
         )
         return Question(scope, group, text)

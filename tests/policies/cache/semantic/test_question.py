@@ -97,6 +97,18 @@ def test_question_ignores_how_the_answer_travels(field: str) -> None:
     assert read(call_of(changed(**{field: value}))) == read(call_of(BODY))
 
 
+def test_question_for_a_schema_in_another_order_is_of_another_group() -> None:
+    """Models fill in a schema as it stands; the order of the body's own fields says nothing."""
+    properties = {"why": {"type": "string"}, "is_so": {"type": "boolean"}}
+    asked = [
+        changed(response_format={"type": "json_schema", "json_schema": {"schema": {"properties": dict(keys)}}})
+        for keys in (properties.items(), reversed(properties.items()))
+    ]
+
+    assert read(call_of(asked[0])).group != read(call_of(asked[1])).group
+    assert read(call_of(dict(reversed(asked[0].items())))).group == read(call_of(asked[0])).group
+
+
 @given(name=_FIELDS, value=_VALUES)
 def test_question_any_other_field_changes_the_group(name: str, value: Any) -> None:
     """Also one that nobody knows, and one that is null."""
