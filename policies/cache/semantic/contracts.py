@@ -266,11 +266,14 @@ class Decider(Protocol):
     def decide(self, proposal: Proposal | None) -> Decision:
         """Decide on a look-up and count it; called once for each."""
 
-    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
+    def label(
+        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+    ) -> None:
         """Learn what a comparison of answers says of a proposal.
 
         `rightness`: the probability that the two say the same, 0..1, calibrated for pairs of which as many do as do
-        not; 0.5 says nothing. `weight`: 1 after a miss, 1 / probability after a shadow check.
+        not; 0.5 says nothing. `weight`: 1 after a miss, 1 / probability after a shadow check. `is_explained`: what the
+        backend said instead is known from another neighbour.
         """
 
     def gives_up(self, answer_id: str) -> bool:

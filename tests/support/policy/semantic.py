@@ -139,7 +139,9 @@ class FixedDecider:
         reason = "static" if serve else "below_threshold"
         return Decision(serve, shadow, self.shadow_probability, score, self.threshold, reason)
 
-    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
+    def label(
+        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+    ) -> None:
         """Remember it."""
         self.given.append((proposal.candidate.id, rightness, weight, was_served))
 

@@ -149,25 +149,31 @@ class Pooled:
 
     def _learn(self, query: int, proposal: Proposal | None, decision: Decision, nearest: list[int]) -> None:
         answer = self._upstream.answer(query)
-        same: int | None = None
-        judged = ""
-        if proposal is not None:
-            candidate = int(proposal.candidate.id)
-            judged = self._answer_ids[candidate]
-            alike = [entry for entry in nearest if self._answer_ids.get(entry) == judged]
-            rightness = self._upstream.compare(self._upstream.worded_most_like(answer, alike), answer)
-            weight = 1.0 / decision.shadow_probability
-            self._decider.label(proposal, rightness=rightness, weight=weight, was_served=decision.serve)
-            if self._decider.gives_up(judged):
-                self._end(judged)
-            belief = decision.score + float(evidence_of(np.array([rightness]))[0])
-            same = candidate if belief > _SAME_BELIEF else None
-            if same is not None or belief < 0.0:
-                matters = decision.serve or decision.score >= decision.threshold
-                self._record(candidate, same is not None, matters=matters)
-        joined = self._answer_ids[same] if same is not None else None
+        if proposal is None:
+            self._store(query, self._join(answer, nearest, None)[0] or str(query))
+            return
+        candidate = int(proposal.candidate.id)
+        judged = self._answer_ids[candidate]
+        alike = [entry for entry in nearest if self._answer_ids.get(entry) == judged]
+        rightness = self._upstream.compare(self._upstream.worded_most_like(answer, alike), answer)
+        belief = decision.score + float(evidence_of(np.array([rightness]))[0])
+        is_same = belief > _SAME_BELIEF
         others = [entry for entry in nearest if self._answer_ids[entry] != judged]
+        joined, is_known = self._join(answer, others, judged if is_same else None)
+        weight = 1.0 / decision.shadow_probability
+        self._decider.label(
+            proposal, rightness=rightness, weight=weight, was_served=decision.serve, is_explained=is_known
+        )
+        if self._decider.gives_up(judged):
+            self._end(judged)
+        if is_same or belief < 0.0:
+            self._record(candidate, is_same, matters=decision.serve or decision.score >= decision.threshold)
+        self._store(query, joined or str(query))
+
+    def _join(self, answer: int, others: list[int], joined: str | None) -> tuple[str | None, bool]:
+        """What the new answer is one with, and whether any of the others probably says the same."""
         num_left = _MAX_OTHERS
+        is_known = False
         for other in dict.fromkeys(self._answer_ids[entry] for entry in others):
             if not num_left:
                 break
@@ -176,10 +182,12 @@ class Pooled:
             if not self._upstream.share_words(compared, answer):
                 continue
             num_left -= 1
-            if self._upstream.compare(compared, answer) >= SAME_FROM:
+            sameness = self._upstream.compare(compared, answer)
+            is_known = is_known or sameness > 0.5
+            if sameness >= SAME_FROM:
                 joined = joined or other
                 self._answer_ids |= dict.fromkeys(alike, joined)
-        self._store(query, joined or str(query))
+        return joined, is_known
 
     def _record(self, entry: int, is_right: bool, *, matters: bool) -> None:
         history = self._histories[entry]

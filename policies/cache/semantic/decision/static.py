@@ -59,7 +59,9 @@ class Static:
         shadow = self._random.random() < SHADOW_PROBABILITY
         return Decision(True, shadow, SHADOW_PROBABILITY, score, self._threshold, "static")
 
-    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
+    def label(
+        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+    ) -> None:
         """Counted for people; the threshold stays."""
         counted = self._counted
         counted.num_labels += 1

@@ -28,7 +28,7 @@ from policies.cache.semantic.decision.features import FEATURES
 from policies.cache.semantic.decision.logistic import Floats, calibrated, evidence_of, fit
 from policies.cache.semantic.decision.proposal import propose
 from policies.cache.semantic.decision.rolling_rows import RollingRows
-from policies.cache.semantic.decision.standing import Standing
+from policies.cache.semantic.decision.standing import Standing, StandingState
 
 MIN_LABELS = 100
 """Below so many labels nothing is served. One that cannot tell is none."""
@@ -97,8 +97,7 @@ class _Learned(msgspec.Struct):
     """So many hits more are checked as often as the riskiest."""
     recent: list[tuple[float, float]] = []
     """The latest checks of served answers: the chance of a wrong one that the model gave, and once it was compared."""
-    against: dict[str, float] = {}
-    """Of `Standing`."""
+    standing: StandingState = msgspec.field(default_factory=StandingState)
     spent: float = 0.0
     spent_upper: float = 0.0
     is_spent_up: bool = False
@@ -126,7 +125,7 @@ class Verified:
         self._labels = RollingRows(_WINDOW, len(FEATURES) + 2)
         self._seen = RollingRows(_WINDOW, len(FEATURES) + 1)
         self._learned = _Learned()
-        self._standing = Standing(self._learned.against)
+        self._standing = Standing(self._learned.standing)
 
     def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The best candidate by vote of answers; None where nothing is near enough."""
@@ -147,7 +146,9 @@ class Verified:
         probability = self._shadow_probability(score)
         return Decision(True, self._random.random() < probability, probability, score, self._learned.threshold, reason)
 
-    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
+    def label(
+        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+    ) -> None:
         """What a comparison says of the proposal. `weight`: 1 after a miss, 1 / probability after a shadow check.
 
         Every label counts once, whatever its weight: which answers are checked depends on the score alone, and so does
@@ -159,7 +160,7 @@ class Verified:
         self._learned.num_labels += 1
         is_wrong = False
         evidence = float(evidence_of(np.array([rightness]))[0])
-        self._standing.note(proposal.candidate.answer_id, score, evidence)
+        self._standing.note(proposal.candidate.answer_id, score, evidence, is_explained=is_explained)
         if was_served:
             doubt = _wrong(score + evidence)
             is_wrong = doubt > 0.5
@@ -209,7 +210,7 @@ class Verified:
         self._labels, self._seen = labels, seen
         learned.labels = learned.seen = b""
         self._learned = learned
-        self._standing = Standing(learned.against)
+        self._standing = Standing(learned.standing)
 
     def _forget(self) -> None:
         """Know nothing, and so serve nothing."""
@@ -220,7 +221,7 @@ class Verified:
             num_lookups=before.num_lookups,
             num_served=before.num_served,
             num_doubts=before.num_doubts,
-            against=before.against,
+            standing=before.standing,
         )
 
     def _score(self, proposal: Proposal) -> float:

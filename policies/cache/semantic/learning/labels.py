@@ -70,11 +70,12 @@ class Learning:
         matters: bool,
         weight: float,
         was_served: bool,
+        is_explained: bool = False,
     ) -> None:
         """Take a comparison in: the probability that both answers say the same, None where they could not be compared.
 
         `matters`: the proposal was served, or scored well enough to be. `is_label`: whether the decision learns from
-        it; a judge that rests leaves only what needs none, which would be too good.
+        it; a judge that rests leaves only what needs none, which would be too good. `is_explained`: as `Decider.label`.
         """
         if matters:
             is_known = is_label and sameness is not None
@@ -85,7 +86,9 @@ class Learning:
                 self._num_unknown //= 2
         if is_label:
             self.is_changed = True
-            self._decider.label(proposal, rightness=sameness or 0.0, weight=weight, was_served=was_served)
+            self._decider.label(
+                proposal, rightness=sameness or 0.0, weight=weight, was_served=was_served, is_explained=is_explained
+            )
 
     def state(self) -> PolicyState:
         """What has been learned."""

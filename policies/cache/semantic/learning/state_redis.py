@@ -56,6 +56,7 @@ class Label(msgspec.Struct, frozen=True, array_like=True):
     rightness: float
     weight: float
     was_served: bool
+    is_explained: bool = False
 
 
 class LearningEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -111,12 +112,16 @@ class SharedDecider:
         self._num_lookups += 1
         return self._decider.decide(proposal)
 
-    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
+    def label(
+        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+    ) -> None:
         """Learn, here and in the others."""
-        self._decider.label(proposal, rightness=rightness, weight=weight, was_served=was_served)
+        self._decider.label(
+            proposal, rightness=rightness, weight=weight, was_served=was_served, is_explained=is_explained
+        )
         candidate = msgspec.structs.replace(proposal.candidate, text="")
         shared = msgspec.structs.replace(proposal, candidate=candidate)
-        self._add_event(Label(shared, rightness, weight, was_served))
+        self._add_event(Label(shared, rightness, weight, was_served, is_explained))
 
     def gives_up(self, answer_id: str) -> bool:
         """Whether labels of all replicas say that an answer no longer holds."""
@@ -161,7 +166,11 @@ class SharedDecider:
         if event.label is not None:
             label = event.label
             self._decider.label(
-                label.proposal, rightness=label.rightness, weight=label.weight, was_served=label.was_served
+                label.proposal,
+                rightness=label.rightness,
+                weight=label.weight,
+                was_served=label.was_served,
+                is_explained=label.is_explained,
             )
         return True
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -61,6 +62,21 @@ def scope_of_id(id: str) -> bytes | None:
     return scope if len(scope) == 32 and len(id) > SCOPE_CHARS else None
 
 
+class _Judged(NamedTuple):
+    """A proposal's answer, held against the new one. `belief`: log odds that both say the same, by the decision and the
+    comparison together; 0 where they could not be compared.
+    """
+
+    compared: StoredAnswer
+    sameness: float | None
+    belief: float
+    is_examined: bool
+
+    @property
+    def is_refuted(self) -> bool:
+        return self.sameness is not None and self.sameness < 0.5
+
+
 class Teacher:
     """Compares, labels and stores, off the client's path. `ttl_s`: how long an answer to a text may be served."""
 
@@ -95,9 +111,13 @@ class Teacher:
             return
         self._num_learning += 1
         try:
-            same = await self._judge_proposal(call, looked, text, source, tally)
-            if self._num_learning <= _MOST_AT_ONCE:
-                same = await self._join(call, looked, text, same)
+            judged = await self._judge_proposal(call, looked, text, tally)
+            same = judged.compared if judged is not None and judged.belief > _SAME_BELIEF else None
+            is_known = False
+            if self._num_learning <= _MOST_AT_ONCE or (judged is not None and judged.is_refuted):
+                same, is_known = await self._join(call, looked, text, same)
+            if judged is not None:
+                self._settle(looked, judged, source, tally, is_explained=is_known)
         except EncoderBusy:
             # Then no more pairs come to it; the answer is kept by itself.
             same = None
@@ -106,45 +126,42 @@ class Teacher:
         self._store(call, looked, entry, text, same)
 
     async def _judge_proposal(
-        self, call: Call, looked: LookupResult, text: str, source: LabelSource, tally: SemanticTally
-    ) -> StoredAnswer | None:
-        """Label the proposal; its entry if it says the same. Raises: EncoderBusy."""
+        self, call: Call, looked: LookupResult, text: str, tally: SemanticTally
+    ) -> _Judged | None:
+        """The proposal's answer held against the new one; None without a proposal. Raises: EncoderBusy."""
         answer, proposal = looked.answer, looked.proposal
         if answer is None or proposal is None:
             return None
-        matters = looked.matters or looked.was_served
-        is_examined = self._is_examined(looked, matters)
-        settle = partial(
-            looked.learning.settle, proposal, matters=matters, weight=looked.weight, was_served=looked.was_served
-        )
+        is_examined = self._is_examined(looked)
         compared = answer if self._is_public else _worded_most_like(text, looked, answer)
         try:
             sameness = await self._compare(looked, compared, text, may_ask=is_examined, told=call.facts.extra)
         except EncoderBusy:
             # No label, for that the machine is busy says nothing of the answers; but without checks there is no bound.
-            settle(None, is_label=False)
+            _settle(looked, None, is_label=False)
             tally.dropped += 1
             raise
-        settle(sameness, is_label=is_examined and not self._comparison.is_resting)
-        verdict = verdict_of(sameness)
+        belief = _score(looked) + float(evidence_of(np.array([sameness]))[0]) if sameness is not None else 0.0
+        return _Judged(compared, sameness, belief, is_examined)
+
+    def _settle(
+        self, looked: LookupResult, judged: _Judged, source: LabelSource, tally: SemanticTally, *, is_explained: bool
+    ) -> None:
+        """The label, and the entry's history, by the decision and the comparison together."""
+        is_label = judged.is_examined and not self._comparison.is_resting
+        _settle(looked, judged.sameness, is_label=is_label, is_explained=is_explained)
+        verdict = verdict_of(judged.sameness)
         tally.labels[source, verdict] += 1
         tally.wrong_hits += looked.was_served and verdict is AnswerVerdict.DIFFERENT
-        return compared if self._record(looked, answer, sameness, matters=matters) else None
-
-    def _record(self, looked: LookupResult, answer: StoredAnswer, sameness: float | None, *, matters: bool) -> bool:
-        """Into the entry's history, by the decision and the comparison together; whether both answers are one."""
-        if sameness is None:
-            return False
-        belief = _score(looked) + float(evidence_of(np.array([sameness]))[0])
-        record = partial(self._answers.record, looked.question.scope, answer.id)
-        if belief > _SAME_BELIEF:
+        assert looked.answer is not None, "it was judged"
+        record = partial(self._answers.record, looked.question.scope, looked.answer.id)
+        if judged.belief > _SAME_BELIEF:
             record(good=1.0)
-        elif matters and belief < 0.0:
+        elif _matters(looked) and judged.belief < 0.0:
             # What would not have been served is not the entry's fault: two of these are its end.
             record(bad=1.0)
-        return belief > _SAME_BELIEF
 
-    def _is_examined(self, looked: LookupResult, matters: bool) -> bool:
+    def _is_examined(self, looked: LookupResult) -> bool:
         """Whether the verdict becomes a label, decided before it is known.
 
         Cheap looks mostly find "same", a judge is mostly needed for "different": labels of the cheap ones alone, where
@@ -154,12 +171,12 @@ class Teacher:
             return True
         if self._comparison.is_resting:
             return False
-        return matters or looked.reason == "learning" or self._random.random() < _EXAMINED_SHARE
+        return _matters(looked) or looked.reason == "learning" or self._random.random() < _EXAMINED_SHARE
 
     async def _join(
         self, call: Call, looked: LookupResult, text: str, same: StoredAnswer | None
-    ) -> StoredAnswer | None:
-        """What the answer is one with: `same`, or the nearest other that says the same.
+    ) -> tuple[StoredAnswer | None, bool]:
+        """What the answer is one with: `same`, or the nearest other that says the same; and whether another may do so.
 
         Neighbours that say the same too are one with that from here on, for each wording begins by itself and votes
         against the others; on a route for everybody nobody's answer is moved by another's.
@@ -170,6 +187,7 @@ class Teacher:
             if found.answer_id != judged:
                 nearest.setdefault(found.answer_id, found)
         num_left = _MAX_OTHERS
+        is_known = False
         for other in nearest.values():
             if not num_left or (same is not None and self._is_public):
                 break
@@ -182,12 +200,13 @@ class Teacher:
             except EncoderBusy:
                 # Then no more pairs come to it.
                 break
+            is_known = is_known or (sameness is not None and sameness > 0.5)
             if verdict_of(sameness) is AnswerVerdict.SAME:
                 if same is None:
                     same = compared
                 else:
                     await self._move(looked, other.answer_id, same.answer_id)
-        return same
+        return same, is_known
 
     async def _move(self, looked: LookupResult, answer_id: str, to: str) -> None:
         """Neighbours of one answer to another."""
@@ -251,6 +270,23 @@ class Teacher:
     def _new_id(self, scope: bytes) -> str:
         own = self._random.getrandbits(72).to_bytes(9, "big")
         return (base64.urlsafe_b64encode(scope)[:SCOPE_CHARS] + base64.urlsafe_b64encode(own)).decode("ascii")
+
+
+def _settle(looked: LookupResult, sameness: float | None, *, is_label: bool, is_explained: bool = False) -> None:
+    assert looked.proposal is not None, "it was compared"
+    looked.learning.settle(
+        looked.proposal,
+        sameness,
+        is_label=is_label,
+        matters=_matters(looked),
+        weight=looked.weight,
+        was_served=looked.was_served,
+        is_explained=is_explained,
+    )
+
+
+def _matters(looked: LookupResult) -> bool:
+    return looked.matters or looked.was_served
 
 
 def _score(looked: LookupResult) -> float:

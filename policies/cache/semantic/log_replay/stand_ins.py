@@ -102,7 +102,9 @@ class WatchingDecider:
         self._seen.append(ReplayedLookup(None if is_out or proposal is None else proposal.candidate.similarity))
         return Decision(False, False, 1.0, -1.0, 1.0, "below_threshold")
 
-    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
+    def label(
+        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+    ) -> None:
         """Nothing: a label does not tell wrong answers from those that could not be compared."""
 
     def gives_up(self, answer_id: str) -> bool:

@@ -53,7 +53,9 @@ class Ledger:
         self.lookups += 1
         return Decision(False, False, 1.0, 0.0, 0.0, "learning")
 
-    def label(self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool) -> None:
+    def label(
+        self, proposal: Proposal, *, rightness: float, weight: float, was_served: bool, is_explained: bool = False
+    ) -> None:
         """Remember it."""
         self.labels[proposal.candidate.id] += 1
 
