@@ -21,7 +21,7 @@ POLICY = """
 version: 1
 backends: {{up: {{type: openai, base_url: "{url}", api_key: "env:UPSTREAM_KEY"}}}}
 keys: [{{name: dev, key: "env:KEY", tenant: red}}]
-defaults: {{retry: {{attempts: 0}}}}
+defaults: {{retry: {{attempts: 0}}, circuit_breaker: {{slow_start: 0s}}}}
 routes:
   - {{name: cached, match: {{models: [kept]}}, backends: [{{ref: up}}], cache: {{exact: {{ttl: 60s}}}}}}
   - {{name: all, match: {{models: [named, "*"]}}, backends: [{{ref: up}}]}}
