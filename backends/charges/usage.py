@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -60,3 +61,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 _COUNTS = Usage.__struct_fields__[:-1]
 _OF_PROMPT = ("cached_tokens", "written_5m_tokens", "written_1h_tokens", "audio_input_tokens", "image_input_tokens")
 _OF_COMPLETION = ("reasoning_tokens", "audio_output_tokens", "image_output_tokens")
+
+
+def tier_asked(body: Mapping[str, Any] | None) -> str:
+    """The service tier that the body of a call asks for; empty where it names none."""
+    tier = body.get("service_tier") if body is not None else None
+    return tier if isinstance(tier, str) else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from backends.charges.usage import MAX_TIER_CHARS
+from backends.charges.usage import MAX_TIER_CHARS, tier_asked
 from backends.operations import Metering, Operation, Terms
 from backends.prompts.size import tokens_of_body
 from gateway.runtime import Stack
@@ -99,7 +99,6 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, raw: bytes, t
         unmetered = unmetered_part(body, operation) or ""
     else:
         unmetered = "what only passes and nobody meters" if body is not None else "a body that is not read"
-    service_tier = body.get("service_tier") if body is not None else None
     return Asked(
         len(raw),
         tokens_of_body(raw) if is_metered else 0,
@@ -107,5 +106,5 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, raw: bytes, t
         unmetered,
         cost,
         refers_elsewhere(body, operation),
-        service_tier if type(service_tier) is str else "",
+        tier_asked(body),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from backends.charges.usage import MAX_TIER_CHARS, tier_asked
 from backends.errors import CostUnknown
 from backends.protocol import Backend, Call, Reply
 from policies.prices.price import Price
@@ -21,11 +22,10 @@ class PriceRequired(Stage):
         """As the backend within. Raises: CostUnknown for a model that one of the backends has no price for, or none in
         the service tier that is asked for.
         """
-        tier = call.body.get("service_tier") if call.body is not None else None
-        asked = tier if isinstance(tier, str) else ""
-        if any(price is None or price.most(0, 0, service_tier=asked) is None for price in self._prices_of(call.model)):
-            tier = f" as {asked[:32]}" if asked else ""
+        tier = tier_asked(call.body)
+        if any(price is None or price.most(0, 0, service_tier=tier) is None for price in self._prices_of(call.model)):
+            hasty = f" as {tier[:MAX_TIER_CHARS]}" if tier else ""
             raise CostUnknown(
-                f'nobody knows what "{call.model}" costs{tier}, and this route takes only models with a price'
+                f'nobody knows what "{call.model}" costs{hasty}, and this route takes only models with a price'
             )
         return await self._inner.send(call)

@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from backends.charges.charge import Charge
-from backends.charges.usage import MAX_TIER_CHARS, Usage
+from backends.charges.usage import MAX_TIER_CHARS, Usage, tier_asked
 from backends.errors import UpstreamError
 from backends.operations import Metering, Operation
 from backends.protocol import Call, Reply
@@ -93,11 +93,11 @@ def _settle(charge: Charge, call: Call, seen: int, *, is_flat_estimated: bool = 
         charge.settle(None, is_estimated=True)
     elif call.operation.traits.prompt or (terms is not None and terms.metering is Metering.METERED):
         # Who leaves before its answer tells the tier has asked for it all the same.
-        tier = call.body.get("service_tier") if call.body is not None else None
+        tier = tier_asked(call.body)
         used = Usage(
             len(call.raw) // _BYTES_PER_TOKEN,
             seen if writes_text else 0,
-            service_tier=tier if isinstance(tier, str) and len(tier) <= MAX_TIER_CHARS else "",
+            service_tier=tier if len(tier) <= MAX_TIER_CHARS else "",
         )
         charge.settle(used, is_estimated=True)
     else:
