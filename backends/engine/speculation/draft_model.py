@@ -43,7 +43,7 @@ class DraftModel:
         self._decoder = decoder
         self._cache = cache
         self._sampler = sampler
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._missing = vocab_size - decoder.config.vocab_size
         self._device = device
         self._compute = compute
@@ -75,7 +75,7 @@ class DraftModel:
             sequence = part.sequence
             lag = draft_lag(part)
             start = len(sequence.tokens) - lag
-            count = min(lag, self._max_tokens - num_tokens)
+            count = min(lag, self.max_tokens - num_tokens)
             if not length or not count or len(sequence.tokens) > self.max_positions:
                 continue
             spans.append(Span(sequence.tokens[start : start + count], start, sequence.pages))

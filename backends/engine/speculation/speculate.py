@@ -160,7 +160,7 @@ class Speculator:
         wanted = [self._choose(part) for part in decoding]
         if self._draft is None or not self._may_guess:
             return {}
-        lengths, num_behind = self._affordable(decoding, [draft.num_draft for draft in wanted])
+        lengths, num_behind = self._affordable(decoding, [draft.num_draft for draft in wanted], self._draft.max_tokens)
         began = self._now()
         probs = self._draft.propose(decoding, lengths, [draft.least for draft in wanted])
         took_s = self._now() - began
@@ -174,8 +174,10 @@ class Speculator:
             self._draft_time.add(len(decoding), took_s / num_steps)
         return probs
 
-    def _affordable(self, decoding: SequenceOf[Slice], wanted: SequenceOf[int]) -> tuple[list[int], int]:
-        """How many tokens each may draft, and how many the draft model has to catch up with for that.
+    def _affordable(
+        self, decoding: SequenceOf[Slice], wanted: SequenceOf[int], most_behind: int
+    ) -> tuple[list[int], int]:
+        """How many tokens each may draft, and how many the draft model catches up with for that, `most_behind` at most.
 
         With many prompts at once that takes many times what a try may cost. So it goes on with what is paid for, but
         always with one: else nobody would find out what drafts are worth behind a long one.
@@ -185,12 +187,12 @@ class Speculator:
             lag = draft_lag(part)
             if not lengths[place] or lag < PAGE_SIZE:
                 continue
-            cost_s = self._catch_up_time.predict(num_behind + lag)
+            behind = min(num_behind + lag, most_behind)
+            cost_s = self._catch_up_time.predict(behind)
             if num_behind and not (self._catch_up_time.is_known and cost_s <= self._purse.balance_s):
                 lengths[place] = 0
                 continue
-            num_behind += lag
-            self._catch_up_s = cost_s
+            num_behind, self._catch_up_s = behind, cost_s
         return lengths, num_behind
 
     def observe(self, done: SequenceOf[tuple[Slice, Choice | None]], seconds: float) -> None:
@@ -289,7 +291,7 @@ class Speculator:
             sequence.draft = continuation(text, position, max(chosen.num_draft, 1))
             return _NOTHING
         record.kind = ("draft", False)
-        if self._draft is None or not own or not may_guess:
+        if most <= 0:
             return _NOTHING
         if not chosen.num_draft:
             return Length(1, 0.0)

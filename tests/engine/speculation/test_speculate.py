@@ -31,6 +31,7 @@ class FixedDraft:
     """A draft model that proposes token 7 and takes no time; says what it drew from if it is `unsure`."""
 
     max_positions = 100
+    max_tokens = 1000
 
     def __init__(self, *, is_unsure: bool = False) -> None:
         self.asked: list[list[int]] = []
@@ -175,6 +176,18 @@ def test_of_many_texts_that_the_draft_lags_behind_as_many_are_caught_up_with_as_
     speculator.observe([(decoding(made), Choice([0], None, 0)) for made in texts], 0.01)
     speculator.propose([decoding(made) for made in texts])
     assert draft.asked[-1] == [4, 4, 4, 4]
+
+
+def test_text_past_the_draft_models_context_is_no_probe_and_teaches_nothing() -> None:
+    """The draft model leaves it alone, so what that takes is not what catching up takes."""
+    draft = FixedDraft()
+    speculator = make("draft", draft)
+    made = sequence(tuple(range(1, 2 * PAGE_SIZE)))
+    for _ in range(10):
+        speculator.propose([decoding(made)])
+        verify(speculator, made, 0, 1.0)
+
+    assert {length for asked in draft.asked for length in asked} == {0}
 
 
 def test_step_that_carries_out_nothing_teaches_nothing() -> None:
