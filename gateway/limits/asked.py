@@ -55,10 +55,11 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
         if self.refers_elsewhere:
             prompt_tokens += _MOST_UNSEEN_TOKENS
         worst = 0
+        output_tokens, tier = self.most_output_tokens, self.service_tier
         for price in stack.pool.prices_of(model):
             if price is None:
                 return None
-            most = price.most(prompt_tokens, self.most_output_tokens, service_tier=self.service_tier)
+            most = price.most(prompt_tokens, output_tokens, 1, tier)
             if most is None:
                 return None
             if most > worst:
@@ -82,7 +83,7 @@ def asked_of(operation: Operation, body: Mapping[str, Any] | None, raw: bytes, t
         has_output = operation is not _EMBEDDING
         tokens = USUAL_MOST_TOKENS if has_output else 0
         refers = has_output and is_more_than_text(body)
-        return Asked(len(raw), tokens_of_body(raw), tokens, refers_elsewhere=refers)
+        return Asked(len(raw), tokens_of_body(raw), tokens, "", None, refers)
     most = most_output(body, operation)
     tokens = USUAL_MOST_TOKENS if most.tokens is None else most.tokens
     is_metered, cost = bool(operation.traits.prompt), None

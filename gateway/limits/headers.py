@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from math import floor
 
 from backends.protocol import Headers
 from policies.limits.plan import AskPlan, RatePlace
@@ -14,6 +15,7 @@ _NAMES: Mapping[Reached, tuple[bytes, bytes, bytes]] = {
     "requests": (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
     "tokens": (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
 }
+_MILLISECONDS = tuple(b"%dms" % number for number in range(1001))
 
 
 def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
@@ -24,9 +26,13 @@ def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
     """
     headers: Headers = []
     for kind, places in plan.rates:
-        rate = places[0] if len(places) == 1 else min(places, key=lambda rate: left[rate.place] / rate.capacity)
+        rate = places[0] if len(places) == 1 else _scarcest(places, left)
         headers += _fields(kind, rate, left[rate.place])
     return headers
+
+
+def _scarcest(places: Sequence[RatePlace], left: Sequence[int]) -> RatePlace:
+    return min(places, key=lambda rate: left[rate.place] / rate.capacity)
 
 
 @lru_cache(maxsize=4096)
@@ -34,9 +40,9 @@ def _fields(kind: Reached, rate: RatePlace, left: int) -> tuple[tuple[bytes, byt
     """Of one rate. Of requests there are no more than its bucket holds, so most have been made before."""
     limit, remaining, reset = _NAMES[kind]
     return (
-        (limit, b"%d" % rate.per_minute),
-        (remaining, b"%d" % max(left, 0)),
-        (reset, duration((rate.capacity - left) * 60 / rate.per_minute)),
+        (limit, rate.told),
+        (remaining, b"%d" % left if left > 0 else b"0"),
+        (reset, duration((rate.capacity - left) * rate.each_s)),
     )
 
 
@@ -47,8 +53,10 @@ def without_rates(headers: Headers) -> Headers:
 
 def duration(seconds: float) -> bytes:
     """As OpenAI writes it: 12ms, 1s, 6m0s, 1h2m3s."""
+    if seconds <= 0:
+        return b"0ms"
     if seconds < 1:
-        return b"%dms" % int(seconds * 1e3 + 0.5)
+        return _MILLISECONDS[floor(seconds * 1e3 + 0.5)]
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from backends.charges.charge import Charge
@@ -60,7 +61,10 @@ class Reserving:
         What the call holds is kept with the exchange, until `settle`. Raises: LimitReached, BudgetSpent, CostUnknown,
         StoreUnavailable.
         """
-        principal = exchange.principal
+        principal, facts, clock = exchange.principal, exchange.facts, self._clock
+        is_traced = facts.passed_stages is not None
+        rules = runtime.rules
+        user, session = (exchange.user, exchange.session) if rules.depend_on_names else ("", "")
         waived: list[Budget] = []
         while True:
             route = stack.policy.name
@@ -69,33 +73,29 @@ class Reserving:
                 principal.key,
                 principal.team,
                 principal.tags,
-                exchange.user,
-                exchange.session,
+                user,
+                session,
                 exchange.agent,
                 exchange.model,
                 route,
             )
-            plan = runtime.rules.plan(asker, principal.rules)
+            plan = rules.plan(asker, principal.rules)
             if not plan.asks:
                 return stack
-            began_at = self._clock.now()
+            began_at = clock.now() if is_traced else 0.0
             worst = asked.most(stack, exchange.model) if plan.budgets else 0
+            unknown = asked.unknown() if worst is None else ""
             answer = await self.limiter.reserve(
-                plan,
-                route=route,
-                prompt_tokens=asked.prompt_tokens,
-                most_output_tokens=asked.most_output_tokens,
-                worst=worst,
-                unknown="" if worst is not None else asked.unknown(),
-                waived=waived,
+                plan, route, asked.prompt_tokens, asked.most_output_tokens, worst, unknown, waived
             )
-            exchange.facts.passed("limits", began_at, self._clock, route=route)
+            if is_traced:
+                facts.passed("limits", began_at, clock, route=route)
             if answer is None:
                 return stack
             if type(answer) is Grant:
                 exchange.grant = answer
                 if plan.budgets:
-                    exchange.facts.extra = partial(self._bear, answer)
+                    facts.extra = self._bearing(answer)
                 exchange.rate_headers = rate_headers(plan, answer.hold.left)
                 return stack
             if isinstance(answer, Refused):
@@ -116,9 +116,9 @@ class Reserving:
         if grant is not None:
             self.limiter.settle(grant, exchange.facts)
 
-    def _bear(self, grant: Grant, charge: Charge) -> None:
+    def _bearing(self, grant: Grant) -> Callable[[Charge], None]:
         """What is asked beside the call, because of it, is paid from the same budgets."""
-        charge.when_settled(partial(self._pay, grant))
+        return lambda charge: charge.when_settled(partial(self._pay, grant))
 
     def _pay(self, grant: Grant, charge: Charge) -> None:
         if charge.cost and not charge.is_for_operator:

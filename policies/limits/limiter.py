@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
+from math import floor
 from typing import NamedTuple
 
 import msgspec
 
+from backends.charges.charge import Charge
 from backends.clock import Clock
 from backends.errors import BudgetSpent, CostUnknown, LimitReached, SlipstreamError, StoreUnavailable
 from backends.protocol import Facts
@@ -93,7 +95,6 @@ class Limiter:
     async def reserve(
         self,
         plan: AskPlan,
-        *,
         route: str,
         prompt_tokens: int,
         most_output_tokens: int,
@@ -124,7 +125,7 @@ class Limiter:
         wants: list[Want] = [*plan.wants]
         if plan.tokens:
             mean = self._mean_tokens.get(route, _FIRST_MEAN_TOKENS)
-            tokens = prompt_tokens + (most_output_tokens if most_output_tokens < mean else int(mean))
+            tokens = prompt_tokens + (most_output_tokens if most_output_tokens < mean else floor(mean))
             for place, ask_tokens in plan.tokens:
                 wants[place] = ask_tokens.want(tokens)
         if has_budgets:
@@ -132,7 +133,8 @@ class Limiter:
             most, wall_s, raises = worst or 0, self._clock.wall(), self.raises
             if most > UNBOUNDED:
                 most = UNBOUNDED
-            wants += [ask_dollars.want(most, wall_s, waived, raises) for ask_dollars in plan.dollars]
+            for ask_dollars in plan.dollars:
+                wants.append(ask_dollars.want(most, wall_s, waived, raises))  # noqa: PERF401  # there are few, mostly one
         asked = tuple(wants)
         counters = self.counters
         answer = counters.reserve_nowait(asked) or await counters.reserve(asked)
@@ -185,7 +187,7 @@ class Limiter:
         tokens = cost = 0
         for charge in facts.charges or ():
             if not charge.is_settled:
-                charge.when_settled(lambda _: self._over.add(over))
+                charge.when_settled(self._again(over))
                 return
             cost += charge.cost or 0
             if charge.usage is not None:
@@ -204,6 +206,9 @@ class Limiter:
         if len(hold.wants) > len(used):
             used += [cost] * len(plan.dollars)
         self.counters.settle(hold, used)
+
+    def _again(self, over: tuple[Grant, Facts]) -> Callable[[Charge], None]:
+        return lambda _: self._over.add(over)
 
     async def pay(self, grant: Grant, cost: int) -> None:
         """More was paid because of a call than its attempts have used: its budgets bear that too, whatever is left."""

@@ -205,8 +205,8 @@ class MemoryCounters:
     def settle(self, hold: Hold, used: Sequence[int]) -> None:
         """The call is over."""
         counters: Sequence[_Counter] = hold.own
-        for want, counter, amount in zip(hold.wants, counters, used, strict=True):
-            counter.settle(want, amount)
+        for place, want in enumerate(hold.wants):
+            counters[place].settle(want, used[place])
         self._until_look -= 1
         if not self._until_look:
             self._until_look = _LOOK_EVERY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -17,12 +16,15 @@ _MAX_CALLERS = 20_000
 _RATES: tuple[Reached, ...] = ("requests", "tokens")
 
 
-class RatePlace(NamedTuple):
+class RatePlace(msgspec.Struct, frozen=True):
     """Where among what is asked for a rate stands, and how it is bounded."""
 
     place: int
-    per_minute: int
     capacity: int
+    each_s: float
+    """Until one more has flowed in."""
+    told: bytes
+    """How many a minute, as headers say it."""
 
 
 class AskPlan(msgspec.Struct, frozen=True):
@@ -51,8 +53,9 @@ class UsageRules:
             *(Limit(policy.name, policy, policy) for policy in limits),
             *self.budgets,
         )
-        self._depend_on_names = any(rule.depends_on & {"user", "session"} for rule in self.all)
-        self._plans: dict[tuple[object, ...], AskPlan] = {}
+        self.depend_on_names = any(rule.depends_on & {"user", "session"} for rule in self.all)
+        """Whether users and sessions are told apart: else whoever asks may leave them empty, which is faster."""
+        self._plans: dict[tuple[Asker, tuple[UsageRule, ...]], AskPlan] = {}
         self._num_asks = 0
         self._of_callers: dict[tuple[str, ...], tuple[UsageRule, ...]] = {}
 
@@ -67,9 +70,7 @@ class UsageRules:
 
     def plan(self, asker: Asker, own: tuple[UsageRule, ...]) -> AskPlan:
         """For a call; `own` are the rules that its key has of its own."""
-        call: tuple[object, ...] = (asker.tenant, asker.key, asker.model, asker.route, asker.agent, asker.tags, own)
-        if self._depend_on_names:
-            call = (*call, asker.user, asker.session)
+        call = (asker, own)
         plan = self._plans.get(call)
         if plan is None:
             plan = _plan_of((*own, *self._of_caller(asker)), asker)
@@ -111,7 +112,7 @@ def _plan_of(rules: Iterable[UsageRule], asker: Asker) -> AskPlan:
 
 def _rate_places(asks: Sequence[Ask], kind: Reached) -> tuple[RatePlace, ...]:
     return tuple(
-        RatePlace(place, ask.per_minute, ask.capacity)
+        RatePlace(place, ask.capacity, 60 / ask.per_minute, b"%d" % ask.per_minute)
         for place, ask in enumerate(asks)
         if not isinstance(ask, AskSlot | AskDollars) and ask.kind == kind
     )

@@ -125,9 +125,10 @@ def refers_elsewhere(body: Mapping[str, Any] | None, operation: Operation) -> bo
 def is_more_than_text(body: Mapping[str, Any]) -> bool:
     """Whether a prompt has something else than text in it."""
     for name in _PROMPTS:
-        items = body.get(name)
-        if type(items) is list and _has_more_than_text(items):
-            return True
+        if name in body:
+            items = body[name]
+            if type(items) is list and _has_more_than_text(items):
+                return True
     return False
 
 

@@ -131,20 +131,22 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         """The same for a line of a provider's batch."""
         return (self.batch or self.standard).at(usage.prompt_tokens).amount(usage.bounded())
 
-    def most(self, prompt_tokens: int, output_tokens: int, choices: int = 1, *, service_tier: str = "") -> int | None:
+    def most(self, prompt_tokens: int, output_tokens: int, choices: int = 1, service_tier: str = "") -> int | None:
         """The most that a call can come to: every token of the dearest kind, each of `choices` answers that long.
 
         `service_tier` is the one that the call asks for: a provider may give less than that, and charges less then.
         None where it is a dearer one and nobody knows what that costs.
         """
-        most = self.standard.most(prompt_tokens, output_tokens * choices)
-        if not service_tier:
-            return most
+        output_tokens *= choices
+        most = self.standard.most(prompt_tokens, output_tokens)
+        return most if not service_tier else self._most_in(service_tier, prompt_tokens, output_tokens, most)
+
+    def _most_in(self, service_tier: str, prompt_tokens: int, output_tokens: int, most: int) -> int | None:
         names = _PRIORITY_TIERS if service_tier in _PRIORITY_TIERS else (service_tier,)
         tariffs = [tariff for name in names if (tariff := self.tiers.get(name)) is not None]
         if not tariffs and service_tier in _DEARER_TIERS:
             return None
-        return max([most, *(each.most(prompt_tokens, output_tokens * choices) for each in tariffs)])
+        return max([most, *(each.most(prompt_tokens, output_tokens) for each in tariffs)])
 
     def expected(self, tokens: int, uncached: int, output: float) -> float:
         """Pico-dollars of a prompt of `tokens`, all but `uncached` of them kept, with an answer of about so many."""

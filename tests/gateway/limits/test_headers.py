@@ -18,7 +18,7 @@ def plan_of(*rates: RatePlace) -> AskPlan:
 )
 def test_tokens_that_are_missing_are_waited_for(left: int, remaining: bytes, reset: bytes) -> None:
     """A bucket below zero has nothing, and is full again that much later."""
-    plan = plan_of(RatePlace(0, 100_000, 8000))
+    plan = plan_of(RatePlace(0, 8000, 60 / 100_000, b"100000"))
 
     assert rate_headers(plan, (left,)) == [
         (b"x-ratelimit-limit-tokens", b"100000"),
@@ -29,7 +29,7 @@ def test_tokens_that_are_missing_are_waited_for(left: int, remaining: bytes, res
 
 def test_the_rule_that_lacks_most_is_told_of() -> None:
     """Of two rules for the same kind."""
-    plan = plan_of(RatePlace(0, 600, 60), RatePlace(1, 60_000, 6000))
+    plan = plan_of(RatePlace(0, 60, 60 / 600, b"600"), RatePlace(1, 6000, 60 / 60_000, b"60000"))
 
     assert rate_headers(plan, (30, -6000))[0] == (b"x-ratelimit-limit-tokens", b"60000")
     assert rate_headers(plan, (-61, -6000))[0] == (b"x-ratelimit-limit-tokens", b"600")
