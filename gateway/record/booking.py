@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
+from math import floor
 from typing import Any, TypeAlias
 
 from backends.charges.charge import Charge, Pricing
@@ -19,7 +20,7 @@ from gateway.ledger.ledger import Ledger
 from gateway.ledger.row import TOKENS, Beginning, Row
 from gateway.record.exchange import Exchange, Observer, bounded, outcome_of
 from gateway.record.fault import fault_of
-from gateway.record.savings import note_answer, note_extra, note_given
+from gateway.record.savings import costs_list_price, note_answer, note_extra, note_given
 from gateway.record.savings_metrics import SavingsMetrics
 from policies.turn_end import TurnEnd
 
@@ -34,7 +35,7 @@ _CLEAN = StreamEnd.CLEAN
 _COUNTED = TOKENS[: TOKENS.index("drafted_tokens")]
 """What its usage tells of an attempt."""
 _Counts: TypeAlias = tuple[int, int, int, int, int, int, int, int]
-_NOTHING_COUNTED: _Counts = (0, 0, 0, 0, 0, 0, 0, 0)
+_NOTHING_COUNTED = Usage()
 _FIRST_EXTRA = 1000
 """The first part of what is asked because of calls, beside them: behind all attempts of one."""
 
@@ -56,12 +57,12 @@ class Booking:
 
     def begins(self, exchange: Exchange) -> None:
         """The call is about to be sent: the journal has what its row will say should it have no end."""
-        clock, principal = self._clock, exchange.principal
+        clock, principal, facts = self._clock, exchange.principal, exchange.facts
         # To name or set them one by one takes a struct several times as long.
         beginning = exchange.beginning = Beginning(
             self._ledger.number(),
             0,
-            int((clock.wall() - clock.now() + exchange.started_at) * 1e6),
+            floor((clock.wall() - clock.now() + exchange.started_at) * 1e6),
             exchange.request_id,
             "call",
             principal.key,
@@ -80,7 +81,7 @@ class Booking:
             _PRIORITIES[exchange.priority],
         )
         self._ledger.begin(beginning)
-        exchange.facts.extra = partial(self._add_extra, beginning, exchange.facts.extra)
+        facts.extra = self._adding(beginning, facts.extra)
 
     def next_call(self) -> tuple[int, int]:
         """The number and the time of a call that was no exchange of its own."""
@@ -117,12 +118,17 @@ class Booking:
         answered = _answered(charges, facts.backend)
         # What is not settled comes to a part of its own, at its end.
         charge = answered if answered is not None and answered.is_settled else None
-        counted_usage = usage if answered is None else None if charge is None else charge.usage
+        counted = usage if answered is None else None if charge is None else charge.usage
+        if counted is None:
+            counted = _NOTHING_COUNTED
+        asked = None if exchange.asked_prices is None else exchange.asked_prices.of(exchange.model)
+        is_as_listed = charge is not None and costs_list_price(asked, charge)
+        saved = 0 if is_as_listed else None
         ttft_us = tpot_us = None
         if exchange.stream and facts.first_token_at is not None:
-            ttft_us = int((facts.first_token_at - started_at) * 1e6)
+            ttft_us = floor((facts.first_token_at - started_at) * 1e6)
             if usage is not None and usage.completion_tokens > 1:
-                tpot_us = int((now - facts.first_token_at) * 1e6 / (usage.completion_tokens - 1))
+                tpot_us = floor((now - facts.first_token_at) * 1e6 / (usage.completion_tokens - 1))
         outcome = outcome_of(exchange) if exchange.slo is not None else None
         speculation = facts.speculation
         row = Row(
@@ -149,44 +155,53 @@ class Booking:
             exchange.status,
             exchange.error_code or "",
             "" if is_fine else fault_of(exchange.status, exchange.fault, end),
-            *_counted(counted_usage),
+            counted.prompt_tokens,
+            counted.cached_tokens,
+            counted.written_5m_tokens,
+            counted.written_1h_tokens,
+            counted.completion_tokens,
+            counted.reasoning_tokens,
+            counted.audio_input_tokens + counted.audio_output_tokens,
+            counted.image_input_tokens + counted.image_output_tokens,
             False if charge is None else charge.is_estimated,
             0 if charge is None else charge.cost,
-            None,
+            charge.cost if charge is not None and is_as_listed else None,
             "" if charge is None else _name_of_price(charge),
-            # What it saved is not known yet.
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
+            # What else it saved is not known yet.
+            saved,
+            saved,
+            saved,
+            saved,
+            saved,
+            saved,
+            saved,
+            saved,
+            saved,
             ttft_us,
             tpot_us,
-            None if facts.waited_s is None else int(facts.waited_s * 1e6),
-            int((now - started_at) * 1e6),
+            None if facts.waited_s is None else floor(facts.waited_s * 1e6),
+            floor((now - started_at) * 1e6),
             None if outcome is None else outcome == "met",
-            None if facts.sent_at is None else int((facts.sent_at - started_at) * 1e6),
+            None if facts.sent_at is None else floor((facts.sent_at - started_at) * 1e6),
             facts.attempts,
             0 if speculation is None else speculation.drafted,
             0 if speculation is None else speculation.accepted,
             begun.priority,
         )
-        if charge is not None:
-            note_answer(row, _asked(exchange), charge)
-        elif answered is None:
-            # Nobody was asked for this call: what a cache had of it, or another call.
-            note_given(row, _asked(exchange), usage, facts.cache)
-        else:
-            note_given(row, None, None, None)
+        if charge is None:
+            # Where nobody was asked for this call a cache had something of it, or another call.
+            note_given(row, *((asked, usage, facts.cache) if answered is None else (None, None, None)))
+        elif not is_as_listed:
+            note_answer(row, asked, charge)
         self._account(row)
-        for part, other in enumerate(charges, start=1):
-            if other is not charge:
-                late = _asked(exchange) if other is answered else None
-                other.when_settled(partial(self._add_part, begun, part, is_answer=other is answered, asked=late))
+        if charge is None or len(charges) > 1:
+            for part, other in enumerate(charges, start=1):
+                if other is not charge:
+                    late = asked if other is answered else None
+                    other.when_settled(partial(self._add_part, begun, part, is_answer=other is answered, asked=late))
+
+    def _adding(self, begun: Beginning, told: Callable[[Charge], None] | None) -> Callable[[Charge], None]:
+        return lambda charge: self._add_extra(begun, told, charge)
 
     def _add_extra(self, begun: Beginning, told: Callable[[Charge], None] | None, charge: Charge) -> None:
         """What the gateway has asked because of the call, beside it; somebody else may want to know of it too."""
@@ -222,12 +237,10 @@ class Booking:
         self._savings.note(row)
 
 
-def _asked(exchange: Exchange) -> Pricing | None:
-    return None if exchange.asked_prices is None else exchange.asked_prices.of(exchange.model)
-
-
 def _answered(charges: Sequence[Charge], backend: str | None) -> Charge | None:
     """The attempt that the call was answered with, or that failed last; None where there was none."""
+    if len(charges) == 1:
+        return charges[0]
     for charge in reversed(charges):
         if charge.backend == backend:
             return charge
@@ -238,10 +251,8 @@ def _name_of_price(charge: Charge) -> str:
     return charge.price.name if charge.price is not None and charge.usage is not None else ""
 
 
-def _counted(usage: Usage | None) -> _Counts:
+def _counted(usage: Usage) -> _Counts:
     """`_COUNTED`, in that order."""
-    if usage is None:
-        return _NOTHING_COUNTED
     return (
         usage.prompt_tokens,
         usage.cached_tokens,

@@ -22,6 +22,16 @@ _OF_CACHES = {
 _NOTHING = Usage()
 
 
+def costs_list_price(asked: Pricing | None, charge: Charge) -> bool:
+    """Whether the attempt that a call was answered with cost what the list says, with nothing kept, nor in any tier but
+    the usual one: most do, and save nothing.
+    """
+    usage, price = charge.usage, charge.price
+    if usage is None or price is None or asked is None or not charge.is_at_price:
+        return False
+    return (price is asked or price.name == asked.name) and _is_plain(usage)
+
+
 def note_given(row: Row, asked: Pricing | None, usage: Usage | None, outcome: CacheOutcome | None) -> None:
     """Nobody was asked for this call. What a cache, or another call, had of it would have cost the list price."""
     part = _OF_CACHES.get(outcome) if outcome is not None else None
@@ -35,7 +45,7 @@ def note_given(row: Row, asked: Pricing | None, usage: Usage | None, outcome: Ca
 def note_answer(row: Row, asked: Pricing | None, charge: Charge) -> None:
     """The attempt that the call was answered with; its cost is in the row. What is not known stays so."""
     usage, price, cost = charge.usage, charge.price, charge.cost
-    if usage is None:
+    if usage is None or costs_list_price(asked, charge):
         _note_nothing(row, cost)
         return
     plain = _plain(usage)
@@ -46,9 +56,6 @@ def note_answer(row: Row, asked: Pricing | None, charge: Charge) -> None:
     if asked is None:
         return
     is_listed = price is not None and price.name == asked.name
-    if is_listed and charge.is_at_price and plain is usage:
-        _note_nothing(row, cost)
-        return
     listed = asked.amount(plain)
     if cost is None or price is None:
         row.list_cost = listed
@@ -97,6 +104,10 @@ def _note_nothing(row: Row, list_cost: int | None) -> None:
 
 def _plain(usage: Usage) -> Usage:
     """The same in the usual tier, with nothing kept or written."""
-    if not (usage.cached_tokens or usage.written_5m_tokens or usage.written_1h_tokens or usage.service_tier):
+    if _is_plain(usage):
         return usage
     return msgspec.structs.replace(usage, cached_tokens=0, written_5m_tokens=0, written_1h_tokens=0, service_tier="")
+
+
+def _is_plain(usage: Usage) -> bool:
+    return not (usage.cached_tokens or usage.written_5m_tokens or usage.written_1h_tokens or usage.service_tier)
