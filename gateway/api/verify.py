@@ -13,6 +13,7 @@ from backends.protocol import Headers, Reply
 from gateway.api.verify_sessions import Verdict, VerifySessions, WrongPosition
 from gateway.core import Core
 from gateway.door import own_headers
+from gateway.http.agent import agent_family
 from gateway.http.connection import connection_of
 from gateway.http.incoming import Incoming, read_body
 from gateway.http.relay import send_error, send_stream
@@ -51,7 +52,8 @@ class VerifyApi:
         headers = own_headers(self._core, exchange, incoming)
         try:
             if isinstance(asked, OpenSession):
-                told: Verdict | Reply = await sessions.open(asked, principal, exchange.request_id)
+                exchange.session, exchange.agent = incoming.session(), agent_family(incoming.user_agent)
+                told: Verdict | Reply = await sessions.open(asked, exchange)
             elif asked.close:
                 await sessions.close(asked.session, principal)
                 exchange.status = 204

@@ -127,11 +127,13 @@ class VerifySessions:
         self._closing = Background(_MAX_SESSIONS)
         self._timer: asyncio.TimerHandle | None = None
 
-    async def open(self, asked: OpenSession, principal: Principal, request_id: str) -> Verdict | Reply:
-        """A new session, and its first events; or the error with which the stack has answered.
+    async def open(self, asked: OpenSession, opener: Exchange) -> Verdict | Reply:
+        """A new session, and its first events; or the error with which the stack has answered. `opener`: of the request
+        that asks for it, whose caller and names are those of the session's call.
 
         Raises: as a call, and LimitReached.
         """
+        principal = opener.principal
         caller = principal.tenant, principal.key
         if len(self._sessions) >= _MAX_SESSIONS or self._per_key[caller] >= _MAX_PER_KEY:
             raise LimitReached("too many sessions are open; close one, or let its time run out", retry_after_s=1.0)
@@ -139,7 +141,7 @@ class VerifySessions:
         self._per_key[caller] += 1
         session = None
         try:
-            session = await self._begin(asked, principal, request_id)
+            session = await self._begin(asked, opener)
         finally:
             if not isinstance(session, _Session):
                 self._uncount(caller)
@@ -193,8 +195,8 @@ class VerifySessions:
         """It is not wanted any more. Raises: UnknownObject."""
         await self._end(self._found(session_id, principal))
 
-    async def _begin(self, asked: OpenSession, principal: Principal, request_id: str) -> _Session | Reply:
-        core = self._core
+    async def _begin(self, asked: OpenSession, opener: Exchange) -> _Session | Reply:
+        core, principal, request_id = self._core, opener.principal, opener.request_id
         operation = BY_PATH.get(asked.path)
         if operation is None or not operation.traits.has_choices:
             raise InvalidRequest("path is /chat/completions or /completions", param="path")
@@ -205,6 +207,7 @@ class VerifySessions:
         exchange = Exchange(operation, core.clock.now())
         exchange.request_id, exchange.principal, exchange.stream = request_id, principal, True
         exchange.model, exchange.user = fields.model, fields.user or ""
+        exchange.session, exchange.agent = opener.session, opener.agent
         visit = Visit(core, exchange, [JSON_HEADER])
         try:
             runtime = visit.runtime

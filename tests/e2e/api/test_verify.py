@@ -28,6 +28,9 @@ keys:
 routes:
   - {name: other, match: {models: [other]}, backends: [{ref: other}]}
   - {name: all, match: {models: ["*"]}, backends: [{ref: model}]}
+limits:
+  - {name: runs, per: session, rpm: 1}
+  - {name: programs, per: agent, agents: [curl], rpm: 1}
 """
 CHAT = {
     "model": "m",
@@ -155,6 +158,16 @@ async def test_a_key_has_so_many_sessions_and_no_more(client: httpx.AsyncClient)
     await client.post(PATH, json={"session": session, "close": True})
 
     assert full.status_code == 429
+
+
+@pytest.mark.parametrize("named", [{"x-session-id": "a-run"}, {"user-agent": "curl/8.5.0"}])
+async def test_limits_of_who_opens_a_session_count_it(client: httpx.AsyncClient, named: dict[str, str]) -> None:
+    """The agent run that the request names, and its program, as those of any call."""
+    body = {"json": {**OPEN, "body": {**CHAT, "max_tokens": 1}}}
+    answers = [await client.post(PATH, headers=named, **body) for _ in range(2)]
+    unnamed = await client.post(PATH, **body)
+
+    assert [each.status_code for each in (*answers, unnamed)] == [200, 429, 200]
 
 
 @pytest.mark.parametrize(
