@@ -45,6 +45,8 @@ class Charge(msgspec.Struct, eq=False):
     """Whether it was the gateway that asked the provider to keep the prompt."""
     is_for_operator: bool = False
     """Whether it was made for the operator's own ends: no budget of the caller's bears it."""
+    price_of: Callable[[str], Pricing | None] | None = None
+    """What each model costs there; only where another one may answer than was asked, as some calls allow."""
     listeners: tuple[Callable[[Charge], None], ...] = ()
 
     def settle(self, usage: Usage | None, *, is_estimated: bool = False) -> None:

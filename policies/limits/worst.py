@@ -39,9 +39,11 @@ _TEXTS = frozenset(
     }
 )
 """Kinds of items, and of parts of their content, whose text stands in the body."""
+_FURTHER_MODELS = ("models", "fallbacks", "preset")
+_OFFERS_OTHERS = frozenset(_FURTHER_MODELS)
 _PAID_FIELDS = (
     *("web_search_options", "search_parameters", "plugins"),
-    *("models", "fallbacks", "preset"),
+    *_FURTHER_MODELS,
     *("speed", "inference_geo"),
 )
 """Fields of the body that cost more than the tokens of its model: OpenAI's and xAI's search and OpenRouter's plugins;
@@ -158,6 +160,11 @@ def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str 
         if type(kind) is str and _OF_TOKENS(kind) is None:
             return f"tools: {kind[:64]}"
     return None
+
+
+def may_be_answered_by_another(body: Mapping[str, Any] | None) -> bool:
+    """Whether a body names further models, one of which its upstream may ask in place of the first."""
+    return body is not None and not _OFFERS_OTHERS.isdisjoint(body)
 
 
 def _reads_more(tool: object) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import UpstreamError
 from backends.protocol import Call, Reply
+from policies.limits.worst import may_be_answered_by_another
 from policies.pool.attempts.charging import settle_failure, settle_reply
 from policies.pool.attempts.classify import Outcome
 from policies.pool.attempts.first_content import wait_content
@@ -57,6 +58,8 @@ class Attempts:
         facts.is_usage_partial = False
         charge = facts.charge(member.backend.name, call.model, member.price_of(call.model))
         charge.is_kept_by_gateway = bool(call.prompt_cache_key)
+        if member.prices is not None and may_be_answered_by_another(call.body):
+            charge.price_of = member.prices.of
         sent_before = facts.sent_at
         began_at = self._clock.now()
         ticket = breaker.begin()

@@ -6,11 +6,12 @@ estimated from the bytes of the request, and the answer from those that came.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
-from backends.charges.charge import Charge
+from backends.charges.charge import Charge, Pricing
 from backends.charges.usage import MAX_TIER_CHARS, Usage, tier_asked
 from backends.errors import UpstreamError
 from backends.operations import Metering, Operation
@@ -73,6 +74,8 @@ def _settle(charge: Charge, call: Call, seen: int, *, is_flat_estimated: bool = 
     """What its upstream told of the answer counts; where it did not, or not all, about `seen` tokens came of it."""
     facts, terms = call.facts, call.terms
     told = facts.usage
+    if charge.price_of is not None and facts.upstream_model:
+        _price_as_served(charge, facts.upstream_model, charge.price_of)
     writes_text = call.operation.traits.writes_text if terms is None else terms.writes_text
     if terms is not None and terms.metering is Metering.FLAT:
         charge.settle_at(terms.flat_cost, told or Usage(), is_estimated=is_flat_estimated)
@@ -103,6 +106,13 @@ def _settle(charge: Charge, call: Call, seen: int, *, is_flat_estimated: bool = 
     else:
         # It may be anything.
         charge.settle(None, is_estimated=True)
+
+
+def _price_as_served(charge: Charge, served: str, price_of: Callable[[str], Pricing | None]) -> None:
+    price = price_of(served)
+    # Upstreams spell a model longer than it was asked for, and a list need not know each spelling.
+    if price is not None or not served.startswith(charge.model):
+        charge.price = price
 
 
 def _goes_on(call: Call) -> bool:

@@ -16,6 +16,8 @@ from backends.operations import Metering, Operation, Terms
 from backends.protocol import Call, Reply
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.pool.attempts.charging import seen_tokens
+from policies.pool.member import Member
+from policies.prices.price import Price, Tariff, named_price, per_token
 from tests.support.calls import make_call, read_all
 from tests.support.clock import FakeClock, settle
 from tests.support.policy.hedged import EXPECTED_S, Hedged
@@ -195,6 +197,51 @@ async def test_charge_of_what_goes_on_in_the_background_is_unknown(clock: FakeCl
     await make_pool([Sending("a", clock, Reply(200, [], body=b"y" * 40))], clock).send(call)
 
     assert _charged(call) == [("a", None, True)]
+
+
+class ByModel:
+    """A list that knows two models."""
+
+    def of(self, model: str) -> Price | None:
+        """A pico-dollar a token, or two."""
+        each = {"m": 1, "m-mini": 2}.get(model)
+        return None if each is None else named_price(model, Tariff(per_token(each, each)))
+
+
+class Serving(Sending):
+    """Answers with a model of its own choice."""
+
+    served = ""
+
+    async def send(self, call: Call) -> Reply:
+        """As `Sending`."""
+        reply = await super().send(call)
+        call.facts.upstream_model = self.served
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("fields", "served", "cost"),
+    [
+        ({"models": ["m-mini"]}, "m-mini", 220),
+        ({"fallbacks": [{"model": "m-mini"}]}, "m-mini", 220),
+        ({"models": ["other"]}, "other", None),
+        ({"models": ["other"]}, "m-2026-11-01", 110),
+        ({}, "m-mini", 110),
+    ],
+)
+async def test_charge_of_a_call_that_names_further_models_is_for_the_one_that_answers(
+    clock: FakeClock, fields: dict[str, object], served: str, cost: int | None
+) -> None:
+    """Unknown where nobody knows its price; a longer spelling of the first is the first."""
+    member = Serving("a", clock, Reply(200, [], body=b"y"), usage=Usage(100, 10))
+    member.served = served
+    asked = _call(clock)
+    call = msgspec.structs.replace(asked, model="m", body={**(asked.body or {}), **fields})
+    await make_pool([Member(member, prices=ByModel())], clock).send(call)
+
+    (charge,) = call.facts.charges or ()
+    assert charge.cost == cost
 
 
 def test_charge_of_a_hedge_is_the_calls_too() -> None:
