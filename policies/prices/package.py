@@ -24,6 +24,9 @@ _TIERS = ("flex", "priority", "fast", "default")
 _LONG_WRITES = {"openai": 2}
 """Providers at which it costs so many times as much to have a prompt kept for longer (12 hours), of which the package
 has no price (as LiteLLM has it in November 2026)."""
+_PLACES = {"anthropic": ("us", Decimal("1.1"))}
+"""Providers at which tokens of all kinds cost so many times as much where a model may work in one place only: what its
+tier is called, with `fast-` before it where it is in haste too (as Anthropic has it in November 2026)."""
 _COUNTED = {"input_mtok", "output_mtok"}
 """A model without a price for either is paid by something that no answer tells: hours, pages, characters."""
 
@@ -53,11 +56,7 @@ def read(question: ListQuestion) -> PriceList:
         providers[name] = provider.id
         if provider.id not in models:
             others = [by_id[other] for other in provider.fallback_model_providers or () if other in by_id]
-            models[provider.id] = [
-                _model(model, now, _LONG_WRITES.get(each.id, 1))
-                for each in (provider, *others)
-                for model in each.models
-            ]
+            models[provider.id] = [_model(model, now, each.id) for each in (provider, *others) for model in each.models]
     return PriceList(
         version=version("genai-prices"),
         newest_day=max((day for day in _start_days(snapshot.providers) if day <= now.date()), default=None),
@@ -67,25 +66,26 @@ def read(question: ListQuestion) -> PriceList:
     )
 
 
-def _model(model: Any, now: datetime, long_writes: int) -> ListedModel:
-    days = [Day(day, _parts_of(model, day, long_writes)) for day in (now.date(), *_later_days(model, now.date()))]
+def _model(model: Any, now: datetime, provider: str) -> ListedModel:
+    days = [Day(day, _parts_of(model, day, provider)) for day in (now.date(), *_later_days(model, now.date()))]
     return ListedModel(model.id, _pattern(model.match), days)
 
 
-def _parts_of(model: Any, day: date, long_writes: int) -> list[tuple[int, Price | None]]:
+def _parts_of(model: Any, day: date, provider: str) -> list[tuple[int, Price | None]]:
     """What it costs from which second of the day on, of UTC."""
     found: list[tuple[int, Price | None]] = []
     for begin in sorted({time(0), *_times(model)}):
-        price = _price(model, datetime.combine(day, begin, UTC), long_writes)
+        price = _price(model, datetime.combine(day, begin, UTC), provider)
         seconds = begin.hour * 3600 + begin.minute * 60 + begin.second
         if not found or found[-1][1] != price:
             found.append((seconds, price))
     return found
 
 
-def _price(model: Any, at: datetime, long_writes: int) -> Price | None:
+def _price(model: Any, at: datetime, provider: str) -> Price | None:
     if model.prices == []:
         return None
+    long_writes = _LONG_WRITES.get(provider, 1)
     standard = _tariff(_values(model, at, None), long_writes)
     # Nothing but noughts is how the package says that it does not know.
     if standard is None or not any(msgspec.structs.astuple(standard.rates)):
@@ -96,8 +96,21 @@ def _price(model: Any, at: datetime, long_writes: int) -> Price | None:
         tariff = _tariff(_values(model, at, {"service_tier": tier, "speed": tier}), long_writes)
         if tariff is not None and tariff != standard:
             tiers[tier] = tariff
+    if provider in _PLACES:
+        place, times = _PLACES[provider]
+        tiers |= {f"{tier}-{place}": _dearer(tariff, times) for tier, tariff in tiers.items() if tier == "fast"}
+        tiers[place] = _dearer(standard, times)
     batch = _tariff(_values(model, at, {"processing": "batch"}), long_writes)
     return named_price("list", standard, tiers, None if batch == standard else batch)
+
+
+def _dearer(tariff: Tariff, times: Decimal) -> Tariff:
+    long = tuple(LongContext(each.above_tokens, _dearer_rates(each.rates, times)) for each in tariff.long_contexts)
+    return Tariff(_dearer_rates(tariff.rates, times), long)
+
+
+def _dearer_rates(rates: TokenRates, times: Decimal) -> TokenRates:
+    return TokenRates(**{name: _rounded(amount * times) for name, amount in msgspec.structs.asdict(rates).items()})
 
 
 def _values(model: Any, at: datetime, context: Mapping[str, str] | None) -> dict[str, Any]:

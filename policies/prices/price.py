@@ -17,9 +17,12 @@ STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only"})
 
 _PRIORITY_TIERS = ("priority", "fast")
 """Two names of one tier of OpenAI's: asked for by either, newer models answer with the second, older ones the first."""
-_HASTY_TIERS = frozenset({"fast", "ultrafast"})
-"""They cost more than the standard wherever they are sold. `priority` may be paid beforehand, as Anthropic's is."""
-_DEARER_TIERS = _HASTY_TIERS.union(_PRIORITY_TIERS)
+_SURELY_DEARER_TIERS = frozenset({"fast", "ultrafast", "us", "fast-us"})
+"""They cost more than the standard wherever they are sold, as haste does, and a model that has to work in one place
+(`us`). `priority` may be paid beforehand, as Anthropic's is."""
+_WITHOUT_PLACE = {"us": "", "fast-us": "fast"}
+"""Tiers of one place, and those of the same elsewhere."""
+_DEARER_TIERS = _SURELY_DEARER_TIERS.union(_PRIORITY_TIERS)
 
 
 class TokenRates(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -112,12 +115,16 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     batch: Tariff | None = None
 
     def amount(self, usage: Usage) -> int:
-        """Pico-dollars for an attempt that used so much; for a hasty tier without a price what the dearest comes to."""
+        """Pico-dollars for an attempt that used so much. A tier that is surely dearer, and has no price, costs what the
+        dearest comes to; one place what it costs anywhere.
+        """
         tier = usage.service_tier
         if not tier or not self.tiers:
             tariff = self.standard
-        elif tier in self.tiers or tier not in _HASTY_TIERS:
+        elif tier in self.tiers or tier not in _SURELY_DEARER_TIERS:
             tariff = self.tiers.get(tier, self.standard)
+        elif tier in _WITHOUT_PLACE:
+            return self.amount(msgspec.structs.replace(usage, service_tier=_WITHOUT_PLACE[tier]))
         else:
             tariffs = (self.standard, *self.tiers.values())
             return max(each.at(usage.prompt_tokens).amount(usage.bounded()) for each in tariffs)
@@ -125,7 +132,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
     def knows(self, service_tier: str) -> bool:
         """Whether an amount in that tier is more than a guess."""
-        return service_tier not in _HASTY_TIERS or service_tier in self.tiers
+        return service_tier not in _SURELY_DEARER_TIERS or service_tier in self.tiers
 
     def batch_amount(self, usage: Usage) -> int:
         """The same for a line of a provider's batch."""

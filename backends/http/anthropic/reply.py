@@ -21,7 +21,7 @@ from backends.waits import MAX_WAIT_S, with_believed_waits
 OVERLOADED = 529
 """The Messages API's own status for "try again later"."""
 
-FAST = "fast"
+FAST, HOME_ONLY, FAST_AT_HOME = "fast", "us", "fast-us"
 """What haste is called where it has a price: it is none of this API's service tiers, but costs as one would."""
 
 _MAX_ITERATIONS = 1000
@@ -90,6 +90,7 @@ class TokenCounts(msgspec.Struct):
     cache_creation: _CacheCreation | None = None
     service_tier: ServiceTier | None = None
     speed: ServiceTier | None = None
+    inference_geo: ServiceTier | None = None
     output_tokens_details: _OutputDetails | None = None
     iterations: list[_Iteration] | None = None
 
@@ -109,8 +110,15 @@ class TokenCounts(msgspec.Struct):
         return msgspec.structs.replace(
             usage,
             reasoning_tokens=self.output_tokens_details.thinking_tokens if self.output_tokens_details else 0,
-            service_tier=FAST if self.speed == FAST else self.service_tier or "",
+            service_tier=self._tier(),
         ).bounded()
+
+    def _tier(self) -> str:
+        tier = FAST if self.speed == FAST else self.service_tier or ""
+        if self.inference_geo != HOME_ONLY:
+            return tier
+        # Places have no tier in the API, and cost as if they had.
+        return FAST_AT_HOME if tier == FAST else HOME_ONLY
 
     def told(self) -> Usage | None:
         """The same; None where nothing of it can be believed, or it counts nothing."""

@@ -150,6 +150,25 @@ def test_listed_price_of_what_openai_is_to_keep_for_half_a_day_is_twice_that_for
     assert free.standard.rates.cache_write_1h == free.standard.rates.input
 
 
+def test_listed_price_of_a_place_is_a_tenth_more_of_everything(listed: PriceList) -> None:
+    """Where Anthropic keeps a call in one place, in haste too; other providers have no such tier."""
+    usage = Usage(1000, 100, 300, 200, 100)
+    prices = [model.price_at(NOW) for model in listed.models["anthropic"]]
+    known = [price for price in prices if price is not None]
+    others = [model.price_at(NOW) for model in listed.models["deepseek"]]
+
+    for price in known:
+        for tier, dearer in (("", "us"), ("fast", "fast-us")):
+            if price.knows(tier) or not tier:
+                in_tier, in_place = (
+                    price.amount(msgspec.structs.replace(usage, service_tier=t)) for t in (tier, dearer)
+                )
+                assert 10 * in_place == 11 * in_tier
+    assert any(price.knows("fast-us") for price in known)
+    assert all(price.knows("us") for price in known)
+    assert not any(price.knows("us") for price in others if price is not None)
+
+
 def _amount(price: Price, usage: Usage, context: dict[str, str]) -> int:
     if "processing" in context:
         return price.batch_amount(usage)

@@ -141,6 +141,18 @@ def test_price_of_haste_that_nobody_knows_is_no_standard_one() -> None:
     assert with_fast.most(10, 10, service_tier="ultrafast") is None
 
 
+def test_price_of_a_place_that_nobody_knows_is_that_of_anywhere_as_a_guess() -> None:
+    """A place costs little more, and haste much: what is known of the one is no guess of the other."""
+    fast = {"fast": {"input_per_1m": 12, "output_per_1m": 24}}
+    price = PricePolicy(input_per_1m=2, output_per_1m=4, service_tiers=fast).exact("backend")
+
+    amounts = [price.amount(Usage(10, 10, service_tier=tier)) for tier in ("us", "fast-us")]
+
+    assert amounts == [60 * 10**6, 360 * 10**6]
+    assert not price.knows("us")
+    assert not price.knows("fast-us")
+
+
 @given(rates=RATES, usage=USAGES, choices=st.integers(1, 8))
 def test_price_most_is_never_less_than_a_call_comes_to(rates: dict[str, Decimal], usage: Usage, choices: int) -> None:
     """Whatever kinds its tokens turn out to be, and with a flat price for the request."""

@@ -149,6 +149,23 @@ def test_usage_of_haste_is_of_a_tier_of_its_own() -> None:
     assert [usage.service_tier for usage in tiers] == ["standard", "fast"]
 
 
+@pytest.mark.parametrize(
+    ("told", "tier"),
+    [
+        (b'"inference_geo":"us"', "us"),
+        (b'"inference_geo":"us","speed":"fast"', "fast-us"),
+        (b'"inference_geo":"global"', "standard"),
+        (b'"inference_geo":"not_available","speed":"fast"', "fast"),
+        (b'"inference_geo":7', "standard"),
+    ],
+)
+def test_usage_of_a_place_is_of_a_tier_of_its_own(told: bytes, tier: str) -> None:
+    """What is kept in one place costs a tenth more, whoever has asked for that: the call or its workspace."""
+    usage = read_counts(msgspec.Raw(b'{"input_tokens":9,"service_tier":"standard",%b}' % told)).counted()
+
+    assert usage.service_tier == tier
+
+
 def test_usage_thinking_tokens_are_reasoning_tokens() -> None:
     """The newer breakdown is shown where the upstream gives it."""
     message = make_message(text_block("x"))
