@@ -174,7 +174,7 @@ class EngineCore:
 
     def _run(self, slices: SequenceOf[Slice], draft_probs: dict[Sequence, Tensor]) -> list[tuple[Slice, Choice | None]]:
         """The slices that could be carried out, with what was chosen where something was."""
-        began = self._now()
+        began = self._parts.work_clock()
         try:
             choices = self._parts.runner.run(slices, draft_probs)
         except EngineStopped:  # a rank is gone
@@ -183,7 +183,7 @@ class EngineCore:
             logger.exception("a step failed; it is run again, one sequence at a time")
             return self._run_apart(slices)
         done = list(zip(slices, choices, strict=True))
-        self._parts.speculator.observe(done, self._now() - began)
+        self._parts.speculator.observe(done, self._parts.work_clock() - began)
         return done
 
     def _run_apart(self, slices: SequenceOf[Slice]) -> list[tuple[Slice, Choice | None]]:

@@ -45,7 +45,7 @@ _FREE_SHARE = 0.85
 class EngineParts:
     """What an engine is made of. `page_bytes`: of one page in both caches; `max_context`: as far as pages reach.
 
-    `close` ends what runs beside the engine.
+    `work_clock` reads the seconds that steps take, of the engine's thread. `close` ends what runs beside the engine.
     """
 
     config: ModelConfig
@@ -62,6 +62,7 @@ class EngineParts:
     compute: ComputeCounts
     peaks: Peaks | None
     fallbacks: Fallbacks
+    work_clock: Callable[[], float]
     close: Callable[[], None]
 
 
@@ -120,6 +121,7 @@ def _load_parts(
         ops=ops,
     )
     # Ranks would have to replay their graphs in step, and twins look at numbers.
+    work_clock = _work_clock(now) if device.type == "cpu" and followers is None else now
     has_graphs = device.type == "cuda" and followers is None and not options.reference_kernels
     caches = {decoder: cache}
     draft_model = None
@@ -153,7 +155,7 @@ def _load_parts(
             draft_model,
             most=options.max_draft,
             below=options.speculate_below,
-            now=now,
+            now=work_clock,
         ),
         runner=Runner(
             decoder,
@@ -170,12 +172,20 @@ def _load_parts(
         compute=compute,
         peaks=measure_peaks(device, decoder.dtype) if options.measure_peaks else None,
         fallbacks=fallbacks,
+        work_clock=work_clock,
         close=_nothing if followers is None else followers.close,
     )
 
 
 def _nothing() -> None:
     """A model on one device has nothing beside it."""
+
+
+def _work_clock(now: Callable[[], float]) -> Callable[[], float]:
+    """Processor time of the engine's thread, where all work is done there: whatever else keeps the machine busy
+    meanwhile says nothing of a step. Where `now` is not the machine's clock, nothing is measured but by it.
+    """
+    return time.thread_time if now is time.perf_counter else now
 
 
 def _check_context(options: EngineOptions) -> None:

@@ -1,14 +1,15 @@
 """Who proposes tokens for the target to verify, and how many: prompt lookup, the draft model, others, nobody.
 
-For each sequence the proposer that promises the most tokens a second, by its acceptance so far and the step times as
-measured. Proposals never change what is answered: the sampler verifies them exactly.
+For each sequence the proposer, and the number of its tokens, with which the whole step promises the most tokens a
+second, by acceptances so far and step times as measured. Proposals never change what is answered: the sampler verifies
+them exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
@@ -16,11 +17,13 @@ from torch import Tensor
 from backends.engine.choosing.sampling import Choice
 from backends.engine.options import Speculate
 from backends.engine.sequence import Sequence, Slice
-from backends.engine.speculation.adaptive import ALONE_WEIGHT, Acceptance, Length, Purse, StepTimeFit, best_draft
+from backends.engine.speculation.acceptance import Acceptance
 from backends.engine.speculation.draft_model import DraftModel, draft_lag
+from backends.engine.speculation.lengths import Chance, best_lengths
 from backends.engine.speculation.ngram import SHORTEST_MATCH, NgramMatch, PairIndex, continuation
+from backends.engine.speculation.purse import Purse
 from backends.engine.speculation.pushed import PushedTokens
-from kernels.paging import PAGE_SIZE
+from backends.engine.speculation.step_time import ALONE_WEIGHT, StepTimeFit, TargetTimeFit
 
 Source = Literal["draft", "ngram", "prediction", "remote"]
 
@@ -39,13 +42,17 @@ _LONG_MATCH = 4
 _MOST_PUSHED = 8
 """Pushed tokens that are verified in one step."""
 _REMOTE: _Kind = ("remote", False)
+_DRAFT: _Kind = ("draft", False)
 _SEQUENCE_WEIGHT = 0.1
 _ENGINE_WEIGHT = 0.01
 _LEARN_EVERY, _LEARN_AT = 128, (8, 9)
 """Steps of decoding, of which these are made alone."""
-_NOTHING = Length(0, 0.0)
 _FIRST_PROBE, _LAST_PROBE = 4, 64
 """Steps without a proposal after which one is made anyway, to learn whether it would pay by now; doubled each time."""
+_CATCH_UP_SHARE = 0.5
+"""Of what may be lost: the rest is to find out what the drafts are worth."""
+_MOST_PROBED = 8
+"""Sequences for which the draft model is tried at once, where it is not worth it by what is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,39 @@ class ProposalOutcome:
 
 
 @dataclass(slots=True)
+class _Probe:
+    """When to try again what is not worth it by what is known."""
+
+    num_idle: int = 0
+    after: int = _FIRST_PROBE
+
+    def is_due(self) -> bool:
+        """Counts a step without."""
+        self.num_idle += 1
+        if self.num_idle < self.after:
+            return False
+        self.num_idle, self.after = 0, min(2 * self.after, _LAST_PROBE)
+        return True
+
+    def reset(self) -> None:
+        """It is worth it."""
+        self.num_idle, self.after = 0, _FIRST_PROBE
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """Tokens at hand: of which kind, the text they stand in, and where."""
+
+    kind: _Kind
+    text: list[int]
+    position: int
+
+    def take(self, number: int) -> list[int]:
+        """The next `number` tokens."""
+        return continuation(self.text, self.position, number)
+
+
+@dataclass(slots=True)
 class _Record:
     """What is known of one sequence."""
 
@@ -81,8 +121,7 @@ class _Record:
     predicted_pairs: PairIndex = field(default_factory=PairIndex)
     pushed: PushedTokens | None = None
     kind: _Kind = ("ngram", False)
-    num_idle: int = 0
-    probe_after: int = _FIRST_PROBE
+    probe: _Probe = field(default_factory=_Probe)
     outcome: ProposalOutcome = field(default_factory=ProposalOutcome)
 
 
@@ -106,13 +145,14 @@ class Speculator:
         self._most = most if mode != "off" else 0
         self._below = below
         self._now = now
-        self._target_time = StepTimeFit()
+        self._target_time = TargetTimeFit()
         self._draft_time = StepTimeFit()
         self._catch_up_time = StepTimeFit()
         """Of the draft model's steps over texts that it lags behind, over their tokens."""
         self._alone_time = StepTimeFit(ALONE_WEIGHT)
         """Of steps without proposals, over their sequences."""
         self._purse = Purse()
+        self._draft_probe = _Probe()
         self._num_decoded = 0
         self._has_predictions = False
         self._proposed_s = self._catch_up_s = 0.0
@@ -157,21 +197,68 @@ class Speculator:
         return probs
 
     def _propose(self, decoding: list[Slice]) -> dict[Sequence, Tensor]:
-        wanted = [self._choose(part) for part in decoding]
+        ready = [self._find_ready(part) for part in decoding]
+        chances = [self._chance(part, one) for part, one in zip(decoding, ready, strict=True)]
+        lengths = best_lengths(
+            chances, num_sequences=self._num_sequences, target=self._target_time, draft=self._draft_time
+        )
+        for part, one, number in zip(decoding, ready, lengths.ready, strict=True):
+            if one is not None:
+                self._take(part.sequence, one, number)
         if self._draft is None or not self._may_guess:
             return {}
-        lengths, num_behind = self._affordable(decoding, [draft.num_draft for draft in wanted], self._draft.max_tokens)
+        drafts = lengths.drafts
+        if lengths.has_drafts:
+            self._draft_probe.reset()
+        elif self._draft_probe.is_due():
+            drafts = self._probes(decoding, chances)
+        drafts = self._extended(decoding, chances, drafts)
+        return self._run_draft(self._draft, decoding, drafts, lengths.least)
+
+    def _take(self, sequence: Sequence, ready: _Ready, number: int) -> None:
+        """Proposes `number` tokens that are at hand, or one now and then where it is not worth it."""
+        record = self._records[sequence]
+        if number:
+            record.probe.reset()
+        elif record.probe.is_due():
+            number = 1
+        if number:
+            record.kind, sequence.draft = ready.kind, ready.take(number)
+
+    def _probes(self, decoding: SequenceOf[Slice], chances: SequenceOf[Chance]) -> list[int]:
+        """A token of the draft model for some: a step of it costs hardly more for them than for one."""
+        free = [
+            place
+            for place, (part, one) in enumerate(zip(decoding, chances, strict=True))
+            if one.num_draft and not part.sequence.draft
+        ]
+        probed = set(free[:_MOST_PROBED])
+        return [1 if place in probed else 0 for place in range(len(decoding))]
+
+    def _extended(self, decoding: SequenceOf[Slice], chances: SequenceOf[Chance], drafts: SequenceOf[int]) -> list[int]:
+        """More where the draft model is sure: a greedy draft ends by itself where it is not."""
+        return [
+            min(2 * number, one.num_draft) if part.sequence.request.params.temperature == 0 else number
+            for part, one, number in zip(decoding, chances, drafts, strict=True)
+        ]
+
+    def _run_draft(
+        self, draft: DraftModel, decoding: SequenceOf[Slice], wanted: SequenceOf[int], least: SequenceOf[float]
+    ) -> dict[Sequence, Tensor]:
+        lengths, num_behind = self._affordable(decoding, wanted, draft.max_tokens)
         began = self._now()
-        probs = self._draft.propose(decoding, lengths, [draft.least for draft in wanted])
+        probs = draft.propose(decoding, lengths, least)
         took_s = self._now() - began
-        drafted = [len(part.sequence.draft) for part, length in zip(decoding, lengths, strict=True) if length]
-        num_steps = max(drafted, default=0)
+        drafted = [part.sequence for part, length in zip(decoding, lengths, strict=True) if length]
+        for sequence in drafted:
+            self._records[sequence].kind = _DRAFT
+        num_steps = max((len(sequence.draft) for sequence in drafted), default=0)
         if num_behind:
             # Catching up with a prompt says nothing of the steps to come.
-            steps_s = num_steps * self._draft_time.predict(len(decoding))
+            steps_s = num_steps * self._draft_time.predict(len(drafted))
             self._catch_up_time.add(num_behind, max(took_s - steps_s, 0.0))
         elif num_steps:
-            self._draft_time.add(len(decoding), took_s / num_steps)
+            self._draft_time.add(len(drafted), took_s / num_steps)
         return probs
 
     def _affordable(
@@ -185,11 +272,11 @@ class Speculator:
         lengths, num_behind = list(wanted), 0
         for place, part in enumerate(decoding):
             lag = draft_lag(part)
-            if not lengths[place] or lag < PAGE_SIZE:
+            if not lengths[place] or lag <= self._most + 1:
                 continue
             behind = min(num_behind + lag, most_behind)
             cost_s = self._catch_up_time.predict(behind)
-            if num_behind and not (self._catch_up_time.is_known and cost_s <= self._purse.balance_s):
+            if num_behind and not (self._catch_up_time.is_known and cost_s <= _CATCH_UP_SHARE * self._purse.balance_s):
                 lengths[place] = 0
                 continue
             num_behind, self._catch_up_s = behind, cost_s
@@ -208,12 +295,13 @@ class Speculator:
         if not done:
             return
         if is_decode:
-            self._target_time.add(num_rows, seconds)
+            self._target_time.add(len(done), num_rows - len(done), seconds)
             self._account(len(done), num_rows, num_tokens, seconds)
         elif self._alone_time.is_known:
-            # What it takes beside prompts is not known; what it took to draft is, catching up with them above all.
+            # What takes how long beside prompts is not known; what it took to draft is, catching up above all.
             alone_s = self._alone_time.predict(len(done))
-            self._purse.settle(alone_s * num_tokens / len(done), self._proposed_s, alone_s, self._catch_up_s)
+            spent_s = self._proposed_s + (num_rows - len(done)) * self._target_time.proposal_s
+            self._purse.settle(alone_s * num_tokens / len(done), spent_s, alone_s, self._catch_up_s)
 
     def _account(self, num_sequences: int, num_rows: int, num_accepted: int, seconds: float) -> None:
         """What a step of decoding has cost and brought, proposals and all."""
@@ -259,51 +347,35 @@ class Speculator:
             dict(self._proposed), dict(self._accepted), tuple(self._accepted_at), self._num_dropped
         )
 
-    def _choose(self, part: Slice) -> Length:
-        """Looks up a draft for the slice, or says how many tokens the draft model shall propose at most."""
+    def _find_ready(self, part: Slice) -> _Ready | None:
+        """What is at hand for the slice: pushed tokens, or what its text, or its prediction, says elsewhere."""
         sequence = part.sequence
         record = self._record(sequence)
-        # Where only pushed drafts made room, it is not for the others.
-        own = min(part.num_draft, self._most)
-        may_guess = self._may_guess
-        found = self._find(record, sequence) if self._looks_up and own and (may_guess or record.prediction) else None
         pushed = record.pushed.behind(sequence.tokens)[: part.num_draft] if record.pushed is not None else []
-        lookup, draft, remote, most = _NOTHING, _NOTHING, _NOTHING, 0
-        if found is not None:
-            lookup = self._length(record.rates[found[0]].rate, own, None)
-        if self._draft is not None and own and may_guess:
-            most = min(own, self._draft.max_positions - len(sequence.tokens))
-            draft = self._length(record.rates["draft", False].rate, most, self._draft_time)
-        if pushed:
-            remote = self._length(record.rates[_REMOTE].rate, len(pushed), None)
-        chosen = max(remote, lookup, draft, key=lambda length: length.tokens_per_s)
-        if not chosen.num_draft:
-            record.num_idle += 1
-            if record.num_idle < record.probe_after:
-                return _NOTHING
-        record.probe_after = _FIRST_PROBE if chosen.num_draft else min(2 * record.probe_after, _LAST_PROBE)
-        record.num_idle = 0
-        if pushed and chosen is remote:
-            record.kind, sequence.draft = _REMOTE, pushed[: max(chosen.num_draft, 1)]
-            return _NOTHING
-        if found is not None and chosen is lookup:
-            record.kind, text, position = found
-            sequence.draft = continuation(text, position, max(chosen.num_draft, 1))
-            return _NOTHING
-        record.kind = ("draft", False)
-        if most <= 0:
-            return _NOTHING
-        if not chosen.num_draft:
-            return Length(1, 0.0)
-        # More where it is sure: the draft model stops by itself where it is not.
-        return replace(chosen, num_draft=min(most, 2 * chosen.num_draft))
+        remote = _Ready(_REMOTE, pushed, 0) if pushed else None
+        if not (self._looks_up and self._own_room(part) and (self._may_guess or record.prediction)):
+            return remote
+        found = self._find(record, sequence)
+        if remote is None or found is None:
+            return found or remote
+        return remote if record.rates[_REMOTE].rate >= record.rates[found.kind].rate else found
 
-    def _length(self, rate: float, most: int, draft_time: StepTimeFit | None) -> Length:
-        if not self._target_time.is_known:
-            return Length(max(most, 0), rate)
-        return best_draft(rate, most, num_sequences=self._num_sequences, target=self._target_time, draft=draft_time)
+    def _own_room(self, part: Slice) -> int:
+        """Where only pushed drafts made room, it is not for the others."""
+        return min(part.num_draft, self._most)
 
-    def _find(self, record: _Record, sequence: Sequence) -> tuple[_Kind, list[int], int] | None:
+    def _chance(self, part: Slice, ready: _Ready | None) -> Chance:
+        """`ready`: what is at hand."""
+        sequence = part.sequence
+        rates = self._records[sequence].rates
+        num_ready, num_draft = 0, 0
+        if ready is not None:
+            num_ready = len(ready.text) if ready.kind == _REMOTE else self._own_room(part)
+        if self._draft is not None and self._may_guess:
+            num_draft = max(min(self._own_room(part), self._draft.max_positions - len(sequence.tokens)), 0)
+        return Chance(num_ready, 0.0 if ready is None else rates[ready.kind].rate, num_draft, rates[_DRAFT].rate)
+
+    def _find(self, record: _Record, sequence: Sequence) -> _Ready | None:
         """The better match of the text's end, in the prediction or in the text itself; the position behind it."""
         tokens = sequence.tokens
         record.pairs.extend(tokens)
@@ -315,8 +387,9 @@ class Speculator:
                 # Its beginning, of which no pair is there yet.
                 predicted = NgramMatch(1, SHORTEST_MATCH)
             if predicted is not None and (own is None or predicted.length >= own.length):
-                return ("prediction", predicted.length >= _LONG_MATCH), record.prediction, predicted.position
-        return None if own is None else (("ngram", own.length >= _LONG_MATCH), tokens, own.position)
+                kind: _Kind = "prediction", predicted.length >= _LONG_MATCH
+                return _Ready(kind, record.prediction, predicted.position)
+        return None if own is None else _Ready(("ngram", own.length >= _LONG_MATCH), tokens, own.position)
 
     def _record(self, sequence: Sequence) -> _Record:
         record = self._records.get(sequence)

@@ -31,13 +31,14 @@ from typing import NamedTuple
 import backends.engine.demo_models as demo_models
 from backends.engine.benchmark.own import own_engine
 from backends.engine.demo_models.generator import TASK_NAMES, held_out_conversation
-from backends.engine.demo_models.words import strange_text
+from backends.engine.demo_models.words import sentences, strange_text
 from backends.engine.options import EngineOptions, Speculate
 from backends.engine.request import Event, Request, SamplingParams
 from backends.engine.text.tokenizer import Tokenizer
 
 _LEAST_UNFAVOURABLE, _LEAST_PREDICTED, _LEAST_FAVOURABLE = 0.98, 0.97, 1.5
 _NUM_WORDS = 120
+_NUM_SENTENCES = 10
 _MODES: tuple[Speculate, Speculate] = ("off", "auto")
 _TURN_S = 0.1
 
@@ -124,11 +125,16 @@ def _kinds(tokenizer: Tokenizer, number: int, seed: int) -> list[Kind]:
     ]
     vocabulary = tokenizer.vocab_size
     noise = [[rng.randrange(vocabulary) for _ in range(3 * _NUM_WORDS)] for _ in range(number)]
+    quotes = [
+        tokens([{"role": "user", "content": f"Repeat after me: {' '.join(sentences(rng, _NUM_SENTENCES))}"}])
+        for _ in range(number)
+    ]
     tasks = [held_out_conversation(rng, TASK_NAMES[index % len(TASK_NAMES)]) for index in range(number)]
     return [
         Kind("random words", words, True, _LEAST_UNFAVOURABLE),
         Kind("noise", noise, True, _LEAST_UNFAVOURABLE),
         Kind("wrong predictions", words, True, _LEAST_PREDICTED, noise),
+        Kind("quotes", quotes, False, _LEAST_FAVOURABLE),
         Kind("own tasks", [tokens(task.messages()[:-1]) for task in tasks], False, _LEAST_FAVOURABLE),
     ]
 
@@ -272,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--batches", type=_list, default=[1, 8, 16, 32], help="answers at once")
     options.add_argument("--temperatures", type=_list, default=[0, 1])
-    options.add_argument("--kinds", default="random words,noise,wrong predictions,own tasks")
+    options.add_argument("--kinds", default="random words,noise,wrong predictions,quotes,own tasks")
     options.add_argument("--starts", type=int, default=3, help="of both engines (default 3)")
     options.add_argument("--rounds", type=int, default=2, help="how often each at a start (default 2)")
     options.add_argument("--turnover", type=int, default=4, help="prompts for each that is under way (default 4)")

@@ -261,7 +261,7 @@ def test_sure_draft_is_asked_for_more_than_the_average_pays_for() -> None:
     """The draft model gets up to twice the length, and is told how sure it has to be to go on."""
     draft, clock = FixedDraft(), itertools.count()
     speculator = Speculator("draft", draft, most=8, below=8, now=lambda: 0.1 * next(clock))  # type: ignore[arg-type]
-    made = sequence(FRESH)
+    made = sequence(FRESH, params=SamplingParams(temperature=0))
     for number in range(40):
         speculator.propose([decoding(made, number % 8 + 1)])
         verify(speculator, made, min(1, len(made.draft)), 1.0 + 0.05 * len(made.draft))
@@ -273,17 +273,54 @@ def test_sure_draft_is_asked_for_more_than_the_average_pays_for() -> None:
     assert 0 < draft.least[-1][0] < 1
 
 
+def test_draft_that_is_drawn_is_no_longer_than_pays_for_itself() -> None:
+    """It does not end by itself where the draft model is not sure."""
+    draft, clock = FixedDraft(), itertools.count()
+    speculator = Speculator("draft", draft, most=8, below=8, now=lambda: 0.1 * next(clock))  # type: ignore[arg-type]
+    lengths = []
+    for temperature in (1, 0):
+        made = sequence(FRESH, params=SamplingParams(temperature=temperature))
+        for number in range(40):
+            speculator.propose([decoding(made, number % 8 + 1)])
+            verify(speculator, made, min(1, len(made.draft)), 1.0 + 0.05 * len(made.draft))
+        speculator.propose([decoding(made, 8)])
+        lengths.append(draft.asked[-1][0])
+
+    assert 0 < lengths[0] < lengths[1]
+
+
+def test_draft_model_that_is_not_worth_it_is_tried_for_several_at_once_and_for_no_more() -> None:
+    """A step of it takes hardly longer for eight than for one, and tells eight times as much."""
+    draft = FixedDraft()
+    speculator = make("draft", draft, below=32)
+    texts = [sequence(FRESH) for _ in range(20)]
+    for made in texts:
+        made.num_drafted = len(FRESH) - 1
+    for _ in range(40):
+        speculator.propose([decoding(made) for made in texts])
+        num_proposed = sum(len(made.draft) for made in texts)
+        speculator.observe([(decoding(made), Choice([0], None, 0)) for made in texts], 1.0 + 0.02 * num_proposed)
+        for made in texts:
+            made.draft = []
+
+    assert sum(draft.asked[0]) == 80
+    probes = [asked for asked in draft.asked[1:] if sum(asked)]
+    assert {sum(asked) for asked in probes[-2:]} == {8}
+    assert max(probes[-1]) == 1
+
+
 def test_long_matches_keep_a_rate_of_their_own() -> None:
     """Rejected continuations of short matches do not stop those of long ones."""
     speculator = make("ngram")
     short, long = sequence((1, 2, 3, 9, 4, 1, 2)), sequence(REPEATING)
     for _ in range(100):
         speculator.propose([decoding(short)])
+        num_proposed = len(short.draft)
         verify(speculator, short, 0, 1.0 + 0.5 * len(short.draft))
 
-    speculator.propose([decoding(long), decoding(short)])
+    speculator.propose([decoding(long)])
 
-    assert len(long.draft) > len(short.draft)
+    assert len(long.draft) > num_proposed
 
 
 @pytest.mark.parametrize(("temperature", "least", "expected"), [(0, 0.0, 4), (0, 0.9, 1), (1, 0.9, 4)])
