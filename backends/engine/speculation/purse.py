@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_PURSE_SHARE = 0.01
+_MOST_SHARE, _LEAST_SHARE = 0.01, 0.0025
+"""Of the time that steps take alone, to find out with: half of it after each try that failed, all again in good times."""
 _PURSE_OUTLIER = 16.0
 """Steps alone; what takes more than this and twice what catching up was to take is the machine's doing."""
 _PURSE_TRY, _PURSE_MOST = 4.0, 8.0
@@ -13,14 +14,15 @@ class Purse:
     """Whether an engine may speculate: as long as what that has lost is covered by what it may cost.
 
     A share of the time that steps take alone comes in, and what speculation saves, up to a bound; what it loses goes
-    out. Where nothing is left it pauses until there is enough for another try. So over any time it loses no more than
-    that share of it and the bound, whatever the estimates say. Times are in seconds.
+    out. Where nothing is left it pauses until there is enough for another try, and longer each time that it fails. So
+    over any time it loses no more than that share of it and the bound, whatever the estimates say. Times are in seconds.
     """
 
-    __slots__ = ("_balance", "is_open")
+    __slots__ = ("_balance", "_share", "is_open")
 
     def __init__(self) -> None:
         self._balance: float | None = None
+        self._share = _MOST_SHARE
         self.is_open = True
 
     @property
@@ -31,7 +33,7 @@ class Purse:
     def earn(self, alone_s: float) -> None:
         """A step was made alone."""
         if self._balance is not None:
-            self._balance = min(self._balance + _PURSE_SHARE * alone_s, _PURSE_MOST * alone_s)
+            self._balance = min(self._balance + self._share * alone_s, _PURSE_MOST * alone_s)
             self.is_open |= self._balance >= _PURSE_TRY * alone_s
 
     def settle(self, worth_s: float, spent_s: float, alone_s: float, catch_up_s: float = 0.0) -> None:
@@ -40,6 +42,9 @@ class Purse:
         """
         before = _PURSE_TRY * alone_s if self._balance is None else self._balance
         spent_s = min(spent_s, _PURSE_OUTLIER * alone_s + 2 * catch_up_s)
-        self._balance = min(before + worth_s - spent_s, _PURSE_MOST * alone_s)
-        if self._balance < 0:
-            self.is_open = False
+        most_s = _PURSE_MOST * alone_s
+        self._balance = min(before + worth_s - spent_s, most_s)
+        if self._balance == most_s:
+            self._share = _MOST_SHARE
+        elif self._balance < 0 and self.is_open:
+            self.is_open, self._share = False, max(self._share / 2, _LEAST_SHARE)

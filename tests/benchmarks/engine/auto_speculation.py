@@ -5,7 +5,10 @@
 One engine speculates by itself (`auto`, with its draft), one never does (`off`); both answer the same prompts, so many
 under way at all times. Unfavourable texts are random words that are to be quoted, more than the pair can: answers fall
 apart, and what follows a pair of words follows by chance; or plain noise, tokens by chance. "wrong predictions" are the
-random words, each with plain noise as its prediction. Favourable ones are the pair's own tasks.
+random words, each with plain noise as its prediction. Favourable are quotes: ten sentences of the pair's own words that
+are to be repeated. Its own tasks are what it was made for: short answers of some 16 tokens, of which reading the prompt
+is a third of the time. "right predictions" are the quotes, each with its answer as the prediction: the most that any
+draft could bring.
 What is printed is tokens a second of processor time over those without, and the least and most of a start. Both work
 by turns of a tenth of a second, because what else a machine does takes many times what is looked for here; and both are
 started anew several times, first the one and then the other, because of two that are alike one is up to 3 per cent
@@ -36,7 +39,7 @@ from backends.engine.options import EngineOptions, Speculate
 from backends.engine.request import Event, Request, SamplingParams
 from backends.engine.text.tokenizer import Tokenizer
 
-_LEAST_UNFAVOURABLE, _LEAST_PREDICTED, _LEAST_FAVOURABLE = 0.98, 0.97, 1.5
+_LEAST_UNFAVOURABLE, _LEAST_PREDICTED, _LEAST_FAVOURABLE, _LEAST_OF_TASKS = 0.98, 0.97, 1.5, 1.0
 _NUM_WORDS = 120
 _NUM_SENTENCES = 10
 _MODES: tuple[Speculate, Speculate] = ("off", "auto")
@@ -52,6 +55,8 @@ class Kind:
     ignores_end: bool
     least: float
     predictions: list[list[int]] | None = None
+    predicts_itself: bool = False
+    """Each prompt's prediction is its answer."""
 
 
 class Turns:
@@ -134,8 +139,9 @@ def _kinds(tokenizer: Tokenizer, number: int, seed: int) -> list[Kind]:
         Kind("random words", words, True, _LEAST_UNFAVOURABLE),
         Kind("noise", noise, True, _LEAST_UNFAVOURABLE),
         Kind("wrong predictions", words, True, _LEAST_PREDICTED, noise),
+        Kind("right predictions", quotes, False, _LEAST_FAVOURABLE, predicts_itself=True),
         Kind("quotes", quotes, False, _LEAST_FAVOURABLE),
-        Kind("own tasks", [tokens(task.messages()[:-1]) for task in tasks], False, _LEAST_FAVOURABLE),
+        Kind("own tasks", [tokens(task.messages()[:-1]) for task in tasks], False, _LEAST_OF_TASKS),
     ]
 
 
@@ -254,6 +260,8 @@ def _measure(engines: Mapping[Speculate, Contestant], cell: Cell, given: Namespa
     for number in range(given.rounds + 1):
         answered = _round((off, auto) if number % 2 else (auto, off), kind, cell.batch, params)
         if not number:
+            if kind.predicts_itself:
+                kind = replace(kind, predictions=answered["off"][0])
             continue
         for mode in _MODES:
             answers, cpu_s = answered[mode]
@@ -278,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--batches", type=_list, default=[1, 8, 16, 32], help="answers at once")
     options.add_argument("--temperatures", type=_list, default=[0, 1])
-    options.add_argument("--kinds", default="random words,noise,wrong predictions,quotes,own tasks")
+    options.add_argument("--kinds", default="random words,noise,wrong predictions,right predictions,quotes,own tasks")
     options.add_argument("--starts", type=int, default=3, help="of both engines (default 3)")
     options.add_argument("--rounds", type=int, default=2, help="how often each at a start (default 2)")
     options.add_argument("--turnover", type=int, default=4, help="prompts for each that is under way (default 4)")
