@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _MOST_SHARE, _LEAST_SHARE = 0.01, 0.0025
-"""Of the time that steps take alone, to find out with: half of it after each try that failed, all again in good times."""
+"""Of the time that steps take alone, to find out with: halved with each try that fails, all again in good times."""
 _PURSE_OUTLIER = 16.0
 """Steps alone; what takes more than this and twice what catching up was to take is the machine's doing."""
 _PURSE_TRY, _PURSE_MOST = 4.0, 8.0
@@ -15,7 +15,7 @@ class Purse:
 
     A share of the time that steps take alone comes in, and what speculation saves, up to a bound; what it loses goes
     out. Where nothing is left it pauses until there is enough for another try, and longer each time that it fails. So
-    over any time it loses no more than that share of it and the bound, whatever the estimates say. Times are in seconds.
+    over any time it loses no more than that share of it and the bound, whatever the estimates say. Times are seconds.
     """
 
     __slots__ = ("_balance", "_share", "is_open")

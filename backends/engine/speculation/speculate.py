@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
-from typing import Literal
 
 from torch import Tensor
 
@@ -20,17 +19,13 @@ from backends.engine.sequence import Sequence, Slice
 from backends.engine.speculation.acceptance import Acceptance
 from backends.engine.speculation.draft_model import DraftModel, draft_lag
 from backends.engine.speculation.lengths import Chance, best_lengths
-from backends.engine.speculation.ngram import SHORTEST_MATCH, NgramMatch, PairIndex, continuation
+from backends.engine.speculation.lookup import Kind, PromptLookup, Source, TokensAtHand
 from backends.engine.speculation.purse import Purse
 from backends.engine.speculation.pushed import PushedTokens
 from backends.engine.speculation.step_time import ALONE_WEIGHT, StepTimeFit, TargetTimeFit
 
-Source = Literal["draft", "ngram", "prediction", "remote"]
-
 _SOURCES: tuple[Source, ...] = ("draft", "ngram", "prediction", "remote")
-_Kind = tuple[Source, bool]
-"""Who proposes, and whether it was a match of many tokens: those are accepted far more often."""
-_START_RATES: dict[_Kind, float] = {
+_START_RATES: dict[Kind, float] = {
     ("draft", False): 0.7,
     ("ngram", False): 0.55,
     ("ngram", True): 0.75,
@@ -38,11 +33,10 @@ _START_RATES: dict[_Kind, float] = {
     ("prediction", True): 0.85,
     ("remote", False): 0.8,
 }
-_LONG_MATCH = 4
 _MOST_PUSHED = 8
 """Pushed tokens that are verified in one step."""
-_REMOTE: _Kind = ("remote", False)
-_DRAFT: _Kind = ("draft", False)
+_REMOTE: Kind = ("remote", False)
+_DRAFT: Kind = ("draft", False)
 _SEQUENCE_WEIGHT = 0.1
 _ENGINE_WEIGHT = 0.01
 _LEARN_EVERY, _LEARN_AT = 128, (8, 9)
@@ -98,29 +92,14 @@ class _Probe:
         self.num_idle, self.after = 0, _FIRST_PROBE
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """Tokens at hand: of which kind, the text they stand in, and where."""
-
-    kind: _Kind
-    text: list[int]
-    position: int
-
-    def take(self, number: int) -> list[int]:
-        """The next `number` tokens."""
-        return continuation(self.text, self.position, number)
-
-
 @dataclass(slots=True)
 class _Record:
     """What is known of one sequence."""
 
-    rates: dict[_Kind, Acceptance]
-    prediction: list[int]
-    pairs: PairIndex = field(default_factory=PairIndex)
-    predicted_pairs: PairIndex = field(default_factory=PairIndex)
+    rates: dict[Kind, Acceptance]
+    lookup: PromptLookup
     pushed: PushedTokens | None = None
-    kind: _Kind = ("ngram", False)
+    kind: Kind = ("ngram", False)
     probe: _Probe = field(default_factory=_Probe)
     outcome: ProposalOutcome = field(default_factory=ProposalOutcome)
 
@@ -215,7 +194,7 @@ class Speculator:
         drafts = self._extended(decoding, chances, drafts)
         return self._run_draft(self._draft, decoding, drafts, lengths.least)
 
-    def _take(self, sequence: Sequence, ready: _Ready, number: int) -> None:
+    def _take(self, sequence: Sequence, ready: TokensAtHand, number: int) -> None:
         """Proposes `number` tokens that are at hand, or one now and then where it is not worth it."""
         record = self._records[sequence]
         if number:
@@ -347,15 +326,15 @@ class Speculator:
             dict(self._proposed), dict(self._accepted), tuple(self._accepted_at), self._num_dropped
         )
 
-    def _find_ready(self, part: Slice) -> _Ready | None:
+    def _find_ready(self, part: Slice) -> TokensAtHand | None:
         """What is at hand for the slice: pushed tokens, or what its text, or its prediction, says elsewhere."""
         sequence = part.sequence
         record = self._record(sequence)
         pushed = record.pushed.behind(sequence.tokens)[: part.num_draft] if record.pushed is not None else []
-        remote = _Ready(_REMOTE, pushed, 0) if pushed else None
-        if not (self._looks_up and self._own_room(part) and (self._may_guess or record.prediction)):
+        remote = TokensAtHand(_REMOTE, pushed, 0) if pushed else None
+        if not (self._looks_up and self._own_room(part) and (self._may_guess or record.lookup.has_prediction)):
             return remote
-        found = self._find(record, sequence)
+        found = record.lookup.find(sequence.tokens, sequence.num_output)
         if remote is None or found is None:
             return found or remote
         return remote if record.rates[_REMOTE].rate >= record.rates[found.kind].rate else found
@@ -364,7 +343,7 @@ class Speculator:
         """Where only pushed drafts made room, it is not for the others."""
         return min(part.num_draft, self._most)
 
-    def _chance(self, part: Slice, ready: _Ready | None) -> Chance:
+    def _chance(self, part: Slice, ready: TokensAtHand | None) -> Chance:
         """`ready`: what is at hand."""
         sequence = part.sequence
         rates = self._records[sequence].rates
@@ -375,28 +354,12 @@ class Speculator:
             num_draft = max(min(self._own_room(part), self._draft.max_positions - len(sequence.tokens)), 0)
         return Chance(num_ready, 0.0 if ready is None else rates[ready.kind].rate, num_draft, rates[_DRAFT].rate)
 
-    def _find(self, record: _Record, sequence: Sequence) -> _Ready | None:
-        """The better match of the text's end, in the prediction or in the text itself; the position behind it."""
-        tokens = sequence.tokens
-        record.pairs.extend(tokens)
-        own = record.pairs.find(tokens, tokens)
-        if record.prediction:
-            record.predicted_pairs.extend(record.prediction)
-            predicted = record.predicted_pairs.find(record.prediction, tokens)
-            if sequence.num_output == 1 and record.prediction[0] == tokens[-1] and len(record.prediction) > 1:
-                # Its beginning, of which no pair is there yet.
-                predicted = NgramMatch(1, SHORTEST_MATCH)
-            if predicted is not None and (own is None or predicted.length >= own.length):
-                kind: _Kind = "prediction", predicted.length >= _LONG_MATCH
-                return _Ready(kind, record.prediction, predicted.position)
-        return None if own is None else _Ready(("ngram", own.length >= _LONG_MATCH), tokens, own.position)
-
     def _record(self, sequence: Sequence) -> _Record:
         record = self._records.get(sequence)
         if record is not None:
             return record
         rates = {kind: Acceptance(shared.rate, _SEQUENCE_WEIGHT) for kind, shared in self._rates.items()}
-        record = _Record(rates, list(sequence.request.prediction))
+        record = _Record(rates, PromptLookup(sequence.request.prediction))
         self._records[sequence] = record
         return record
 
