@@ -52,7 +52,7 @@ def fill(
         for row in rows:
             if row.at_us >= month * 1e6:
                 spent[row.tenant] += row.cost or 0
-        store.insert([stored(list(msgspec.structs.astuple(row)), _WORKER, days.of(row.at_us)) for row in rows])
+        store.insert([stored(msgspec.structs.astuple(row), _WORKER, days.of(row.at_us)) for row in rows])
         while store.roll_up(_AT_ONCE):
             pass
         on_rows(len(rows))

@@ -26,7 +26,7 @@ class Reading:
     """How far a journal was read. `begun`: the calls that are not over, by number: where and how they began."""
 
     def __init__(self) -> None:
-        self._decode = msgspec.msgpack.Decoder(list[Any]).decode
+        self._decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
         self.begun: dict[int, tuple[Segment, bytes]] = {}
         self.num_damaged = 0
         self.num_read = 0

@@ -5,7 +5,6 @@ Amounts are whole pico-dollars; None is "not known", which is never the same as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -100,7 +99,7 @@ SAVINGS: tuple[str, ...] = tuple(name for name in FIELDS if name.startswith("sav
 AMOUNTS: tuple[str, ...] = ("cost", "list_cost", *SAVINGS)
 
 
-Values = Sequence[Any]
+Values = tuple[Any, ...]
 """A row's `FIELDS`, in their order."""
 Stored = tuple[Any, ...]
 """A row for a store: its `COLUMNS`."""
@@ -122,4 +121,4 @@ def killed(beginning: bytes) -> Values:
 
 def stored(values: Values, worker: int, day: int) -> Stored:
     """A row for a store of a row's values."""
-    return (*values, worker, day)
+    return values + (worker, day)  # noqa: RUF005  # to unpack 60 values takes three times as long

@@ -290,7 +290,7 @@ def test_thousands_of_names_and_names_of_an_enemy(browser: playwright.Browser, t
         row = sample_row(number, at_us=now_us - number * 1000)
         # Dearer than the others, so that they are among those that are told.
         row.model, row.cost = (NAMES[number], 10**13 - number) if number < len(NAMES) else (f"model-{number}", 10**9)
-        rows.append(stored(list(msgspec.structs.astuple(row)), 1, days.of(row.at_us)))
+        rows.append(stored(msgspec.structs.astuple(row), 1, days.of(row.at_us)))
     store.insert(rows)
     store.close()
     policy = (

@@ -34,7 +34,7 @@ def test_budgets_are_listed_as_the_ledger_has_them_nearest_to_the_end_first(run:
     now_us = int(time.time() * 1e6)
     for n, key in ((1, "alice"), (2, "other")):
         row = Row(n=n, at_us=now_us, key=key, tenant="default", team="red", cost=3 * 10**11)
-        values = list(msgspec.structs.astuple(row))
+        values = msgspec.structs.astuple(row)
         store.insert([stored(values, worker=1, day=Days("UTC").of(now_us))])
     store.close()
 

@@ -53,7 +53,7 @@ class Filled:
         for moment in moments:
             self._n += 1
             rows.append(sample_row(self._n, at_us=int(moment * 1e6)))
-        self.store.insert([stored(list(msgspec.structs.astuple(row)), 1, self._days.of(row.at_us)) for row in rows])
+        self.store.insert([stored(msgspec.structs.astuple(row), 1, self._days.of(row.at_us)) for row in rows])
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -123,7 +123,7 @@ def test_what_is_kept_has_an_end(connect: Connect) -> None:
     for n in range(1, 6001):
         row = sample_row(n, at_us=int((START_S - 86400 - n) * 1e6))
         row.key = f"key-{n}"
-        rows.append(stored(list(msgspec.structs.astuple(row)), 1, days.of(row.at_us)))
+        rows.append(stored(msgspec.structs.astuple(row), 1, days.of(row.at_us)))
     ledger.store.insert(rows)
     for tenant in (None, *(f"tenant-{number}" for number in range(5))):
         found = pages(database, memory, START_S, "30d", "key", tenant)[0]

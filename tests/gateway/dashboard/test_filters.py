@@ -32,7 +32,7 @@ def filled(database: object, number: int, change: Callable[[Row], None] = lambda
     for row in rows:
         row.fault = "upstream" if row.status >= 400 else ""
         change(row)
-    store.insert([stored(list(msgspec.structs.astuple(row)), 1, Days("UTC").of(row.at_us)) for row in rows])
+    store.insert([stored(msgspec.structs.astuple(row), 1, Days("UTC").of(row.at_us)) for row in rows])
     return rows
 
 
@@ -108,7 +108,7 @@ def test_one_call_has_all_its_charges(connect: Connect) -> None:
     store = LedgerStore(database := connect(), "UTC")
     store.open()
     rows = [sample_row(5), sample_row(5, part=1), sample_row(11)]
-    store.insert([stored(list(msgspec.structs.astuple(row)), 1, 20261101) for row in rows])
+    store.insert([stored(msgspec.structs.astuple(row), 1, 20261101) for row in rows])
     with database.reading() as transaction:
         calls = {row["request_id"]: row["seq"] for row in page(transaction, ALL, condition_of(""))["rows"]}
         five, eleven = (one(transaction, ALL, calls[row.request_id]) for row in (rows[0], rows[2]))

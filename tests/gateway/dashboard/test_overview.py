@@ -52,7 +52,7 @@ def filled(connect: Connect, rows: list[Row], *, rolled_up: int) -> LedgerStore:
     store = LedgerStore(connect(), ZONE)
     store.open()
     days = Days(ZONE)
-    store.insert([stored(list(msgspec.structs.astuple(row)), 1, days.of(row.at_us)) for row in rows])
+    store.insert([stored(msgspec.structs.astuple(row), 1, days.of(row.at_us)) for row in rows])
     store.roll_up(rolled_up)
     store.count_latencies(rolled_up)
     return store

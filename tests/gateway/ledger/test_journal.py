@@ -45,7 +45,7 @@ def note_large(journal: Journal, n: int) -> bool:
 
 
 def values(n: int, part: int = 0) -> Values:
-    return list(msgspec.structs.astuple(sample_row(n, part=part)))
+    return msgspec.structs.astuple(sample_row(n, part=part))
 
 
 def abandon(journal: Journal) -> None:
@@ -128,7 +128,7 @@ def test_full_segment_gives_way_and_goes_once_it_is_read(tmp_path: Path) -> None
     rows = reading.take(list(journal.segments), 10**6)
     journal.clear()
 
-    assert rows == [list(msgspec.structs.astuple(large(n))) for n in range(1, number + 1)]
+    assert rows == [msgspec.structs.astuple(large(n)) for n in range(1, number + 1)]
     assert len(journal.segments) == 2
     note(journal, 0)
     reading.take(list(journal.segments), 10)
@@ -148,9 +148,7 @@ def test_journal_without_room_takes_nothing_and_harms_nothing(tmp_path: Path) ->
     journal.provide()
     assert not note_large(journal, number)
 
-    assert reading.take(list(journal.segments), 10**6) == [
-        list(msgspec.structs.astuple(large(n))) for n in range(number)
-    ]
+    assert reading.take(list(journal.segments), 10**6) == [msgspec.structs.astuple(large(n)) for n in range(number)]
     journal.clear()
     journal.provide()
     assert note_large(journal, number)

@@ -29,7 +29,7 @@ WITHIN = 0.032
 
 
 def of(row: Row) -> Stored:
-    return stored(list(msgspec.structs.astuple(row)), 1, DAYS.of(row.at_us))
+    return stored(msgspec.structs.astuple(row), 1, DAYS.of(row.at_us))
 
 
 def timed_rows(number: int, seed: int = 1) -> list[Row]:

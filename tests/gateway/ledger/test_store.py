@@ -31,7 +31,7 @@ DAYS = Days(BERLIN)
 
 
 def of(row: Row, worker: int = 1) -> Stored:
-    return stored(list(msgspec.structs.astuple(row)), worker, DAYS.of(row.at_us))
+    return stored(msgspec.structs.astuple(row), worker, DAYS.of(row.at_us))
 
 
 def opened(database: Database, zone: str = BERLIN) -> LedgerStore:
