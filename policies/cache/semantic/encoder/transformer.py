@@ -50,21 +50,28 @@ class TransformerModel:
         return rows
 
     def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
-        """Each text's tokens and itself, of vectors of length 1; what is beyond the model's reach is cut off."""
+        """Each text's tokens and itself, of vectors of length 1; what is beyond the model's reach is cut off.
+
+        For models of BERT's kind whose texts are the mean of their tokens, as that of the heads is. The texts lie in
+        one row and each sees itself alone: padding sentences to one length takes a quarter of the time.
+        """
+        torch = self._torch
         features = tokenize(self._model, [self._prompt + text for text in texts])
-        ids, mask = features["input_ids"], features["attention_mask"]
-        with self._torch.inference_mode():
-            found = self._model(features)
-            vectors = self._torch.nn.functional.normalize(found["token_embeddings"].float(), dim=-1).numpy()
-            wholes = self._torch.nn.functional.normalize(found["sentence_embedding"].float(), dim=-1).numpy()
-        lengths = mask.sum(dim=1).tolist()
-        # Without the marks at both ends.
-        return [
-            EncodedPart(
-                row[1 : length - 1].numpy().astype(np.int32), np.concatenate((tokens[1 : length - 1], whole[None]))
+        is_token = features["attention_mask"].bool()
+        ids, places = features["input_ids"][is_token], is_token.cumsum(dim=1)[is_token] - 1
+        lengths = is_token.sum(dim=1)
+        of_text = torch.repeat_interleave(torch.arange(len(texts)), lengths)
+        sees = of_text[:, None] == of_text
+        with torch.inference_mode():
+            found = self._model[0].auto_model(
+                input_ids=ids[None], position_ids=places[None], attention_mask=sees[None, None]
             )
-            for row, tokens, whole, length in zip(ids, vectors, wholes, lengths, strict=True)
-        ]
+            rows = found.last_hidden_state[0].float().split(lengths.tolist())
+            # Without the marks at both ends, which are of the whole.
+            vectors = [torch.cat((row[1:-1], row.mean(dim=0, keepdim=True))) for row in rows]
+            vectors = [torch.nn.functional.normalize(vector, dim=-1).numpy() for vector in vectors]
+        own_ids = [row[1:-1].numpy().astype(np.int32) for row in ids.split(lengths.tolist())]
+        return list(map(EncodedPart, own_ids, vectors))
 
     def vocabulary(self) -> TokenVocabulary:
         """Of its tokens."""
