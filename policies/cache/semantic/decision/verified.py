@@ -39,8 +39,9 @@ _REFIT_LABELS = 10
 _RECENT_LABELS = 150
 """Labels that by themselves must bear the threshold out too: traffic that has just changed shows in them first."""
 
-_TARGET = 0.95
-"""The share of the bound that is aimed at: what chance may add must fit in the rest."""
+_TARGET = 0.80
+"""The share of the bound that is aimed at. What chance may add must fit in the rest: of some 40 wrong answers in 5,000
+look-ups checks find about eight, so what is estimated and what comes of it lie a third apart."""
 _MAX_HASTE = 1.2
 """How far above the target serving may go while little of the budget is spent."""
 _MIN_HASTE = 0.6
