@@ -39,7 +39,7 @@ _REMOTE: Kind = ("remote", False)
 _DRAFT: Kind = ("draft", False)
 _SEQUENCE_WEIGHT = 0.1
 _ENGINE_WEIGHT = 0.01
-_LEARN_EVERY, _LEARN_AT = 128, (8, 9)
+_LEARN_EVERY, _LEARN_AT = 128, (8, 9, 10)
 """Steps of decoding, of which these are made alone."""
 _FIRST_PROBE, _LAST_PROBE = 4, 64
 """Steps without a proposal after which one is made anyway, to learn whether it would pay by now; doubled each time."""
@@ -133,6 +133,7 @@ class Speculator:
         self._purse = Purse()
         self._draft_probe = _Probe()
         self._num_decoded = 0
+        self._was_alone = False
         self._has_predictions = False
         self._proposed_s = self._catch_up_s = 0.0
         self._rates = {kind: Acceptance(rate, _ENGINE_WEIGHT) for kind, rate in _START_RATES.items()}
@@ -285,12 +286,15 @@ class Speculator:
     def _account(self, num_sequences: int, num_rows: int, num_accepted: int, seconds: float) -> None:
         """What a step of decoding has cost and brought, proposals and all."""
         self._num_decoded += 1
-        if num_rows == num_sequences:
+        is_alone, was_alone = num_rows == num_sequences, self._was_alone
+        self._was_alone = is_alone
+        # The first one behind others finds nothing of what such a step can take over from the one before.
+        if is_alone and (was_alone or not self._alone_time.is_known):
             self._alone_time.add(num_sequences, seconds)
         if not self._alone_time.is_known:
             return
         alone_s = self._alone_time.predict(num_sequences)
-        if num_rows == num_sequences:
+        if is_alone:
             self._purse.earn(alone_s)
             # What it took to find nothing to propose.
             self._purse.settle(0.0, self._proposed_s, alone_s, self._catch_up_s)
