@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from backends.engine.speculation.step_time import StepTimeFit, TargetTimeFit
 
+_DOUBT = 1.1
+"""What guesses take counts so many times: of many estimates those that look best are mostly too good."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chance:
@@ -61,7 +64,7 @@ def best_lengths(
     """
     if not target.is_known:
         return _all(chances)
-    proposal_s = target.proposal_s
+    proposal_s = _DOUBT * target.proposal_s
     ready = [0] * len(chances)
     tokens, seconds = float(num_sequences), target.predict(num_sequences, 0)
     for chance, place in sorted(_ready(chances), reverse=True):
@@ -96,7 +99,7 @@ class _Drafts:
         self._chances, self._ready, self._most = chances, ready, most
         self.members: list[int] = []
         self.more_tokens = self.more_s = 0.0
-        ready_cost, draft_cost = rate * proposal_s, rate * (proposal_s + draft.row_s)
+        ready_cost, draft_cost = rate * proposal_s, rate * (proposal_s + _DOUBT * draft.row_s)
         for place, (one, num_ready) in enumerate(zip(chances, ready, strict=True)):
             number = min(most, one.num_draft)
             if not number:
@@ -107,12 +110,12 @@ class _Drafts:
                 self.more_tokens += drafted - at_hand
                 self.more_s += (number - num_ready) * proposal_s
         if self.members:
-            self.more_s += most * draft.predict(len(self.members))
+            self.more_s += _DOUBT * most * draft.predict(len(self.members))
 
     def lengths(self, rate: float, proposal_s: float, draft: StepTimeFit) -> Lengths:
         """At `rate` tokens a second."""
         ready, drafts, least = list(self._ready), [0] * len(self._ready), [0.0] * len(self._ready)
-        more_s = proposal_s + draft.predict(len(self.members)) / len(self.members)
+        more_s = proposal_s + _DOUBT * draft.predict(len(self.members)) / len(self.members)
         for place in self.members:
             one = self._chances[place]
             ready[place], drafts[place] = 0, min(self._most, one.num_draft)

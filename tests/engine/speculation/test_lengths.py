@@ -151,7 +151,8 @@ def test_lengths_of_tokens_at_hand_are_the_best_of_all(chances: list[Chance], pr
 
     def rate(lengths: tuple[int, ...]) -> float:
         tokens = sum(expected_tokens(one.ready_rate, number) for one, number in zip(chances, lengths, strict=True))
-        return (len(chances) + tokens) / time.predict(len(chances), sum(lengths))
+        # What guesses take counts a tenth more: those that look best are mostly not as good.
+        return (len(chances) + tokens) / (time.predict(len(chances), 0) + 1.1 * time.proposal_s * sum(lengths))
 
     found = best_lengths(chances, num_sequences=len(chances), target=time, draft=NO_DRAFT).ready
 
@@ -160,14 +161,12 @@ def test_lengths_of_tokens_at_hand_are_the_best_of_all(chances: list[Chance], pr
 
 
 def test_least_certainty_grows_with_the_time_of_a_draft() -> None:
-    """A further draft has to save more time than it takes; shared by many it takes less of each."""
+    """A further draft has to save more time than it takes."""
     time = target(2.0, 0.1, 0.02)
     least = [
         best_lengths([drafted(0.9)], num_sequences=1, target=time, draft=draft(seconds, 0.0)).least[0]
         for seconds in (0.1, 0.2, 0.4)
     ]
-    shared = best_lengths([drafted(0.9)] * 8, num_sequences=8, target=time, draft=draft(0.4, 0.0)).least[0]
 
     assert least == sorted(least)
     assert 0 < least[0] < least[-1] < 1
-    assert 0 < shared < least[-1]
