@@ -120,8 +120,8 @@ def _load_parts(
         eos_token_ids=decoder.config.eos_token_ids,
         ops=ops,
     )
-    # Ranks would have to replay their graphs in step, and twins look at numbers.
     work_clock = _work_clock(now) if device.type == "cpu" and followers is None else now
+    # Ranks would have to replay their graphs in step, and twins look at numbers.
     has_graphs = device.type == "cuda" and followers is None and not options.reference_kernels
     caches = {decoder: cache}
     draft_model = None

@@ -15,7 +15,6 @@ _NAMES: Mapping[Reached, tuple[bytes, bytes, bytes]] = {
     "requests": (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
     "tokens": (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
 }
-_MILLISECONDS = tuple(b"%dms" % number for number in range(1001))
 
 
 def rate_headers(plan: AskPlan, left: Sequence[int]) -> Headers:
@@ -56,7 +55,7 @@ def duration(seconds: float) -> bytes:
     if seconds <= 0:
         return b"0ms"
     if seconds < 1:
-        return _MILLISECONDS[floor(seconds * 1e3 + 0.5)]
+        return b"%dms" % floor(seconds * 1e3 + 0.5)
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -98,7 +98,8 @@ def _price(model: Any, at: datetime, provider: str) -> Price | None:
             tiers[tier] = tariff
     if provider in _PLACES:
         place, times = _PLACES[provider]
-        tiers |= {f"{tier}-{place}": _dearer(tariff, times) for tier, tariff in tiers.items() if tier == "fast"}
+        if "fast" in tiers:
+            tiers[f"fast-{place}"] = _dearer(tiers["fast"], times)
         tiers[place] = _dearer(standard, times)
     batch = _tariff(_values(model, at, {"processing": "batch"}), long_writes)
     return named_price("list", standard, tiers, None if batch == standard else batch)

@@ -22,7 +22,8 @@ OVERLOADED = 529
 """The Messages API's own status for "try again later"."""
 
 FAST, HOME_ONLY, FAST_AT_HOME = "fast", "us", "fast-us"
-"""What haste is called where it has a price: it is none of this API's service tiers, but costs as one would."""
+"""What haste, work in one place only, and both are called where they have a price: none of them is a service tier of
+this API, but they cost as one would."""
 
 _MAX_ITERATIONS = 1000
 """More than any answer has."""
@@ -117,7 +118,6 @@ class TokenCounts(msgspec.Struct):
         tier = FAST if self.speed == FAST else self.service_tier or ""
         if self.inference_geo != HOME_ONLY:
             return tier
-        # Places have no tier in the API, and cost as if they had.
         return FAST_AT_HOME if tier == FAST else HOME_ONLY
 
     def told(self) -> Usage | None:

@@ -39,7 +39,7 @@ from backends.engine.options import EngineOptions, Speculate
 from backends.engine.request import Event, Request, SamplingParams
 from backends.engine.text.tokenizer import Tokenizer
 
-_LEAST_UNFAVOURABLE, _LEAST_PREDICTED, _LEAST_FAVOURABLE, _LEAST_OF_TASKS = 0.98, 0.97, 1.5, 1.0
+_LEAST_UNFAVOURABLE, _LEAST_PREDICTED, _LEAST_FAVOURABLE = 0.98, 0.97, 1.5
 _NUM_WORDS = 120
 _NUM_SENTENCES = 10
 _MODES: tuple[Speculate, Speculate] = ("off", "auto")
@@ -141,7 +141,7 @@ def _kinds(tokenizer: Tokenizer, number: int, seed: int) -> list[Kind]:
         Kind("wrong predictions", words, True, _LEAST_PREDICTED, noise),
         Kind("right predictions", quotes, False, _LEAST_FAVOURABLE, predicts_itself=True),
         Kind("quotes", quotes, False, _LEAST_FAVOURABLE),
-        Kind("own tasks", [tokens(task.messages()[:-1]) for task in tasks], False, _LEAST_OF_TASKS),
+        Kind("own tasks", [tokens(task.messages()[:-1]) for task in tasks], False, _LEAST_FAVOURABLE),
     ]
 
 
