@@ -89,7 +89,7 @@ async def texts(gateway: Gateway, model: str, **fields: object) -> list[str]:
 async def booked(gateway: Gateway, request_id: str) -> dict[str, int]:
     """The tokens of a call, by the ledger."""
     async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=60) as client:
-        return (await client.get(f"/v1/calls/{request_id}")).json()["usage"]
+        return (await client.get(f"/v1/calls/{request_id}?wait=10")).json()["usage"]
 
 
 @pytest.mark.parametrize("asked", [{"temperature": 0}, {"temperature": 0.8, "seed": 5}], ids=["greedy", "seeded"])
