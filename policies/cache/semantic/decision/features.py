@@ -5,6 +5,7 @@ Word lists are English; of another language they say nothing, and the other feat
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
@@ -20,9 +21,12 @@ FEATURES = (
     "overlap",
     "swapped",
     "reordered",
+    "length",
+    "unopposed",
 )
 """What a proposal's numbers are, in order. `near`: five times what the cosine is above 0.8. `share`: of the vote.
-`margin`: cosine above the nearest other answer's. `good`, `bad`: log(1 + labels of the entry). The rest: `Difference`.
+`margin`: cosine above the nearest other answer's. `good`, `bad`: log(1 + labels of the entry). `unopposed`: -log of the
+other answers' share of the vote, plus 0.01. The rest: `Difference`.
 """
 
 MAX_CHARACTERS = 2_000
@@ -76,7 +80,8 @@ class Difference(msgspec.Struct, frozen=True):
 
     `opposed`: one has a word, the other its opposite. `guarded`: that, or numbers or negation differ.
     `overlap`: shared content words of all, 0..1. `swapped`: one content word stands for another and the rest is shared.
-    `reordered`: the same words in another order.
+    `reordered`: the same words in another order. `length`: log(1 + content words of the shorter); a question of few words
+    says little, and what is near it may ask for much else.
     """
 
     opposed: bool
@@ -84,6 +89,7 @@ class Difference(msgspec.Struct, frozen=True):
     overlap: float
     swapped: bool
     reordered: bool
+    length: float
 
 
 class Wording:
@@ -118,6 +124,7 @@ def difference(text: str, other: str) -> Difference:
         overlap=len(shared) / num_all if num_all else 1.0,
         swapped=bool(shared) and len(only_one) == len(only_two) == 1,
         reordered=not only_one and not only_two and _is_reordered(one, two),
+        length=math.log1p(min(len(one.content), len(two.content))),
     )
 
 

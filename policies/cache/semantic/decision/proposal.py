@@ -13,6 +13,8 @@ from policies.cache.semantic.decision.vote import vote
 
 _EQUAL = 0.999
 """Cosine above which two vectors are one, as far as their numbers go."""
+_HARDLY_OPPOSED = 0.01
+"""A share of the vote that is no more against an answer than none."""
 _WORD = re.compile(r"\w+")
 
 
@@ -38,6 +40,8 @@ def propose(text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         words.overlap,
         float(words.swapped),
         float(words.reordered),
+        words.length,
+        -math.log(1.0 - chosen.share + _HARDLY_OPPOSED),
     )
     return Proposal(winner, features, words.guarded)
 

@@ -66,8 +66,8 @@ _DOUBT_PROBABILITY = 1e-4
 _DOUBT_MIN_WRONG = 0.004
 """The model is given up where it gave what the last 40 checks of served answers found a chance under 1 in 10,000."""
 
-#         bias cosine near share margin good bad guard overlap swapped reordered
-_PRIOR = np.array([0.0, 4.0, 0.0, 1.0, 1.0, 0.0, 0.0, -3.0, 3.0, -2.0, -2.0])
+#         bias cosine near share margin good bad guard overlap swapped reordered length unopposed
+_PRIOR = np.array([0.0, 4.0, 0.0, 1.0, 1.0, 0.0, 0.0, -3.0, 3.0, -2.0, -2.0, 0.0, 0.0])
 """What is believed of the features before the first label: the direction of each, worth about one label of strength."""
 _RIDGE = np.array([1e-3, *[1.0] * len(FEATURES)])
 

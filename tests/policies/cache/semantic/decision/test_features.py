@@ -61,6 +61,14 @@ def test_reordered_is_the_same_words_in_another_order() -> None:
     assert not difference("flights from Rome to Oslo", "flights from Rome to Oslo").reordered
 
 
+def test_length_is_that_of_the_shorter_and_counts_what_says_something() -> None:
+    """A question of one word may ask for anything that has to do with it; fillers say nothing, either way round."""
+    short, long = "what is the fee", "which fee does a transfer to another country take"
+
+    assert difference(short, long).length == difference(long, short).length == difference(short, short).length
+    assert difference(long, long).length > difference(short, long).length > difference("", long).length == 0.0
+
+
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_difference_is_symmetric_and_bounded(one: str, two: str) -> None:
     """Any text at all, either way round."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from policies.cache.semantic.contracts import KnownNeighbour
+from policies.cache.semantic.decision.features import FEATURES
 from policies.cache.semantic.decision.proposal import propose
 from tests.support.policy.semantic_traffic import candidate
 
@@ -31,3 +33,18 @@ def test_neighbours_that_were_read_are_proposed_beside_those_that_were_not() -> 
 
     assert found is not None
     assert found.candidate.id == "read"
+
+
+def test_small_opposition_is_told_from_none_and_from_less() -> None:
+    """Between a tenth and a hundredth of the vote against an answer lies as much as between one and a tenth."""
+
+    def unopposed(*others: KnownNeighbour) -> float:
+        found = propose("how do I pay", [candidate(0.9), *others])
+        assert found is not None
+        return found.features[FEATURES.index("unopposed")]
+
+    alone = unopposed()
+    hardly, little, much = (unopposed(candidate(cosine, answer="b", id="2")) for cosine in (0.55, 0.7, 0.85))
+
+    assert alone > hardly > little > much > 0.0
+    assert hardly - little > 1.0
