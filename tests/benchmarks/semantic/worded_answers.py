@@ -1,9 +1,9 @@
 """`python -m tests.benchmarks.semantic.worded_answers`: the semantic cache where the backend words each answer anew.
 
 It replays labelled questions in process: the verified decision, and the reader that compares answers in a gateway. What
-the backend says comes from `eval_policy.py` (`--tool`), whose made-up answers state the same facts in other words each
-time; a fifth of all meanings differ from another in one fact. Streams are those of `decision`. Prints percent of
-look-ups, then what the reader made of pairs of answers: of those that say the same, how many were called the same
+the backend says comes from `eval_policy.py` (`--tool`), whose made-up answers state the same facts in other words for
+each question; a fifth of all meanings differ from another in one fact. Streams are those of `decision`. Prints percent
+of look-ups, then what the reader made of pairs of answers: of those that say the same, how many were called the same
 (from a probability of SAME_FROM on), and how many different (up to DIFFERENT_TO); of the others, how many were called
 the same; and the processor's time for a comparison, and for all of a question that went to the backend.
 """
@@ -79,7 +79,8 @@ class WordedUpstream(Upstream):
         self._texts[query] = (
             f"The answer to this is {said}."
             if self._book is None
-            else self._book.say(meaning, said != meaning, f"{self.num_calls}")
+            # By the question, so that two trees are given the same answers.
+            else self._book.say(meaning, said != meaning, f"{query}")
         )
         return query
 

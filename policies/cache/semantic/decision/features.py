@@ -80,8 +80,8 @@ class Difference(msgspec.Struct, frozen=True):
 
     `opposed`: one has a word, the other its opposite. `guarded`: that, or numbers or negation differ.
     `overlap`: shared content words of all, 0..1. `swapped`: one content word stands for another and the rest is shared.
-    `reordered`: the same words in another order. `length`: log(1 + content words of the shorter); a question of few words
-    says little, and what is near it may ask for much else.
+    `reordered`: the same words in another order. `length`: log(1 + content words of the shorter); a question of few
+    words says little, and what is near it may ask for much else.
     """
 
     opposed: bool
