@@ -33,7 +33,7 @@ class Purse:
     def earn(self, alone_s: float) -> None:
         """A step was made alone."""
         if self._balance is not None:
-            self._balance = min(self._balance + self._share * alone_s, _PURSE_MOST * alone_s)
+            self._balance = _topped_up(self._balance, self._share * alone_s, _PURSE_MOST * alone_s)
             self.is_open |= self._balance >= _PURSE_TRY * alone_s
 
     def settle(self, worth_s: float, spent_s: float, alone_s: float, catch_up_s: float = 0.0) -> None:
@@ -43,8 +43,13 @@ class Purse:
         before = _PURSE_TRY * alone_s if self._balance is None else self._balance
         spent_s = min(spent_s, _PURSE_OUTLIER * alone_s + 2 * catch_up_s)
         most_s = _PURSE_MOST * alone_s
-        self._balance = min(before + worth_s - spent_s, most_s)
-        if self._balance == most_s:
+        self._balance = _topped_up(before, worth_s - spent_s, most_s)
+        if self._balance >= most_s:
             self._share = _MOST_SHARE
         elif self._balance < 0 and self.is_open:
             self.is_open, self._share = False, max(self._share / 2, _LEAST_SHARE)
+
+
+def _topped_up(balance_s: float, gain_s: float, most_s: float) -> float:
+    """What is there stays, also where steps have become shorter and `most_s` less: it was saved by longer ones."""
+    return balance_s + min(gain_s, max(most_s - balance_s, 0.0))

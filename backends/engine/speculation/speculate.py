@@ -43,6 +43,8 @@ _LEARN_EVERY, _LEARN_AT = 128, (8, 9, 10)
 """Steps of decoding, of which these are made alone."""
 _FIRST_PROBE, _LAST_PROBE = 4, 64
 """Steps without a proposal after which one is made anyway, to learn whether it would pay by now; doubled each time."""
+_ALONE_ROWS_SHARE = 0.5
+"""Of what a step takes alone, before one of fewer sequences was seen: weights take as long for one as for many."""
 _CATCH_UP_SHARE = 0.5
 """Of what may be lost: the rest is to find out what the drafts are worth."""
 _MOST_PROBED = 8
@@ -128,7 +130,7 @@ class Speculator:
         self._draft_time = StepTimeFit()
         self._catch_up_time = StepTimeFit()
         """Of the draft model's steps over texts that it lags behind, over their tokens."""
-        self._alone_time = StepTimeFit(ALONE_WEIGHT)
+        self._alone_time = StepTimeFit(ALONE_WEIGHT, rows_share=_ALONE_ROWS_SHARE)
         """Of steps without proposals, over their sequences."""
         self._purse = Purse()
         self._draft_probe = _Probe()

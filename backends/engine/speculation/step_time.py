@@ -8,17 +8,21 @@ _OUTLIER = 4.0
 """A step that takes this many times what was expected says something of the machine, not of the step."""
 _LEAST_VARIANCE = 0.01
 """Of rows; below it a slope is noise over noise."""
+_LEAST_SPREAD = 0.1
+"""Of rows, as a share of their mean: where they have spread less, a slope is mostly noise over noise."""
 
 
 class StepTimeFit:
     """Seconds of a step as a line over its rows, fitted to the latest measurements.
 
-    Before rows have varied it takes the step to cost the same for any number of them, which invites trying more.
-    `weight` is that of a new measurement, once there are enough.
+    What no rows at all would take, and what one more takes, are never less than nothing. `weight` is that of a new
+    measurement, once there are enough. `rows_share`: of a step's time, what is taken to be its rows', 0..1, where they
+    have hardly varied; 0 invites trying more of them.
     """
 
-    def __init__(self, weight: float = _TIME_WEIGHT) -> None:
+    def __init__(self, weight: float = _TIME_WEIGHT, rows_share: float = 0.0) -> None:
         self._weight = weight
+        self._rows_share = rows_share
         self._count = 0
         self._rows = self._seconds = 0.0
         self._variance = self._covariance = 0.0
@@ -31,7 +35,11 @@ class StepTimeFit:
     @property
     def row_s(self) -> float:
         """Seconds that one more row takes, 0 or more."""
-        return max(self._covariance / self._variance, 0.0) if self._variance > _LEAST_VARIANCE else 0.0
+        if not self._rows:
+            return 0.0
+        most, doubt = self._seconds / self._rows, (_LEAST_SPREAD * self._rows) ** 2
+        slope = (self._covariance + doubt * self._rows_share * most) / (self._variance + doubt)
+        return min(max(slope, 0.0), most)
 
     def add(self, rows: int, seconds: float) -> None:
         """Notes one measured step."""

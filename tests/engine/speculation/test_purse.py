@@ -59,3 +59,17 @@ def test_purse_over_times_that_change_loses_what_a_change_may_and_finds_the_good
 
         assert took <= 1.02 * alone
         assert took <= 1.12 * best
+
+
+def test_purse_keeps_what_long_steps_have_saved_where_steps_become_short() -> None:
+    """A batch runs out: its last steps are a tenth as long, and what they may lose is what the others have saved."""
+    purse = Purse()
+    for _ in range(20):
+        purse.settle(0.15, 0.1, 0.1)
+    saved_s = purse.balance_s
+
+    for _ in range(10):
+        purse.settle(0.01, 0.02, 0.01)
+
+    assert purse.is_open
+    assert purse.balance_s == pytest.approx(saved_s - 0.1)

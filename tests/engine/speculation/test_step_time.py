@@ -36,6 +36,22 @@ def test_step_time_measured_at_one_size_is_taken_to_be_flat() -> None:
     assert time.predict(8) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("rows_share", [0.0, 0.5])
+def test_step_time_that_was_measured_at_full_batches_alone_says_something_possible_of_small_ones(
+    rows_share: float,
+) -> None:
+    """Whatever noise there was: fewer rows never take more, nor less than their part of the step."""
+    for seed in range(50):
+        rng = random.Random(seed)
+        time = StepTimeFit(0.1, rows_share)
+        for _ in range(30):
+            time.add(rng.choice((30, 31, 32)), 20.0 * rng.uniform(0.7, 1.4))
+
+        full = time.predict(32)
+        assert full * 5 / 32 <= time.predict(5) <= 1.2 * full, seed
+        assert abs(time.predict(16) - full * (1 - rows_share / 2)) <= 0.25 * full, seed
+
+
 def test_step_time_after_an_outlier_has_hardly_moved() -> None:
     """One step that took a hundred times as long, while the machine did something else."""
     time = line(1.0, 0.1)
