@@ -44,6 +44,7 @@ from backends.engine.text.tokenizer import Tokenizer
 _LEAST_UNFAVOURABLE, _LEAST_PREDICTED, _LEAST_FAVOURABLE = 0.98, 0.97, 1.5
 _NUM_WORDS = 120
 _NUM_SENTENCES = 10
+_TIMES_TASKS = 10
 _MODES: tuple[Speculate, Speculate] = ("off", "auto")
 _TURN_S = 0.1
 
@@ -59,6 +60,8 @@ class Kind:
     predictions: list[list[int]] | None = None
     predicts_itself: bool = False
     """Each prompt's prediction is its answer."""
+    times: int = 1
+    """So many times the prompts of others, because answers are short."""
 
 
 def _place(folder: Path) -> dict[Speculate, EngineCore]:
@@ -101,14 +104,16 @@ def _kinds(tokenizer: Tokenizer, number: int, seed: int) -> list[Kind]:
         tokens([{"role": "user", "content": f"Repeat after me: {' '.join(sentences(rng, _NUM_SENTENCES))}"}])
         for _ in range(number)
     ]
-    tasks = [held_out_conversation(rng, TASK_NAMES[index % len(TASK_NAMES)]) for index in range(number)]
+    tasks = [held_out_conversation(rng, TASK_NAMES[index % len(TASK_NAMES)]) for index in range(_TIMES_TASKS * number)]
     return [
         Kind("random words", words, True, _LEAST_UNFAVOURABLE),
         Kind("noise", noise, True, _LEAST_UNFAVOURABLE),
         Kind("wrong predictions", words, True, _LEAST_PREDICTED, noise),
         Kind("right predictions", quotes, False, _LEAST_FAVOURABLE, predicts_itself=True),
         Kind("quotes", quotes, False, _LEAST_FAVOURABLE),
-        Kind("own tasks", [tokens(task.messages()[:-1]) for task in tasks], False, _LEAST_FAVOURABLE),
+        Kind(
+            "own tasks", [tokens(task.messages()[:-1]) for task in tasks], False, _LEAST_FAVOURABLE, times=_TIMES_TASKS
+        ),
     ]
 
 
@@ -227,7 +232,7 @@ def _answer(running: Mapping[Speculate, _Answering], spent_s: dict[Speculate, fl
 
 def _measure(places: Sequence[Mapping[Speculate, EngineCore]], cell: Cell, given: Namespace) -> Found:
     """All rounds of a cell, behind one that does not count."""
-    kind = replace(cell.kind, prompts=cell.kind.prompts[: given.turnover * cell.batch])
+    kind = replace(cell.kind, prompts=cell.kind.prompts[: cell.kind.times * given.turnover * cell.batch])
     params = SamplingParams(temperature=cell.temperature, ignore_eos=cell.kind.ignores_end)
     found = Found()
     for number in range(given.rounds + 1):
