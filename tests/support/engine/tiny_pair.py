@@ -57,7 +57,7 @@ def make_pair(folder: Path) -> Pair:
     pair = Pair(folder / "target", folder / "draft")
     for model, path in ((target, pair.target), (draft, pair.draft)):
         model.save_pretrained(path)
-        _save_tokenizer(path)
+        save_byte_tokenizer(path)
     return pair
 
 
@@ -161,7 +161,8 @@ def _paired(first: dict[str, Any], second: dict[str, Any]) -> Iterable[tuple[str
     return ((name, first[name], second[name]) for name in first)
 
 
-def _save_tokenizer(folder: Path) -> None:
+def save_byte_tokenizer(folder: Path) -> None:
+    """A tokenizer of bytes, EOS behind them, with a chat template, into a model's folder."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
