@@ -17,7 +17,11 @@ BOUNDS = {
     torch.int8: (5e-2, 2e-3),
     torch.float8_e4m3fn: (3e-1, 8e-3),
 }
-"""The largest error and the root mean square of all errors, both in units of the exact result's root mean square.
+"""The largest error of an entry, in units of what is large there: the entry, its row or the whole, whichever has the
+largest (root mean) square; and the root mean square of all errors in units of the whole result's.
+
+Rounding is a share of the number that is rounded. In small results all numbers are alike; among millions some are ten
+times as large as most, and the first rows of causal attention, which average few values, are larger than later ones.
 
 A number just between two of int8 or float8 may be rounded to either, here and there. Other types have to be equal.
 """
@@ -45,7 +49,7 @@ def _for_twin(value: object, exact: bool) -> object:
 
 
 def errors(actual: Tensor, exact: Tensor) -> tuple[float, float]:
-    """(largest, root mean square), each over the exact result's root mean square; NaN where either has one.
+    """(largest, root mean square) in the units of `BOUNDS`; NaN where either has one.
 
     Infinities that both have are no error.
     """
@@ -54,8 +58,11 @@ def errors(actual: Tensor, exact: Tensor) -> tuple[float, float]:
     actual, exact = actual.double(), exact.double()
     is_infinite = exact.isinf()
     difference = (actual - exact).abs().masked_fill(is_infinite & (actual == exact), 0.0)
-    unit = exact.masked_fill(is_infinite, 0.0).square().mean().sqrt().clamp(min=1e-30)
-    return float(difference.max() / unit), float(difference.square().mean().sqrt() / unit)
+    finite = exact.masked_fill(is_infinite, 0.0)
+    whole = finite.square().mean().sqrt().clamp(min=1e-30)
+    row = finite.square().mean(-1, keepdim=True).sqrt() if finite.dim() > 1 else whole
+    unit = finite.abs().maximum(row).maximum(whole)
+    return float((difference / unit).max()), float(difference.square().mean().sqrt() / whole)
 
 
 def op_complaint(op: Op, actual: Result, arguments: Arguments, *, rounding: torch.dtype | None = None) -> str | None:
