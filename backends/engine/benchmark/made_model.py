@@ -38,12 +38,15 @@ _SPECIAL = ("<unk>", "<s>", "</s>")
 _STANDARD_DEVIATION = 0.02
 
 
-def make_model(folder: Path, *, seed: int = 0, config: dict[str, object] | None = None) -> None:
-    """Writes config.json, model.safetensors in bf16 and a byte-level tokenizer; `config` replaces fields."""
+def make_model(folder: Path, *, seed: int = 0, config: dict[str, object] | None = None, device: str = "cpu") -> None:
+    """Writes config.json, model.safetensors in bf16 and a byte-level tokenizer; `config` replaces fields.
+
+    `device` draws the weights, others than another would.
+    """
     chosen = _CONFIG | (config or {})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(chosen), encoding="utf-8")
-    save_file(_weights(chosen, seed), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(_weights(chosen, seed, device), folder / "model.safetensors", metadata={"format": "pt"})
     _save_tokenizer(folder, int(str(chosen["vocab_size"])))
 
 
@@ -53,7 +56,7 @@ def random_prompts(count: int, num_tokens: int, seed: int) -> list[list[int]]:
     return [[rng.randrange(512, 16384) for _ in range(num_tokens)] for _ in range(count)]
 
 
-def _weights(config: dict[str, object], seed: int) -> dict[str, torch.Tensor]:
+def _weights(config: dict[str, object], seed: int, device: str) -> dict[str, torch.Tensor]:
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim")
     vocab, hidden, inner, num_layers, head_dim = (int(str(config[name])) for name in names)
     queries, keys = (int(str(config[f"num_{kind}_heads"])) * head_dim for kind in ("attention", "key_value"))
@@ -69,9 +72,9 @@ def _weights(config: dict[str, object], seed: int) -> dict[str, torch.Tensor]:
             f"{layer}.mlp.up_proj.weight": (inner, hidden),
             f"{layer}.mlp.down_proj.weight": (hidden, inner),
         }
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     weights = {
-        name: (torch.randn(shape, generator=generator) * _STANDARD_DEVIATION).bfloat16()
+        name: (torch.randn(shape, generator=generator, device=device) * _STANDARD_DEVIATION).bfloat16().cpu()
         for name, shape in shapes.items()
     }
     norms = [f"model.layers.{number}.{part}" for number in range(num_layers) for part in _NORMS]
