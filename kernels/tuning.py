@@ -23,6 +23,7 @@ class LaunchConfig:
     num_stages: int
     blocks_per_sm: int
     instructions: tuple[str, ...] = ()
+    max_registers: int | None = None
 
 
 SPLIT = 512
@@ -125,21 +126,20 @@ SMALLEST_SPLIT = 1024
 MERGE_OUTPUTS = 1024
 """Outputs of a row that one program puts together from its splits."""
 MERGE_SPLITS = LaunchConfig(num_warps=4, num_stages=1, blocks_per_sm=8)
-_FILLED = 2 * 132
-"""Programs that fill an H200's multiprocessors twice."""
+_FILLED = 132
+"""Programs that keep each of an H200's multiprocessors busy."""
 
 
 def few_rows_tile(num_rows: int, num_outputs: int, dtype: torch.dtype) -> Tile:
     """Of up to FEW_ROWS rows of `dtype`. Each warp sums up a slice of the inputs; outputs alone decide how many."""
     rows = 8 if num_rows <= 8 else FEW_ROWS
-    # Few outputs fill the device with more warps; wider tiles read the rows less often.
-    num_warps = 8 if num_outputs <= 8192 else 4
-    outputs = 16 if num_outputs <= 8192 and rows == 8 else 32
+    # Few outputs fill the device with small tiles; wide ones read the rows less often.
+    is_small = num_outputs <= 8192
+    outputs = 16 if is_small and rows == 8 else 32
     if dtype == torch.float32:
-        return Tile(outputs, rows, LaunchConfig(num_warps, num_stages=2, blocks_per_sm=1))
-    num_stages = 4 if rows == 8 else 3
-    blocks_per_sm = 2 if rows == 8 or num_warps == 4 else 1
-    return Tile(outputs, rows, LaunchConfig(num_warps, num_stages, blocks_per_sm, instructions=("LDGSTS",)))
+        return Tile(outputs, rows, LaunchConfig(num_warps=4, num_stages=2, blocks_per_sm=1))
+    num_stages = 4 if is_small or rows == 8 else 2
+    return Tile(outputs, rows, LaunchConfig(4, num_stages, blocks_per_sm=2, instructions=("LDGSTS",)))
 
 
 _PRODUCT_OF = MappingProxyType({torch.int8: "IGMMA", torch.float8_e4m3fn: "QGMMA"})
@@ -155,17 +155,20 @@ def many_rows_tile(num_rows: int, num_outputs: int, dtype: torch.dtype, *, is_na
         return Tile(32, 16, LaunchConfig(num_warps=4, num_stages=2, blocks_per_sm=1))
     instructions = (_PRODUCT_OF.get(dtype, "HGMMA"), "LDGSTS")
     rows = 32 if num_rows <= 32 else 64 if num_rows <= 64 or is_narrow else 128
-    wide = Tile(128, rows, LaunchConfig(num_warps=8, num_stages=3, blocks_per_sm=1, instructions=instructions))
-    if wide.count(num_rows, num_outputs) >= _FILLED:
-        return wide
-    return Tile(64, rows, LaunchConfig(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=instructions))
+    small = Tile(64, rows, LaunchConfig(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=instructions))
+    # Two warp groups read a tile's rows once; a single one holds the sums of more rows than that.
+    num_warps = 8 if rows == 64 else 4
+    wide = Tile(128, rows, LaunchConfig(num_warps, num_stages=3, blocks_per_sm=1, instructions=instructions))
+    least = {64: _FILLED, 128: 3 * _FILLED}.get(rows) if rows == 64 or dtype in _PRODUCT_OF else None
+    return wide if least is not None and wide.count(num_rows, num_outputs) >= least else small
 
 
 def count_input_splits(tile: Tile, num_rows: int, num_outputs: int, num_inputs: int) -> int:
     """Parts of the inputs that are summed up by programs of their own: by the weight's size, up to SPLIT_ROWS rows."""
     if num_rows > SPLIT_ROWS:
         return 1
-    wanted = -(-_FILLED // -(-num_outputs // tile.outputs))
+    num_tiles = -(-num_outputs // tile.outputs)
+    wanted = 1 if num_tiles >= _FILLED else -(-2 * _FILLED // num_tiles)
     return max(1, min(wanted, num_inputs // SMALLEST_SPLIT))
 
 

@@ -19,6 +19,15 @@ from kernels.paging import PAGE_SIZE, PagedKV
 PAGE = tl.constexpr(PAGE_SIZE)
 LOG2_E = 1.4426950408889634
 LN_2 = tl.constexpr(0.6931471805599453)
+_RAISED = tl.constexpr(2.0**15)
+"""Times a weight of 0 to 1, so that in half precision those of e^-20 keep their digits."""
+_LEAST_LOG_SCALE = tl.constexpr(-24)
+"""Of a scale in half precision that is not 0."""
+_EXPONENT = tl.constexpr(0x7F800000)
+_SIGNS = tl.constexpr(0x80808080 - 2**32)
+"""Of four numbers of eight bits."""
+_UPPER_SIGNS = tl.constexpr(0x80008000 - 2**32)
+_FP8_UNIT = tl.constexpr(2.0**8)
 
 
 def attend_arguments(q: Tensor, kv: PagedKV, plan: AttentionPlan, *, scale: float, softcap: float) -> dict[str, object]:
@@ -87,6 +96,11 @@ def attend_pages(
     that sees nothing; pages[0] begins at position `base`; nothing was written from position `length` on. `IS_MASKED`
     False: every row sees every page. Pointers are those of the KV head.
     """
+    IS_QUANTIZED: tl.constexpr = key_scales is not None
+    # Few rows take keys and values to the matrix units from registers, many from shared memory, where any will do.
+    IN_WORDS: tl.constexpr = IS_QUANTIZED and q.dtype != tl.float32 and q.shape[0] < 64 and HEAD_DIM % 4 == 0
+    # Keys are read by the row, in which there is an instruction for e4m3, and none for int8.
+    KEYS_IN_WORDS: tl.constexpr = IN_WORDS and keys.dtype.element_ty == tl.int8
     NUM_PAGES: tl.constexpr = pages.shape[0]
     D: tl.constexpr = q.shape[1]
     numbers = tl.arange(0, NUM_PAGES)
@@ -94,32 +108,46 @@ def attend_pages(
     dims = tl.arange(0, D)
     is_head = dims < HEAD_DIM
     block = slots[:, None] * HEAD_DIM + dims[None, :]
-    # Few rows take their values to the matrix units from registers, many from shared memory, where any will do.
-    IN_PAIRS: tl.constexpr = key_scales is not None and q.shape[0] < 64
-    if IN_PAIRS:
-        pairs = values.to(tl.pointer_type(tl.int16), bitcast=True)
-        pair_dims = tl.arange(0, D // 2)
-        is_pair = pair_dims < HEAD_DIM // 2
-        pair_block = slots[:, None] * (HEAD_DIM // 2) + pair_dims[None, :]
-    if key_scales is not None:
+    row_factor = factor
+    if IS_QUANTIZED:
+        if IN_WORDS and q.dtype == tl.bfloat16:
+            q, unit = _in_half_precision(q)
+            row_factor = (factor * unit)[:, None]
         page = tl.sum(tl.where(numbers == first, pages, 0)).to(tl.int64)
         is_written = base + first * PAGE + slots < length
         next_key_scale = tl.load(key_scales + page * scale_stride + slots, mask=is_written, other=0.0)
         next_value_scale = tl.load(value_scales + page * scale_stride + slots, mask=is_written, other=0.0)
+    IN_HALF: tl.constexpr = IS_QUANTIZED and q.dtype == tl.float16
+    RAISED: tl.constexpr = _RAISED / _FP8_UNIT if IN_WORDS and keys.dtype.element_ty == tl.float8e4nv else _RAISED
+    if IN_HALF:
+        total *= RAISED
+    if IN_WORDS:
+        key_words = keys.to(tl.pointer_type(tl.int32), bitcast=True)
+        value_words = values.to(tl.pointer_type(tl.int32), bitcast=True)
+        word_dims = tl.arange(0, D // 4)
+        is_word = word_dims < HEAD_DIM // 4
+        word_block = slots[:, None] * (HEAD_DIM // 4) + word_dims[None, :]
+        total = _as_unpacked(total)
+        if KEYS_IN_WORDS:
+            q = _as_unpacked(q)
     for number in tl.range(first, end):
         page = tl.sum(tl.where(numbers == number, pages, 0)).to(tl.int64)
         at = base + number * PAGE + slots
         is_written = at < length
-        k = _load_page(keys + page * page_stride + block, is_written, is_head, False, HEAD_DIM < D)
-        scores = tl.dot(q, tl.trans(_widened(k, q)), input_precision="ieee")
-        if key_scales is not None:
+        if KEYS_IN_WORDS:
+            word = key_words + page * (page_stride // 4) + word_block
+            k = _unpacked(_load_page(word, is_written, is_word, False, HEAD_DIM < D), keys.dtype.element_ty)
+        else:
+            k = _widened(_load_page(keys + page * page_stride + block, is_written, is_head, False, HEAD_DIM < D), q)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        if IS_QUANTIZED:
             # Too small to be copied in the background, so they are asked for a turn ahead by hand.
             key_scale, value_scale = next_key_scale, next_value_scale
             next_page = tl.sum(tl.where(numbers == number + 1, pages, 0)).to(tl.int64)
             is_next = (at + PAGE < length) & (number + 1 < end)
             next_key_scale = tl.load(key_scales + next_page * scale_stride + slots, mask=is_next, other=0.0)
             next_value_scale = tl.load(value_scales + next_page * scale_stride + slots, mask=is_next, other=0.0)
-            scores *= (key_scale.to(tl.float32) * factor)[None, :]
+            scores *= key_scale.to(tl.float32)[None, :] * row_factor
         else:
             scores *= factor
         if HAS_CAP:
@@ -129,33 +157,61 @@ def attend_pages(
             if WINDOW:
                 is_seen &= at[None, :] > positions[:, None] - WINDOW
             scores = tl.where(is_seen, scores, float("-inf"))
-        higher = tl.maximum(peak, tl.max(scores, 1))
+        highest = scores
+        if IN_HALF:
+            # What a row refers to is the largest of its weights times their values' scales, so that half precision
+            # holds all of these.
+            highest = scores + _log_bound(value_scale.to(tl.float32))[None, :]
+        higher = tl.maximum(peak, tl.max(highest, 1))
         # A row that has seen nothing yet keeps a finite reference, or its weights would be NaN.
         reference = tl.where(higher == float("-inf"), 0.0, higher)
         weights = tl.exp2(scores - reference[:, None])
         fade = tl.exp2(peak - reference)
         weight = weight * fade + tl.sum(weights, 1)
-        if key_scales is not None:
+        if IS_QUANTIZED:
             weights *= value_scale.to(tl.float32)[None, :]
-        # Times a scale, weights beside that of an outstanding key would be too small for half precision.
-        narrow: tl.constexpr = tl.bfloat16 if key_scales is not None and q.dtype == tl.float16 else q.dtype
-        weights = weights.to(narrow)
+        if IN_HALF:
+            weights *= _RAISED
+        weights = weights.to(q.dtype)
         # Loaded here and not beside the keys: int8 values, widened early, cost 66 registers more. Stale values may be
         # NaN, which a weight of zero does not undo; stale scores are masked.
-        if IN_PAIRS:
-            places = pairs + page * (page_stride // 2) + pair_block
-            v = _widened_pairs(_load_page(places, is_written, is_pair, IS_MASKED, HEAD_DIM < D), k, weights)
+        if IN_WORDS:
+            word = value_words + page * (page_stride // 4) + word_block
+            v = _unpacked(_load_page(word, is_written, is_word, IS_MASKED, HEAD_DIM < D), values.dtype.element_ty)
         else:
             v = _load_page(values + page * page_stride + block, is_written, is_head, IS_MASKED, HEAD_DIM < D)
             v = _widened(v, weights)
         total = tl.dot(weights, v, total * fade[:, None], input_precision="ieee")
         peak = higher
+    if IN_WORDS:
+        total = _as_unpacked(total)
+    if IN_HALF:
+        total *= 1 / RAISED
     return peak, weight, total
 
 
 @jit()
+def _log_bound(scale: tl.tensor) -> tl.tensor:
+    """What the logarithm to the base of 2 of a scale is below, by less than 1."""
+    exponent = (scale.to(tl.int32, bitcast=True) >> 23) - 126
+    return tl.maximum(exponent, _LEAST_LOG_SCALE).to(tl.float32)
+
+
+@jit()
+def _in_half_precision(q: tl.tensor) -> tl.tensor:
+    """Rows of bfloat16 as float16, each over a power of two [ROWS] near its largest number: nothing is rounded that
+    is not far smaller. int8 and e4m3 fit into half precision, and there is an instruction for it.
+    """
+    wide = q.to(tl.float32)
+    largest = tl.max(tl.abs(wide), 1)
+    unit = (largest.to(tl.int32, bitcast=True) & _EXPONENT).to(tl.float32, bitcast=True)
+    unit = tl.where(unit == 0.0, 1.0, unit)
+    return (wide / unit[:, None]).to(tl.float16), unit
+
+
+@jit()
 def _widened(x: tl.tensor, like: tl.tensor) -> tl.tensor:
-    """Stored numbers in the type of `like`. e4m3 fits into half precision, to which there is an instruction."""
+    """Stored numbers in the type of `like`: by way of half precision, to which there is an instruction from e4m3."""
     if x.dtype == tl.float8e4nv:
         return x.to(tl.float16).to(like.dtype)
     else:
@@ -174,6 +230,43 @@ def _widened_pairs(pairs: tl.tensor, stored: tl.tensor, like: tl.tensor) -> tl.t
     high = ((pairs >> 8) & 0xFF).to(tl.uint8).to(stored.dtype, bitcast=True)
     widened = tl.join(_widened(low, like), _widened(high, like))
     return tl.reshape(widened, [pairs.shape[0], 2 * pairs.shape[1]])
+
+
+@jit()
+def _unpacked(words: tl.tensor, stored: tl.constexpr) -> tl.tensor:
+    """Four numbers of the type `stored` in each of [PAGE, D / 4] int32, as [PAGE, D] in half precision.
+
+    The columns are in the order of `_as_unpacked`, e4m3 over _FP8_UNIT: its digits are moved to where half precision
+    has them, whose exponent counts from elsewhere. In bits, 1024 + n is 0x6400 + n, and here n is 128 more than int8.
+    Two numbers at a time and without conversions; matrix units want values by the column, for which there is an
+    instruction in 16 bits and not in 8, and byte by byte it took as long as reading twice as much.
+    """
+    if stored == tl.int8:
+        raised = words ^ _SIGNS
+        even = (raised & 0x00FF00FF) | 0x64006400
+        odd = ((raised >> 8) & 0x00FF00FF) | 0x64006400
+    else:
+        even = ((words << 7) & 0x3F803F80) | ((words << 8) & _UPPER_SIGNS)
+        odd = ((words >> 1) & 0x3F803F80) | (words & _UPPER_SIGNS)
+    low = tl.join(_half(even), _half(odd))
+    high = tl.join(_half(even >> 16), _half(odd >> 16))
+    numbers = tl.reshape(tl.join(low, high), [words.shape[0], 4 * words.shape[1]])
+    if stored == tl.int8:
+        numbers -= tl.full([], 1152.0, tl.float32).to(tl.float16)
+    return numbers
+
+
+@jit()
+def _half(bits: tl.tensor) -> tl.tensor:
+    """The lower 16 of 32 bits as a number."""
+    return bits.to(tl.int16).to(tl.float16, bitcast=True)
+
+
+@jit()
+def _as_unpacked(x: tl.tensor) -> tl.tensor:
+    """[ROWS, D] with the second and third of every four columns in each other's place: there and back."""
+    fours = tl.reshape(x, [x.shape[0], x.shape[1] // 4, 2, 2])
+    return tl.reshape(tl.permute(fours, (0, 1, 3, 2)), x.shape)
 
 
 @jit()

@@ -56,10 +56,26 @@ MISTAKES = [
     Mistake(
         "no key scale",
         "attention/tile_kernel",
-        "(key_scale.to(tl.float32) * factor)[None, :]",
-        "factor",
+        "scores *= key_scale.to(tl.float32)[None, :] * row_factor",
+        "scores *= row_factor",
         "paged_decode",
         "int8",
+    ),
+    Mistake(
+        "queries in another order than keys",
+        "attention/tile_kernel",
+        "        if KEYS_IN_WORDS:\n            q = _as_unpacked(q)",
+        "",
+        "paged_decode",
+        "int8",
+    ),
+    Mistake(
+        "float8 without its unit",
+        "attention/tile_kernel",
+        "_RAISED / _FP8_UNIT if",
+        "_RAISED if",
+        "paged_decode",
+        "fp8",
     ),
     Mistake(
         "no value scale",
