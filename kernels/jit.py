@@ -73,8 +73,7 @@ class Launch:
     def __call__(self) -> None:
         """Puts the kernel on the current stream and does not wait for it."""
         config = self.config
-        limit = {} if config.max_registers is None else {"maxnreg": config.max_registers}
-        self.kernel[self.grid](**self.arguments, num_warps=config.num_warps, num_stages=config.num_stages, **limit)
+        self.kernel[self.grid](**self.arguments, num_warps=config.num_warps, num_stages=config.num_stages)
 
 
 def run(launches: list[Launch]) -> None:

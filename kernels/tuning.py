@@ -1,6 +1,7 @@
 """How kernels are compiled, as data: threads, stages, and what the machine code then has to show.
 
-Chosen with the compiler for sm_90 alone (registers, shared memory, copies in flight); not yet measured on a GPU.
+Of attention and of quantized products the fastest on an H200 of those that were tried (docs/kernels.md); of the others
+as the compiler for sm_90 has it (registers, shared memory, copies in flight).
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ class LaunchConfig:
     num_stages: int
     blocks_per_sm: int
     instructions: tuple[str, ...] = ()
-    max_registers: int | None = None
 
 
 SPLIT = 512
@@ -46,9 +46,9 @@ def decode_config(dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int, rows
         return LaunchConfig(num_warps=4, num_stages=2, blocks_per_sm=1)
     if head_dim > 128:
         return LaunchConfig(num_warps=8, num_stages=2, blocks_per_sm=1, instructions=("LDGSTS",))
-    if kv_dtype != dtype:
-        # Pages of half the size: one more on its way makes up for the block less.
-        return LaunchConfig(num_warps=4, num_stages=4, blocks_per_sm=2, instructions=("LDGSTS",))
+    if kv_dtype != dtype and rows == 16:
+        # Each warp loads the queries' fragments anew for every page: half the warps, half of that.
+        return LaunchConfig(num_warps=2, num_stages=3, blocks_per_sm=4, instructions=("LDGSTS",))
     return LaunchConfig(num_warps=4, num_stages=3, blocks_per_sm=3 if rows == 16 else 2, instructions=("LDGSTS",))
 
 

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
             parser.error(f"--json cannot be written: {error}")
     from kernels.benchmark.run import run
 
-    found = run(asked.only or op_names())
+    found = run(asked.only or op_names(), seconds=asked.seconds)
     verdicts = judge(BARS, found.measurements, found.copy_gb_per_s)
     sys.stdout.write(as_text(found, verdicts) + "\n")
     if asked.json is not None:
@@ -55,6 +55,9 @@ def _missing() -> str | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kernels.benchmark", description=__doc__)
     parser.add_argument("--only", action="append", choices=op_names(), help="measure this; may be repeated")
+    parser.add_argument(
+        "--seconds", type=float, default=540.0, help="after which nothing more is begun; bars come first (default 540)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     return parser
 

@@ -22,12 +22,10 @@ from kernels.jit import run as launch_all
 from kernels.operation import Case, Op
 
 DEVICE = torch.device("cuda")
-_SECONDS = 540.0
-"""After which nothing more is timed. What bars are asked of comes first."""
 
 
-def run(names: Sequence[str]) -> BenchmarkRun:
-    """Measures the operations of these names."""
+def run(names: Sequence[str], *, seconds: float) -> BenchmarkRun:
+    """Measures the operations of these names; what bars are asked of comes first, and nothing more after `seconds`."""
     ops = [op for op in load_ops() if op.name in names]
     cases = [(op, case) for op in ops for case in op.cases()]
     real = sorted(((op, case) for op, case in cases if case.is_real), key=lambda pair: not _has_bar(*pair))
@@ -41,7 +39,7 @@ def run(names: Sequence[str]) -> BenchmarkRun:
         progress.step("copying memory")
         copying = copy_gb_per_s(DEVICE)
         measured: dict[tuple[str, str], Measurement] = {}
-        deadline = began + _SECONDS
+        deadline = began + seconds
         for op, case in real:
             progress.step(f"timing {op.name} {case.name}")
             name = op.name, case.name

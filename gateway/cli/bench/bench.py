@@ -71,7 +71,14 @@ def engine(only: tuple[str, ...], file: Path | None, threads: int) -> None:
 @click.option(
     "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there as well."
 )
-def kernels(only: tuple[str, ...], file: Path | None) -> None:
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=540,
+    show_default=True,
+    help="After which nothing more is begun; what is asked for comes first.",
+)
+def kernels(only: tuple[str, ...], file: Path | None, seconds: float) -> None:
     """Check and time the kernels on this machine's GPU, beside its own limits and other kernels, in up to ten minutes.
 
     First every result is compared with float64. Then each kernel's time at real models' sizes is printed: microseconds,
@@ -81,7 +88,7 @@ def kernels(only: tuple[str, ...], file: Path | None) -> None:
     \b
     $ slipstream bench kernels --only paged_decode --only w4a16 --json figures.json
     """
-    _run("kernels.benchmark", _KERNELS_NEED, only, file)
+    _run("kernels.benchmark", _KERNELS_NEED, only, file, "--seconds", str(seconds))
 
 
 def _run(module: str, needs: Sequence[str], only: Sequence[str], file: Path | None, *more: str) -> NoReturn:
