@@ -117,7 +117,7 @@ def difference(text: str, other: str) -> Difference:
     shared = one.content & two.content
     only_one, only_two = one.content - shared, two.content - shared
     num_all = len(shared) + len(only_one) + len(only_two)
-    opposed = are_opposed(one, two)
+    opposed = are_opposed(one.words, two.words)
     return Difference(
         opposed=opposed,
         guarded=opposed or one.numbers != two.numbers or one.is_negated != two.is_negated,
@@ -135,12 +135,12 @@ def _is_reordered(one: Wording, two: Wording) -> bool:
     return [word for word in one.order if word in two.words] != [word for word in two.order if word in one.words]
 
 
-def are_opposed(one: Wording, two: Wording) -> bool:
-    """Whether one has a word and the other its opposite."""
-    others = two.words - one.words
+def are_opposed(words: frozenset[str], other_words: frozenset[str]) -> bool:
+    """Whether one has a word and the other its opposite, of `Wording.words`."""
+    others = other_words - words
     return any(
         not opposites.isdisjoint(others)
-        for word in one.words - two.words
+        for word in words - other_words
         if (opposites := _OPPOSITE_OF.get(word)) is not None
     )
 

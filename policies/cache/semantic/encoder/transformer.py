@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from backends.errors import ConfigurationError
 from policies.cache.semantic.encoder.folder import hash_folder
+from policies.cache.semantic.encoder.token_layers import token_layers
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, vocabulary_of
 
 
@@ -28,6 +29,8 @@ class TransformerModel:
         torch.set_num_threads(threads)
         self._torch = torch
         self._model = load_sentence_transformer(folder)
+        # Before its weights are packed away.
+        self._layers = token_layers(self._model[0].auto_model)
         _pack_linears(self._model)
         self._prompt: str = self._model.prompts.get(self._model.default_prompt_name or "", "")
         self._max_tokens: int | None = self._model.max_seq_length
@@ -52,26 +55,25 @@ class TransformerModel:
     def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
         """Each text's tokens and itself, of vectors of length 1; what is beyond the model's reach is cut off.
 
-        For models of BERT's kind whose texts are the mean of their tokens, as that of the heads is. The texts lie in
-        one row and each sees itself alone: padding sentences to one length takes a quarter of the time.
+        For models whose texts are the mean of their tokens, as that of the heads is. Raises: ConfigurationError where
+        the model is no BERT.
         """
         torch = self._torch
-        features = tokenize(self._model, [self._prompt + text for text in texts])
-        is_token = features["attention_mask"].bool()
-        ids, places = features["input_ids"][is_token], is_token.cumsum(dim=1)[is_token] - 1
-        lengths = is_token.sum(dim=1)
-        of_text = torch.repeat_interleave(torch.arange(len(texts)), lengths)
-        sees = of_text[:, None] == of_text
+        if self._layers is None:
+            raise ConfigurationError("answers are read by the tokens of a BERT alone")
+        tokenizer, longest = self._model.tokenizer, self._model.max_seq_length
+        ids = tokenizer([self._prompt + text.strip() for text in texts], truncation=True, max_length=longest).input_ids
+        lengths = torch.tensor([len(row) for row in ids])
+        places = torch.tensor([place for row in ids for place in range(len(row))])
         with torch.inference_mode():
-            found = self._model[0].auto_model(
-                input_ids=ids[None], position_ids=places[None], attention_mask=sees[None, None]
-            )
-            rows = found.last_hidden_state[0].float().split(lengths.tolist())
+            found = self._layers(torch.tensor([token for row in ids for token in row]), places, lengths)
+        parts = []
+        for row, vectors in zip(ids, found.split(lengths.tolist()), strict=True):
             # Without the marks at both ends, which are of the whole.
-            vectors = [torch.cat((row[1:-1], row.mean(dim=0, keepdim=True))) for row in rows]
-            vectors = [torch.nn.functional.normalize(vector, dim=-1).numpy() for vector in vectors]
-        own_ids = [row[1:-1].numpy().astype(np.int32) for row in ids.split(lengths.tolist())]
-        return list(map(EncodedPart, own_ids, vectors))
+            own = torch.cat((vectors[1:-1], vectors.mean(dim=0, keepdim=True)))
+            own = torch.nn.functional.normalize(own, dim=-1)
+            parts.append(EncodedPart(np.array(row[1:-1], np.int32), own.numpy()))
+        return parts
 
     def vocabulary(self) -> TokenVocabulary:
         """Of its tokens."""

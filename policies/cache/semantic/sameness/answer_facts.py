@@ -86,6 +86,8 @@ def is_reordered(ones: Sentences, others: Sentences) -> bool:
     if any(not any(_is_order_alike(one, other) for one in ones[bag] for other in others[bag]) for bag in shared):
         return True
     # Where sentences end may be told otherwise, or mistaken.
+    if _num_words(ones, shared) != _num_words(others, shared):
+        return False
     rest, other_rest = _rest(ones, shared), _rest(others, shared)
     return sorted(_WORD.findall(rest)) == sorted(_WORD.findall(other_rest)) and not _is_order_alike(rest, other_rest)
 
@@ -98,6 +100,10 @@ def _names(prose: str) -> frozenset[str]:
     if len(names) > max(3, _MAX_NAMES_SHARE * len(within)):
         return frozenset()
     return frozenset(name.casefold() for name in names)
+
+
+def _num_words(sentences: Sentences, without: Set[tuple[str, ...]]) -> int:
+    return sum(len(bag) * len(same) for bag, same in sentences.items() if bag not in without)
 
 
 def _rest(sentences: Sentences, without: Set[tuple[str, ...]]) -> str:

@@ -50,6 +50,8 @@ class HeadScores(msgspec.Struct, frozen=True):
 class Card(msgspec.Struct, frozen=True):
     """What is known of the weights. `fingerprint`: of the encoder whose tokens the head reads. What `bend`s
     log odds so that they are calibrated: slope and intercept, of answers by their parts and by words alone.
+    `word_floor`: log odds by words alone than which no pair that says the same, of all that nothing was fitted on, has
+    less.
     """
 
     fingerprint: str
@@ -58,6 +60,7 @@ class Card(msgspec.Struct, frozen=True):
     trained_on: str
     bend: tuple[float, float]
     word_bend: tuple[float, float]
+    word_floor: float
     scores: dict[str, HeadScores]
 
 
@@ -76,11 +79,10 @@ def load_weights(folder: Path = _FOLDER) -> HeadWeights:
 
 
 class ReadPart(NamedTuple):
-    """A part of an answer as the head has read it by itself. `encoded` and `joined` are what it has read; `tokens`
-    [tokens, width]; `stance`: what it takes a stand for, whatever the other says.
+    """A part of an answer as the head has read it by itself. `joined` is what it has read; `tokens` [tokens, width];
+    `stance`: what it takes a stand for, whatever the other says.
     """
 
-    encoded: EncodedPart
     joined: TokenizedAnswer
     tokens: Floats
     stance: Floats
@@ -95,7 +97,7 @@ class TokenHead:
     def read(self, part: EncodedPart) -> ReadPart:
         """What can be said of a part by itself."""
         joined = join([part])
-        return ReadPart(part, joined, *self.read_tokens(joined.vectors))
+        return ReadPart(joined, *self.read_tokens(joined.vectors))
 
     def read_tokens(self, vectors: Floats) -> tuple[Floats, Floats]:
         """`ReadPart.tokens` and its `stance`, of [tokens, dimension]."""

@@ -52,16 +52,30 @@ class PartMatch(NamedTuple):
     other: int
 
 
-def candidates(ones: Sequence[EncodedPart], others: Sequence[EncodedPart]) -> list[PartMatch]:
+class Outline(NamedTuple):
+    """By which a part is found: the ids of its words, and its own vector."""
+
+    words: frozenset[int]
+    vector: Floats
+
+
+def outline_of(part: EncodedPart) -> Outline:
+    """Of a part."""
+    return Outline(frozenset(part.ids.tolist()), part.vectors[-1].astype(np.float32))
+
+
+def candidates(ones: Sequence[Outline], others: Sequence[Outline]) -> list[PartMatch]:
     """Of each part the nearest of the other answer, both ways: by their vectors and the words that they share."""
-    read, others_read = [_read(part) for part in ones], [_read(part) for part in others]
-    nearness = np.array([[_nearness(one, other) for other in others_read] for one in read])
-    found = {PartMatch(row, int(at)) for row in range(len(ones)) for at in np.argsort(-nearness[row])[:_CANDIDATES]}
-    found |= {
-        PartMatch(int(at), column)
-        for column in range(len(others))
-        for at in np.argsort(-nearness[:, column])[:_CANDIDATES]
-    }
+    vectors, others_vectors = (np.stack([part.vector for part in side]) for side in (ones, others))
+    shared = [
+        [len(one.words & other.words) / max(min(len(one.words), len(other.words)), 1) for other in others]
+        for one in ones
+    ]
+    nearness = vectors @ others_vectors.T + 0.5 * np.array(shared)
+    nearest = np.argsort(-nearness, axis=1)[:, :_CANDIDATES].tolist()
+    nearest_back = np.argsort(-nearness.T, axis=1)[:, :_CANDIDATES].tolist()
+    found = {PartMatch(row, at) for row, columns in enumerate(nearest) for at in columns}
+    found |= {PartMatch(at, column) for column, rows in enumerate(nearest_back) for at in rows}
     return sorted(found)
 
 
@@ -125,17 +139,6 @@ def _way(table: NDArray[np.float64], matters: Floats, parts: tuple[Sequence[str]
         shared=1.0 - len(set(partners.tolist())) / len(partners),
         inverted=sum(a > b for a, b in pairs) / max(len(pairs), 1),
     )
-
-
-def _read(part: EncodedPart) -> tuple[frozenset[int], Floats]:
-    """Its words, and its own vector."""
-    return frozenset(part.ids.tolist()), part.vectors[-1].astype(np.float32)
-
-
-def _nearness(one: tuple[frozenset[int], Floats], other: tuple[frozenset[int], Floats]) -> float:
-    words, others = one[0], other[0]
-    shared = len(words & others) / max(min(len(words), len(others)), 1)
-    return float(one[1] @ other[1]) + 0.5 * shared
 
 
 def _has_order(parts: tuple[Sequence[str], Sequence[str]]) -> bool:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, meet
 from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
 from policies.cache.semantic.sameness.head import AnswerHead, ReadPart, TokenHead, WordHead, load_weights
-from policies.cache.semantic.sameness.matching import candidates, match_features
+from policies.cache.semantic.sameness.matching import Outline, candidates, match_features, outline_of
 from policies.cache.semantic.sameness.parts import parts_of
-from policies.cache.semantic.sameness.words import FEATURES, ReadWords, features_between, read_words, word_features
+from policies.cache.semantic.sameness.words import FEATURES, ReadWords, features_between, read_part, word_features
 
 _PARTS_A_ROUND = 8
 _MATCHES_A_ROUND = 16
@@ -29,7 +29,7 @@ _LEAST_MATTER = 0.02
 """A part that less probably says anything of the matter is held against no others: it would change next to nothing."""
 _WORDS_SURE = 2.2
 """Log odds of nine in ten."""
-_MAX_KEPT_PARTS = 1024
+_MAX_KEPT_PARTS = 2048
 """About 30 kB each."""
 
 
@@ -59,6 +59,7 @@ class _KnownPart(NamedTuple):
     """What can be said of a part by itself."""
 
     read: ReadPart
+    outline: Outline
     words: ReadWords
 
 
@@ -71,6 +72,7 @@ class Reader:
         self._model = model if model is not None and model.fingerprint == weights.card.fingerprint else None
         self._vocabulary = self._model.vocabulary() if self._model is not None else None
         self._sentences, self._answers, self._words = TokenHead(weights), AnswerHead(weights), WordHead(weights)
+        self._word_floor = weights.card.word_floor
         self._parts: OrderedDict[str, list[str] | None] = OrderedDict()
         self._kept: OrderedDict[str, _KnownPart] = OrderedDict()
         self._matched: OrderedDict[tuple[str, str], float] = OrderedDict()
@@ -86,11 +88,14 @@ class Reader:
         ones, others = self._parts_of(left), self._parts_of(right)
         if ones is None or others is None:
             return Compared(is_done=True)
+        features = word_features(ones, others)
+        by_words = self._words.log_odds(features)
         if self._model is None or self._vocabulary is None:
-            features = word_features(ones, others)
-            told = _told(self._words.log_odds(features), features)
             # Words that it has not met make it take one thing for another half of the time: of doubts it says nothing.
-            return told if told.log_odds is None or abs(told.log_odds) >= _WORDS_SURE else Compared(is_done=True)
+            return _told(by_words, features) if abs(by_words) >= _WORDS_SURE else Compared(is_done=True)
+        if by_words < self._word_floor:
+            # Of three answers that a question's neighbours have one is so far away: no token of it has to be read.
+            return _told(by_words, features)
         missing = [part for part in dict.fromkeys((*ones, *others)) if not self._is_kept(part)]
         self._encode(self._model, missing[:_PARTS_A_ROUND])
         if len(missing) > _PARTS_A_ROUND:
@@ -98,7 +103,6 @@ class Reader:
         match = self._match(ones, others, self._vocabulary)
         if match is None:
             return Compared(is_done=False)
-        features = word_features(ones, others)
         return _told(self._answers.log_odds(match, features), features)
 
     def _parts_of(self, answer: str) -> list[str] | None:
@@ -112,12 +116,12 @@ class Reader:
 
     def _match(self, ones: list[str], others: list[str], vocabulary: TokenVocabulary) -> NDArray[np.float32] | None:
         """`MATCH_FEATURES`; None where sentences are left to be held against each other in another round."""
-        encoded = [self._kept[part].read.encoded for part in ones], [self._kept[part].read.encoded for part in others]
-        matters = [self._sentences.matters(np.stack([part.vectors[-1] for part in side])) for side in encoded]
+        outlines = [self._kept[part].outline for part in ones], [self._kept[part].outline for part in others]
+        matters = [self._sentences.matters(np.stack([part.vector for part in side])) for side in outlines]
         is_read = [_is_read(side) for side in matters]
         pairs = {
             match: (ones[match.one], others[match.other])
-            for match in candidates(*encoded)
+            for match in candidates(*outlines)
             if ones[match.one] == others[match.other] or (is_read[0][match.one] and is_read[1][match.other])
         }
         new = [pair for pair in dict.fromkeys(pairs.values()) if pair not in self._matched]
@@ -146,7 +150,7 @@ class Reader:
     def _encode(self, model: TokenModel, parts: list[str]) -> None:
         if parts:
             for part, encoded in zip(parts, model.embed_parts(parts), strict=True):
-                self._kept[part] = _KnownPart(self._sentences.read(encoded), read_words([part]))
+                self._kept[part] = _KnownPart(self._sentences.read(encoded), outline_of(encoded), read_part(part))
             while len(self._kept) > _MAX_KEPT_PARTS:
                 self._kept.popitem(last=False)
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +65,9 @@ a sentence over one answer has an odd number, the other not; `turned_over`: of a
 _WORD = re.compile(r"\d+(?:[.,:/-]\d+)*|[^\W_]+")
 _COUNTED = re.compile(r"(\d+(?:[.,:/-]\d+)*) ([^\W\d_]+)")
 _MAX_EDIT_WORDS = 400
+_MAX_KEPT_PARTS, _MAX_KEPT_ANSWERS = 2048, 256
+"""About 3 kB a part, and 10 an answer."""
+_LONG_WORD = 6
 _LOST_SHARE = 0.2
 _LEAST_SHARE = 0.17
 """Of all words of two answers: of neighbours' answers that are called the same as a new one 98 to 100 % have so many in
@@ -85,31 +89,66 @@ class ReadWords(NamedTuple):
     facts: AnswerFacts
     words: list[str]
     content: frozenset[str]
+    long: frozenset[str]
+    """Of these the long ones, which are rarely said in vain."""
     counted: dict[str, str]
     """What stands behind each number."""
-    wording: Wording
+    opposable: frozenset[str]
+    """Words that others may be the opposite of."""
     operators: tuple[bool, ...]
+    asks: bool
     bags: list[frozenset[str]]
     are_negated: list[bool]
 
 
 def read_words(parts: Sequence[str]) -> ReadWords:
     """Of these parts in a row."""
+    read = [read_part(part) for part in parts]
+    if len(read) == 1:
+        return read[0]
+    words = [word for part in read for word in part.words]
     text = " ".join(parts)
-    folded = text.casefold()
-    words = _WORD.findall(folded)
     return ReadWords(
         parts,
+        *_read_whole(text),
+        words,
+        frozenset().union(*(part.content for part in read)),
+        frozenset().union(*(part.long for part in read)),
+        {number: what for part in read for number, what in part.counted.items()},
+        frozenset().union(*(part.opposable for part in read)),
+        operators_of(words),
+        any(part.asks for part in read),
+        [bag for part in read for bag in part.bags],
+        [is_negated for part in read for is_negated in part.are_negated],
+    )
+
+
+@lru_cache(maxsize=_MAX_KEPT_PARTS)
+def read_part(text: str) -> ReadWords:
+    """Of one part. Stored answers are compared again and again, and parts of answers come again."""
+    folded = text.casefold()
+    words = _WORD.findall(folded)
+    content = frozenset(words) - _COMMON
+    return ReadWords(
+        [text],
         sentences_of(text),
         facts_of(text),
         words,
-        frozenset(words) - _COMMON,
+        content,
+        frozenset(word for word in content if len(word) > _LONG_WORD),
         dict(_COUNTED.findall(folded)),
-        Wording(text),
+        Wording(text).words,
         operators_of(words),
-        [_bag(part) for part in parts],
-        [NEGATION.search(part) is not None for part in parts],
+        text.endswith("?"),
+        [content],
+        [NEGATION.search(text) is not None],
     )
+
+
+@lru_cache(maxsize=_MAX_KEPT_ANSWERS)
+def _read_whole(text: str) -> tuple[Sentences, AnswerFacts]:
+    """Of all parts in a row, in which a sentence may go on from one to the next."""
+    return sentences_of(text), facts_of(text)
 
 
 def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float32]:
@@ -124,7 +163,7 @@ def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
     facts, others = one.facts, other.facts
     numbers = sorted((len(facts.numbers - others.numbers), len(others.numbers - facts.numbers)))
     names = sorted((len(facts.names - others.words), len(others.names - facts.words)))
-    same_bag = sorted(one.words) == sorted(other.words)
+    same_bag = len(one.words) == len(other.words) and sorted(one.words) == sorted(other.words)
     # What is matched depends a little on which comes first.
     first, second = sorted(each.words[:_MAX_EDIT_WORDS] for each in (one, other))
     edits = SequenceMatcher(None, first, second, autojunk=False)
@@ -150,7 +189,7 @@ def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
             facts.links != others.links,
             is_reordered(one.sentences, other.sentences),
             same_bag and one.words != other.words,
-            are_opposed(one.wording, other.wording),
+            are_opposed(one.opposable, other.opposable),
             2 * matched / max(sum(lengths), 1),
             min(longest - matched, 12) / 4,
             lengths[0] / longest,
@@ -163,9 +202,9 @@ def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
             most[3],
             most[4],
             most[5],
-            any(part.endswith("?") for part in one.parts) != any(part.endswith("?") for part in other.parts),
+            one.asks != other.asks,
             one.words[:1] != other.words[:1],
-            sum(len(word) > 6 for word in one.content ^ other.content) / longest,
+            len(one.long ^ other.long) / longest,
             *turned,
             sum(turned) % 2,
         ),
@@ -209,10 +248,6 @@ def _rest(parts: Sequence[str], shared: Counter[str]) -> list[str]:
         else:
             rest.append(part)
     return rest
-
-
-def _bag(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.casefold())) - _COMMON
 
 
 def _aligned(

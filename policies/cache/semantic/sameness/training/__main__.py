@@ -78,7 +78,7 @@ def main() -> None:
     arrays = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     arrays |= {"matters.weight": matters[0], "matters.bias": matters[1]}
     arrays |= {"part.mean": part_scale.mean, "part.deviation": part_scale.deviation}
-    bends, told = {}, {}
+    bends, told, floors = {}, {}, {}
     is_same = [np.array([pair.example.is_same for pair in one]) for one in answers]
     for name, seen in (("answer", rows), ("words", [words_of(one) for one in answers])):
         scale = scale_of(seen[0])
@@ -87,8 +87,11 @@ def main() -> None:
         for number, at in enumerate(("0", "3")):
             for kind in ("weight", "bias"):
                 arrays[f"{name}.{number}.{kind}"] = layers.state_dict()[f"{at}.{kind}"].numpy()
-        slope, intercept = bends[name] = bend_of(layers_log_odds(layers, seen[1], scale), is_same[1])
-        told[name] = slope * layers_log_odds(layers, seen[2], scale) + intercept
+        raw = [layers_log_odds(layers, seen[number], scale) for number in (1, 2)]
+        slope, intercept = bends[name] = bend_of(raw[0], is_same[1])
+        bent = [slope * odds + intercept for odds in raw]
+        told[name] = bent[1]
+        floors[name] = min(float(odds[same].min()) for odds, same in zip(bent, is_same[1:], strict=True))
     options.out.mkdir(parents=True, exist_ok=True)
     exact = ("mean", "deviation")
     np.savez(
@@ -103,6 +106,7 @@ def main() -> None:
         + ("; ParaQA (Kacupaj et al., ESWC 2021, CC BY 4.0), pairs of its answers" if options.paraqa else ""),
         bend=bends["answer"],
         word_bend=bends["words"],
+        word_floor=floors["words"],
         scores={name: scores_of(odds, is_same[2]) for name, odds in told.items()},
     )
     (options.out / "card.json").write_bytes(msgspec.json.format(msgspec.json.encode(card)) + b"\n")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary
 from policies.cache.semantic.sameness.forms import SURE
-from policies.cache.semantic.sameness.matching import candidates, match_features
+from policies.cache.semantic.sameness.matching import candidates, match_features, outline_of
 from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, read
 from policies.cache.semantic.sameness.training.examples import AnswerPair
 from policies.cache.semantic.sameness.words import word_features
@@ -31,8 +31,9 @@ def features_of(
 ) -> NDArray[np.float32]:
     """[pairs, MATCH_FEATURES and FEATURES]."""
     answers = [(pair.left, pair.right) for pair in pairs]
+    outlines = {part: outline_of(encoded[part]) for pair in answers for side in pair for part in side}
     found = [
-        candidates([encoded[one] for one in ones], [encoded[other] for other in others]) for ones, others in answers
+        candidates([outlines[one] for one in ones], [outlines[other] for other in others]) for ones, others in answers
     ]
     sentences = {
         (ones[match.one], others[match.other])

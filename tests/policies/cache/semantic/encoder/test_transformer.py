@@ -25,7 +25,26 @@ def test_parts_read_together_have_the_vectors_of_each_by_itself() -> None:
     for part, by_itself in zip(together, alone, strict=True):
         assert part.ids.tolist() == by_itself.ids.tolist()
         assert len(part.vectors) == len(part.ids) + 1
-        np.testing.assert_allclose(part.vectors, by_itself.vectors, atol=1e-5)
+        # Products may be in bfloat16, whose rounding depends on what is multiplied along.
+        assert (part.vectors * by_itself.vectors).sum(axis=1).min() > 0.9995
         np.testing.assert_allclose(np.linalg.norm(part.vectors, axis=1), 1.0, atol=1e-5)
     for part, whole in zip(together[:2], wholes, strict=True):
-        np.testing.assert_allclose(part.vectors[-1], whole / np.linalg.norm(whole), atol=1e-5)
+        assert part.vectors[-1] @ whole / np.linalg.norm(whole) > 0.9995
+
+
+def test_layers_called_directly_compute_what_the_library_does() -> None:
+    """Of each text in the row as of the text alone."""
+    import torch
+
+    from policies.cache.semantic.encoder.token_layers import TokenLayers
+    from policies.cache.semantic.encoder.transformer import load_sentence_transformer, tokenize
+
+    model = load_sentence_transformer(find_folder(None))
+    rows = [tokenize(model, [part])["input_ids"][0] for part in PARTS]
+    lengths = torch.tensor([len(row) for row in rows])
+    with torch.inference_mode():
+        layers = TokenLayers(model[0].auto_model, in_bfloat16=False)
+        told = layers(torch.cat(rows), torch.cat([torch.arange(len(row)) for row in rows]), lengths)
+        for row, found in zip(rows, told.split(lengths.tolist()), strict=True):
+            alone = model[0].auto_model(input_ids=row[None]).last_hidden_state[0]
+            np.testing.assert_allclose(found.numpy(), alone.numpy(), atol=2e-5)

@@ -45,16 +45,13 @@ def test_head_computes_what_was_trained_and_the_same_in_both_orders() -> None:
     random = np.random.default_rng(0)
     arrays = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     arrays |= {"part.mean": np.zeros(len(FEATURES), np.float32), "part.deviation": np.ones(len(FEATURES), np.float32)}
-    card = Card("made", "", 0, "nothing", (1.0, 0.0), (1.0, 0.0), {})
+    card = Card("made", "", 0, "nothing", (1.0, 0.0), (1.0, 0.0), -9.0, {})
     head = TokenHead(HeadWeights(arrays, card))
     samples, read_pairs = [], []
     for sizes in ((1, 1), (3, 5), (6, 2)):
         made = [parts(random, size) for size in sizes]
         one, other = (join(each) for each in made)
-        read, other_read = (
-            ReadPart(each[0], joined, *head.read_tokens(joined.vectors))
-            for each, joined in zip(made, (one, other), strict=True)
-        )
+        read, other_read = (ReadPart(joined, *head.read_tokens(joined.vectors)) for joined in (one, other))
         read_pairs.append((read, other_read))
         alone = Meeting(*(of[0] for of in meet([(one, other)], WORDS)))
         own_words = random.standard_normal(len(FEATURES)).astype(np.float32)

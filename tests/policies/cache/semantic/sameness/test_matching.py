@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from policies.cache.semantic.sameness.alignment import EncodedPart
-from policies.cache.semantic.sameness.matching import MATCH_FEATURES, PartMatch, candidates, match_features
+from policies.cache.semantic.sameness.matching import (
+    MATCH_FEATURES,
+    PartMatch,
+    candidates,
+    match_features,
+    outline_of,
+)
 
 SAME, OTHER = 6.0, -6.0
 
@@ -63,7 +69,7 @@ def test_answers_of_which_nothing_matters_are_numbers_all_the_same() -> None:
 def test_candidates_are_the_nearest_both_ways_and_few() -> None:
     """However many parts there are, each is held against a handful."""
     random = np.random.default_rng(1)
-    ones = [EncodedPart(np.array([n], np.int32), _unit(random.standard_normal((2, 8)))) for n in range(30)]
+    ones = [outline_of(EncodedPart(np.array([n], np.int32), _unit(random.standard_normal((2, 8))))) for n in range(30)]
     found = candidates(ones, ones[::-1])
 
     assert {PartMatch(n, 29 - n) for n in range(30)} <= set(found)

@@ -133,8 +133,12 @@ class Made:
 
     fingerprint = load_weights().card.fingerprint
 
+    def __init__(self) -> None:
+        self.num_read = 0
+
     def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
         """One token each."""
+        self.num_read += len(texts)
         return [EncodedPart(np.array([5], np.int32), np.full((2, 384), 384**-0.5, np.float32)) for _ in texts]
 
     def vocabulary(self) -> TokenVocabulary:
@@ -142,14 +146,26 @@ class Made:
         return TokenVocabulary(np.zeros(10, np.bool_), np.ones(10, np.float32), 0)
 
 
+def test_reader_reads_no_tokens_of_answers_that_words_tell_apart() -> None:
+    """What it costs most to find out is not asked for where it would change nothing."""
+    made = Made()
+    reader = Reader(made)
+    other = "Go to Settings, then Security. Nobody but the owner may do that. You need 3 documents."
+    told = sameness(reader, "The fee is 5 euros. It takes 12 days. Ask the Card Desk.", other)
+    assert verdict_of(told) is AnswerVerdict.DIFFERENT
+    assert made.num_read == 0
+    sameness(reader, "The fee is 5 euros.", "You pay 5 euros.")
+    assert made.num_read == 2
+
+
 def test_reader_keeps_the_parts_of_a_pair_while_it_reads_it() -> None:
     """Though they were the next to be forgotten when it began: what is kept is bounded."""
     reader = Reader(Made())
     sameness(reader, "The oldest sentence of all.", "The second oldest one.")
-    for page in range(0, 1_200, 20):
+    for page in range(0, 2_300, 20):
         left, right = (" ".join(f"Page {page + side + n} is here." for n in range(10)) for side in (0, 10))
         assert sameness(reader, left, right) is not None
-        oldest = max(0, page - 1_010)
+        oldest = max(0, page - 2_030)
         assert sameness(reader, f"Page {oldest} is here.", f"Line {page} is here. {left}") is not None
 
 
