@@ -89,7 +89,7 @@ def _layer(layer: Any, in_bfloat16: bool) -> _Layer:
 
 
 def _linear(weight: Tensor, bias: Tensor, in_bfloat16: bool) -> _Linear:
-    """float32 in and out. Weights lie as the processor's library reads them, where that can be had."""
+    """float32 out, unless GELU follows. Weights lie as the processor's library reads them, where that can be had."""
     import torch
 
     pack: Any = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
@@ -106,7 +106,7 @@ def _linear(weight: Tensor, bias: Tensor, in_bfloat16: bool) -> _Linear:
 
     def fused(x: Tensor, then: str) -> Tensor:
         y: Tensor = linear(x.to(dtype), packed, own_bias, then, [], "none" if then == "gelu" else "")
-        return y.float()
+        return y if then == "gelu" else y.float()
 
     return fused
 

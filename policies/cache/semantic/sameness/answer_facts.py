@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import msgspec
 
@@ -20,6 +20,7 @@ _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 _LINK = re.compile(r"https?://\S+|(?<![\w.+-])[\w.+-]{1,64}@[\w-]+\.[\w.]+")
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_ENDS = (".", "!", "?")
 _MARKS = re.compile(r"[*_#>|]+|^\s*(?:[-•]|\d+[.)])\s+", re.MULTILINE)
 """Of layout: emphasis, headings, bullets."""
 NEGATION = re.compile(
@@ -39,6 +40,20 @@ Sentences = dict[tuple[str, ...], list[str]]
 """Sentences in lower case by their words in alphabetical order."""
 
 
+class Course(msgspec.Struct, frozen=True):
+    """How a text runs: what has to be known where another follows it."""
+
+    are_negated: tuple[bool, ...]
+    """Its sentences, whether each says no."""
+    first: str
+    """Its first word."""
+    is_open: bool
+    """Whether its last sentence goes on."""
+    capitals: tuple[str, ...]
+    """Words within sentences that have one."""
+    num_within: int
+
+
 class AnswerFacts(msgspec.Struct, frozen=True):
     """Of one answer. `words` are all of it, in lower case."""
 
@@ -49,6 +64,25 @@ class AnswerFacts(msgspec.Struct, frozen=True):
     """Sentences that say no."""
     names: frozenset[str]
     words: frozenset[str]
+    course: Course
+
+
+def facts_of_all(texts: Sequence[AnswerFacts]) -> AnswerFacts:
+    """Of texts in a row, in which a sentence may go on from one to the next."""
+    code, links = Counter[str](), Counter[str]()
+    for text in texts:
+        code.update(text.code)
+        links.update(text.links)
+    course = _in_a_row([text.course for text in texts])
+    return AnswerFacts(
+        code,
+        links,
+        frozenset().union(*(text.numbers for text in texts)),
+        sum(course.are_negated),
+        _names(course),
+        frozenset().union(*(text.words for text in texts)),
+        course,
+    )
 
 
 def facts_of(text: str) -> AnswerFacts:
@@ -57,13 +91,15 @@ def facts_of(text: str) -> AnswerFacts:
     prose = _MARKS.sub(" ", _CODE.sub(" ", text))
     links = Counter(_LINK.findall(prose))
     prose = in_digits(_LINK.sub(" ", prose))
+    course = _course_of(prose)
     return AnswerFacts(
         code,
         links,
         numbers_of(prose),
-        sum(NEGATION.search(sentence) is not None for sentence in _SENTENCE_END.split(prose)),
-        _names(prose),
+        sum(course.are_negated),
+        _names(course),
         frozenset(_WORD.findall(prose.casefold())),
+        course,
     )
 
 
@@ -92,14 +128,46 @@ def is_reordered(ones: Sentences, others: Sentences) -> bool:
     return sorted(_WORD.findall(rest)) == sorted(_WORD.findall(other_rest)) and not _is_order_alike(rest, other_rest)
 
 
-def _names(prose: str) -> frozenset[str]:
-    within: list[str] = []
-    for sentence in _SENTENCE_END.split(prose):
-        within += _WORD.findall(sentence)[1:]
-    names = [word for word in within if word[0].isupper() and word != "I"]
-    if len(names) > max(3, _MAX_NAMES_SHARE * len(within)):
+def _course_of(prose: str) -> Course:
+    sentences = _SENTENCE_END.split(prose)
+    words = [_WORD.findall(sentence) for sentence in sentences]
+    return Course(
+        tuple(NEGATION.search(sentence) is not None for sentence in sentences),
+        words[0][0] if words[0] else "",
+        not prose.rstrip().endswith(_ENDS),
+        tuple(word for sentence in words for word in sentence[1:] if _is_capital(word)),
+        sum(max(len(sentence) - 1, 0) for sentence in words),
+    )
+
+
+def _in_a_row(courses: Sequence[Course]) -> Course:
+    are_negated: list[bool] = []
+    capitals: list[str] = []
+    num_within = 0
+    is_open = False
+    for course in courses:
+        negated = course.are_negated
+        if is_open:
+            are_negated[-1] |= negated[0]
+            negated = negated[1:]
+            num_within += bool(course.first)
+            if _is_capital(course.first):
+                capitals.append(course.first)
+        are_negated += negated
+        capitals += course.capitals
+        num_within += course.num_within
+        is_open = course.is_open
+    return Course(tuple(are_negated), courses[0].first, is_open, tuple(capitals), num_within)
+
+
+def _is_capital(word: str) -> bool:
+    return word[:1].isupper() and word != "I"
+
+
+def _names(course: Course) -> frozenset[str]:
+    if len(course.capitals) > max(3, _MAX_NAMES_SHARE * course.num_within):
         return frozenset()
-    return frozenset(name.casefold() for name in names)
+    return frozenset(word.casefold() for word in course.capitals)
 
 
 def _num_words(sentences: Sentences, without: Set[tuple[str, ...]]) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +21,8 @@ SURE = 16.0
 """Log odds of what is certain."""
 _MAX_UNREAD_SHARE = 0.1
 _LAST_LATIN = 0x24F
+_MAX_KEPT_ANSWERS = 256
+"""Of up to 4,800 characters each: a new answer is held against several stored ones."""
 _CODE_TOKEN = re.compile(r"\w+|[^\w\s]")
 _FENCED = re.compile(r"\A\s*```[^\n]*\n(.*?)```\s*\Z", re.DOTALL)
 _TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
@@ -39,11 +43,24 @@ def for_sure(left: str, right: str) -> float | None:
         forms = read(left), read(right)
         if forms != (None, None):
             return _of_forms(*forms)
-    if without_courtesies(left) == without_courtesies(right):
+    one, other = _prose_of(left), _prose_of(right)
+    if one.plain == other.plain:
         return SURE
-    if max(unread_share(left), unread_share(right)) > _MAX_UNREAD_SHARE:
+    if max(one.unread_share, other.unread_share) > _MAX_UNREAD_SHARE:
         raise Unreadable
     return None
+
+
+class _Prose(NamedTuple):
+    """`plain`: without courtesies; `unread_share` as the function tells it."""
+
+    plain: str
+    unread_share: float
+
+
+@lru_cache(maxsize=_MAX_KEPT_ANSWERS)
+def _prose_of(text: str) -> _Prose:
+    return _Prose(without_courtesies(text), unread_share(text))
 
 
 def unread_share(text: str) -> float:

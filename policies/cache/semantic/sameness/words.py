@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
+from operator import ne
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from policies.cache.semantic.sameness.answer_facts import (
     AnswerFacts,
     Sentences,
     facts_of,
+    facts_of_all,
     is_reordered,
     sentences_of,
 )
@@ -65,8 +67,8 @@ a sentence over one answer has an odd number, the other not; `turned_over`: of a
 _WORD = re.compile(r"\d+(?:[.,:/-]\d+)*|[^\W_]+")
 _COUNTED = re.compile(r"(\d+(?:[.,:/-]\d+)*) ([^\W\d_]+)")
 _MAX_EDIT_WORDS = 400
-_MAX_KEPT_PARTS, _MAX_KEPT_ANSWERS = 2048, 256
-"""About 3 kB a part, and 10 an answer."""
+_MAX_KEPT_PARTS = 2048
+"""About 3 kB each."""
 _LONG_WORD = 6
 _LOST_SHARE = 0.2
 _LEAST_SHARE = 0.17
@@ -98,6 +100,8 @@ class ReadWords(NamedTuple):
     operators: tuple[bool, ...]
     asks: bool
     bags: list[frozenset[str]]
+    numbered: list[frozenset[str]]
+    """The numbers in each."""
     are_negated: list[bool]
 
 
@@ -107,10 +111,10 @@ def read_words(parts: Sequence[str]) -> ReadWords:
     if len(read) == 1:
         return read[0]
     words = [word for part in read for word in part.words]
-    text = " ".join(parts)
     return ReadWords(
         parts,
-        *_read_whole(text),
+        sentences_of(" ".join(parts)),
+        facts_of_all([part.facts for part in read]),
         words,
         frozenset().union(*(part.content for part in read)),
         frozenset().union(*(part.long for part in read)),
@@ -119,6 +123,7 @@ def read_words(parts: Sequence[str]) -> ReadWords:
         operators_of(words),
         any(part.asks for part in read),
         [bag for part in read for bag in part.bags],
+        [numbers for part in read for numbers in part.numbered],
         [is_negated for part in read for is_negated in part.are_negated],
     )
 
@@ -141,14 +146,9 @@ def read_part(text: str) -> ReadWords:
         operators_of(words),
         text.endswith("?"),
         [content],
+        [frozenset(word for word in content if word[0].isdecimal())],
         [NEGATION.search(text) is not None],
     )
-
-
-@lru_cache(maxsize=_MAX_KEPT_ANSWERS)
-def _read_whole(text: str) -> tuple[Sentences, AnswerFacts]:
-    """Of all parts in a row, in which a sentence may go on from one to the next."""
-    return sentences_of(text), facts_of(text)
 
 
 def word_features(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float32]:
@@ -171,11 +171,9 @@ def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
     longest = max(len(one.words), len(other.words), 1)
     lengths = sorted((len(one.words), len(other.words)))
     parts = sorted((len(one.parts), len(other.parts)))
-    turned = [mine != theirs for mine, theirs in zip(one.operators, other.operators, strict=True)]
-    common = [[len(bag & theirs) for theirs in other.bags] for bag in one.bags]
-    aligned = [_aligned(one, other, common), _aligned(other, one, list(zip(*common, strict=True)))]
-    worst = [min(values) for values in zip(*aligned, strict=True)]
-    most = [max(values) for values in zip(*aligned, strict=True)]
+    turned = list(map(ne, one.operators, other.operators))
+    common = [[len(bag & another) for another in other.bags] for bag in one.bags]
+    mine, theirs = _aligned(one, other, common), _aligned(other, one, list(zip(*common, strict=True)))
     return np.array(
         (
             one.words == other.words,
@@ -196,12 +194,9 @@ def features_between(one: ReadWords, other: ReadWords) -> NDArray[np.float32]:
             parts[0] / parts[1],
             min(parts[1], 12) / 4,
             np.log1p(longest) / 3,
-            worst[0],
-            (aligned[0][1] + aligned[1][1]) / 2,
-            most[2],
-            most[3],
-            most[4],
-            most[5],
+            min(mine[0], theirs[0]),
+            (mine[1] + theirs[1]) / 2,
+            *map(max, mine[2:], theirs[2:]),
             one.asks != other.asks,
             one.words[:1] != other.words[:1],
             len(one.long ^ other.long) / longest,
@@ -258,14 +253,13 @@ def _aligned(
     """
     shares, negated, numbered, lost_facts, lost = [], 0, 0, 0, 0
     sizes = [len(theirs) for theirs in by.bags]
-    for bag, is_negated, shared in zip(one.bags, one.are_negated, common, strict=True):
+    for bag, numbers, is_negated, shared in zip(one.bags, one.numbered, one.are_negated, common, strict=True):
         if not bag:
             continue
         likeness = [count / max(len(bag) + size - count, 1) for count, size in zip(shared, sizes, strict=True)]
         best = likeness.index(max(likeness))
         share = shared[best] / len(bag)
         shares.append(share)
-        numbers = {word for word in bag if word[0].isdecimal()}
         if share < _LOST_SHARE:
             lost += 1
             lost_facts += bool(numbers)
