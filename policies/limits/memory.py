@@ -204,9 +204,8 @@ class MemoryCounters:
 
     def settle(self, hold: Hold, used: Sequence[int]) -> None:
         """The call is over."""
-        counters: Sequence[_Counter] = hold.own
-        for place, want in enumerate(hold.wants):
-            counters[place].settle(want, used[place])
+        for counter, want, amount in zip(hold.own, hold.wants, used, strict=True):
+            counter.settle(want, amount)
         self._until_look -= 1
         if not self._until_look:
             self._until_look = _LOOK_EVERY

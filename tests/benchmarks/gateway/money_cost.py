@@ -43,12 +43,13 @@ limits:
 budgets:
   - {{name: tenant-month, per: tenant, usd: 1000000, every: month, time_zone: Europe/Berlin}}
 """
-_WAYS = {
+WAYS = {
     "nothing": _BASE,
     "ledger": _BASE + _LEDGER,
     "ledger, keys": _BASE + _LEDGER + _KEYS,
     "ledger, keys, limits, budgets": _BASE + _LEDGER + _KEYS + _LIMITS,
 }
+"""Policies, to be filled in with `port`, `folder`, `place` and `url`."""
 
 
 def _tree(pid: int) -> Iterator[int]:
@@ -83,7 +84,7 @@ async def _measure(rounds: int, size: int, postgres: str | None) -> list[Cost]:
         server = await stack.enter_async_context(await loop.create_server(AnsweringUpstream, "127.0.0.1", 0))
         port = server.sockets[0].getsockname()[1]
         pids, clients = [], []
-        for place, text in enumerate(_WAYS.values()):
+        for place, text in enumerate(WAYS.values()):
             url = postgres or f"sqlite:///{folder}/ledger-{place}.sqlite3"
             policy = text.format(port=port, folder=folder, place=place, url=url)
             gateway = await stack.enter_async_context(start_gateway(policy, environ=ENVIRON, afresh=True))
@@ -124,7 +125,7 @@ def main() -> None:
         starts.append(asyncio.run(_measure(options.rounds, options.size, options.postgres)))
         print(", ".join(f"{cost.whole:.0f}" for cost in starts[-1]), "us", flush=True)
     print(f"CPU us a request; what is more than with nothing; in per cent; beside the event loop: {len(starts)} starts")
-    for place, way in enumerate(_WAYS):
+    for place, way in enumerate(WAYS):
         whole = [costs[place].whole for costs in starts]
         more = [costs[place].whole - costs[0].whole for costs in starts]
         share = [100 * (costs[place].whole / costs[0].whole - 1) for costs in starts]

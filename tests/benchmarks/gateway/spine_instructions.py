@@ -26,11 +26,12 @@ _TOTAL = re.compile(r"^(?:summary|totals): (\d+)", re.MULTILINE)
 _POLL_S = 0.1
 _LAUNCHER = """\
 #!/bin/sh
-exec valgrind --tool=callgrind --instr-atstart=no --callgrind-out-file={folder}/counted {python} {script} "$@"
+exec valgrind --tool=callgrind --instr-atstart=no {options} --callgrind-out-file={folder}/counted {python} {script} "$@"
 """
 
 
-async def _control(pid: int, *options: str) -> None:
+async def control(pid: int, *options: str) -> None:
+    """Has callgrind begin or end to count in that process, or write down what it has."""
     process = await asyncio.create_subprocess_exec(
         "callgrind_control", *options, str(pid), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
@@ -42,33 +43,39 @@ async def _instructions(checkout: Path, policy: str, ways: list[str], size: int)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         counted: dict[str, float] = {}
-        with gateway_process(policy, environ=ENVIRON, command=_launcher(folder, checkout)) as gateway:
+        with gateway_process(policy, environ=ENVIRON, command=launcher(folder, checkout)) as gateway:
             while not gateway.has_started():
                 await asyncio.sleep(_POLL_S)
             clients = await connect(gateway.port)
             for way in ways:
                 request = request_bytes(way)
                 await Turn(request, size).take(clients)
-                await _control(gateway.process.pid, "-i", "on")
+                await control(gateway.process.pid, "-i", "on")
                 await Turn(request, size).take(clients)
-                await _control(gateway.process.pid, "-i", "off")
-                await _control(gateway.process.pid, "-d")
+                await control(gateway.process.pid, "-i", "off")
+                await control(gateway.process.pid, "-d")
                 counted[way] = _newest_count(folder) / size
         return counted
 
 
-def _launcher(folder: Path, checkout: Path) -> Path:
-    """The checkout's `slipstream`, under valgrind."""
-    launcher, scripts = folder / "slipstream", checkout / ".venv" / "bin"
-    text = _LAUNCHER.format(folder=folder, python=scripts / "python", script=scripts / "slipstream")
-    launcher.write_text(text, encoding="utf-8")
-    launcher.chmod(0o755)
-    return launcher
+def launcher(folder: Path, checkout: Path, *options: str) -> Path:
+    """The checkout's `slipstream`, under callgrind, whose counts are to be `counted*` in the folder."""
+    path, scripts = folder / "slipstream", checkout / ".venv" / "bin"
+    text = _LAUNCHER.format(
+        options=" ".join(options), folder=folder, python=scripts / "python", script=scripts / "slipstream"
+    )
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return path
 
 
 def _newest_count(folder: Path) -> int:
-    newest = max(folder.glob("counted*"), key=lambda path: path.stat().st_mtime_ns)
-    return int(_TOTAL.findall(newest.read_text(encoding="utf-8"))[-1])
+    return count_in(max(folder.glob("counted*"), key=lambda path: path.stat().st_mtime_ns))
+
+
+def count_in(path: Path) -> int:
+    """The instructions that a file of callgrind's tells of."""
+    return int(_TOTAL.findall(path.read_text(encoding="utf-8"))[-1])
 
 
 async def _compare(other: Path, ways: list[str], size: int) -> Mapping[str, tuple[float, float]]:
