@@ -131,10 +131,11 @@ def test_paged_decode_pages_beyond_two_to_the_31_are_found() -> None:
     assert torch.equal(far_out, paged_decode(near["q"], twice, plan, scale=0.2))
 
 
-def test_paged_decode_values_beside_an_outstanding_key_are_not_lost() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_paged_decode_values_beside_an_outstanding_key_are_not_lost(dtype: torch.dtype) -> None:
     """In half precision a weight of e^-11 times a small scale is too small to hold; a thousand of them matter."""
     arguments: Arguments = build(
-        AttentionShape([(1, 1024)], num_heads=1, num_kv_heads=1, dtype=torch.float16, kv_dtype=torch.int8), CPU
+        AttentionShape([(1, 1024)], num_heads=1, num_kv_heads=1, dtype=dtype, kv_dtype=torch.int8), CPU
     )
     kv, first = arguments["kv"], int(arguments["plan"].page_table[0, 0])
     arguments["q"].fill_(1.0)
@@ -144,6 +145,28 @@ def test_paged_decode_values_beside_an_outstanding_key_are_not_lost() -> None:
     kv.values.abs_()
     kv.values[first, 0, 0] = 0
     kv.value_scales.fill_(2.0**-10)
+
+    actual = paged_decode(**arguments)
+
+    assert_close(actual, paged_attention_reference(**for_twin(arguments, exact=True)), rounding=torch.bfloat16)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+def test_paged_decode_of_numbers_that_half_precision_lacks(kv_dtype: torch.dtype) -> None:
+    """Pages of eight bits are multiplied in half precision: queries beyond it and far beneath it come out all the same,
+    and so do values of which some have a scale of nothing, where the likeliest key is, and others a large one.
+    """
+    shape = AttentionShape([(1, 100), (1, 70)], num_heads=2, num_kv_heads=1, dtype=torch.bfloat16, kv_dtype=kv_dtype)
+    arguments = build(shape, CPU)
+    kv, pages = arguments["kv"], arguments["plan"].page_table
+    arguments["q"][0] *= 1e6
+    arguments["q"][1] *= 1e-8
+    kv.key_scales[pages[0, :2].long()] *= 1e-3
+    arguments["scale"] = 1e-3
+    kv.value_scales[pages[0, :2].long()] *= 100.0
+    first = int(pages[0, 0])
+    kv.key_scales[first, 0, 5] *= 100.0
+    kv.value_scales[first, 0, 5] = 0.0
 
     actual = paged_decode(**arguments)
 
