@@ -219,20 +219,6 @@ def _widened(x: tl.tensor, like: tl.tensor) -> tl.tensor:
 
 
 @jit()
-def _widened_pairs(pairs: tl.tensor, stored: tl.tensor, like: tl.tensor) -> tl.tensor:
-    """Numbers of the type of `stored` that lie in pairs [PAGE, D / 2] int16, as [PAGE, D] in the type of `like`.
-
-    Joined, they are widened where they were loaded and go to the matrix units by way of shared memory. Matrix units
-    want values by the column, for which there is an instruction in 16 bits and not in 8: byte by byte it took as long
-    as reading twice as much.
-    """
-    low = (pairs & 0xFF).to(tl.uint8).to(stored.dtype, bitcast=True)
-    high = ((pairs >> 8) & 0xFF).to(tl.uint8).to(stored.dtype, bitcast=True)
-    widened = tl.join(_widened(low, like), _widened(high, like))
-    return tl.reshape(widened, [pairs.shape[0], 2 * pairs.shape[1]])
-
-
-@jit()
 def _unpacked(words: tl.tensor, stored: tl.constexpr) -> tl.tensor:
     """Four numbers of the type `stored` in each of [PAGE, D / 4] int32, as [PAGE, D] in half precision.
 
