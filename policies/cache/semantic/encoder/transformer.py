@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from backends.errors import ConfigurationError
 from policies.cache.semantic.encoder.folder import hash_folder
 from policies.cache.semantic.encoder.token_layers import token_layers
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, vocabulary_of
+
+_MOST_TOKENS = 512
+"""Of texts that are read at once. Each takes memory and time for each other, though they do not see each other."""
 
 
 class TransformerModel:
@@ -63,16 +66,17 @@ class TransformerModel:
             raise ConfigurationError("answers are read by the tokens of a BERT alone")
         tokenizer, longest = self._model.tokenizer, self._model.max_seq_length
         ids = tokenizer([self._prompt + text.strip() for text in texts], truncation=True, max_length=longest).input_ids
-        lengths = torch.tensor([len(row) for row in ids])
-        places = torch.tensor([place for row in ids for place in range(len(row))])
-        with torch.inference_mode():
-            found = self._layers(torch.tensor([token for row in ids for token in row]), places, lengths)
         parts = []
-        for row, vectors in zip(ids, found.split(lengths.tolist()), strict=True):
-            # Without the marks at both ends, which are of the whole.
-            own = torch.cat((vectors[1:-1], vectors.mean(dim=0, keepdim=True)))
-            own = torch.nn.functional.normalize(own, dim=-1)
-            parts.append(EncodedPart(np.array(row[1:-1], np.int32), own.numpy()))
+        for rows in _runs(ids):
+            lengths = torch.tensor([len(row) for row in rows])
+            places = torch.tensor([place for row in rows for place in range(len(row))])
+            with torch.inference_mode():
+                found = self._layers(torch.tensor([token for row in rows for token in row]), places, lengths)
+            for row, vectors in zip(rows, found.split(lengths.tolist()), strict=True):
+                # Without the marks at both ends, which are of the whole.
+                own = torch.cat((vectors[1:-1], vectors.mean(dim=0, keepdim=True)))
+                own = torch.nn.functional.normalize(own, dim=-1)
+                parts.append(EncodedPart(np.array(row[1:-1], np.int32), own.numpy()))
         return parts
 
     def vocabulary(self) -> TokenVocabulary:
@@ -85,6 +89,20 @@ class TransformerModel:
         if is_whole.any():
             rows[is_whole] = self.embed([text for text, whole in zip(texts, is_whole, strict=True) if whole])
         return rows
+
+
+def _runs(rows: Sequence[list[int]]) -> Iterator[list[list[int]]]:
+    """Neighbouring texts' tokens, as many as are read at once."""
+    run: list[list[int]] = []
+    count = 0
+    for row in rows:
+        if run and count + len(row) > _MOST_TOKENS:
+            yield run
+            run, count = [], 0
+        run.append(row)
+        count += len(row)
+    if run:
+        yield run
 
 
 def fingerprint_of(folder: Path, dimension: int) -> str:

