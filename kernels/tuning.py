@@ -156,11 +156,18 @@ def many_rows_tile(num_rows: int, num_outputs: int, dtype: torch.dtype, *, is_na
     instructions = (_PRODUCT_OF.get(dtype, "HGMMA"), "LDGSTS")
     rows = 32 if num_rows <= 32 else 64 if num_rows <= 64 or is_narrow else 128
     small = Tile(64, rows, LaunchConfig(num_warps=4, num_stages=3, blocks_per_sm=2, instructions=instructions))
-    # Two warp groups read a tile's rows once; a single one holds the sums of more rows than that.
-    num_warps = 8 if rows == 64 else 4
-    wide = Tile(128, rows, LaunchConfig(num_warps, num_stages=3, blocks_per_sm=1, instructions=instructions))
-    least = {64: _FILLED, 128: 3 * _FILLED}.get(rows) if rows == 64 or dtype in _PRODUCT_OF else None
-    return wide if least is not None and wide.count(num_rows, num_outputs) >= least else small
+    if rows == 64:
+        wide, least = (
+            Tile(128, rows, LaunchConfig(8, num_stages=3, blocks_per_sm=1, instructions=instructions)),
+            _FILLED,
+        )
+    elif rows == 128 and dtype in _PRODUCT_OF:
+        # The sums of so many rows go to a single warp group, and pay where there are tiles in plenty.
+        wide = Tile(128, rows, LaunchConfig(4, num_stages=3, blocks_per_sm=1, instructions=instructions))
+        least = 3 * _FILLED
+    else:
+        return small
+    return wide if wide.count(num_rows, num_outputs) >= least else small
 
 
 def count_input_splits(tile: Tile, num_rows: int, num_outputs: int, num_inputs: int) -> int:

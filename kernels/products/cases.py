@@ -151,6 +151,6 @@ def w8_cases() -> list[Case]:
 
 
 def w8a8_cases() -> list[Case]:
-    """The same, for rows that are rounded too. Tensor cores keep fewer digits of float8 sums than float32 has."""
+    """The same, for rows that are rounded too. A warp group keeps fewer digits of float8 sums than float32 has."""
     cases = cases_of(_build, _SMALL_W8, _REAL_W8)
-    return [replace(case, rounding=_FP16) if case.name.startswith("fp8") else case for case in cases]
+    return [replace(case, rounding=_FP16) if case.name == "fp8-many-rows-float32" else case for case in cases]

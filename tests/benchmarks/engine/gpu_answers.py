@@ -18,8 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,8 +26,8 @@ from typing import Any
 
 import torch
 
+from backends.engine.benchmark.own import own_engine
 from backends.engine.demo_models.score import held_out_set
-from backends.engine.engine import Engine
 from backends.engine.options import EngineOptions
 from backends.engine.request import Request, SamplingParams
 from tests.support.engine.engine_load import run_load
@@ -103,20 +102,11 @@ _COMPARISONS = [
 ]
 
 
-@contextmanager
-def _running(options: EngineOptions) -> Iterator[Engine]:
-    engine = Engine(options, rng=random.Random(1))
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
 def _answers(options: EngineOptions, requests: list[Request]) -> list[list[int]]:
     """Twice, so that the second time prefixes are met again; the second is what counts where both agree."""
     found = []
-    with _running(options) as engine:
+    with own_engine(options) as own:
+        engine = own.engine
         for lap in range(2):
             listener = Listener()
             for request in requests:
@@ -196,7 +186,8 @@ def _embedded() -> tuple[bool, str]:
             model=_PAIR / "target", draft=_PAIR / "draft", device=device, dtype=dtype, max_sequences=64, kv_bytes=2**29
         )
         params = SamplingParams(temperature=0.0, max_tokens=320)
-        with _running(options) as engine:
+        with own_engine(options) as own:
+            engine = own.engine
             began = time.perf_counter()
             listener = Listener()
             for number, conversation in enumerate(asked):
@@ -227,9 +218,9 @@ def _random_requests() -> tuple[bool, str]:
             max_sequences=6,
             max_batch_tokens=256,
         )
-        with _running(options) as engine:
-            endings = run_load(engine, _NUM_RANDOM, seed=1)
-            statistics = engine.statistics()
+        with own_engine(options) as own:
+            endings = run_load(own.engine, _NUM_RANDOM, seed=1)
+            statistics = own.engine.statistics()
     left, failed = statistics.scheduler.pool.num_used, statistics.steps.num_failed
     return not left and not failed, f"{dict(endings)}, pages left {left}, failed steps {failed}"
 
