@@ -55,11 +55,12 @@ class Stream:
 
     `is_complete` is asked at a clean end of the transport: False means that the answer itself stopped early
     (an SSE stream without its terminator), which counts as a cut. `first` is a piece already read off the source,
-    `push` the source's own way of handing pieces on, where it has a cheaper one than being read.
+    `push` the source's own way of handing pieces on, where it has a cheaper one than being read. `is_over` is asked
+    when the reader leaves: whether what has passed is the whole answer.
     """
 
     __slots__ = (
-        *("_first", "_is_complete", "_push", "_receive", "_source"),
+        *("_first", "_is_complete", "_is_over", "_push", "_receive", "_source"),
         *("beginning", "end", "num_bytes", "on_end", "taps"),
     )
 
@@ -70,11 +71,13 @@ class Stream:
         is_complete: Callable[[], bool] | None = None,
         first: bytes = b"",
         push: Push | None = None,
+        is_over: Callable[[], bool] | None = None,
     ) -> None:
         self._source = source
         self._first = first
         self._push = push
         self._is_complete = is_complete
+        self._is_over = is_over
         self.taps: list[Tap] = taps if taps is not None else []
         self.end: StreamEnd | None = None
         self.beginning = b""
@@ -83,6 +86,11 @@ class Stream:
         """That have passed by now."""
         # For who wants to know only how it ended; called after the taps.
         self.on_end: list[Callable[[StreamEnd], None]] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the whole answer has passed, though the transport has not ended: many clients leave at `[DONE]`."""
+        return self._is_over is not None and self._is_over()
 
     async def read(self) -> bytes:
         """The next piece, b"" at a clean end.
@@ -165,8 +173,11 @@ class Stream:
         return False
 
     async def aclose(self, how: StreamEnd = StreamEnd.CLIENT_GONE) -> None:
-        """Stop reading. `how` is recorded if the stream had not ended by itself. Safe to call twice."""
-        self._finish(how)
+        """Stop reading. `how` is recorded if the stream had not ended by itself; who leaves an answer that is over has
+        all of it. Safe to call twice.
+        """
+        if self.end is None:
+            self._finish(StreamEnd.CLEAN if how is StreamEnd.CLIENT_GONE and self.is_over else how)
         await self._source.aclose()
 
     def _pass_on(self, piece: bytes) -> bool:

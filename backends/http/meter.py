@@ -102,6 +102,10 @@ class StreamMeter:
         is_finished = self._num_finished >= self._num_choices and is_between_events
         return (self.terminated or is_finished) and not self.failed
 
+    def is_over(self) -> bool:
+        """Whether `[DONE]` has ended a good answer. Where servers send none, more may come, such as the usage."""
+        return self.terminated and not self.failed
+
     def feed(self, piece: bytes) -> None:
         """One piece, cut anywhere."""
         if self._parts or not piece.endswith(b"\n"):

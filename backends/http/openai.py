@@ -322,10 +322,13 @@ class OpenAIBackend:
         if session_of(exchange):
             source = self._rounds_of(call, exchange, first)
             headers = [field for field in headers if field[0] != SESSION_HEADER]
-            return Reply(exchange.status, headers, stream=Stream(source, [meter], meter.is_complete, first))
-        return Reply(
-            exchange.status, headers, stream=Stream(exchange, [meter], meter.is_complete, first, exchange.forward)
-        )
+            return Reply(
+                exchange.status,
+                headers,
+                stream=Stream(source, [meter], meter.is_complete, first, is_over=meter.is_over),
+            )
+        stream = Stream(exchange, [meter], meter.is_complete, first, exchange.forward, meter.is_over)
+        return Reply(exchange.status, headers, stream=stream)
 
     def _rounds_of(self, call: Call, first: WireExchange, begun: bytes) -> RoundsSource:
         source = RoundsSource(

@@ -34,7 +34,7 @@ from gateway.http.connection import ClientConnection, connection_of
 from gateway.http.decode import decode_body, decode_json, is_model_name
 from gateway.http.incoming import Incoming, ascii_text, read_body
 from gateway.http.multipart import MultipartForm, is_form, read_form
-from gateway.http.relay import send_error_event, send_stream
+from gateway.http.relay import LateNews, send_error_event, send_stream
 from gateway.limits.asked import asked_of
 from gateway.limits.headers import without_rates
 from gateway.record.exchange import Exchange
@@ -225,6 +225,7 @@ class Endpoint:
         connection.answering.add(task)
         self._core.overdue.watch(task, call.deadline, connection.flow)
         reply: Reply | None = None
+        late: LateNews | None = None
         try:
             reply = await stack.backend.send(call)
             late = await self._custody.note(call, reply, stack) if keeps else None
@@ -244,6 +245,11 @@ class Endpoint:
         except asyncio.CancelledError:
             if connection.is_gone:
                 task.uncancel()
+                if reply is not None and reply.stream is not None and reply.stream.is_over:
+                    exchange.facts.stream_end = StreamEnd.CLEAN
+                    if late is not None:
+                        await late.share()
+                    return
                 exchange.facts.stream_end = StreamEnd.CLIENT_GONE
                 raise ClientGone("the client left before the answer was whole") from None
             own: SlipstreamError | None = self._core.overdue.error_for(task)

@@ -219,6 +219,12 @@ class FlightReader:
                 return b""
             await flight.wait_for_change(self._deadline)
 
+    def is_over(self) -> bool:
+        """Whether this reader has the whole answer, though the flight has not landed."""
+        flight = self._flight
+        stream = flight.reply.stream if flight.reply is not None else None
+        return stream is not None and stream.is_over and self.num_read == flight.num_bytes
+
     async def aclose(self) -> None:
         """Leave the flight."""
         self._flight.leave(self)

@@ -10,7 +10,7 @@ from functools import partial
 from backends.clock import Clock
 from backends.operations import Operation
 from backends.protocol import Backend, CacheOutcome, Call, Facts, Headers, Reply
-from backends.stream import Stream
+from backends.stream import Stream, StreamEnd
 from policies.cache.coalesce import Coalescer, Flight, FlightReader, Phase, again
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import AnswerForm, Entry
@@ -158,6 +158,8 @@ class ExactCache(Stage):
             self._keep(call, key, reply.headers, entry)
             flight.land(reply, entry)
             return
+        # Kept at its end and not behind it: where the last reader leaves at the last event, there is nothing behind.
+        reply.stream.on_end.append(partial(self._keep_flight, flight, key, reply))
         flight.answer(reply)
         try:
             while piece := await reply.stream.read():
@@ -166,10 +168,7 @@ class ExactCache(Stage):
                     await flight.wait_for_room()
         finally:
             await reply.aclose()
-        entry = None
-        if not flight.is_oversize and reply.status == 200:
-            entry = self._keep_events(call, key, reply.headers, flight.body())
-        flight.land(reply, entry)
+        flight.land(reply, flight.entry)
 
     async def _lead(self, flight: Flight, call: Call) -> Reply:
         """The answer for the call that started the flight: the inner backend's, even if it is an error."""
@@ -186,7 +185,7 @@ class ExactCache(Stage):
             headers = _marked(flight.reply.headers, CacheOutcome.MISS)
             if flight.reply.stream is None:
                 return Reply(flight.reply.status, headers, body=flight.reply.body)
-            reply = Reply(flight.reply.status, headers, stream=Stream(reader))
+            reply = Reply(flight.reply.status, headers, stream=Stream(reader, is_over=reader.is_over))
             return reply
         finally:
             if reply is None:
@@ -229,6 +228,10 @@ class ExactCache(Stage):
     def _keep(self, call: Call, key: bytes, headers: Headers, entry: Entry | None) -> None:
         if entry is not None and may_store(call, headers, entry, self._max_entry_bytes):
             self._store.put(key, entry, self._ttl_s)
+
+    def _keep_flight(self, flight: Flight, key: bytes, reply: Reply, how: StreamEnd) -> None:
+        if how is StreamEnd.CLEAN and not flight.is_oversize and reply.status == 200:
+            flight.entry = self._keep_events(flight.call, key, reply.headers, flight.body())
 
     def _keep_events(self, call: Call, key: bytes, headers: Headers, body: bytes) -> Entry | None:
         entry = entry_of_events(call, headers, body, self._store.wall())
@@ -289,7 +292,7 @@ def _reply_of_live(flight: Flight, reader: FlightReader, facts: Facts) -> Reply 
     facts.cache = CacheOutcome.JOINED
     headers = [(b"content-type", reply.header(b"content-type") or b""), (b"x-cache", b"joined")]
     headers += [field for field in reply.headers if field[0] == STAGE_HEADER]
-    return Reply(200, headers, stream=Stream(reader))
+    return Reply(200, headers, stream=Stream(reader, is_over=reader.is_over))
 
 
 def _failure_of(flight: Flight, facts: Facts) -> Reply:

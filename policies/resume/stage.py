@@ -59,7 +59,7 @@ class Resuming(Stage):
             return reply
         takers = {kind: names for kind, names in self._takers.items() if kind == "tokens" or can_be_text(call)}
         source = _Source(self, call, reply, takers)
-        stream = Stream(source)
+        stream = Stream(source, is_over=source.is_over)
         stream.on_end.append(source.ended)
         return Reply(reply.status, reply.headers, stream=stream)
 
@@ -122,6 +122,10 @@ class _Source:
         finally:
             # Its traceback holds this frame.
             del final
+
+    def is_over(self) -> bool:
+        """Whether the whole answer has been passed on."""
+        return self._error is None and self._passed.failure is None and _stream(self._reply).is_over
 
     async def aclose(self) -> None:
         """Release the stream that is being read."""

@@ -256,6 +256,17 @@ async def test_stream_tap_added_later_sees_the_rest() -> None:
     assert [seen for name, seen in log if name == "late"] == [b"two", StreamEnd.CLEAN]
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_who_leaves_behind_the_last_event_has_the_whole_answer(is_over: bool) -> None:
+    """Clients stop at `[DONE]`, and the transport may end a moment later; a cut or a stall stays one."""
+    for how in (StreamEnd.CLIENT_GONE, StreamEnd.STALL):
+        stream = Stream(ListSource([b"one", b"two"]), is_over=lambda: is_over)
+        await stream.read()
+        await stream.aclose(how)
+
+        assert stream.end is (StreamEnd.CLEAN if is_over and how is StreamEnd.CLIENT_GONE else how)
+
+
 @given(
     pieces=st.lists(st.binary(min_size=1, max_size=5), max_size=10),
     error=st.sampled_from([None, UpstreamCut("x"), StreamStalled("x"), TotalTimeout("x")]),

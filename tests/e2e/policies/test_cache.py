@@ -72,6 +72,24 @@ async def test_stream_is_replayed_as_json_and_as_a_stream(client: httpx.AsyncCli
     assert len(upstream.requests) == 1
 
 
+async def test_stream_whose_client_leaves_at_its_done_is_whole(
+    client: httpx.AsyncClient, upstream: OpenAIServer, gateway: Gateway
+) -> None:
+    """The official SDK stops reading at `[DONE]`, and servers such as vLLM end the body in a write of its own."""
+    upstream.next(Behaviour(stall_at_end=True))
+    async with client.stream("POST", PATH, json=chat("done", **WITH_USAGE)) as first:
+        async for line in first.aiter_lines():
+            if line == "data: [DONE]":
+                break
+
+    await upstream.wait_disconnected()
+    again = await client.post(PATH, json=chat("done", **WITH_USAGE))
+    line = await gateway.wait_log(lambda line: line["request_id"] == first.headers["x-request-id"])
+    assert (first.headers["x-cache"], again.headers["x-cache"]) == ("miss", "hit")
+    assert (line["status"], line["stream_end"], line.get("error")) == (200, "clean", None)
+    assert line["usage"]["completion_tokens"] > 0
+
+
 @pytest.mark.parametrize("operation", ["completions", "embeddings", "responses"])
 async def test_other_operations_are_cached_too(
     client: httpx.AsyncClient, upstream: OpenAIServer, operation: str

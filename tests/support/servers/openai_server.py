@@ -65,6 +65,8 @@ class Behaviour:
     """Wait before each piece."""
     stall_before_head: bool = False
     stall_after_events: int | None = None
+    stall_at_end: bool = False
+    """Everything comes but the end of the body."""
     cut_after_events: int | None = None
     cut_after_bytes: int | None = None
     reset: bool = False
@@ -312,6 +314,8 @@ class _Connection(asyncio.Protocol):
                 received.is_answered = True
             await self._write(_frame(piece, framing), drip=behaviour.drip)
             num_sent += len(piece)
+        if behaviour.stall_at_end:
+            await _for_ever()
         received.is_answered = True
         if framing == "chunked":
             await self._write(b"0\r\n\r\n", drip=behaviour.drip)
