@@ -14,7 +14,9 @@ from backends.operations import Operation
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict")
 """Every name of the most that one choice may have, those of vLLM, TGI and llama.cpp included."""
-_SEVERAL = frozenset({"n", "best_of", "prompt"})
+_CHOICES = ("n", "best_of", "n_cmpl")
+"""Every name of how many answers there are; the last is llama.cpp's."""
+_SEVERAL = frozenset({*_CHOICES, "prompt"})
 _BOUNDS = _SEVERAL.union(_LIMITS)
 _MAX_DIGITS = 18
 USUAL_MOST_TOKENS = 4096
@@ -84,8 +86,11 @@ def most_output(body: Mapping[str, Any] | None, operation: Operation) -> MostOut
     """
     if operation is _EMBEDDING:
         return _NO_OUTPUT
-    if body is None or _BOUNDS.isdisjoint(body):
+    if body is None:
         return _ONE
+    prompts = _num_prompts(body)
+    if _BOUNDS.isdisjoint(body):
+        return _ONE if prompts == 1 else MostOutput(None, 1, prompts)
     tokens: int | None = None
     for name in _LIMITS:
         value = body.get(name)
@@ -98,16 +103,12 @@ def most_output(body: Mapping[str, Any] | None, operation: Operation) -> MostOut
         if tokens is None or limit > tokens:
             tokens = limit
     if _SEVERAL.isdisjoint(body):
-        return MostOutput(tokens, 1, 1)
+        return MostOutput(tokens, 1, prompts)
     choices = 1
-    for name in ("n", "best_of"):
+    for name in _CHOICES:
         value = body.get(name)
         if value is not None and value != 1:
             choices = max(choices, _count(value) or 1)
-    prompts = 1
-    prompt = body.get("prompt")
-    if type(prompt) is list and prompt and isinstance(prompt[0], str | list):
-        prompts = len(prompt)
     return MostOutput(tokens, choices, prompts)
 
 
@@ -176,6 +177,15 @@ def _reads_more(tool: object) -> bool:
     return found is not None and found["reads"] is not None
 
 
+def _num_prompts(body: Mapping[str, Any]) -> int:
+    """How many a completion has, or how many chats are asked for together."""
+    for name in ("messages", "prompt"):
+        prompts = body.get(name)
+        if type(prompts) is list and prompts and isinstance(prompts[0], str | list):
+            return len(prompts)
+    return 1
+
+
 def _is_summed_up(management: object) -> bool:
     """As Anthropic and OpenAI are asked for it at a length of the prompt; other edits only leave parts of it out."""
     edits = management.get("edits") if type(management) is dict else management
@@ -186,6 +196,8 @@ def _is_summed_up(management: object) -> bool:
 
 def _has_more_than_text(items: list[Any]) -> bool:
     for item in items:
+        if type(item) is list and _has_more_than_text(item):
+            return True
         if type(item) is not dict:
             continue
         if len(item) == 2 and "role" in item and type(item.get("content")) is str:

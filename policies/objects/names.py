@@ -17,7 +17,7 @@ COLLECTIONS = (
 )
 """Paths under which an upstream keeps objects: POST makes one, `/ID` and what is below it is about one."""
 
-_NO_IDS = frozenset({"/responses/compact", "/responses/input_tokens", "/threads/runs"})
+_NO_IDS = frozenset({"/responses/compact", "/responses/input_tokens", "/threads/runs", "/chat/completions/batch"})
 """Paths below a collection that name no object."""
 
 _JOBS = frozenset({"/batches", "/fine_tuning/jobs"})

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from backends.operations import Metering, Terms
 
-_WRITE_TEXT = ("/messages", "/responses/compact")
+_WRITE_TEXT = ("/messages", "/responses/compact", "/chat/completions/batch")
+"""The last is vLLM's: chats of one call, answered together."""
 _READ_TEXT = ("/rerank", "/score", "/classify", "/pooling")
 """Their answers tell what they used, and if not it can be estimated from what was sent: it is text."""
 _LOOKS_OVER = "/moderations"
@@ -18,7 +19,7 @@ _FREE = (
     *("/messages/count_tokens", "/responses/input_tokens", "/tokenize", "/detokenize"),
     # They keep what is sent, or change what is kept; what a model makes of it later is a call of its own.
     *("/files", "/uploads", "/uploads/*/parts", "/uploads/*/complete", "/uploads/*/cancel"),
-    *("/conversations", "/conversations/*", "/conversations/*/items", "/chat/completions/*"),
+    *("/conversations", "/conversations/*", "/conversations/*/items", "/chat/completions/chatcmpl*"),
     *("/assistants", "/assistants/*", "/threads", "/threads/*", "/threads/*/messages", "/threads/*/messages/*"),
 )
 """POST to these costs nothing. What is kept for money, and what starts jobs or sessions, is not among them."""

@@ -31,6 +31,7 @@ WITHOUT_STATE = (
     *("POST /images/generations", "POST /images/edits", "POST /images/variations", "POST /moderations"),
     *("POST /rerank", "POST /score", "POST /classify", "POST /pooling", "POST /tokenize", "POST /detokenize"),
     *("POST /messages", "POST /messages/count_tokens", "POST /responses/compact", "POST /responses/input_tokens"),
+    "POST /chat/completions/batch",
 )
 """Part of `defaults`: an answer to what is sent, and nothing kept."""
 

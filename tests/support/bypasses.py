@@ -131,10 +131,11 @@ def _spellings() -> Iterator[Attempt]:
         ),
         *("/v1/chat%252fcompletions", "/v1/chat/completions%2f", "/v1/chat/completions%3f", "/v1/chat/completions,x"),
         *("/v1/engines/m/completions", "/v1/openai/deployments/m/chat/completions", "/v1/chat/completions/x"),
+        *("/v1/chat/completions/chatcmpl-x", "/v1/chat/completions/batch", "/v1/chat/completions/BATCH"),
         *("/v1/chat/completions:stream", "/v1/responses/x/y", "/v1/models/m:generateContent", "/v1/Messages"),
         *("/v1/message%73", "/v1/RERANK", "/v1/audio/Speech", "/v1/audio//speech"),
     ):
-        yield Attempt(target, target=target, is_free=target.endswith("completions/x"), group="spelling")
+        yield Attempt(target, target=target, is_free=target.endswith("completions/chatcmpl-x"), group="spelling")
 
 
 def _methods() -> Iterator[Attempt]:

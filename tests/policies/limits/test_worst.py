@@ -18,7 +18,7 @@ _ANY = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-_NAMES = st.sampled_from((*FIELDS, "n", "best_of", "prompt", "background", "tools", "web_search_options"))
+_NAMES = st.sampled_from((*FIELDS, "n", "best_of", "n_cmpl", "prompt", "background", "tools", "web_search_options"))
 _BODIES = st.dictionaries(_NAMES, _ANY, max_size=8)
 _OPERATIONS = st.sampled_from(list(Operation))
 
@@ -39,6 +39,18 @@ def test_largest_limit_times_choices_times_prompts(
 
     assert most == (max(limits.values()), max(n, best_of), num_prompts)
     assert most.total == max(limits.values()) * max(n, best_of) * num_prompts
+
+
+def test_chats_that_are_asked_together_and_other_names_of_choices_multiply() -> None:
+    """vLLM's `/chat/completions/batch` and llama.cpp's `n_cmpl`."""
+    chat = [{"role": "user", "content": "hi"}]
+    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+
+    assert most_output({"messages": [chat] * 3, "max_tokens": 7}, Operation.PASSTHROUGH).total == 21
+    assert most_output({"messages": [chat] * 3}, Operation.PASSTHROUGH) == (None, 1, 3)
+    assert most_output({"messages": chat, "max_tokens": 7, "n_cmpl": 4}, Operation.CHAT).total == 28
+    assert not refers_elsewhere({"messages": [chat, chat]}, Operation.PASSTHROUGH)
+    assert refers_elsewhere({"messages": [chat, picture]}, Operation.PASSTHROUGH)
 
 
 @given(_BODIES, _OPERATIONS)

@@ -29,6 +29,7 @@ STATELESS = {
     "/messages": METERED,
     "/messages/count_tokens": FREE,
     "/responses/compact": METERED,
+    "/chat/completions/batch": METERED,
     "/responses/input_tokens": FREE,
 }
 MADE = {
@@ -68,6 +69,7 @@ def test_every_call_that_passes_by_default_has_its_metering() -> None:
         *("/fine_tuning/jobs/j/resume", "/realtime/sessions", "/realtime/client_secrets", "/evals/e/runs"),
         *("/messages/batches", "/skills/x", "/engines/davinci/completions", "/openai/deployments/d/chat/completions"),
         *("/files/f/x/y", "/responses/r", "/conversations/c/items/i", "/chat/completions/c/messages"),
+        "/chat/completions/c",
     ],
 )
 def test_what_starts_something_or_is_not_known_is_unmetered(path: str) -> None:
@@ -93,6 +95,12 @@ def test_what_reads_or_ends_something_is_free(method: str, path: str, expected: 
     """Of the API; of others a GET may have a model work."""
     assert metering(method, path) is expected
     assert rules().terms(method, path).is_reading is (expected is FREE)
+
+
+def test_a_kept_chat_is_known_by_its_id() -> None:
+    """To change what is kept costs nothing; servers have other calls beside it, which have a model work."""
+    assert metering("POST", "/chat/completions/chatcmpl-123") is FREE
+    assert metering("POST", "/v1/chat/completions/Batch/") is METERED
 
 
 @pytest.mark.parametrize("path", [path for path, each in {**STATELESS, **MADE}.items() if each is FREE])
