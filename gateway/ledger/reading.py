@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.ledger.journal import LOCKS, SEGMENTS, Journal, hold_dead
 from gateway.ledger.row import FIELDS, Row, Values, killed, values_of
-from gateway.ledger.segment import RecordKind, Segment, is_unwritten, open_segment
+from gateway.ledger.segment import RecordKind, Segment, is_of_another_version, is_unwritten, open_segment
 
 _logger = logging.getLogger(__name__)
 _BEGINNING = int(RecordKind.BEGINNING)
@@ -128,13 +128,24 @@ class Adoption:
         os.close(self._handle)
 
 
-def adopt(folder: Path, own: Journal) -> Adoption | None:
-    """The journal of a worker that is gone, if there is one. Raises: OSError."""
+def adopt(folder: Path, own: Journal, left: set[Path]) -> Adoption | None:
+    """The journal of a worker that is gone, if there is one. What another version has written is left to that one, and
+    told of once: `left` has the locks of such. Raises: OSError.
+    """
     for lock in sorted(folder.glob(f"*{LOCKS}")):
-        if lock != own.path.with_suffix(LOCKS) and (handle := hold_dead(lock)) is not None:
-            try:
+        if lock == own.path.with_suffix(LOCKS) or lock in left or (handle := hold_dead(lock)) is None:
+            continue
+        try:
+            segments = list(lock.parent.glob(f"{lock.stem}-*{SEGMENTS}"))
+            if not any(map(is_of_another_version, segments)):
                 return Adoption(lock, handle)
-            except BaseException:
-                os.close(handle)
-                raise
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+        left.add(lock)
+        _logger.error(
+            "another version of the gateway has written %s, which is kept: a gateway of that version takes it over",
+            lock.with_name(f"{lock.stem}-*{SEGMENTS}"),
+        )
     return None

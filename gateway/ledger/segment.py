@@ -150,6 +150,13 @@ def is_unwritten(path: Path) -> bool:
     return not path.read_bytes().strip(b"\0")
 
 
+def is_of_another_version(path: Path) -> bool:
+    """Whether a gateway that writes segments otherwise has made it. Raises: OSError."""
+    with path.open("rb") as file:
+        magic = file.read(len(_MAGIC))
+    return magic[:-1] == _MAGIC[:-1] and magic != _MAGIC
+
+
 def open_segment(path: Path) -> tuple[Segment, int]:
     """One that a worker left behind, to be read, and that worker's id. Raises: OSError, ValueError where it is none."""
     with path.open("rb") as file:

@@ -90,6 +90,8 @@ class Writer:
         self._outlives_power = outlives_power
         self._clock = clock
         self._adoption: Adoption | None = None
+        self._left: set[Path] = set()
+        """Locks of journals that are another version's."""
         self._adopts = False
         """Whether this turn is for what workers have left that are gone."""
         self._waiting: list[Stored] = []
@@ -254,7 +256,7 @@ class Writer:
 
     def _take_adopted(self) -> None:
         if self._adoption is None and self._is_due("adopt", _ADOPT_EVERY_S):
-            self._adoption = adopt(self._folder, self._journal)
+            self._adoption = adopt(self._folder, self._journal, self._left)
             if self._adoption is None:
                 self.has_adopted.set()
             else:
