@@ -23,6 +23,8 @@ from policies.passing import is_damaged, is_passing
 
 _WRITE_EVERY_S = 2.0
 _MAX_WAITING = 100_000
+_MAX_WAITING_BYTES = 64 * 1024**2
+"""Of answers that wait for a disk that is full, beside those in memory. That others are gone is still noted."""
 _CREATE = """
 CREATE TABLE IF NOT EXISTS answers (
     id TEXT PRIMARY KEY, packed BLOB NOT NULL, expires REAL NOT NULL,
@@ -61,6 +63,8 @@ class FileAnswerStore:
         self._on_gone = on_gone
         self._memory = make(self._gone)
         self._changes: list[_Change] = []
+        self._num_bytes = 0
+        """Of the answers among the changes."""
         self._loop = Loop("semantic_answers", clock)
         self._is_open = False
         self._writing = asyncio.Lock()
@@ -101,7 +105,8 @@ class FileAnswerStore:
     def put(self, answer: StoredAnswer) -> None:
         """Keep it until it expires; in the file soon."""
         self._memory.put(answer)
-        self._change(_PUT, answer.id, _ENCODE(answer), answer.expires)
+        packed = _ENCODE(answer)
+        self._change(_PUT, answer.id, packed, answer.expires, num_bytes=len(packed))
 
     def record(self, scope: bytes, id: str, *, good: float = 0.0, bad: float = 0.0, served: int = 0) -> None:
         """Add to an entry's history."""
@@ -134,9 +139,10 @@ class FileAnswerStore:
             self._change(_DELETE, gone)
         self._on_gone(question, ids)
 
-    def _change(self, statement: str, *values: object) -> None:
-        if len(self._changes) < _MAX_WAITING:
+    def _change(self, statement: str, *values: object, num_bytes: int = 0) -> None:
+        if len(self._changes) < _MAX_WAITING and self._num_bytes + num_bytes <= _MAX_WAITING_BYTES:
             self._changes.append((statement, values))
+            self._num_bytes += num_bytes
         else:
             self._dropped += 1
 
@@ -148,6 +154,7 @@ class FileAnswerStore:
     async def _write(self) -> None:
         async with self._writing:
             changes, self._changes = self._changes, []
+            num_bytes = self._num_bytes
             if not changes:
                 return
             try:
@@ -156,6 +163,8 @@ class FileAnswerStore:
                 self._errors += 1
                 self._changes = changes + self._changes
                 _LOGGER.warning("answers of the semantic cache are not written: %s", error)
+            else:
+                self._num_bytes -= num_bytes
 
     def _commit(self, changes: Sequence[_Change]) -> None:
         with closing(self._connect()) as connection, connection:

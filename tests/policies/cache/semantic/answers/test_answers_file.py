@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from backends.charges.usage import Usage
@@ -95,6 +96,27 @@ async def test_answers_file_survives_a_kill_but_for_the_last_seconds(tmp_path: P
     assert [pair is not None for pair in await again.get(SCOPE, ["early", "late"])] == [True, False]
     await again.aclose()
     await killed.aclose()
+
+
+async def test_answers_that_wait_to_be_written_have_a_bound_in_bytes(tmp_path: Path) -> None:
+    """Those in memory give way to each other, and copies must not heap up beside them while a disk is full; that one
+    is gone is noted all the same.
+    """
+    clock, path = FakeClock(), tmp_path / "answers"
+    store = Store(path, clock)
+    await store.open()
+    store.put(answer("first", clock))
+    for number in range(80):
+        one = answer(str(number), clock)
+        store.put(msgspec.structs.replace(one, entry=msgspec.structs.replace(one.entry, body=bytes(1_000_000))))
+    store.delete(SCOPE, ["first"])
+
+    assert store.statistics().dropped == 80 - 64 * 1024**2 // 1_000_000
+    await store.aclose()
+    again = Store(path, clock)
+    await again.open()
+    assert await again.get(SCOPE, ["first"]) == [None]
+    await again.aclose()
 
 
 async def test_answers_file_forgets_what_has_expired(tmp_path: Path) -> None:
