@@ -58,12 +58,24 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(other, **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})
 
 
+STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only"})
+"""What providers call the service tier that costs the usual price."""
+
+FAST, HOME_ONLY, FAST_AT_HOME = "fast", "us", "fast-us"
+"""What haste, work in one place only, and both are called where they have a price. Of Anthropic's Messages API none of
+them is a service tier, but they cost as one would."""
+
 _COUNTS = Usage.__struct_fields__[:-1]
 _OF_PROMPT = ("cached_tokens", "written_5m_tokens", "written_1h_tokens", "audio_input_tokens", "image_input_tokens")
 _OF_COMPLETION = ("reasoning_tokens", "audio_output_tokens", "image_output_tokens")
 
 
 def tier_asked(body: Mapping[str, Any] | None) -> str:
-    """The service tier that the body of a call asks for; empty where it names none."""
-    tier = body.get("service_tier") if body is not None else None
-    return tier if isinstance(tier, str) else ""
+    """The service tier that the body of a call asks for, or what its asking for one place costs as; empty where it
+    names none.
+    """
+    if body is None:
+        return ""
+    tier = body.get("service_tier")
+    named = tier if isinstance(tier, str) else ""
+    return HOME_ONLY if body.get("inference_geo") == HOME_ONLY and named in STANDARD_TIERS else named

@@ -294,8 +294,10 @@ class Writer:
         return has_more
 
     def _prune(self) -> bool:
+        is_watched = self._pruned_at is not None
         if not self._is_clock_steady():
-            _logger.info("the ledger keeps its old rows for now: the clock was set, or has just begun to be watched")
+            if is_watched:
+                _logger.info("the ledger keeps its old rows for now: the clock was set")
             return False
         before_us = int(self._clock.wall() * 1e6) - self._keep_us
         has_more = self._store.prune(before_us, self._days.of(before_us))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from backends.charges.usage import HOME_ONLY, tier_asked
 from backends.operations import Operation
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict")
@@ -146,7 +147,8 @@ def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str 
     if "background" in body and operation is not _CHAT and _is_true(body["background"]):
         return "background"
     for name in _PAID_FIELDS:
-        if body.get(name) is not None:
+        value = body.get(name)
+        if value is not None and not (name == "inference_geo" and _has_a_price(value, body)):
             return name
     if type(body.get("prompt")) is dict:
         return "prompt"
@@ -184,6 +186,11 @@ def _num_prompts(body: Mapping[str, Any]) -> int:
         if type(prompts) is list and prompts and isinstance(prompts[0], str | list):
             return len(prompts)
     return 1
+
+
+def _has_a_price(place: object, body: Mapping[str, Any]) -> bool:
+    """Whether it is known what it costs to be answered there: everywhere, or in the one place as a tier of its own."""
+    return place == "global" or (place == HOME_ONLY and tier_asked(body) == HOME_ONLY)
 
 
 def _is_summed_up(management: object) -> bool:

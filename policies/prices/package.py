@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from backends.charges.usage import FAST, FAST_AT_HOME, HOME_ONLY
 from policies.prices.listed import Day, ListedModel, ListQuestion, Pattern, PriceList
 from policies.prices.price import LongContext, Price, Tariff, TokenRates, named_price
 
@@ -24,9 +25,9 @@ _TIERS = ("flex", "priority", "fast", "default")
 _LONG_WRITES = {"openai": 2}
 """Providers at which it costs so many times as much to have a prompt kept for longer (12 hours), of which the package
 has no price (as LiteLLM has it in November 2026)."""
-_PLACES = {"anthropic": ("us", Decimal("1.1"))}
-"""Providers at which tokens of all kinds cost so many times as much where a model may work in one place only: what its
-tier is called, with `fast-` before it where it is in haste too (as Anthropic has it in November 2026)."""
+_ONE_PLACE = {"anthropic": Decimal("1.1")}
+"""Providers at which tokens of all kinds cost so many times as much where a model may work in one place only (as
+Anthropic has it in November 2026)."""
 _COUNTED = {"input_mtok", "output_mtok"}
 """A model without a price for either is paid by something that no answer tells: hours, pages, characters."""
 
@@ -96,11 +97,10 @@ def _price(model: Any, at: datetime, provider: str) -> Price | None:
         tariff = _tariff(_values(model, at, {"service_tier": tier, "speed": tier}), long_writes)
         if tariff is not None and tariff != standard:
             tiers[tier] = tariff
-    if provider in _PLACES:
-        place, times = _PLACES[provider]
-        if "fast" in tiers:
-            tiers[f"fast-{place}"] = _dearer(tiers["fast"], times)
-        tiers[place] = _dearer(standard, times)
+    if (times := _ONE_PLACE.get(provider)) is not None:
+        if FAST in tiers:
+            tiers[FAST_AT_HOME] = _dearer(tiers[FAST], times)
+        tiers[HOME_ONLY] = _dearer(standard, times)
     batch = _tariff(_values(model, at, {"processing": "batch"}), long_writes)
     return named_price("list", standard, tiers, None if batch == standard else batch)
 

@@ -8,19 +8,16 @@ from hashlib import blake2b
 
 import msgspec
 
-from backends.charges.usage import Usage
+from backends.charges.usage import FAST, FAST_AT_HOME, HOME_ONLY, Usage
 
 PICO_PER_DOLLAR = 10**12
 
-STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only"})
-"""What providers call the service tier that costs the usual price."""
-
 _PRIORITY_TIERS = ("priority", "fast")
 """Two names of one tier of OpenAI's: asked for by either, newer models answer with the second, older ones the first."""
-_SURELY_DEARER_TIERS = frozenset({"fast", "ultrafast", "us", "fast-us"})
+_SURELY_DEARER_TIERS = frozenset({FAST, "ultrafast", HOME_ONLY, FAST_AT_HOME})
 """They cost more than the standard wherever they are sold, as haste does, and a model that has to work in one place
 (`us`). `priority` may be paid beforehand, as Anthropic's is."""
-_WITHOUT_PLACE = {"us": "", "fast-us": "fast"}
+_WITHOUT_PLACE = {HOME_ONLY: "", FAST_AT_HOME: FAST}
 """Tiers of one place, and those of the same elsewhere."""
 _DEARER_TIERS = _SURELY_DEARER_TIERS.union(_PRIORITY_TIERS)
 

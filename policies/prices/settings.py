@@ -7,8 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from backends.charges.usage import STANDARD_TIERS
 from backends.config import Config
-from policies.prices.price import STANDARD_TIERS, LongContext, Price, Tariff, TokenRates, named_price
+from policies.prices.price import LongContext, Price, Tariff, TokenRates, named_price
 
 _PICO_PER_TOKEN = 10**6
 """A dollar for a million tokens is a millionth of a dollar for each."""

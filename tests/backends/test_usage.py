@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends.charges.usage import Usage
+from backends.charges.usage import Usage, tier_asked
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,20 @@ from backends.charges.usage import Usage
 def test_parts_are_not_more_than_the_whole(told: Usage, believed: Usage) -> None:
     """No token of a prompt or of an answer is counted as two kinds; what is told first is believed first."""
     assert told.bounded() == believed
+
+
+@pytest.mark.parametrize(
+    ("body", "tier"),
+    [
+        (None, ""),
+        ({"service_tier": "flex"}, "flex"),
+        ({"service_tier": 5}, ""),
+        ({"inference_geo": "us"}, "us"),
+        ({"inference_geo": "us", "service_tier": "auto"}, "us"),
+        ({"inference_geo": "us", "service_tier": "priority"}, "priority"),
+        ({"inference_geo": "global"}, ""),
+    ],
+)
+def test_asking_for_one_place_costs_as_a_tier(body: dict[str, object] | None, tier: str) -> None:
+    """Anthropic's list has a price for it; a tier that is asked for beside it comes first."""
+    assert tier_asked(body) == tier

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from backends.charges.usage import Usage
+from backends.charges.usage import FAST, FAST_AT_HOME, HOME_ONLY, Usage
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey, error_body
 from backends.protocol import Headers, Reply
 from backends.untrusted import MAX_COUNT, Count, FieldReader, ServiceTier
@@ -20,10 +20,6 @@ from backends.waits import MAX_WAIT_S, with_believed_waits
 
 OVERLOADED = 529
 """The Messages API's own status for "try again later"."""
-
-FAST, HOME_ONLY, FAST_AT_HOME = "fast", "us", "fast-us"
-"""What haste, work in one place only, and both are called where they have a price: none of them is a service tier of
-this API, but they cost as one would."""
 
 _MAX_ITERATIONS = 1000
 """More than any answer has."""

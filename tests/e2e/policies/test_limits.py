@@ -203,6 +203,7 @@ async def test_a_call_that_nobody_can_price_is_not_for_a_budget(limited: Limited
     assert (refused.status_code, code_of(refused)) == (403, "cost_unknown")
     for fields, named in (
         ({"service_tier": "ultrafast"}, "this model as ultrafast"),
+        ({"inference_geo": "us"}, "this model as us"),
         ({"tools": [{"type": "web_search"}]}, "tools: web_search"),
     ):
         refused = await limited.ask(**fields)
