@@ -65,6 +65,7 @@ async def test_process_is_killed_in_the_race_its_calls_are_spent_and_nothing_is_
 
 
 @pytest.mark.alone
+@pytest.mark.timed
 async def test_processes_race_for_a_limit_they_get_burst_and_rate(server: RedisServer) -> None:
     """Of 600 requests a minute, for three minutes that go by in six seconds."""
     race = Race(
@@ -82,6 +83,7 @@ async def test_processes_race_for_a_limit_they_get_burst_and_rate(server: RedisS
 
 
 @pytest.mark.alone
+@pytest.mark.timed
 async def test_processes_race_for_tokens_what_was_expected_wrongly_evens_out(server: RedisServer) -> None:
     """Calls use between a fifth and nearly twice of what they asked for."""
     race = Race(
