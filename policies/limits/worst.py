@@ -17,7 +17,10 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_
 """Every name of the most that one choice may have, those of vLLM, TGI and llama.cpp included."""
 _CHOICES = ("n", "best_of", "n_cmpl")
 """Every name of how many answers there are; the last is llama.cpp's."""
-_SEVERAL = frozenset({*_CHOICES, "prompt"})
+_SEVERAL_PROMPTS = ("prompt", "prompt_embeds", "messages")
+"""Where a list of prompts may stand: those of a completion, beside them vLLM's that are vectors, and chats that it
+answers together."""
+_SEVERAL = frozenset({*_CHOICES, "prompt", "prompt_embeds"})
 _BOUNDS = _SEVERAL.union(_LIMITS)
 _MAX_DIGITS = 18
 USUAL_MOST_TOKENS = 4096
@@ -180,12 +183,12 @@ def _reads_more(tool: object) -> bool:
 
 
 def _num_prompts(body: Mapping[str, Any]) -> int:
-    """How many a completion has, or how many chats are asked for together."""
-    for name in ("messages", "prompt"):
+    num_prompts = 0
+    for name in _SEVERAL_PROMPTS:
         prompts = body.get(name)
         if type(prompts) is list and prompts and isinstance(prompts[0], str | list):
-            return len(prompts)
-    return 1
+            num_prompts += len(prompts)
+    return num_prompts or 1
 
 
 def _has_a_price(place: object, body: Mapping[str, Any]) -> bool:

@@ -286,10 +286,11 @@ class AnthropicBackend:
             return translate_error(status, self._reply_headers(exchange, _JSON), detail)
         call.facts.first_token_at = self._clock.now()
         exchange.idle_s = call.timeouts.stream_idle_s
+        end = _RecordEnd(call.facts, translator)
         return Reply(
             HTTPStatus.OK,
             self._reply_headers(exchange, _EVENT_STREAM + b"; charset=utf-8"),
-            stream=Stream(source, [_RecordEnd(call.facts)], first=first),
+            stream=Stream(source, [end], first=first, is_over=lambda: end.is_over),
         )
 
     def _reply_headers(self, exchange: WireExchange, content_type: bytes) -> Headers:
@@ -297,13 +298,17 @@ class AnthropicBackend:
 
 
 class _RecordEnd:
-    """The tap that notes how the stream ended."""
+    """The tap that notes whether the answer has passed whole, and how the stream ended."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, translator: EventTranslator) -> None:
         self._facts = facts
+        self._translator = translator
+        self.is_over = False
+        """Whether `[DONE]` has passed."""
 
     def feed(self, piece: bytes) -> None:
-        """Nothing to note."""
+        """One piece; the last is the one with which the answer is complete."""
+        self.is_over = self._translator.is_complete
 
     def end(self, how: StreamEnd) -> None:
         """The stream has ended."""

@@ -42,13 +42,14 @@ def test_largest_limit_times_choices_times_prompts(
 
 
 def test_chats_that_are_asked_together_and_other_names_of_choices_multiply() -> None:
-    """vLLM's `/chat/completions/batch` and llama.cpp's `n_cmpl`."""
+    """vLLM's `/chat/completions/batch` and `prompt_embeds`, and llama.cpp's `n_cmpl`."""
     chat = [{"role": "user", "content": "hi"}]
     picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
 
     assert most_output({"messages": [chat] * 3, "max_tokens": 7}, Operation.PASSTHROUGH).total == 21
     assert most_output({"messages": [chat] * 3}, Operation.PASSTHROUGH) == (None, 1, 3)
     assert most_output({"messages": chat, "max_tokens": 7, "n_cmpl": 4}, Operation.CHAT).total == 28
+    assert most_output({"prompt": ["a"], "prompt_embeds": ["b64"] * 3}, Operation.COMPLETION) == (None, 1, 4)
     assert not refers_elsewhere({"messages": [chat, chat]}, Operation.PASSTHROUGH)
     assert refers_elsewhere({"messages": [chat, picture]}, Operation.PASSTHROUGH)
 

@@ -311,6 +311,20 @@ async def test_send_client_that_leaves_cancels_the_upstream(server: AnthropicSer
     assert call.facts.stream_end is StreamEnd.CLIENT_GONE
 
 
+async def test_send_client_that_leaves_at_done_has_the_whole_answer(server: AnthropicServer, backend: Backend) -> None:
+    """The body may end a moment later than the answer, and nobody waits for that."""
+    server.answer = Answer(events=message_events(server.message), hold=True)
+    call = make_call(stream=True)
+    reply = await backend.send(call)
+    assert reply.stream is not None
+    while not (await reply.stream.read()).endswith(DONE_EVENT):
+        pass
+
+    await reply.aclose()
+
+    assert call.facts.stream_end is StreamEnd.CLEAN
+
+
 async def test_send_cancelled_while_waiting_cancels_the_upstream(server: AnthropicServer, backend: Backend) -> None:
     """Nobody waits for the first event any more, so nobody shall produce it."""
     server.answer = Answer(events=[make_event("ping")], hold=True)
