@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Protocol
 
-from backends.errors import SlipstreamError, UpstreamCut
+from backends.errors import SlipstreamError, UpstreamCut, UpstreamError
 
 
 class StreamEnd(StrEnum):
@@ -56,7 +56,7 @@ class Stream:
     `is_complete` is asked at a clean end of the transport: False means that the answer itself stopped early
     (an SSE stream without its terminator), which counts as a cut. `first` is a piece already read off the source,
     `push` the source's own way of handing pieces on, where it has a cheaper one than being read. `is_over` is asked
-    when the reader leaves: whether what has passed is the whole answer.
+    when the reader leaves or the transport fails: whether what has passed is the whole answer.
     """
 
     __slots__ = (
@@ -105,8 +105,8 @@ class Stream:
                 if not piece:
                     self._check_complete()
             except SlipstreamError as error:
-                self._finish(StreamEnd(error.stream_end))
-                raise
+                self._fail(error)
+                piece = b""
         if piece:
             if not self.num_bytes:
                 self.beginning = piece
@@ -167,8 +167,7 @@ class Stream:
                 return True
             self._check_complete()
         except SlipstreamError as error:
-            self._finish(StreamEnd(error.stream_end))
-            raise
+            self._fail(error)
         self._finish(StreamEnd.CLEAN)
         return False
 
@@ -191,6 +190,12 @@ class Stream:
     def _check_complete(self) -> None:
         if self._is_complete is not None and self.end is None and not self._is_complete():
             raise UpstreamCut("the upstream ended its stream before the answer was complete")
+
+    def _fail(self, error: SlipstreamError) -> None:
+        """End with it, unless it is only the transport that fails, behind the whole answer. Raises: the error."""
+        if not (isinstance(error, UpstreamError) and self.is_over):
+            self._finish(StreamEnd(error.stream_end))
+            raise error
 
     def _finish(self, how: StreamEnd) -> None:
         if self.end is None:

@@ -256,6 +256,18 @@ async def test_stream_tap_added_later_sees_the_rest() -> None:
     assert [seen for name, seen in log if name == "late"] == [b"two", StreamEnd.CLEAN]
 
 
+@pytest.mark.parametrize("error", [UpstreamCut("x"), StreamStalled("x"), TotalTimeout("x")])
+async def test_a_transport_that_fails_behind_the_answer_takes_nothing_from_it(error: SlipstreamError) -> None:
+    """`[DONE]` has passed, and what the connection does then is no matter of the client's."""
+    stream = Stream(ListSource([b"one"], error), is_over=lambda: True)
+    assert await stream.read_all(100) == b"one"
+    assert stream.end is StreamEnd.CLEAN
+
+    late = Stream(ListSource([b"one"], InternalError("x")), is_over=lambda: True)
+    with pytest.raises(InternalError):
+        await late.read_all(100)
+
+
 @pytest.mark.parametrize("is_over", [True, False])
 async def test_who_leaves_behind_the_last_event_has_the_whole_answer(is_over: bool) -> None:
     """Clients stop at `[DONE]`, and the transport may end a moment later; a cut or a stall stays one."""
