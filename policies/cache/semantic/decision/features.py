@@ -21,6 +21,7 @@ FEATURES = (
     "overlap",
     "swapped",
     "reordered",
+    "renamed",
     "length",
     "unopposed",
 )
@@ -33,6 +34,10 @@ MAX_CHARACTERS = 2_000
 """Words beyond are not looked at: the encoder does not see them either, and the time of a look-up stays bounded."""
 
 _WORD = re.compile(r"\d+(?:[.,:/]\d+)*|[^\W\d_]+(?:'[a-z]+)?|[+#%$€£]")
+
+_CAPITAL = "A-Z\u00c0-\u00d6\u00d8-\u00de\u0391-\u03a9\u0410-\u042f"
+_NAME = re.compile(rf"[{_CAPITAL}](?:(?<=[^.!?\s] .)(?!(?<=I)\b)[^\W\d_]*|[{_CAPITAL}]+\b)")
+"""A word that begins with a capital and no sentence, or has nothing but capitals, and is not "I"."""
 
 _NUMBER_WORDS = "two three four five six seven eight nine ten eleven twelve"
 
@@ -80,8 +85,9 @@ class Difference(msgspec.Struct, frozen=True):
 
     `opposed`: one has a word, the other its opposite. `guarded`: that, or numbers or negation differ.
     `overlap`: shared content words of all, 0..1. `swapped`: one content word stands for another and the rest is shared.
-    `reordered`: the same words in another order. `length`: log(1 + content words of the shorter); a question of few
-    words says little, and what is near it may ask for much else.
+    `reordered`: the same words in another order. `renamed`: one has a name that the other does not have, or names of
+    both stand in another order. `length`: log(1 + content words of the shorter); a question of few words says little,
+    and what is near it may ask for much else.
     """
 
     opposed: bool
@@ -89,16 +95,19 @@ class Difference(msgspec.Struct, frozen=True):
     overlap: float
     swapped: bool
     reordered: bool
+    renamed: bool
     length: float
 
 
 class Wording:
     """The words of a question, taken apart once."""
 
-    __slots__ = ("content", "is_negated", "numbers", "order", "words")
+    __slots__ = ("content", "is_negated", "names", "numbers", "order", "words")
 
     def __init__(self, text: str) -> None:
-        tokens = _WORD.findall(text[:MAX_CHARACTERS].lower().replace("\u2019", "'"))
+        text = text[:MAX_CHARACTERS]
+        tokens = _WORD.findall(text.lower().replace("\u2019", "'"))
+        self.names = [] if text.isupper() else [name.lower() for name in _NAME.findall(text)]
         self.words = frozenset(tokens)
         self.order = [token for token in tokens if token not in _FILLERS]
         # Lists inside, since generators take half as long again, and this is a third of a look-up's time.
@@ -111,9 +120,8 @@ class Wording:
         )
 
 
-def difference(text: str, other: str) -> Difference:
+def difference(one: Wording, two: Wording) -> Difference:
     """How the words of two questions differ; the order of the two does not matter."""
-    one, two = Wording(text), Wording(other)
     shared = one.content & two.content
     only_one, only_two = one.content - shared, two.content - shared
     num_all = len(shared) + len(only_one) + len(only_two)
@@ -123,9 +131,22 @@ def difference(text: str, other: str) -> Difference:
         guarded=opposed or one.numbers != two.numbers or one.is_negated != two.is_negated,
         overlap=len(shared) / num_all if num_all else 1.0,
         swapped=bool(shared) and len(only_one) == len(only_two) == 1,
+        renamed=_is_renamed(one, two),
         reordered=not only_one and not only_two and _is_reordered(one, two),
         length=math.log1p(min(len(one.content), len(two.content))),
     )
+
+
+def _is_renamed(one: Wording, two: Wording) -> bool:
+    if not (one.names or two.names):
+        return False
+    if not (_are_said(one.names, two.words) and _are_said(two.names, one.words)):
+        return True
+    return [name for name in one.names if name in two.names] != [name for name in two.names if name in one.names]
+
+
+def _are_said(names: list[str], words: frozenset[str]) -> bool:
+    return all(name in words or f"{name}'s" in words for name in names)
 
 
 def _is_reordered(one: Wording, two: Wording) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from policies.cache.semantic.contracts import KnownNeighbour, Proposal
-from policies.cache.semantic.decision.features import difference
+from policies.cache.semantic.decision.features import Difference, Wording, difference
 from policies.cache.semantic.decision.vote import vote
 
 _EQUAL = 0.999
@@ -18,17 +18,32 @@ _HARDLY_OPPOSED = 0.01
 _WORD = re.compile(r"\w+")
 
 
-def propose(text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
-    """The best candidate by vote of answers, with its features; None where nothing is near enough.
+def propose(
+    text: str, candidates: Sequence[KnownNeighbour], against: Callable[[Difference], float] | None = None
+) -> Proposal | None:
+    """The best candidate by vote of answers, with its features; None where nothing is near enough. Where the very text
+    is among them, nobody else has a vote.
 
+    `against`: log odds that the words of an answer's nearest question take from its vote. They are asked for where the
+    winner's numbers, negations or names are others: questions of one frame lie nearer to each other than to what means
+    the same.
     Texts of other words whose vectors are equal have not been read by the encoder, whose vocabulary may not have their
     script: they are no neighbours.
     """
-    chosen = vote([each for each in candidates if each.similarity <= _EQUAL or _words(each.text) == _words(text)])
+    same = [each for each in candidates if each.text == text]
+    chosen = vote(
+        same or [each for each in candidates if each.similarity <= _EQUAL or _words(each.text) == _words(text)]
+    )
     if chosen is None:
         return None
+    wording = Wording(text)
+    words = difference(wording, Wording(chosen.winner.text))
+    if against is not None and chosen.others and (words.guarded or words.renamed):
+        differences = {chosen.winner.answer_id: words}
+        differences |= {each.answer_id: difference(wording, Wording(each.text)) for each in chosen.others}
+        chosen = chosen.against({answer: against(words) for answer, words in differences.items()})
+        words = differences[chosen.winner.answer_id]
     winner = chosen.winner
-    words = difference(text, winner.text)
     features = (
         winner.similarity,
         max(0.0, winner.similarity - 0.8) * 5.0,
@@ -40,6 +55,7 @@ def propose(text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         words.overlap,
         float(words.swapped),
         float(words.reordered),
+        float(words.renamed),
         words.length,
         -math.log(1.0 - chosen.share + _HARDLY_OPPOSED),
     )

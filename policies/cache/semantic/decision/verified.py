@@ -24,7 +24,7 @@ from policies.cache.semantic.decision.bound import (
     lowest_score,
     spending,
 )
-from policies.cache.semantic.decision.features import FEATURES
+from policies.cache.semantic.decision.features import FEATURES, Difference
 from policies.cache.semantic.decision.logistic import Floats, calibrated, evidence_of, fit
 from policies.cache.semantic.decision.proposal import propose
 from policies.cache.semantic.decision.rolling_rows import RollingRows
@@ -66,10 +66,11 @@ _DOUBT_PROBABILITY = 1e-4
 _DOUBT_MIN_WRONG = 0.004
 """The model is given up where it gave what the last 40 checks of served answers found a chance under 1 in 10,000."""
 
-#         bias cosine near share margin good bad guard overlap swapped reordered length unopposed
-_PRIOR = np.array([0.0, 4.0, 0.0, 1.0, 1.0, 0.0, 0.0, -3.0, 3.0, -2.0, -2.0, 0.0, 0.0])
+#         bias cosine near share margin good bad guard overlap swapped reordered renamed length unopposed
+_PRIOR = np.array([0.0, 4.0, 0.0, 1.0, 1.0, 0.0, 0.0, -3.0, 3.0, -2.0, -2.0, 0.0, 0.0, 0.0])
 """What is believed of the features before the first label: the direction of each, worth about one label of strength."""
 _RIDGE = np.array([1e-3, *[1.0] * len(FEATURES)])
+_GUARD, _RENAMED = 1 + FEATURES.index("guard"), 1 + FEATURES.index("renamed")
 
 _NOT_SERVED = -1e6
 """In the place of the score that an answer was served at."""
@@ -130,7 +131,7 @@ class Verified:
 
     def propose(self, text: str, candidates: Sequence[KnownNeighbour]) -> Proposal | None:
         """The best candidate by vote of answers; None where nothing is near enough."""
-        return propose(text, candidates)
+        return propose(text, candidates, self._against)
 
     def decide(self, proposal: Proposal | None) -> Decision:
         """Once for every look-up: counts it. One without a candidate makes no room for wrong answers elsewhere."""
@@ -224,6 +225,12 @@ class Verified:
             num_doubts=before.num_doubts,
             standing=before.standing,
         )
+
+    def _against(self, words: Difference) -> float:
+        """What has been learned of words that differ so; nothing speaks for an answer because its words do."""
+        weights = self._learned.weights if self._learned.weights is not None else _PRIOR
+        guarded, renamed = min(0.0, float(weights[_GUARD])), min(0.0, float(weights[_RENAMED]))
+        return -(guarded * words.guarded + renamed * words.renamed)
 
     def _score(self, proposal: Proposal) -> float:
         weights = self._learned.weights if self._learned.weights is not None else _PRIOR.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -21,13 +21,21 @@ _SHARPNESS = 12.0
 
 
 class Vote(msgspec.Struct, frozen=True):
-    """The nearest entry of the answer that won. `share`: of the votes, 0..1. `margin`: its cosine above that of the
-    nearest entry of any other answer, or above a little under the floor where there is none; below 0 where a single
-    nearer entry lost to several."""
+    """Of each answer its nearest entry, `winner` that of the one that won. `share`: of the votes, 0..1. `margin`: its
+    cosine above that of the nearest entry of any other answer, or above a little under the floor where there is none;
+    below 0 where a single nearer entry lost to several."""
 
     winner: KnownNeighbour
+    others: tuple[KnownNeighbour, ...]
     share: float
     margin: float
+    says: dict[str, float]
+    """By answer: its votes."""
+
+    def against(self, log_odds: Mapping[str, float]) -> Vote:
+        """The same vote where so much is taken from each answer."""
+        says = {answer: said * math.exp(-log_odds[answer]) for answer, said in self.says.items()}
+        return _count({each.answer_id: each for each in (self.winner, *self.others)}, says)
 
 
 def vote(candidates: Sequence[KnownNeighbour]) -> Vote | None:
@@ -42,7 +50,12 @@ def vote(candidates: Sequence[KnownNeighbour]) -> Vote | None:
         says[answer] = says.get(answer, 0.0) + math.exp(_SHARPNESS * (candidate.similarity - nearest))
         if answer not in best or candidate.similarity > best[answer].similarity:
             best[answer] = candidate
+    return _count(best, says)
+
+
+def _count(best: dict[str, KnownNeighbour], says: dict[str, float]) -> Vote:
     won = max(says, key=lambda answer: says[answer])
     winner = best.pop(won)
-    other = max((candidate.similarity for candidate in best.values()), default=FLOOR - 0.1)
-    return Vote(winner, says[won] / sum(says.values()), winner.similarity - other)
+    others = tuple(best.values())
+    other = max((candidate.similarity for candidate in others), default=FLOOR - 0.1)
+    return Vote(winner, others, says[won] / sum(says.values()), winner.similarity - other, says)

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cache.semantic.decision.features import MAX_CHARACTERS, difference
+from policies.cache.semantic.decision.features import MAX_CHARACTERS, Difference, Wording
+from policies.cache.semantic.decision.features import difference as difference_of
+
+
+def difference(one: str, two: str) -> Difference:
+    return difference_of(Wording(one), Wording(two))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,32 @@ def test_reordered_is_the_same_words_in_another_order() -> None:
     assert difference("flights from Rome to Oslo", "flights from Oslo to Rome").reordered
     assert not difference("flights from Rome to Oslo", "flight from Rome to Oslo please").reordered
     assert not difference("flights from Rome to Oslo", "flights from Rome to Oslo").reordered
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "renamed"),
+    [
+        ("hello world in Java", "hello world in JavaScript", True),
+        ("when was George W. Bush born?", "when was George H. W. Bush born?", True),
+        ("how much does Alice owe Bob?", "what amount does Bob owe to Alice", True),
+        ("how much does Alice owe Bob?", "Alice's debt to Bob", False),
+        ("JSON to XML with python", "python code to turn XML into JSON", True),
+        ("JSON to XML with python", "Python code to turn JSON into XML", False),
+        ("the weather in Oslo, Norway", "Oslo weather. Please, for Norway", False),
+        ("the weather in Oslo", "the weather in oslo", False),
+        ("can I go there", "Can we go? There we are", False),
+        ("WHERE IS MY CARD", "where is my money", False),
+        (
+            "\u043f\u043e\u0435\u0437\u0434 \u0432 \u041c\u043e\u0441\u043a\u0432\u0443",
+            "\u043f\u043e\u0435\u0437\u0434 \u0432 \u041a\u0438\u0435\u0432",
+            True,
+        ),
+    ],
+)
+def test_renamed_is_a_name_of_one_alone_or_names_in_another_order(one: str, two: str, renamed: bool) -> None:
+    """Capitals tell names, but where a sentence begins or all are capitals."""
+    assert difference(one, two).renamed is renamed
+    assert difference(two, one).renamed is renamed
 
 
 def test_length_is_that_of_the_shorter_and_counts_what_says_something() -> None:

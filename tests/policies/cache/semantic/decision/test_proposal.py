@@ -48,3 +48,15 @@ def test_small_opposition_is_told_from_none_and_from_less() -> None:
 
     assert alone > hardly > little > much > 0.0
     assert hardly - little > 1.0
+
+
+def test_the_very_text_is_proposed_against_many_that_are_near() -> None:
+    """Questions of one frame lie nearer to each other than others' wordings, and speak for answers of their own."""
+    own = candidate(1.0, text="convert 5 km to miles", id="own", answer="5")
+    others = [candidate(0.99, text=f"convert {n} km to miles", id=str(n), answer="other") for n in range(6, 12)]
+
+    found = propose("convert 5 km to miles", [*others, own])
+
+    assert found is not None
+    assert found.candidate.id == "own"
+    assert found.features[FEATURES.index("share")] == 1.0

@@ -273,6 +273,17 @@ def test_verified_look_up_takes_at_most_100_us_of_cpu() -> None:
     assert min(run() for _ in range(10)) <= 100e-6
 
 
+def test_answers_of_other_numbers_do_not_outvote_one_of_the_same() -> None:
+    """Of questions in one frame the wrong ones are nearer; the model believes from the start that numbers matter."""
+    others = [candidate(0.98, text=f"convert {n} km to miles", id=str(n), answer=str(n)) for n in range(6, 12)]
+    right = candidate(0.8, text="how many miles is 5 km", id="right", answer="5")
+
+    proposal = verified().propose("convert 5 km to miles", [*others, right])
+
+    assert proposal is not None
+    assert (proposal.candidate.id, proposal.guarded) == ("right", False)
+
+
 def test_proposal_has_a_number_for_every_feature() -> None:
     """In the order of their names."""
     proposal = verified().propose("how can I pay 7 euros", [candidate(0.9, text="how can I pay 8 euros")])
