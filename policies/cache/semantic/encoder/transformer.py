@@ -1,25 +1,35 @@
-"""A sentence-transformers model on the processor, its module called directly. Runs in the child process."""
+"""A sentence-transformers model on the processor. Runs in the child process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backends.errors import ConfigurationError
 from policies.cache.semantic.encoder.folder import hash_folder
-from policies.cache.semantic.encoder.token_layers import token_layers
+from policies.cache.semantic.encoder.token_layers import TokenLayers, token_layers
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, vocabulary_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MOST_TOKENS = 512
 """Of texts that are read at once. Each takes memory and time for each other, though they do not see each other."""
+_PROBE = "Where do I pay?"
+_ALIKE = 0.999
+"""Cosine of two vectors of a text by two ways of computing it that are one but for their rounding."""
 
 
 class TransformerModel:
-    """Tokenizer, transformer and pooling in float32, in `threads` threads."""
+    """Tokenizer, transformer and pooling, in `threads` threads.
+
+    A BERT whose texts are the mean of their tokens is read by its layers directly, in bfloat16 where the processor
+    multiplies that; every other model by the library, in float32.
+    """
 
     def __init__(self, folder: Path, threads: int) -> None:
         """Raises: ConfigurationError; whatever the libraries raise about a damaged folder."""
@@ -31,20 +41,86 @@ class TransformerModel:
             ) from error
         torch.set_num_threads(threads)
         self._torch = torch
-        self._model = load_sentence_transformer(folder)
-        # Before its weights are packed away.
-        self._layers = token_layers(self._model[0].auto_model)
-        _pack_linears(self._model)
-        self._prompt: str = self._model.prompts.get(self._model.default_prompt_name or "", "")
-        self._max_tokens: int | None = self._model.max_seq_length
+        model = load_sentence_transformer(folder)
+        self._tokenizer = model.tokenizer
+        self._prompt: str = model.prompts.get(model.default_prompt_name or "", "")
+        self._max_tokens: int | None = model.max_seq_length
         if self._max_tokens is not None:
             # One more than the model reads tells a text that it would cut off from one that it reads whole.
-            self._model.max_seq_length = self._max_tokens + 1
-        self.dimension = self.embed(["a"]).shape[1]
+            model.max_seq_length = self._max_tokens + 1
+        self._model = model
+        probe = self._embed_by_library([_PROBE])
+        self.dimension = probe.shape[1]
+        self._layers = self._layers_that_tell(probe[0])
+        if self._layers is None:
+            _pack_linears(model)
+        else:
+            # Its weights lie in the layers now.
+            self._model = None
         self.fingerprint = fingerprint_of(folder, self.dimension)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """[texts, dimension]; zeros for a text of more tokens than the model reads."""
+        if self._layers is None:
+            return self._embed_by_library(texts)
+        return self._embed_by_layers(texts, self._layers)
+
+    def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
+        """Each text's tokens and itself, of vectors of length 1; what is beyond the model's reach is cut off.
+
+        Raises: ConfigurationError where the model is read by the library.
+        """
+        if self._layers is None:
+            raise ConfigurationError("answers are read by the tokens of a BERT alone")
+        torch = self._torch
+        parts = []
+        for row, vectors in self._read(self._ids(texts, self._max_tokens), self._layers):
+            # Without the marks at both ends, which are of the whole.
+            own = torch.cat((vectors[1:-1], vectors.mean(dim=0, keepdim=True)))
+            own = torch.nn.functional.normalize(own, dim=-1)
+            parts.append(EncodedPart(np.array(row[1:-1], np.int32), own.numpy()))
+        return parts
+
+    def vocabulary(self) -> TokenVocabulary:
+        """Of its tokens."""
+        tokenizer = self._tokenizer
+        return vocabulary_of(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))), tokenizer.unk_token)
+
+    def _layers_that_tell(self, probe: NDArray[np.float32]) -> TokenLayers | None:
+        """The model's own, if the mean of the tokens that they tell is the text's vector: `probe`, of the probe."""
+        layers = token_layers(self._model[0].auto_model)
+        if layers is None or self._max_tokens is None:
+            return None
+        told = self._embed_by_layers([_PROBE], layers)[0]
+        return layers if float(told @ probe) > _ALIKE * float(np.linalg.norm(probe)) else None
+
+    def _embed_by_layers(self, texts: Sequence[str], layers: TokenLayers) -> NDArray[np.float32]:
+        assert self._max_tokens is not None, "asked when the layers were chosen"
+        ids = self._ids(texts, self._max_tokens + 1)
+        is_whole = np.array([len(row) <= self._max_tokens for row in ids])
+        rows = np.zeros((len(texts), self.dimension), np.float32)
+        read = self._read([row for row, whole in zip(ids, is_whole, strict=True) if whole], layers)
+        for place, (_, vectors) in zip(np.flatnonzero(is_whole), read, strict=True):
+            rows[place] = self._torch.nn.functional.normalize(vectors.mean(dim=0), dim=0).numpy()
+        return rows
+
+    def _ids(self, texts: Sequence[str], longest: int | None) -> list[list[int]]:
+        """Each text's tokens, cut off at `longest`."""
+        given = [self._prompt + text.strip() for text in texts]
+        ids: list[list[int]] = self._tokenizer(given, truncation=True, max_length=longest).input_ids
+        return ids
+
+    def _read(self, ids: Sequence[list[int]], layers: TokenLayers) -> Iterator[tuple[list[int], Tensor]]:
+        """Each text's tokens and what they tell, [tokens, dimension]."""
+        torch = self._torch
+        for rows in _runs(ids):
+            lengths = torch.tensor([len(row) for row in rows])
+            places = torch.tensor([place for row in rows for place in range(len(row))])
+            with torch.inference_mode():
+                found = layers(torch.tensor([token for row in rows for token in row]), places, lengths)
+            yield from zip(rows, found.split(lengths.tolist()), strict=True)
+
+    def _embed_by_library(self, texts: Sequence[str]) -> NDArray[np.float32]:
         features = tokenize(self._model, [self._prompt + text for text in texts])
         mask = features.get("attention_mask")
         if self._max_tokens is not None and mask is not None:
@@ -55,39 +131,11 @@ class TransformerModel:
             rows: NDArray[np.float32] = self._model(features)["sentence_embedding"].float().numpy()
         return rows
 
-    def embed_parts(self, texts: Sequence[str]) -> list[EncodedPart]:
-        """Each text's tokens and itself, of vectors of length 1; what is beyond the model's reach is cut off.
-
-        For models whose texts are the mean of their tokens, as that of the heads is. Raises: ConfigurationError where
-        the model is no BERT.
-        """
-        torch = self._torch
-        if self._layers is None:
-            raise ConfigurationError("answers are read by the tokens of a BERT alone")
-        tokenizer, longest = self._model.tokenizer, self._model.max_seq_length
-        ids = tokenizer([self._prompt + text.strip() for text in texts], truncation=True, max_length=longest).input_ids
-        parts = []
-        for rows in _runs(ids):
-            lengths = torch.tensor([len(row) for row in rows])
-            places = torch.tensor([place for row in rows for place in range(len(row))])
-            with torch.inference_mode():
-                found = self._layers(torch.tensor([token for row in rows for token in row]), places, lengths)
-            for row, vectors in zip(rows, found.split(lengths.tolist()), strict=True):
-                # Without the marks at both ends, which are of the whole.
-                own = torch.cat((vectors[1:-1], vectors.mean(dim=0, keepdim=True)))
-                own = torch.nn.functional.normalize(own, dim=-1)
-                parts.append(EncodedPart(np.array(row[1:-1], np.int32), own.numpy()))
-        return parts
-
-    def vocabulary(self) -> TokenVocabulary:
-        """Of its tokens."""
-        tokenizer = self._model.tokenizer
-        return vocabulary_of(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))), tokenizer.unk_token)
-
     def _embed_whole(self, texts: Sequence[str], is_whole: NDArray[np.bool_]) -> NDArray[np.float32]:
         rows = np.zeros((len(texts), self.dimension), np.float32)
         if is_whole.any():
-            rows[is_whole] = self.embed([text for text, whole in zip(texts, is_whole, strict=True) if whole])
+            whole = [text for text, whole in zip(texts, is_whole, strict=True) if whole]
+            rows[is_whole] = self._embed_by_library(whole)
         return rows
 
 

@@ -498,7 +498,10 @@ async def process(tiny: Path) -> AsyncIterator[ProcessModel]:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_process_computes_what_the_library_computes(process: ProcessModel, tiny: Path) -> None:
-    """Texts of unequal length in one batch, alone and with the library itself: the same vectors."""
+    """Texts of unequal length in one batch, alone and with the library itself: the same vectors, but for rounding.
+
+    Products are in bfloat16 where the processor has it: cosines are moved by 0.003 at most.
+    """
     from sentence_transformers import SentenceTransformer
 
     texts = ["hello", "how do I change my address", "what is the rate of exchange today please", ""]
@@ -507,8 +510,10 @@ async def test_process_computes_what_the_library_computes(process: ProcessModel,
     together = await process.embed(texts, Facts())
     alone = np.concatenate([await process.embed([text], Facts()) for text in texts])
 
-    assert together == pytest.approx(expected, abs=1e-5)
-    assert alone == pytest.approx(expected, abs=1e-5)
+    for told in (together, alone):
+        assert np.linalg.norm(told, axis=1) == pytest.approx(np.ones(4), abs=1e-5)
+        assert (told * expected).sum(axis=1).min() > 0.9995
+        assert told @ expected.T == pytest.approx(expected @ expected.T, abs=0.003)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -519,7 +524,7 @@ async def test_process_has_no_vector_for_a_text_it_would_cut_off(process: Proces
     assert np.linalg.norm(whole) == pytest.approx(1.0, abs=1e-5)
     assert not long.any()
     assert not other.any()
-    assert short == pytest.approx((await process.embed(["hello"], Facts()))[0], abs=1e-5)
+    assert short @ (await process.embed(["hello"], Facts()))[0] > 0.9995
 
 
 async def test_process_with_a_damaged_model_is_a_configuration_error(tmp_path: Path) -> None:

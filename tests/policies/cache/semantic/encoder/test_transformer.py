@@ -1,12 +1,14 @@
-"""The parts of an answer, read in one row: as each by itself."""
+"""Parts of an answer, read in one row: as each by itself. Questions: as by the library."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from backends.errors import ConfigurationError
 from policies.cache.semantic.encoder.folder import find_folder
 
 pytest.importorskip("sentence_transformers")
@@ -69,10 +71,36 @@ def test_parts_of_the_longest_answers_take_little_memory() -> None:
 
     parts = model.embed_parts([f"{number}" + "的一是" * 200 for number in range(48)])
 
-    assert [len(part.ids) for part in parts] == [255] * 48
+    assert [len(part.ids) for part in parts] == [254] * 48
     assert _status_mib("VmHWM") - before < 200
 
 
 def _status_mib(name: str) -> float:
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) / 1024
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_questions_have_the_vectors_of_the_library(tmp_path: Path, pooling: str) -> None:
+    """Where a text is the mean of its tokens they come from the layers, and so do parts of answers; else not."""
+    from sentence_transformers import SentenceTransformer
+
+    from policies.cache.semantic.encoder.transformer import TransformerModel
+    from tests.support.engine.tiny_encoder import DIMENSION, make_tiny_encoder
+
+    folder = make_tiny_encoder(tmp_path)
+    mode = {"pooling_mode_mean_tokens": pooling == "mean", "pooling_mode_cls_token": pooling == "cls"}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": DIMENSION, **mode}))
+    texts = ["hello", "how do I change my address", "", " what is the rate of exchange "]
+
+    model = TransformerModel(folder, threads=1)
+    told = model.embed(texts)
+
+    expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    if pooling == "cls":
+        np.testing.assert_allclose(told, expected, atol=1e-5)
+        with pytest.raises(ConfigurationError, match="BERT"):
+            model.embed_parts(texts)
+    else:
+        assert (told * expected).sum(axis=1).min() > 0.9995
+        np.testing.assert_allclose(model.embed_parts(texts)[1].vectors[-1], told[1], atol=0.01)
