@@ -23,6 +23,7 @@ from backends.protocol import Headers
 from gateway.http.auth import ShownKey
 from gateway.http.connection_count import ConnectionCount
 from gateway.http.corked import CorkedTransport
+from gateway.http.unchunked import Unchunked
 from gateway.http.upgrade import asks_for_websocket, head_without_upgrade
 
 _STATE_KEY = "slipstream.connection"
@@ -139,18 +140,20 @@ class ClientConnection(HttpToolsProtocol):
         cycle.body = bytearray()
         return body
 
-    def write_chunk(self, piece: bytes) -> None:
-        """One piece of a chunked body whose head and end go through ASGI.
+    def write_piece(self, piece: bytes) -> None:
+        """One piece of a body without a length, whose head and end go through ASGI.
 
         A message, a coroutine and its bookkeeping for every event would be a third of what an event costs. While
         `flow.write_paused`, the client has not read what it was sent: `flow.drain()` waits for it.
         """
-        self._corked.write_rest(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self._corked.write_rest(b"%x\r\n%b\r\n" % (len(piece), piece) if self._cycle.chunked_encoding else piece)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         # With pipelining `self.cycle` is the request that was read last; this is the one being answered.
         self._cycle = cycle
         self._idle_since = None
+        if cycle.scope["http_version"] < "1.1":
+            app = Unchunked(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def eof_received(self) -> None:

@@ -77,7 +77,7 @@ async def send_stream(
 def send_error_event(connection: ClientConnection, reply: Reply, error: SlipstreamError) -> None:
     """Send an error event in a stream that has begun and breaks, where the client can read events."""
     if _is_readable_sse(reply):
-        connection.write_chunk(encode_event(error.body()))
+        connection.write_piece(encode_event(error.body()))
 
 
 def _is_readable_sse(reply: Reply) -> bool:
@@ -93,19 +93,19 @@ async def _pump_events(
     facts: Facts,
 ) -> None:
     conceal = facts.conceal
-    flow, feed, write_chunk = connection.flow, usage_filter.feed, connection.write_chunk
+    flow, feed, write_piece = connection.flow, usage_filter.feed, connection.write_piece
 
     def receive(piece: bytes) -> bool:
         if connection.is_gone:
             # This task is about to be cancelled. It takes no more pieces, which would cost upstream.
             return False
         if out := feed(piece):
-            write_chunk(conceal(out) if facts.may_quote and conceal is not None else out)
+            write_piece(conceal(out) if facts.may_quote and conceal is not None else out)
         return not flow.write_paused
 
     def send_held(held: bytes) -> None:
         if held:
-            write_chunk(held if conceal is None else conceal(held))
+            write_piece(held if conceal is None else conceal(held))
 
     try:
         while await stream.forward(receive):
