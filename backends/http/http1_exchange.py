@@ -369,6 +369,8 @@ class HttpExchange:
         if self._framing_bytes > MAX_FRAMING_BYTES and sum(len(n) + len(v) + 4 for n, v in fields) > MAX_FRAMING_BYTES:
             raise _RefusedError(f"a header section longer than {MAX_FRAMING_BYTES} bytes")
         self.headers, self.status = fields, status
+        # Fields that come from now on are trailers, and a length among those is not the body's: its end was there.
+        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
         # What a server sends behind a HEAD all the same, too late to be seen, would be the next caller's answer.
         self.keeps_alive = not self._is_head and self._parser.should_keep_alive()
         self.is_complete = self._is_head

@@ -72,6 +72,11 @@ async def test_send_with_a_line_break_in_the_head_is_refused_unsent(
             b"hello",
         ),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Empty:\r\n\r\n1\r\nx\r\n0\r\nX-Trailer: t\r\n\r\n", b"x"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Empty:\r\n\r\n1\r\nx\r\n0\r\n"
+            b"Content-Length: 9\r\nTransfer-Encoding: gzip\r\nConnection: close\r\n\r\n",
+            b"x",
+        ),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nX-Empty:\r\n\r\n", b""),
         (b"HTTP/1.1 204 No Content\r\nX-Empty:\r\n\r\n", b""),
         (b"HTTP/1.1 304 Not Modified\r\ncontent-length: 9\r\nX-Empty:\r\n\r\n", b""),
@@ -79,7 +84,10 @@ async def test_send_with_a_line_break_in_the_head_is_refused_unsent(
         (b"HTTP/1.1 103 Early\r\nlink: a\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\nX-Empty:\r\n\r\nx", b"x"),
         (b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 1\r\nX-Empty:\r\n\r\nx", b"x"),
     ],
-    ids=["length", "chunked", "trailers", "empty", "204", "304", "100", "103", "http10-keep-alive"],
+    ids=[
+        *("length", "chunked", "trailers", "trailers that are no framing"),
+        *("empty", "204", "304", "100", "103", "http10-keep-alive"),
+    ],
 )
 async def test_exchange_with_a_delimited_answer_is_read_whole_and_its_connection_reused(
     transport: Transport, answer: bytes, body: bytes
