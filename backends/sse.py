@@ -60,17 +60,6 @@ def find_events(data: bytes, field: bytes, at: int) -> Iterator[tuple[int, int]]
         at = data.find(field, end)
 
 
-def last_event_with(data: bytes, field: bytes) -> bytes | None:
-    """The last event in which a JSON field (its name, quoted) has a value other than null."""
-    at = data.rfind(field)
-    while at >= 0:
-        after = at + len(field)
-        if not _is_null(data, after):
-            return data[_last_blank_line(data, 0, at) : _event_end(data, after)]
-        at = data.rfind(field, 0, at)
-    return None
-
-
 def _is_null(data: bytes, after_name: int) -> bool:
     return data[after_name : after_name + 8].lstrip(b": ").startswith(b"n")
 

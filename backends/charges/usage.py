@@ -53,6 +53,20 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         """The same with every count changed."""
         return msgspec.structs.replace(self, **{name: change(getattr(self, name)) for name in _COUNTS})
 
+    def with_later(self, later: Usage) -> Usage:
+        """What an answer has used that tells of it more than once, of `later` last.
+
+        Those that tell while they are written (vLLM's `continuous_usage_stats`) count from the beginning each time, so
+        the last is right. But an answer only grows: a last one that tells less, whether by mistake or as a lie, makes
+        nothing cheaper. Prompt and answer each count as they were told of when that was most, with their parts.
+        """
+        keeps_prompt = later.prompt_tokens < self.prompt_tokens
+        keeps_completion = later.completion_tokens < self.completion_tokens
+        if not (keeps_prompt or keeps_completion):
+            return later
+        kept = (_PROMPT_FIELDS if keeps_prompt else ()) + (_COMPLETION_FIELDS if keeps_completion else ())
+        return msgspec.structs.replace(later, **{name: getattr(self, name) for name in kept})
+
     def __add__(self, other: Usage) -> Usage:
         """Of both, in the tier of the second."""
         return msgspec.structs.replace(other, **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})
@@ -68,6 +82,11 @@ them is a service tier, but they cost as one would."""
 _COUNTS = Usage.__struct_fields__[:-1]
 _OF_PROMPT = ("cached_tokens", "written_5m_tokens", "written_1h_tokens", "audio_input_tokens", "image_input_tokens")
 _OF_COMPLETION = ("reasoning_tokens", "audio_output_tokens", "image_output_tokens")
+_PROMPT_FIELDS = ("prompt_tokens", *_OF_PROMPT)
+_COMPLETION_FIELDS = (
+    *("completion_tokens", *_OF_COMPLETION),
+    *("accepted_prediction_tokens", "rejected_prediction_tokens"),
+)
 
 
 def tier_asked(body: Mapping[str, Any] | None) -> str:

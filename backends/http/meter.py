@@ -10,8 +10,9 @@ import re
 import msgspec
 
 from backends.charges.told import UpstreamUsage
+from backends.charges.usage import Usage
 from backends.protocol import Facts
-from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done, last_event_with
+from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done
 from backends.stream import StreamEnd
 from backends.untrusted import FieldReader, ServiceTier
 
@@ -79,6 +80,7 @@ class StreamMeter:
         "_parts",
         "_responses",
         "_tail",
+        "_usage",
         "failed",
         "terminated",
     )
@@ -91,6 +93,7 @@ class StreamMeter:
         self._parts: list[bytes] = []
         self._num_held = 0
         self._tail = b""
+        self._usage: Usage | None = None
         self.terminated = False
         self.failed = False
 
@@ -157,26 +160,23 @@ class StreamMeter:
         return lines
 
     def _read_usage(self, block: bytes) -> None:
-        event = last_event_with(block, _USAGE)
-        if event is None or self._is_told_by(event):
-            return
-        # Nonsense at the end takes nothing back of what was told before.
         for begin, end in find_events(block, _USAGE, block.find(_USAGE)):
-            self._is_told_by(block[begin:end])
+            self._note_usage(block[begin:end])
 
-    def _is_told_by(self, event: bytes) -> bool:
-        """Whether an event tells a usage that counts; then it is noted."""
+    def _note_usage(self, event: bytes) -> None:
+        """What an event tells of the usage, if it is anything that counts."""
         decoded = _decoded(event)
         if decoded is None:
-            return False
+            return
         told = decoded if decoded.usage is not None or decoded.response is None else decoded.response
         usage = told.usage.told(told.service_tier) if told.usage is not None else None
         if usage is None or told.usage is None:
-            return False
-        self._facts.usage = usage
+            return
+        if self._usage is not None:
+            usage = self._usage.with_later(usage)
+        self._usage = self._facts.usage = usage
         lacks_output = not usage.completion_tokens and (told.usage.lacks_output or not self._is_last(event))
         self._facts.is_usage_partial = lacks_output
-        return True
 
     def _is_last(self, event: bytes) -> bool:
         """Whether no more of the answer comes behind an event."""

@@ -169,7 +169,7 @@ class _Counts:
         self.add(scanner.found.get(b"usage", b""), tier)
 
     def add(self, usage: bytes, service_tier: str | None = None, *, is_of_beginning: bool = False) -> None:
-        """A usage object, or nothing. A later one adds to those before of the Messages API, and replaces others.
+        """A usage object, or nothing. A later one adds to those before of the Messages API; of others the most counts.
 
         One that tells nothing that counts, or can be believed, takes nothing back.
         """
@@ -187,7 +187,8 @@ class _Counts:
             self._is_anthropic = True
         told = read.told(service_tier) or (Usage(total) if total else None)
         if told is not None:
-            self._told, self._lacks_output = told, read.lacks_output
+            self._lacks_output = read.lacks_output and (self._told is None or self._lacks_output)
+            self._told = told if self._told is None else self._told.with_later(told)
         self.is_of_beginning = is_of_beginning or (self.is_of_beginning and counts.output_tokens is None)
 
     @property

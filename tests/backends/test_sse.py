@@ -14,7 +14,6 @@ from backends.sse import (
     event_data,
     find_events,
     has_done,
-    last_event_with,
     split_events,
     whole_events_end,
 )
@@ -146,4 +145,3 @@ def test_find_events_finds_those_whose_field_says_something(chunks: list[bytes],
     found = [data[begin:stop] for begin, stop in find_events(data, b'"usage"', data.find(b'"usage"'))]
 
     assert found == telling
-    assert last_event_with(data, b'"usage"') == (telling[-1] if telling else None)

@@ -25,6 +25,22 @@ def test_parts_are_not_more_than_the_whole(told: Usage, believed: Usage) -> None
 
 
 @pytest.mark.parametrize(
+    ("later", "whole"),
+    [
+        (Usage(9, 5, 4, reasoning_tokens=1), Usage(9, 5, 4, reasoning_tokens=1)),
+        (Usage(9, 3, 4), Usage(9, 3, 4)),
+        (Usage(9, 2, 9), Usage(9, 3, 9, reasoning_tokens=2)),
+        (Usage(1, 7, 1), Usage(9, 7)),
+        (Usage(0, 0, service_tier="flex"), Usage(9, 3, reasoning_tokens=2, service_tier="flex")),
+    ],
+    ids=["more", "as much", "a shorter answer", "a shorter prompt", "nothing"],
+)
+def test_what_is_told_later_counts_unless_it_is_less(later: Usage, whole: Usage) -> None:
+    """Prompt and answer each with its own parts."""
+    assert Usage(9, 3, reasoning_tokens=2).with_later(later) == whole
+
+
+@pytest.mark.parametrize(
     ("body", "tier"),
     [
         (None, ""),

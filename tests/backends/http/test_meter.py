@@ -197,6 +197,18 @@ def test_meter_reads_every_kind_of_token_that_is_billed_apart(told: dict[str, An
         assert facts.usage == msgspec.structs.replace(expected, service_tier="flex")
 
 
+@pytest.mark.parametrize("last", [4, 1], ids=["told of all", "tells less at its end"])
+@given(cuts=CUTS)
+def test_meter_of_a_usage_in_every_chunk_counts_the_most_whatever_the_pieces(cuts: list[int], last: int) -> None:
+    """vLLM's `continuous_usage_stats` counts from the beginning each time; an answer does not become shorter."""
+    counts = [{"prompt_tokens": 7, "completion_tokens": number} for number in (0, 1, 2, 3, 4)]
+    data = b"".join(chunk("a", usage=count) for count in counts) + chunk(finish="stop", usage=counts[last])
+    _, facts = meter_of(data + DONE_EVENT, cuts)
+
+    assert facts.usage == Usage(7, 4)
+    assert not facts.is_usage_partial
+
+
 def test_meter_of_a_tier_that_is_none_reads_the_rest() -> None:
     """A name of a megabyte is not kept."""
     event = {"usage": {"prompt_tokens": 3, "completion_tokens": 2}, "service_tier": "x" * 10**6}

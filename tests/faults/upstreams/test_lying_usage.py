@@ -30,6 +30,7 @@ USAGE = {"prompt_tokens": 1000, "completion_tokens": 30, "total_tokens": 1030}
 TOLD = (1000, 30, False)
 SAYS = "one two three four"
 ZERO = b'{"prompt_tokens": 0, "completion_tokens": 0}'
+LESS = {"prompt_tokens": 1, "completion_tokens": 2}
 BELOW_ZERO = b'{"prompt_tokens": -1, "completion_tokens": -1}'
 
 
@@ -123,10 +124,12 @@ async def test_nonsense_in_a_whole_answer_is_no_free_call(
         ([{"choices": [], "usage": USAGE}, {"choices": [], "usage": json.loads(BELOW_ZERO)}], TOLD),
         ([{"choices": [], "usage": USAGE}, {"choices": [], "usage": json.loads(ZERO)}], TOLD),
         ([{"choices": [], "usage": USAGE}] * 2, TOLD),
+        ([{"choices": [], "usage": USAGE}, {"choices": [], "usage": {**LESS, "completion_tokens": 0}}], TOLD),
+        ([{"choices": [], "usage": USAGE}, {"choices": [], "usage": LESS}], TOLD),
         ([{"choices": [], "usage": json.loads(BELOW_ZERO)}], None),
         ([{"choices": [], "usage": {}}], None),
     ],
-    ids=["true", "then -1", "then zero", "twice", "-1", "empty"],
+    ids=["true", "then -1", "then zero", "twice", "then no answer", "then less", "-1", "empty"],
 )
 async def test_nonsense_at_the_end_of_a_stream_takes_nothing_back(
     server: Server, path: str, last: list[dict[str, Any]], tokens: tuple[int, int, bool] | None
