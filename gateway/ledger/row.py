@@ -42,6 +42,8 @@ class Beginning(_FirstFields, array_like=True, gc=False):
     """
 
     priority: str = ""
+    held: int | None = None
+    """The most that it can cost, where a budget holds that for it."""
 
 
 class Row(_FirstFields, array_like=True, gc=False):
@@ -111,8 +113,14 @@ values_of = msgspec.structs.astuple
 
 
 def killed(beginning: bytes) -> Values:
-    """The row of a call that has begun so and is never over. Raises: DecodeError."""
-    row = Row(**msgspec.structs.asdict(msgspec.msgpack.decode(beginning, type=Beginning)))
+    """The row of a call that has begun so and is never over. Raises: DecodeError.
+
+    What budgets held for it is spent, as in Redis: nobody knows how far its upstream came, and a budget that is read
+    back from the ledger must not take it for nothing.
+    """
+    begun = msgspec.structs.asdict(msgspec.msgpack.decode(beginning, type=Beginning))
+    held = begun.pop("held")
+    row = Row(**begun, cost=held)
     row.end = WORKER_KILLED
     row.fault = "gateway"
     row.estimated = True

@@ -57,7 +57,7 @@ class Booking:
 
     def begins(self, exchange: Exchange) -> None:
         """The call is about to be sent: the journal has what its row will say should it have no end."""
-        clock, principal, facts = self._clock, exchange.principal, exchange.facts
+        clock, principal, facts, grant = self._clock, exchange.principal, exchange.facts, exchange.grant
         # To name or set them one by one takes a struct several times as long.
         beginning = exchange.beginning = Beginning(
             self._ledger.number(),
@@ -79,6 +79,7 @@ class Booking:
             "",
             exchange.stream,
             _PRIORITIES[exchange.priority],
+            None if grant is None else grant.worst,
         )
         self._ledger.begin(beginning)
         facts.extra = self._adding(beginning, facts.extra)

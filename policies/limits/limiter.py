@@ -53,11 +53,14 @@ class Instead(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True, eq=False):
-    """What a call holds, and by which plan it has asked: for all of that, or for what limits have."""
+    """What a call holds, and by which plan it has asked: for all of that, or for what limits have. `worst`: the most
+    that it can cost, in pico-dollars, where budgets hold that for it.
+    """
 
     hold: Hold
     plan: AskPlan
     route: str
+    worst: int | None = None
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -128,6 +131,7 @@ class Limiter:
             tokens = prompt_tokens + (most_output_tokens if most_output_tokens < mean else floor(mean))
             for place, ask_tokens in plan.tokens:
                 wants[place] = ask_tokens.want(tokens)
+        most = 0
         if has_budgets:
             # What is larger than any budget is let in where it is alone, or not at all.
             most, wall_s, raises = worst or 0, self._clock.wall(), self.raises
@@ -145,7 +149,7 @@ class Limiter:
             # Where the store is away and nobody counts, there is nothing to see.
             if has_budgets and answer.is_counted:
                 self._look_at_budgets(plan, answer)
-            return Grant(answer, plan, route)
+            return Grant(answer, plan, route, most or None)
         if isinstance(answer, Away):
             return Refused(StoreUnavailable("the store of limits does not answer, and nobody goes on without it"))
         assert isinstance(answer, Full), "there is no other answer"

@@ -57,8 +57,8 @@ def sample_row(n: int, *, at_us: int | None = None, part: int = 0) -> Row:
     )
 
 
-def sample_beginning(n: int) -> Beginning:
-    """How the call of that row begins."""
+def sample_beginning(n: int, held: int | None = None) -> Beginning:
+    """How the call of that row begins, for which budgets hold so much."""
     return Beginning(
         n=n,
         at_us=START_US + n * 250_000,
@@ -71,6 +71,7 @@ def sample_beginning(n: int) -> Beginning:
         operation="chat",
         model=f"model-{n % 3}",
         stream=n % 2 == 0,
+        held=held,
     )
 
 

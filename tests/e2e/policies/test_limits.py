@@ -354,6 +354,29 @@ async def test_what_was_spent_is_known_after_a_restart(upstream: OpenAIServer, t
             await gateway.wait_exit()
 
 
+async def test_call_whose_gateway_was_killed_has_spent_what_was_held_for_it(
+    upstream: OpenAIServer, tmp_path: Path
+) -> None:
+    """Its upstream has worked, and nobody was told how much: the budget is not given out a second time."""
+    rules = f'ledger: {{url: "sqlite:///{tmp_path}/ledger.sqlite3"}}\nbudgets: [{{name: cents, per: key, usd: 0.004}}]'
+    upstream.next(Behaviour(stall_before_head=True))
+    with running_gateway(policy_of(upstream, rules), environ=KEYS) as gateway:
+        async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=20) as client:
+            hanging = asyncio.create_task(Limited(gateway, upstream, client).ask(max_tokens=3))
+            await upstream.wait_request(timeout_s=5)
+            gateway.process.kill()
+            await gateway.wait_exit()
+            with pytest.raises(httpx.HTTPError):
+                await hanging
+    with running_gateway(policy_of(upstream, rules), environ=KEYS) as gateway:
+        async with httpx.AsyncClient(verify=False, base_url=gateway.url, timeout=20) as client:
+            limited = Limited(gateway, upstream, client)
+            # Three tenths of a cent were held, so what is left of four is used up by one answer of two words.
+            answered, refused = await limited.ask_until_refused(headers={"cache-control": "no-store"})
+
+    assert (answered, code_of(refused)) == (1, "insufficient_quota")
+
+
 async def test_what_a_key_has_spent_of_its_own_budget_is_known_after_a_restart(
     upstream: OpenAIServer, tmp_path: Path
 ) -> None:

@@ -142,6 +142,19 @@ async def test_call_that_is_not_over_at_the_end_is_left_to_the_next(connect: Con
     assert list((tmp_path / "journal").iterdir()) == []
 
 
+async def test_call_that_is_not_over_has_cost_what_budgets_held_for_it(connect: Connect, tmp_path: Path) -> None:
+    """Whoever reads from the ledger what was spent must not take it for nothing; without a budget nobody knows."""
+    async with running(connect(), tmp_path / "journal") as ledger:
+        ledger.begin(sample_beginning(1, held=7 * 10**9))
+        ledger.begin(sample_beginning(2))
+    async with running(connect(), tmp_path / "journal") as ledger:
+        await until(lambda: ledger.statistics().killed == 2)
+
+    with connect().reading() as transaction:
+        rows = list(transaction.fetch("SELECT n, cost, estimated FROM calls ORDER BY n"))
+    assert [tuple(row) for row in rows] == [(1, 7 * 10**9, True), (2, None, True)]
+
+
 async def test_own_calls_after_a_worker_left_only_whole_ones_are_not_called_killed(
     connect: Connect, tmp_path: Path
 ) -> None:
