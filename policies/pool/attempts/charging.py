@@ -1,7 +1,7 @@
 """What an attempt used: as the upstream told, or as far as could be seen of it where it did not.
 
 Upstreams tell at the end of an answer. One that was left before its end has worked all the same: then its prompt is
-estimated from the bytes of the request, and the answer from those that came.
+estimated from the bytes of the request, and the answer from what came of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from backends.stream import Stream, StreamEnd
 from policies.limits.worst import USUAL_MOST_TOKENS, most_output
 from policies.pool.attempts.classify import failure_of
 from policies.pool.attempts.settings import RetryOn
+from policies.pool.attempts.written import written_tokens
 
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_S = 50
@@ -39,7 +40,8 @@ def settle_reply(charge: Charge, call: Call, reply: Reply) -> None:
         else:
             _settle_stream(charge, call, reply.stream, reply.stream.end)
     else:
-        _settle(charge, call, len(reply.body or b"") // _BYTES_PER_TOKEN)
+        is_told = call.facts.usage is not None and not call.facts.is_usage_partial
+        _settle(charge, call, 0 if is_told else _seen_of(reply))
 
 
 def settle_failure(charge: Charge, call: Call, error: BaseException, *, was_sent: bool, after_s: float = 0.0) -> None:
@@ -51,6 +53,13 @@ def settle_failure(charge: Charge, call: Call, error: BaseException, *, was_sent
         is_left = not isinstance(error, UpstreamError)
         seen = _written_unseen(call, after_s) if is_left and not call.stream else 0
         _settle(charge, call, seen, is_flat_estimated=True)
+
+
+def _seen_of(reply: Reply) -> int:
+    """About how many tokens a whole answer has; what says that it is compressed is not read."""
+    body = reply.body or b""
+    is_coded = reply.header(b"content-encoding") not in (None, b"identity")
+    return len(body) // _BYTES_PER_TOKEN if is_coded else written_tokens(body)
 
 
 def _written_unseen(call: Call, seconds: float) -> int:

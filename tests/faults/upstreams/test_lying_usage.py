@@ -113,7 +113,9 @@ async def test_nonsense_in_a_whole_answer_is_no_free_call(
     wanted_prompt, wanted_completion, *rest = tokens or (None, None)
     assert is_estimated is (not rest)
     assert prompt == wanted_prompt if wanted_prompt is not None else 10 <= prompt <= 60
-    assert completion == wanted_completion if wanted_completion is not None else 30 <= completion <= 300
+    # Four words and what is around them; of what passes through unread, all of it.
+    seen = range(3, 7) if path == CHAT else range(30, 301)
+    assert completion == wanted_completion if wanted_completion is not None else completion in seen
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
