@@ -14,6 +14,7 @@ from backends.stream import Stream, StreamEnd
 from policies.cache.coalesce import Coalescer, Flight, FlightReader, Phase, again
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import AnswerForm, Entry
+from policies.cache.kept_objects import forget_deleted, note_object
 from policies.cache.key import cache_key, identity_of
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
 from policies.cache.replay.render import Replayed, content_type_of, render
@@ -67,7 +68,9 @@ class ExactCache(Stage):
         """
         # Who pushes drafts gets a stream with marks in it, which are of that stream only.
         if call.body is None or call.drafts or not call.operation.traits.is_understood:
-            return await self._inner.send(call)
+            reply = await self._inner.send(call)
+            await forget_deleted(self._store, call, reply.status)
+            return reply
         control = parse_control(call.cache_control, self._honoured)
         identity = identity_of(call, self._scope)
         key = None
@@ -228,6 +231,7 @@ class ExactCache(Stage):
     def _keep(self, call: Call, key: bytes, headers: Headers, entry: Entry | None) -> None:
         if entry is not None and may_store(call, headers, entry, self._max_entry_bytes):
             self._store.put(key, entry, self._ttl_s)
+            note_object(self._store, call, key, entry, self._ttl_s)
 
     def _keep_flight(self, flight: Flight, key: bytes, reply: Reply, how: StreamEnd) -> None:
         if how is StreamEnd.CLEAN and not flight.is_oversize and reply.status == 200:

@@ -42,6 +42,9 @@ class Store(Protocol):
     def put(self, key: bytes, entry: Entry, ttl_s: float) -> None:
         """Store an answer for `ttl_s` seconds, without waiting. `get` finds it from now on, unless it was rejected."""
 
+    def delete(self, key: bytes) -> None:
+        """Have what is there deleted, without waiting. `get` does not find it from now on."""
+
     def wall(self) -> float:
         """Now, in seconds since the Unix epoch, as entries are dated; it does not jump while the process lives."""
 

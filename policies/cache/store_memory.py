@@ -67,6 +67,10 @@ class MemoryEntryStore:
             _, (oldest, _) = self._entries.popitem(last=False)
             self._num_bytes -= _size(oldest)
 
+    def delete(self, key: bytes) -> None:
+        """Drop an answer."""
+        self._remove(key)
+
     def wall(self) -> float:
         """See `Store.wall`."""
         return self._wall()

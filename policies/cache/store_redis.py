@@ -11,6 +11,9 @@ from policies.cache.settings import RedisStore
 from policies.cache.steady_wall import SteadyWallClock
 from policies.cache.store import StoreStatistics
 
+_DELETED = object()
+"""Waits to be written in place of an answer that is to go."""
+
 
 class RedisEntryStore:
     """Keeps entries under `<prefix>:answer:<key in hex>`, each with its time to live.
@@ -51,8 +54,9 @@ class RedisEntryStore:
         entry = self.get_nowait(key)
         if entry is not None:
             return entry
-        value = await self._link.value(self._name(key))
-        entry = self._unpack(key, value) if isinstance(value, bytes) else None
+        if self._link.waiting((key,)) is not _DELETED:
+            value = await self._link.value(self._name(key))
+            entry = self._unpack(key, value) if isinstance(value, bytes) else None
         if entry is None:
             self._misses += 1
         else:
@@ -62,6 +66,10 @@ class RedisEntryStore:
     def put(self, key: bytes, entry: Entry, ttl_s: float) -> None:
         """Have an answer written soon; dropped if it is too large, too much is waiting, or Redis is out of order."""
         self._link.write((key,), Write(partial(self._setting, key, entry, ttl_s), holds=entry), len(entry.body))
+
+    def delete(self, key: bytes) -> None:
+        """Have an answer deleted soon, also one that waits to be written; it stays where Redis is out of order."""
+        self._link.write((key,), Write((("DEL", self._name(key)),), holds=_DELETED), 0)
 
     def wall(self) -> float:
         """See `Store.wall`."""
@@ -92,7 +100,7 @@ class RedisEntryStore:
             # Of another version or damaged: not read twice, unless a sound one is on its way already.
             self._damaged += 1
             if self._link.waiting((key,)) is None:
-                self._link.write((key,), Write((("DEL", self._name(key)),)), 0)
+                self.delete(key)
         return entry
 
 

@@ -75,6 +75,23 @@ async def test_put_twice_keeps_the_later_entry(store: Store) -> None:
     assert await store.get(KEY) == OTHER_ENTRY
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_delete_leaves_nothing_to_get(store: Store, is_written: bool) -> None:
+    """At once and later, of what was written and of what waits for it; what is put after it is there."""
+    store.put(KEY, ENTRY, 60.0)
+    store.put(OTHER_KEY, ENTRY, 60.0)
+    if is_written:
+        await settle_writes(store)
+    store.delete(KEY)
+
+    assert await store.get(KEY) is None
+    await settle_writes(store)
+    assert await store.get(KEY) is None
+    assert await store.get(OTHER_KEY) == ENTRY
+    store.put(KEY, OTHER_ENTRY, 60.0)
+    assert await store.get(KEY) == OTHER_ENTRY
+
+
 async def test_put_with_short_time_to_live_is_gone_afterwards(store: Store) -> None:
     """An answer is served no longer than it may be."""
     store.put(KEY, ENTRY, 0.03)

@@ -102,6 +102,42 @@ async def test_other_operations_are_cached_too(
     assert answers[0].content == answers[1].content
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(("status", "outcome"), [(200, "miss"), (404, "miss"), (500, "hit")])
+async def test_response_that_is_deleted_at_its_upstream_is_not_given_again(
+    client: httpx.AsyncClient, upstream: OpenAIServer, is_stream: bool, status: int, outcome: str
+) -> None:
+    """A call that builds on its id would fail; where the deletion fails, nothing has changed."""
+    response = {"id": f"resp-{status}-{is_stream}", "object": "response", "status": "completed", "output": []}
+    events = tuple(
+        b"data: %b\n\n" % json.dumps({"type": f"response.{kind}", "response": response}).encode()
+        for kind in ("created", "completed")
+    )
+    made = Behaviour(events=events) if is_stream else Behaviour(body=json.dumps(response).encode())
+    body = {"model": f"cached-deleted-{status}", "input": "x", "stream": is_stream}
+    upstream.next(made, Behaviour(status=status, body=b'{"deleted": true}'), made)
+    before = [await client.post("/v1/responses", json=body) for _ in range(2)]
+    deleted = await client.delete(f"/v1/responses/{response['id']}")
+    after = await client.post("/v1/responses", json=body)
+
+    assert [answer.headers["x-cache"] for answer in (*before, after)] == ["miss", "hit", outcome]
+    assert deleted.status_code == status
+    assert upstream.requests[1].method == "DELETE"
+
+
+async def test_response_that_its_upstream_does_not_keep_stays(
+    client: httpx.AsyncClient, upstream: OpenAIServer
+) -> None:
+    """There is nothing to delete, whatever is said of its id."""
+    response = {"id": "resp-unkept", "object": "response", "status": "completed", "output": []}
+    upstream.next(Behaviour(body=json.dumps(response).encode()), error(404))
+    body = {"model": "cached-unkept", "input": "x", "store": False}
+    await client.post("/v1/responses", json=body)
+    await client.delete("/v1/responses/resp-unkept")
+
+    assert (await client.post("/v1/responses", json=body)).headers["x-cache"] == "hit"
+
+
 async def test_tenants_never_share(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
     """The same call of another tenant goes upstream, and forged headers change nothing."""
     forged = {"x-tenant": "red", "x-user": "dev", "x-cache": "hit", "x-slipstream-tenant": "red"}
