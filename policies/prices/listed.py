@@ -14,9 +14,10 @@ _COMPACT_DAY = re.compile(r"-(20\d\d)(\d\d)(\d\d)$")
 
 
 class ListQuestion(msgspec.Struct, frozen=True):
-    """Whose lists are asked for: backends with their addresses, or with the provider's own name in the package."""
+    """Whose lists are asked for: backends with their addresses, and those that name a provider of the package."""
 
     addresses: Mapping[str, str]
+    names: Mapping[str, str]
     now_s: float
 
 
@@ -82,7 +83,7 @@ class PriceList(msgspec.Struct, frozen=True):
     newest_day: date | None
     """The last day, not in the future, from which a price of it is: it is no older than that."""
     providers: Mapping[str, str]
-    """The provider of a backend, for those where one was found."""
+    """The provider of a backend, for those where one was found, and the place where it works, if it has to."""
     models: Mapping[str, Sequence[ListedModel]]
     known: Sequence[str]
     """The names of all providers."""

@@ -6,6 +6,7 @@ with all their models: who matches which name, and what they cost from which mom
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
@@ -28,6 +29,15 @@ has no price (as LiteLLM has it in November 2026)."""
 _ONE_PLACE = {"anthropic": Decimal("1.1")}
 """Providers at which tokens of all kinds cost so many times as much where a model may work in one place only (as
 Anthropic has it in November 2026)."""
+_OPENAI_PLACE = re.compile(r"https://(?P<place>[a-z]{2})\.(?=api\.openai\.com(?:[:/]|$))")
+"""OpenAI works in one place for who asks it at that place's own address, of which the package knows none."""
+_OPENAI_PLACE_TIMES = Decimal("1.1")
+_SAME_IN_ONE_PLACE = re.compile(
+    r"(?:ft:)?gpt-(?:3|4|5(?:\.[0-3])?(?![.\d]))|(?:chat)?gpt-(?:4o|audio|image-1|oss)|gpt-realtime(?:-mini)?$|o[134](?:-|$)"
+    r"|ada|babbage|curie|davinci|codex-mini|computer-use|moderation|text-|tts-|whisper-"
+).match
+"""OpenAI's models of before March 5, 2026, which cost there what they cost elsewhere; newer ones cost so many times as
+much (its guide on data residency, November 2026). The package does not know when a model came."""
 _COUNTED = {"input_mtok", "output_mtok"}
 """A model without a price for either is paid by something that no answer tells: hours, pages, characters."""
 
@@ -47,17 +57,24 @@ def read(question: ListQuestion) -> PriceList:
     by_id = {provider.id: provider for provider in snapshot.providers}
     models: dict[str, list[ListedModel]] = {}
     providers: dict[str, str] = {}
-    for name, address in question.addresses.items():
+    for name in {**question.addresses, **question.names}:
+        address = question.addresses.get(name, "")
+        place = found["place"] if (found := _OPENAI_PLACE.match(address)) is not None else ""
         try:
-            provider = (
-                snapshot.find_provider(None, None, address) if "://" in address else by_id[address.lower().strip()]
-            )
+            if name in question.names:
+                provider = by_id[question.names[name].lower().strip()]
+            else:
+                provider = snapshot.find_provider(None, None, _OPENAI_PLACE.sub("https://", address))
         except LookupError:
             continue
-        providers[name] = provider.id
-        if provider.id not in models:
+        key = providers[name] = f"{provider.id} in {place}" if place and provider.id == "openai" else provider.id
+        if key not in models:
             others = [by_id[other] for other in provider.fallback_model_providers or () if other in by_id]
-            models[provider.id] = [_model(model, now, each.id) for each in (provider, *others) for model in each.models]
+            models[key] = [
+                _model(model, now, each.id, in_one_place=key != provider.id)
+                for each in (provider, *others)
+                for model in each.models
+            ]
     return PriceList(
         version=version("genai-prices"),
         newest_day=max((day for day in _start_days(snapshot.providers) if day <= now.date()), default=None),
@@ -67,41 +84,48 @@ def read(question: ListQuestion) -> PriceList:
     )
 
 
-def _model(model: Any, now: datetime, provider: str) -> ListedModel:
-    days = [Day(day, _parts_of(model, day, provider)) for day in (now.date(), *_later_days(model, now.date()))]
+def _model(model: Any, now: datetime, provider: str, *, in_one_place: bool) -> ListedModel:
+    times = _OPENAI_PLACE_TIMES if in_one_place and not _SAME_IN_ONE_PLACE(model.id) else Decimal(1)
+    days = [Day(day, _parts_of(model, day, provider, times)) for day in (now.date(), *_later_days(model, now.date()))]
     return ListedModel(model.id, _pattern(model.match), days)
 
 
-def _parts_of(model: Any, day: date, provider: str) -> list[tuple[int, Price | None]]:
+def _parts_of(model: Any, day: date, provider: str, times: Decimal) -> list[tuple[int, Price | None]]:
     """What it costs from which second of the day on, of UTC."""
     found: list[tuple[int, Price | None]] = []
     for begin in sorted({time(0), *_times(model)}):
-        price = _price(model, datetime.combine(day, begin, UTC), provider)
+        price = _price(model, datetime.combine(day, begin, UTC), provider, times)
         seconds = begin.hour * 3600 + begin.minute * 60 + begin.second
         if not found or found[-1][1] != price:
             found.append((seconds, price))
     return found
 
 
-def _price(model: Any, at: datetime, provider: str) -> Price | None:
+def _price(model: Any, at: datetime, provider: str, times: Decimal) -> Price | None:
+    """What it costs at that moment, `times` what the package says."""
     if model.prices == []:
         return None
     long_writes = _LONG_WRITES.get(provider, 1)
-    standard = _tariff(_values(model, at, None), long_writes)
+
+    def tariff_of(context: Mapping[str, str] | None) -> Tariff | None:
+        tariff = _tariff(_values(model, at, context), long_writes)
+        return tariff if tariff is None or times == 1 else _dearer(tariff, times)
+
+    standard = tariff_of(None)
     # Nothing but noughts is how the package says that it does not know.
     if standard is None or not any(msgspec.structs.astuple(standard.rates)):
         return None
     tiers = {}
     for tier in _TIERS:
         # What others call a tier is a speed of Anthropic's.
-        tariff = _tariff(_values(model, at, {"service_tier": tier, "speed": tier}), long_writes)
+        tariff = tariff_of({"service_tier": tier, "speed": tier})
         if tariff is not None and tariff != standard:
             tiers[tier] = tariff
-    if (times := _ONE_PLACE.get(provider)) is not None:
+    if (more := _ONE_PLACE.get(provider)) is not None:
         if FAST in tiers:
-            tiers[FAST_AT_HOME] = _dearer(tiers[FAST], times)
-        tiers[HOME_ONLY] = _dearer(standard, times)
-    batch = _tariff(_values(model, at, {"processing": "batch"}), long_writes)
+            tiers[FAST_AT_HOME] = _dearer(tiers[FAST], more)
+        tiers[HOME_ONLY] = _dearer(standard, more)
+    batch = tariff_of({"processing": "batch"})
     return named_price("list", standard, tiers, None if batch == standard else batch)
 
 

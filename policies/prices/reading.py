@@ -32,7 +32,7 @@ def read_price_list(addresses: Mapping[str, str], names: Mapping[str, str], now_
             "prices.source: genai-prices is not installed: pip install 'slipstream-gateway[prices]', or write "
             "`source: none`"
         )
-    question = msgspec.json.encode(ListQuestion({**addresses, **names}, now_s))
+    question = msgspec.json.encode(ListQuestion(addresses, names, now_s))
     try:
         done = subprocess.run(
             [sys.executable, "-m", _PROGRAM], input=question, capture_output=True, timeout=_LIMIT_S, check=True

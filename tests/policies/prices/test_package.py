@@ -169,6 +169,37 @@ def test_listed_price_of_a_place_is_a_tenth_more_of_everything(listed: PriceList
     assert not any(price.knows("us") for price in others if price is not None)
 
 
+def test_listed_price_at_an_address_of_openai_for_one_place_is_a_tenth_more_of_newer_models() -> None:
+    """In every tier and in batches; also where the backend names the list itself, as it had to before."""
+    base_urls = {
+        "all": "https://api.openai.com/v1",
+        "eu": "https://eu.api.openai.com/v1",
+        "us": "https://us.api.openai.com:443/v1",
+        "named": "https://eu.api.openai.com/v1",
+        "proxy": "https://eu.api.openai.com.example/v1",
+    }
+    listed = read_price_list(base_urls, {"named": "openai"}, NOW_S)
+    usage = Usage(100_000, 1000, 300, reasoning_tokens=10)
+    times = {}
+    for backend in ("eu", "us", "named"):
+        for name in ("gpt-5.3", "gpt-4o", "o3", "gpt-5.4", "gpt-5.6-sol", "gpt-6-luna"):
+            prices = [model.price_at(NOW) for each in ("all", backend) if (model := listed.find(each, name))]
+            assert len(prices) == 2
+            everywhere, there = prices
+            assert everywhere is not None
+            assert there is not None
+            for context in CONTEXTS:
+                if everywhere.knows(context.get("service_tier", "")):
+                    amounts = [_amount(price, usage, context) for price in (everywhere, there)]
+                    times.setdefault(name, set()).add(Decimal(amounts[1]) / amounts[0])
+
+    assert times == {
+        **{name: {Decimal(1)} for name in ("gpt-5.3", "gpt-4o", "o3")},
+        **{name: {Decimal("1.1")} for name in ("gpt-5.4", "gpt-5.6-sol", "gpt-6-luna")},
+    }
+    assert "proxy" not in listed.providers
+
+
 def _amount(price: Price, usage: Usage, context: dict[str, str]) -> int:
     if "processing" in context:
         return price.batch_amount(usage)
