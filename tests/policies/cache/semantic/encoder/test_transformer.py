@@ -59,6 +59,21 @@ def test_layers_called_directly_compute_what_the_library_does() -> None:
             np.testing.assert_allclose(found.numpy(), alone.numpy(), atol=2e-5)
 
 
+def test_part_longer_than_a_model_has_places_for_is_cut_off(tmp_path: Path) -> None:
+    """One that reads as many tokens as it has places, as most do, is not asked for one more."""
+    from policies.cache.semantic.encoder.transformer import TransformerModel
+
+    folder = find_folder(None)
+    for path in folder.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "sentence_bert_config.json").unlink()
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 512, "do_lower_case": false}')
+    model = TransformerModel(tmp_path, threads=1)
+    (part,) = model.embed_parts(["的" * 600])
+
+    assert len(part.ids) == 510
+
+
 def test_parts_of_the_longest_answers_take_little_memory() -> None:
     """48 parts of 600 letters that each are a token: 12,000 tokens, whose square would be gigabytes."""
     from policies.cache.semantic.encoder.transformer import TransformerModel
@@ -71,6 +86,7 @@ def test_parts_of_the_longest_answers_take_little_memory() -> None:
 
     parts = model.embed_parts([f"{number}" + "的一是" * 200 for number in range(48)])
 
+    # The model reads 256, two of which are marks.
     assert [len(part.ids) for part in parts] == [254] * 48
     assert _status_mib("VmHWM") - before < 200
 
