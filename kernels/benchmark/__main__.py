@@ -56,7 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kernels.benchmark", description=__doc__)
     parser.add_argument("--only", action="append", choices=op_names(), help="measure this; may be repeated")
     parser.add_argument(
-        "--seconds", type=float, default=540.0, help="after which nothing more is begun; bars come first (default 540)"
+        "--seconds",
+        type=float,
+        default=540.0,
+        help="after which nothing more is begun; bars come first (default %(default)g)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     return parser

@@ -74,11 +74,9 @@ def engine(only: tuple[str, ...], file: Path | None, threads: int) -> None:
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0),
-    default=540,
-    show_default=True,
-    help="After which nothing more is begun; what is asked for comes first.",
+    help="After which nothing more is begun, some minutes where it is not said; what is asked for comes first.",
 )
-def kernels(only: tuple[str, ...], file: Path | None, seconds: float) -> None:
+def kernels(only: tuple[str, ...], file: Path | None, seconds: float | None) -> None:
     """Check and time the kernels on this machine's GPU, beside its own limits and other kernels, in up to ten minutes.
 
     First every result is compared with float64. Then each kernel's time at real models' sizes is printed: microseconds,
@@ -88,7 +86,8 @@ def kernels(only: tuple[str, ...], file: Path | None, seconds: float) -> None:
     \b
     $ slipstream bench kernels --only paged_decode --only w4a16 --json figures.json
     """
-    _run("kernels.benchmark", _KERNELS_NEED, only, file, "--seconds", str(seconds))
+    limit = () if seconds is None else ("--seconds", str(seconds))
+    _run("kernels.benchmark", _KERNELS_NEED, only, file, *limit)
 
 
 def _run(module: str, needs: Sequence[str], only: Sequence[str], file: Path | None, *more: str) -> NoReturn:
