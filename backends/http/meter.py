@@ -14,7 +14,13 @@ from backends.charges.usage import Usage
 from backends.protocol import Facts
 from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done
 from backends.stream import StreamEnd
-from backends.untrusted import FieldReader, ServiceTier
+from backends.untrusted import MAX_COUNT, Count, FieldReader, ServiceTier
+
+
+class _Timings(msgspec.Struct):
+    """What llama.cpp tells of the choice whose usage it tells: it answers each one by itself, and adds nothing up."""
+
+    predicted_n: Count | None = None
 
 
 class MeteredAnswer(msgspec.Struct):
@@ -24,6 +30,7 @@ class MeteredAnswer(msgspec.Struct):
     """
 
     usage: UpstreamUsage | None = None
+    timings: _Timings | None = None
     meta_info: UpstreamUsage | None = None
     service_tier: ServiceTier | None = None
     model: str | None = None
@@ -37,9 +44,18 @@ class _ResponseAnswer(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     usage: UpstreamUsage | None = None
+    timings: _Timings | None = None
     service_tier: ServiceTier | None = None
     response: _ResponseAnswer | None = None
     error: msgspec.Raw = msgspec.Raw()
+
+
+class _Choice(msgspec.Struct):
+    """One of them, of which nothing is read."""
+
+
+class _Choices(msgspec.Struct):
+    choices: list[_Choice] = []
 
 
 class _Named(msgspec.Struct):
@@ -52,6 +68,7 @@ class _FirstEvent(_Named):
 
 _read_event = FieldReader(_Event)
 _read_first_event = FieldReader(_FirstEvent)
+_read_choices = FieldReader(_Choices)
 
 _USAGE = b'"usage"'
 _ERROR = b'"error"'
@@ -77,6 +94,7 @@ class StreamMeter:
         "_num_choices",
         "_num_finished",
         "_num_held",
+        "_of_choices",
         "_parts",
         "_responses",
         "_tail",
@@ -94,6 +112,7 @@ class StreamMeter:
         self._num_held = 0
         self._tail = b""
         self._usage: Usage | None = None
+        self._of_choices: Usage | None = None
         self.terminated = False
         self.failed = False
 
@@ -172,14 +191,17 @@ class StreamMeter:
         usage = told.usage.told(told.service_tier) if told.usage is not None else None
         if usage is None or told.usage is None:
             return
+        is_last = self._is_last(event)
+        if decoded.timings is not None and is_last:
+            usage = self._of_choices = usage if self._of_choices is None else _with_choice(self._of_choices, usage)
         if self._usage is not None:
             usage = self._usage.with_later(usage)
         self._usage = self._facts.usage = usage
-        lacks_output = not usage.completion_tokens and (told.usage.lacks_output or not self._is_last(event))
+        lacks_output = not usage.completion_tokens and (told.usage.lacks_output or not is_last)
         self._facts.is_usage_partial = lacks_output
 
     def _is_last(self, event: bytes) -> bool:
-        """Whether no more of the answer comes behind an event."""
+        """Whether no more of the answer, or of one of its choices, comes behind an event."""
         if self._responses:
             return _RESPONSES_ENDS.search(event) is not None
         return _FINISH.search(event) is not None or _NO_CHOICES.search(event) is not None
@@ -188,6 +210,20 @@ class StreamMeter:
         for begin, end in find_events(block, _ERROR, block.find(_ERROR)):
             if error_of(block[begin:end]) is not None:
                 self.failed = self._facts.may_quote = True
+
+
+def _with_choice(others: Usage, usage: Usage) -> Usage:
+    """What an answer has used whose choices tell each of their own: the prompt they share, and what all of them are."""
+    written = others.completion_tokens + usage.completion_tokens
+    return msgspec.structs.replace(others.with_later(usage), completion_tokens=min(written, MAX_COUNT))
+
+
+def is_of_one_choice(answer: MeteredAnswer, body: bytes) -> bool:
+    """Whether a whole answer of several choices tells the usage of the first alone."""
+    if answer.timings is None or answer.usage is None:
+        return False
+    is_of_first = answer.timings.predicted_n == answer.usage.completion_tokens
+    return is_of_first and len(_read_choices(body).choices) > 1
 
 
 def model_of(event: bytes) -> str | None:

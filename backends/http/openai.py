@@ -23,7 +23,7 @@ from backends.health import HealthConfig
 from backends.http.continuing import BEHIND, ContinuesBy, with_beginning, without_marks
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.keyed_wire import KeyedWire
-from backends.http.meter import MeteredAnswer, StreamMeter, error_of, model_of, said
+from backends.http.meter import MeteredAnswer, StreamMeter, error_of, is_of_one_choice, model_of, said
 from backends.http.openai_settings import OpenAIConfig
 from backends.http.passed_meter import passed_taps
 from backends.http.probe import ask_health
@@ -298,7 +298,7 @@ class OpenAIBackend:
             facts.upstream_model = answer.model[:MAX_TEXT_CHARS]
         if (usage := answer.usage or answer.meta_info) is not None:
             facts.usage = usage.told(answer.service_tier)
-            facts.is_usage_partial = usage.lacks_output
+            facts.is_usage_partial = usage.lacks_output or is_of_one_choice(answer, body)
         return Reply(exchange.status, headers, body=body)
 
     async def _stream_reply(self, call: Call, exchange: WireExchange, headers: Headers, *, is_coded: bool) -> Reply:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.charges.usage import Usage
-from backends.http.meter import MeteredAnswer, StreamMeter
+from backends.http.meter import MeteredAnswer, StreamMeter, is_of_one_choice
 from backends.protocol import Facts
 from backends.sse import DONE_EVENT, encode_event
 from backends.untrusted import FieldReader
@@ -207,6 +207,48 @@ def test_meter_of_a_usage_in_every_chunk_counts_the_most_whatever_the_pieces(cut
 
     assert facts.usage == Usage(7, 4)
     assert not facts.is_usage_partial
+
+
+@pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "completion"])
+@given(cuts=CUTS)
+def test_meter_of_a_usage_of_each_choice_adds_them_up(cuts: list[int], is_chat: bool) -> None:
+    """llama.cpp tells of each choice behind its end, or of a completion with it; its timings show that it does."""
+    told: list[dict[str, Any]] = [
+        {"usage": {"prompt_tokens": 7, "completion_tokens": number}, "timings": {"prompt_n": 1, "predicted_n": number}}
+        for number in (3, 5)
+    ]
+    data = chunk("a") + chunk("b", index=1)
+    for index, fields in enumerate(told):
+        if is_chat:
+            data += chunk(finish="stop", index=index) + encode_event(msgspec.json.encode({"choices": [], **fields}))
+        else:
+            data += chunk(finish="stop", index=index, **fields)
+    _, facts = meter_of(data + DONE_EVENT, cuts, num_choices=2)
+
+    assert facts.usage == Usage(7, 8)
+
+
+def test_meter_of_timings_in_every_chunk_adds_nothing_up() -> None:
+    """A usage that counts from the beginning each time, of one choice."""
+    counts = [{"usage": {"prompt_tokens": 7, "completion_tokens": n}, "timings": {"predicted_n": n}} for n in (1, 2, 3)]
+    data = chunk("a", **counts[0]) + chunk("a", **counts[1]) + chunk(finish="stop", **counts[2])
+    _, facts = meter_of(data + DONE_EVENT, [10**6])
+
+    assert facts.usage == Usage(7, 3)
+
+
+def test_usage_of_the_first_choice_alone_is_known() -> None:
+    """By llama.cpp's timings, which are of that choice too; where they are not, the usage is of all."""
+    read = FieldReader(MeteredAnswer)
+    found = []
+    for num_choices, predicted in ((2, 5), (1, 5), (2, 10), (2, None)):
+        fields = {"timings": {"predicted_n": predicted}} if predicted is not None else {}
+        choices = [{"index": index, "text": "a"} for index in range(num_choices)]
+        usage = {"prompt_tokens": 7, "completion_tokens": 5}
+        body = msgspec.json.encode({"choices": choices, "usage": usage, **fields})
+        found.append(is_of_one_choice(read(body), body))
+
+    assert found == [True, False, False, False]
 
 
 def test_meter_of_a_tier_that_is_none_reads_the_rest() -> None:

@@ -164,6 +164,17 @@ async def test_usage_of_the_beginning_is_not_that_of_the_whole(server: Server) -
     assert 6 <= completion <= 16
 
 
+async def test_usage_of_the_first_choice_is_not_that_of_all(server: Server) -> None:
+    """llama.cpp adds nothing up: what all choices say is estimated."""
+    choices = [{"index": index, "message": {"role": "assistant", "content": SAYS * 10}} for index in range(20)]
+    usage = {"prompt_tokens": 1000, "completion_tokens": 40}
+    answer = {"choices": choices, "usage": usage, "timings": {"predicted_n": 40}}
+    server.upstream.next(Behaviour(body=json.dumps(answer).encode()))
+    await server.client.post(CHAT, json=asked(n=20))
+
+    assert await server.charged() == (1000, 20 * len(SAYS) * 10 // 4, True)
+
+
 async def test_parts_are_no_more_than_the_whole(server: Server) -> None:
     """More cached than sent, more thought than written: a price below zero would come of it."""
     parts = {"prompt_tokens_details": {"cached_tokens": 10**8}, "completion_tokens_details": {"reasoning_tokens": 99}}
