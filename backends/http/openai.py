@@ -55,6 +55,7 @@ _OF_CONTENT = (
     *("if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since"),
 )
 """Of calls that only pass through, whose answers nobody shares."""
+_CONDITIONS = frozenset({b"if-none-match", b"if-modified-since"})
 _read_answer = FieldReader(MeteredAnswer)
 
 
@@ -259,13 +260,13 @@ class OpenAIBackend:
         if tells_quota and self._keyed is None:
             self.keys.note(self.keys.all[0], call.model, upstream_headers)
         headers = end_to_end(upstream_headers)
-        if call.method == "HEAD" and 400 <= status != 401:
+        if (call.method == "HEAD" and 400 <= status != 401) or (status == 304 and _asks_for_changes(call)):
             # It has no body that could be put into a shape.
             return Reply(status, headers, body=b"")
         if status >= 300:
             body = await exchange.body(_MAX_ERROR_BYTES, held)
             return self._errors.of_answer(status, headers, body)
-        if content_type.startswith(b"text/event-stream"):
+        if content_type.startswith(b"text/event-stream") and call.method != "HEAD":
             return await self._stream_reply(call, exchange, headers, is_coded=is_coded)
         if not call.operation.traits.is_understood:
             exchange.idle_s = call.timeouts.stream_idle_s
@@ -368,6 +369,11 @@ class OpenAIBackend:
                     return arrived, b""
         except StreamStalled:
             raise FirstTokenTimeout(f'the upstream "{self.name}" sent no event within timeouts.first_token') from None
+
+
+def _asks_for_changes(call: Call) -> bool:
+    """Whether the client has the answer already, and wants it only where that is another one by now."""
+    return not call.operation.traits.is_understood and any(name in _CONDITIONS for name, _ in call.headers)
 
 
 def _presented(config: OpenAIConfig, key: str) -> Headers:

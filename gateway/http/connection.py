@@ -28,6 +28,7 @@ from gateway.http.upgrade import asks_for_websocket, head_without_upgrade
 
 _STATE_KEY = "slipstream.connection"
 
+_WITHOUT_LENGTH = frozenset({204, 304})
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_SENT_AHEAD = 16
 """How many requests may wait for the answers to those before them; further ones are left unread."""
@@ -108,8 +109,8 @@ class ClientConnection(HttpToolsProtocol):
         # A client that sent `expect: 100-continue` and got a final answer may or may not send its body. What comes next
         # could be a body or a request, so the connection cannot be reused.
         keep_alive = cycle.keep_alive and not cycle.waiting_for_100_continue
-        # RFC 9110, section 8.6: a 204 has no length.
-        length = [b"content-length: %d" % len(body)] if status != 204 else []
+        # RFC 9110, section 8.6: a 204 has no length, and that of a 304 would be of what the client has.
+        length = [b"content-length: %d" % len(body)] if status not in _WITHOUT_LENGTH else []
         fields = [*length, *map(b": ".join, headers)]
         if not keep_alive:
             fields.append(b"connection: close")

@@ -70,6 +70,31 @@ async def test_no_content_has_no_content(client: httpx.AsyncClient, upstream: Op
     assert again.status_code == 200
 
 
+@pytest.mark.parametrize("condition", ["if-none-match", "if-modified-since"])
+async def test_what_has_not_changed_is_not_sent_again(
+    client: httpx.AsyncClient, upstream: OpenAIServer, condition: str
+) -> None:
+    """304 for who has asked so, with its tag and without a length; for others it is no answer."""
+    unchanged = Behaviour(raw=b'HTTP/1.1 304 Not Modified\r\netag: "a"\r\ncontent-length: 1000\r\n\r\n')
+    upstream.next(*[unchanged] * 12)
+    answers = [await client.get("/v1/files/f/content", headers={condition: '"a"'}) for _ in range(11)]
+    unasked = await client.get("/v1/files/f/content")
+
+    assert {answer.status_code for answer in answers} == {304}
+    assert answers[0].headers["etag"] == '"a"'
+    assert "content-length" not in answers[0].headers
+    openai_error(unasked, 502)
+
+
+async def test_head_of_a_stream_is_its_head(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
+    """A stored response can be had as events; its head has none."""
+    upstream.next(Behaviour(raw=b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-a: b\r\n\r\n"))
+    answer = await client.head("/v1/responses/resp_1?stream=true")
+
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert (answer.headers["content-type"], answer.headers["x-a"]) == ("text/event-stream", "b")
+
+
 async def test_answer_of_an_unlisted_path_streams(client: httpx.AsyncClient, upstream: OpenAIServer) -> None:
     """Events of /v1/messages arrive as they come, not at the end."""
     upstream.next(Behaviour(events=(b"event: a\ndata: {}\n\n", b"event: b\ndata: {}\n\n"), stall_after_events=1))
