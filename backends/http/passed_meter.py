@@ -150,11 +150,12 @@ class PassedStreamMeter:
 class _Counts:
     """What an answer has told by now, in whose words ever."""
 
-    __slots__ = ("_anthropic", "_is_anthropic", "_lacks_output", "_told", "is_of_beginning")
+    __slots__ = ("_anthropic", "_is_anthropic", "_lacks_output", "_of_message", "_told", "is_of_beginning")
 
     def __init__(self) -> None:
         self._told: Usage | None = None
         self._anthropic = TokenCounts()
+        self._of_message: Usage | None = None
         self._is_anthropic = False
         self._lacks_output = False
         self.is_of_beginning = False
@@ -169,7 +170,7 @@ class _Counts:
         self.add(scanner.found.get(b"usage", b""), tier)
 
     def add(self, usage: bytes, service_tier: str | None = None, *, is_of_beginning: bool = False) -> None:
-        """A usage object, or nothing. A later one adds to those before of the Messages API; of others the most counts.
+        """A usage object, or nothing. A later one adds to those before of the Messages API. What was told most counts.
 
         One that tells nothing that counts, or can be believed, takes nothing back.
         """
@@ -179,6 +180,9 @@ class _Counts:
         except msgspec.DecodeError:
             return
         self._anthropic.update(counts)
+        of_message = self._anthropic.told()
+        if of_message is not None:
+            self._of_message = of_message if self._of_message is None else self._of_message.with_later(of_message)
         if (
             is_of_beginning
             or counts.cache_read_input_tokens is not None
@@ -198,4 +202,4 @@ class _Counts:
 
     def usage(self) -> Usage | None:
         """None where it has told nothing that counts."""
-        return self._anthropic.told() if self._is_anthropic else self._told
+        return self._of_message if self._is_anthropic else self._told

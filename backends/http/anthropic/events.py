@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from backends.charges.usage import Usage
 from backends.errors import SlipstreamError, UpstreamCut, UpstreamError, UpstreamErrorEvent, UpstreamGarbage
 from backends.http.anthropic.reply import Block, ErrorDetail, TokenCounts, finish_reason, read_counts
 from backends.http.wire import WireExchange
@@ -84,6 +85,7 @@ class EventTranslator:
         "_head",
         "_num_calls",
         "_open_calls",
+        "_told",
         "_usage",
         "error",
         "is_complete",
@@ -94,6 +96,7 @@ class EventTranslator:
         self._created = created
         self._head = b""
         self._usage = TokenCounts()
+        self._told: Usage | None = None
         self._num_calls = 0
         self._open_calls: dict[int, _ToolCall] = {}
         self._has_finished = False
@@ -188,7 +191,10 @@ class EventTranslator:
         """What that part of the answer tells, which is added to what was told before."""
         counts = read_counts(usage)
         self._usage.update(counts)
-        self._facts.usage = self._usage.told()
+        told = self._usage.told()
+        if told is not None:
+            self._told = told if self._told is None else self._told.with_later(told)
+        self._facts.usage = self._told
         return counts
 
     def _arguments(self, call_index: int, part: str) -> bytes:

@@ -154,6 +154,22 @@ def test_stream_of_the_messages_api_adds_up(cuts: list[int]) -> None:
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (550, 77, 500)
 
 
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ({"input_tokens": 0, "output_tokens": 77}, Usage(550, 77, 500, 40)),
+        ({"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 0}, Usage(550, 1, 500, 40)),
+        ({"input_tokens": 200, "cache_read_input_tokens": 310, "output_tokens": 77}, Usage(550, 77, 310, 40)),
+    ],
+    ids=["no prompt", "nothing", "another part of it is cached"],
+)
+def test_stream_of_the_messages_api_that_tells_less_at_its_end(last: dict[str, int], expected: Usage) -> None:
+    """Servers that speak it after Anthropic do: what was told before is not taken back."""
+    usage = metered(events(*MESSAGE[:-2], {**MESSAGE[-2], "usage": last}), EVENTS, []).usage
+
+    assert usage == expected
+
+
 @pytest.mark.parametrize("num_events", [1, 2, 12, 31])
 def test_stream_of_the_messages_api_that_breaks_off_counts_what_came(num_events: int) -> None:
     """The beginning tells one token of output; leaving early is no way to have the others for nothing."""

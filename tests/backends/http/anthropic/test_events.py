@@ -328,6 +328,16 @@ async def test_stream_facts_hold_the_usage_and_the_model() -> None:
     assert facts.upstream_model == "claude-test-1"
 
 
+async def test_stream_that_tells_less_at_its_end_takes_nothing_back() -> None:
+    """Servers that speak the Messages API after Anthropic say 0 there of a prompt that they have told before."""
+    facts = Facts()
+    usage = {"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 5}
+    end = make_event("message_delta", delta={"stop_reason": "end_turn"}, usage=usage)
+    await read_to_end(Pieces([*_EVENTS[:-2], end, _EVENTS[-1]]), facts)
+
+    assert facts.usage == Usage(prompt_tokens=17, completion_tokens=5, cached_tokens=7)
+
+
 async def test_stream_facts_say_whether_all_of_the_usage_is_told() -> None:
     """Before its end it is what was known at the beginning."""
     told = []
