@@ -230,13 +230,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_choices(self) -> int:
         """How many choices the answer of a chat or completion has."""
-        body = self.body or {}
-        num_prompts = 1
-        prompts = body.get("prompt")
+        n = (self.body or {}).get("n")
+        return self.num_prompts * (n if isinstance(n, int) else 1)
+
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts a completion goes on with."""
+        prompts = (self.body or {}).get("prompt")
         if isinstance(prompts, list) and prompts and isinstance(prompts[0], (str, list)):
-            num_prompts = len(prompts)
-        n = body.get("n")
-        return num_prompts * (n if isinstance(n, int) else 1)
+            return len(prompts)
+        return 1
 
 
 class Reply:

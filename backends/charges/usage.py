@@ -64,7 +64,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         keeps_completion = later.completion_tokens < self.completion_tokens
         if not (keeps_prompt or keeps_completion):
             return later
-        kept = (_PROMPT_FIELDS if keeps_prompt else ()) + (_COMPLETION_FIELDS if keeps_completion else ())
+        kept = (PROMPT_FIELDS if keeps_prompt else ()) + (_COMPLETION_FIELDS if keeps_completion else ())
         return msgspec.structs.replace(later, **{name: getattr(self, name) for name in kept})
 
     def __add__(self, other: Usage) -> Usage:
@@ -82,7 +82,8 @@ them is a service tier, but they cost as one would."""
 _COUNTS = Usage.__struct_fields__[:-1]
 _OF_PROMPT = ("cached_tokens", "written_5m_tokens", "written_1h_tokens", "audio_input_tokens", "image_input_tokens")
 _OF_COMPLETION = ("reasoning_tokens", "audio_output_tokens", "image_output_tokens")
-_PROMPT_FIELDS = ("prompt_tokens", *_OF_PROMPT)
+PROMPT_FIELDS = ("prompt_tokens", *_OF_PROMPT)
+"""Of a usage, those that count what was read."""
 _COMPLETION_FIELDS = (
     *("completion_tokens", *_OF_COMPLETION),
     *("accepted_prediction_tokens", "rejected_prediction_tokens"),

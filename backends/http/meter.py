@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from backends.charges.told import UpstreamUsage
-from backends.charges.usage import Usage
+from backends.charges.usage import PROMPT_FIELDS, Usage
 from backends.protocol import Facts
 from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done
 from backends.stream import StreamEnd
@@ -94,6 +94,8 @@ class StreamMeter:
         "_num_choices",
         "_num_finished",
         "_num_held",
+        "_num_prompts",
+        "_num_told",
         "_of_choices",
         "_parts",
         "_responses",
@@ -103,16 +105,18 @@ class StreamMeter:
         "terminated",
     )
 
-    def __init__(self, facts: Facts, *, responses: bool, num_choices: int = 1) -> None:
+    def __init__(self, facts: Facts, *, responses: bool, num_choices: int = 1, num_prompts: int = 1) -> None:
         self._facts = facts
         self._responses = responses
         self._num_choices = 1 if responses else num_choices
+        self._num_prompts = num_prompts
         self._num_finished = 0
         self._parts: list[bytes] = []
         self._num_held = 0
         self._tail = b""
         self._usage: Usage | None = None
-        self._of_choices: Usage | None = None
+        self._of_choices = Usage()
+        self._num_told = 0
         self.terminated = False
         self.failed = False
 
@@ -193,12 +197,20 @@ class StreamMeter:
             return
         is_last = self._is_last(event)
         if decoded.timings is not None and is_last:
-            usage = self._of_choices = usage if self._of_choices is None else _with_choice(self._of_choices, usage)
+            usage = self._with_choice(usage)
         if self._usage is not None:
             usage = self._usage.with_later(usage)
         self._usage = self._facts.usage = usage
         lacks_output = not usage.completion_tokens and (told.usage.lacks_output or not is_last)
         self._facts.is_usage_partial = lacks_output
+
+    def _with_choice(self, usage: Usage) -> Usage:
+        """What all choices have used of which this one tells of itself; each prompt is read for as many of them."""
+        self._num_told += 1
+        total = self._of_choices = (self._of_choices + usage).mapped(_believed)
+        num_sharing = -(-self._num_told // self._num_prompts)
+        of_prompts = {name: getattr(total, name) // num_sharing for name in PROMPT_FIELDS}
+        return msgspec.structs.replace(total, **of_prompts)
 
     def _is_last(self, event: bytes) -> bool:
         """Whether no more of the answer, or of one of its choices, comes behind an event."""
@@ -212,14 +224,24 @@ class StreamMeter:
                 self.failed = self._facts.may_quote = True
 
 
-def _with_choice(others: Usage, usage: Usage) -> Usage:
-    """What an answer has used whose choices tell each of their own: the prompt they share, and what all of them are."""
-    written = others.completion_tokens + usage.completion_tokens
-    return msgspec.structs.replace(others.with_later(usage), completion_tokens=min(written, MAX_COUNT))
+def _believed(count: int) -> int:
+    return min(count, MAX_COUNT)
 
 
-def is_of_one_choice(answer: MeteredAnswer, body: bytes) -> bool:
-    """Whether a whole answer of several choices tells the usage of the first alone."""
+def told_by(answer: MeteredAnswer, body: bytes, num_prompts: int) -> tuple[Usage | None, bool]:
+    """What a whole answer with that body has used, as far as it tells, and whether that is not all."""
+    told = answer.usage or answer.meta_info
+    if told is None:
+        return None, False
+    usage = told.told(answer.service_tier)
+    if usage is None or not _is_of_one_choice(answer, body):
+        return usage, told.lacks_output
+    # Of several prompts it is that of the first.
+    return usage if num_prompts == 1 else msgspec.structs.replace(usage, prompt_tokens=0).bounded(), True
+
+
+def _is_of_one_choice(answer: MeteredAnswer, body: bytes) -> bool:
+    """Whether an answer of several choices tells the usage of the first alone."""
     if answer.timings is None or answer.usage is None:
         return False
     is_of_first = answer.timings.predicted_n == answer.usage.completion_tokens

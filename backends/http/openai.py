@@ -23,7 +23,7 @@ from backends.health import HealthConfig
 from backends.http.continuing import BEHIND, ContinuesBy, with_beginning, without_marks
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.keyed_wire import KeyedWire
-from backends.http.meter import MeteredAnswer, StreamMeter, error_of, is_of_one_choice, model_of, said
+from backends.http.meter import MeteredAnswer, StreamMeter, error_of, model_of, said, told_by
 from backends.http.openai_settings import OpenAIConfig
 from backends.http.passed_meter import passed_taps
 from backends.http.probe import ask_health
@@ -297,9 +297,7 @@ class OpenAIBackend:
         facts = call.facts
         if answer.model:
             facts.upstream_model = answer.model[:MAX_TEXT_CHARS]
-        if (usage := answer.usage or answer.meta_info) is not None:
-            facts.usage = usage.told(answer.service_tier)
-            facts.is_usage_partial = usage.lacks_output or is_of_one_choice(answer, body)
+        facts.usage, facts.is_usage_partial = told_by(answer, body, call.num_prompts)
         return Reply(exchange.status, headers, body=body)
 
     async def _stream_reply(self, call: Call, exchange: WireExchange, headers: Headers, *, is_coded: bool) -> Reply:
@@ -319,7 +317,7 @@ class OpenAIBackend:
         if model:
             call.facts.upstream_model = model[:MAX_TEXT_CHARS]
         responses = call.operation is Operation.RESPONSES
-        meter = StreamMeter(call.facts, responses=responses, num_choices=call.num_choices)
+        meter = StreamMeter(call.facts, responses=responses, num_choices=call.num_choices, num_prompts=call.num_prompts)
         if session_of(exchange):
             source = self._rounds_of(call, exchange, first)
             headers = [field for field in headers if field[0] != SESSION_HEADER]

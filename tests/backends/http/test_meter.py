@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.charges.usage import Usage
-from backends.http.meter import MeteredAnswer, StreamMeter, is_of_one_choice
+from backends.http.meter import MeteredAnswer, StreamMeter, told_by
 from backends.protocol import Facts
 from backends.sse import DONE_EVENT, encode_event
 from backends.untrusted import FieldReader
@@ -228,6 +228,18 @@ def test_meter_of_a_usage_of_each_choice_adds_them_up(cuts: list[int], is_chat: 
     assert facts.usage == Usage(7, 8)
 
 
+@pytest.mark.parametrize(("num_prompts", "prompt_tokens"), [(1, 7), (2, 14), (4, 28)])
+def test_meter_of_a_usage_of_each_choice_counts_every_prompt_once(num_prompts: int, prompt_tokens: int) -> None:
+    """Choices of one prompt have all read that one."""
+    told = {"usage": {"prompt_tokens": 7, "completion_tokens": 1}, "timings": {"predicted_n": 1}}
+    facts = Facts()
+    meter = StreamMeter(facts, responses=False, num_choices=4, num_prompts=num_prompts)
+    for index in range(4):
+        meter.feed(chunk("a", finish="stop", index=index, **told))
+
+    assert facts.usage == Usage(prompt_tokens, 4)
+
+
 def test_meter_of_timings_in_every_chunk_adds_nothing_up() -> None:
     """A usage that counts from the beginning each time, of one choice."""
     counts = [{"usage": {"prompt_tokens": 7, "completion_tokens": n}, "timings": {"predicted_n": n}} for n in (1, 2, 3)]
@@ -241,14 +253,15 @@ def test_usage_of_the_first_choice_alone_is_known() -> None:
     """By llama.cpp's timings, which are of that choice too; where they are not, the usage is of all."""
     read = FieldReader(MeteredAnswer)
     found = []
-    for num_choices, predicted in ((2, 5), (1, 5), (2, 10), (2, None)):
+    for num_choices, predicted, num_prompts in ((2, 5, 1), (2, 5, 2), (1, 5, 1), (2, 10, 1), (2, None, 2)):
         fields = {"timings": {"predicted_n": predicted}} if predicted is not None else {}
         choices = [{"index": index, "text": "a"} for index in range(num_choices)]
-        usage = {"prompt_tokens": 7, "completion_tokens": 5}
+        usage = {"prompt_tokens": 7, "completion_tokens": 5, "cached_tokens": 3}
         body = msgspec.json.encode({"choices": choices, "usage": usage, **fields})
-        found.append(is_of_one_choice(read(body), body))
+        found.append(told_by(read(body), body, num_prompts))
 
-    assert found == [True, False, False, False]
+    all_of_it = (Usage(7, 5, 3), False)
+    assert found == [(Usage(7, 5, 3), True), (Usage(0, 5), True), all_of_it, all_of_it, all_of_it]
 
 
 def test_meter_of_a_tier_that_is_none_reads_the_rest() -> None:
