@@ -23,6 +23,17 @@ from backends.waits import asked_wait_s, told_in_body_s, with_believed_waits
 _JSON_HEADER = (b"content-type", b"application/json")
 _OF_A_BODY = frozenset({b"content-type", b"content-encoding", b"cache-control"})
 _MAX_MESSAGE_CHARS = 2000
+_SAYS_ENOUGH = frozenset(
+    {
+        # With a Retry-After that the client needs.
+        *(HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE),
+        # What the client has sent is too large, mostly for a proxy in front, or a condition or part that cannot be.
+        *(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_URI_TOO_LONG),
+        *(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, HTTPStatus.PRECONDITION_FAILED),
+        HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+    }
+)
+"""Statuses that tell a client what to do, whatever page comes with them."""
 
 
 class ErrorReplies:
@@ -55,8 +66,8 @@ class ErrorReplies:
         try:
             decoded = jiter.from_json(body, allow_inf_nan=False)
         except ValueError:
-            # 429 and 503 carry a Retry-After that the client needs; any other page says nothing about the call.
-            if status not in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            # Any other page says nothing about the call.
+            if status not in _SAYS_ENOUGH:
                 raise UpstreamGarbage(
                     f'the upstream "{backend}" answered with status {status} and no JSON; check its base_url'
                 ) from None

@@ -108,6 +108,21 @@ async def test_error_that_is_nearly_json_is_put_into_openais_shape(
     openai_error(await client.post("/v1/chat/completions", json=CHAT), 503)
 
 
+@pytest.mark.parametrize("status", [412, 413, 414, 416, 431])
+async def test_page_about_what_the_client_has_sent_keeps_its_status(
+    client: httpx.AsyncClient, upstream: OpenAIServer, status: int
+) -> None:
+    """A proxy in front of an upstream has a limit of its own; as a 502 the same would be sent again."""
+    upstream.next(Behaviour(status=status, body=PAGE, content_type="text/html"))
+
+    answer = await client.post("/v1/chat/completions", json=CHAT)
+
+    found = openai_error(answer, status)
+    assert found["type"] == "invalid_request_error"
+    assert f"answered with status {status}" in found["message"]
+    assert MARK not in answer.text
+
+
 @pytest.mark.parametrize("status", [429, 503])
 async def test_page_with_a_retry_after_keeps_its_status(
     client: httpx.AsyncClient, upstream: OpenAIServer, status: int
