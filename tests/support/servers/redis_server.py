@@ -32,7 +32,7 @@ class RedisServer:
     """One server process, ended by its own id. `async with` starts and ends it; skips where there is no such Redis.
 
     `vectors`: one that has vector sets (8), or one that has not (7); None for whichever is installed. `options` are
-    further ones of its configuration.
+    further ones of its configuration. Nodes of a cluster find each other at `bus_port`.
     """
 
     def __init__(self, *, vectors: bool | None = None, options: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -40,7 +40,7 @@ class RedisServer:
         self._options = options
         self._folder = tempfile.TemporaryDirectory(prefix="slipstream-redis-")
         self._process: asyncio.subprocess.Process | None = None
-        self.port = _free_port()
+        self.port, self.bus_port = _free_port(), _free_port()
 
     @property
     def url(self) -> str:
@@ -54,7 +54,7 @@ class RedisServer:
             except OSError:
                 # Somebody else has taken the port meanwhile, or the machine is very busy.
                 await self.kill()
-                self.port = _free_port()
+                self.port, self.bus_port = _free_port(), _free_port()
                 if not attempts_left:
                     self._folder.cleanup()
                     raise
@@ -72,6 +72,9 @@ class RedisServer:
         """Start it, empty, on its port, and wait until it answers. Raises: OSError where it does not within seconds."""
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._folder.name}
         options |= self._options
+        if "cluster-enabled" in options:
+            # Otherwise it is 10,000 above the port, for which some of the free ones are too high.
+            options["cluster-port"] = self.bus_port
         log = Path(self._folder.name) / "log"
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         with log.open("wb") as output:
