@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.support.faults import CHAT, CaseServer, Setting, setting
+from tests.support.faults import CHAT, CaseServer, Setting
 from tests.support.http_client import chat_body
 from tests.support.servers.openai_server import Behaviour
 
@@ -15,20 +14,6 @@ _EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"word"},"finish_reaso
 _EVENTS = (_EVENT, _EVENT, b"data: [DONE]\n\n")
 _SOUND = Behaviour(body=b"ID3\x04" * 5000, content_type="audio/mpeg", framing="chunked")
 _SPEECH = "/v1/audio/speech"
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Setting]:
-    """A gateway."""
-    with setting() as made:
-        yield made
-
-
-@pytest.fixture
-async def upstream(plain: Setting) -> AsyncIterator[CaseServer]:
-    """The upstream of that gateway."""
-    async with CaseServer(plain.ports[0]) as server:
-        yield server
 
 
 def _request(path: str, body: bytes, fields: bytes = b"", version: bytes = b"1.0") -> bytes:

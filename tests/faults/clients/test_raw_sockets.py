@@ -6,12 +6,11 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from backends.errors import error_body
-from tests.support.faults import CHAT, CaseServer, Setting, setting
+from tests.support.faults import CHAT, CaseServer, Setting
 from tests.support.http_client import HttpClient, chat_body, request_bytes
 from tests.support.servers.openai_server import Behaviour
 
@@ -37,20 +36,6 @@ _ABUSES = {
     "no HTTP at all": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\xff" * 50 + b"\r\n\r\n",
     "version 9": b"POST /v1/chat/completions HTTP/9.9\r\n\r\n",
 }
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Setting]:
-    """A gateway."""
-    with setting() as made:
-        yield made
-
-
-@pytest.fixture
-async def upstream(plain: Setting) -> AsyncIterator[CaseServer]:
-    """The upstream of that gateway."""
-    async with CaseServer(plain.ports[0]) as server:
-        yield server
 
 
 @pytest.mark.parametrize("abuse", _ABUSES)

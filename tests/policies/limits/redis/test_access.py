@@ -78,7 +78,7 @@ async def test_reserve_cluster_has_the_keys_elsewhere_goes_there_and_follows() -
         async with Redis.from_url(one.url) as first, Redis.from_url(other.url) as second:
             slot_number = await first.execute_command("CLUSTER", "KEYSLOT", "{test:limits}:x")
             await first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-            await first.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
+            await first.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port, other.bus_port)
             ids = [(await each.execute_command("CLUSTER", "MYID")).decode() for each in (first, second)]
 
             async def knows(redis: Redis) -> bool:
