@@ -29,6 +29,11 @@ ServiceTier = Annotated[str, msgspec.Meta(max_length=MAX_TIER_CHARS)]
 """An upstream's name for a service tier."""
 
 
+def believed(count: int) -> int:
+    """So much of a sum of counts as would be believed of one."""
+    return min(count, MAX_COUNT)
+
+
 class FieldReader(Generic[_T]):
     """Reads JSON objects into a `msgspec.Struct`, whose fields may be such structs themselves.
 

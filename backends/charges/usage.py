@@ -90,6 +90,11 @@ _COMPLETION_FIELDS = (
 )
 
 
+def most_told(before: Usage | None, later: Usage) -> Usage:
+    """What an answer has used by now that has told of it before, or not yet: as `Usage.with_later`."""
+    return later if before is None else before.with_later(later)
+
+
 def tier_asked(body: Mapping[str, Any] | None) -> str:
     """The service tier that the body of a call asks for, or what its asking for one place costs as; empty where it
     names none.

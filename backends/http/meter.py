@@ -10,11 +10,11 @@ import re
 import msgspec
 
 from backends.charges.told import UpstreamUsage
-from backends.charges.usage import PROMPT_FIELDS, Usage
+from backends.charges.usage import PROMPT_FIELDS, Usage, most_told
 from backends.protocol import Facts
 from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done
 from backends.stream import StreamEnd
-from backends.untrusted import MAX_COUNT, Count, FieldReader, ServiceTier
+from backends.untrusted import Count, FieldReader, ServiceTier, believed
 
 
 class _Timings(msgspec.Struct):
@@ -198,16 +198,14 @@ class StreamMeter:
         is_last = self._is_last(event)
         if decoded.timings is not None and is_last:
             usage = self._with_choice(usage)
-        if self._usage is not None:
-            usage = self._usage.with_later(usage)
-        self._usage = self._facts.usage = usage
-        lacks_output = not usage.completion_tokens and (told.usage.lacks_output or not is_last)
+        self._usage = self._facts.usage = most_told(self._usage, usage)
+        lacks_output = not self._usage.completion_tokens and (told.usage.lacks_output or not is_last)
         self._facts.is_usage_partial = lacks_output
 
     def _with_choice(self, usage: Usage) -> Usage:
         """What all choices have used of which this one tells of itself; each prompt is read for as many of them."""
         self._num_told += 1
-        total = self._of_choices = (self._of_choices + usage).mapped(_believed)
+        total = self._of_choices = (self._of_choices + usage).mapped(believed)
         num_sharing = -(-self._num_told // self._num_prompts)
         of_prompts = {name: getattr(total, name) // num_sharing for name in PROMPT_FIELDS}
         return msgspec.structs.replace(total, **of_prompts)
@@ -222,10 +220,6 @@ class StreamMeter:
         for begin, end in find_events(block, _ERROR, block.find(_ERROR)):
             if error_of(block[begin:end]) is not None:
                 self.failed = self._facts.may_quote = True
-
-
-def _believed(count: int) -> int:
-    return min(count, MAX_COUNT)
 
 
 def told_by(answer: MeteredAnswer, body: bytes, num_prompts: int) -> tuple[Usage | None, bool]:

@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from backends.charges.told import UpstreamUsage
-from backends.charges.usage import Usage
+from backends.charges.usage import Usage, most_told
 from backends.http.anthropic.reply import TokenCounts
 from backends.http.json_fields import FieldScanner, Wanted
 from backends.operations import Metering
@@ -182,7 +182,7 @@ class _Counts:
         self._anthropic.update(counts)
         of_message = self._anthropic.told()
         if of_message is not None:
-            self._of_message = of_message if self._of_message is None else self._of_message.with_later(of_message)
+            self._of_message = most_told(self._of_message, of_message)
         if (
             is_of_beginning
             or counts.cache_read_input_tokens is not None
@@ -192,7 +192,7 @@ class _Counts:
         told = read.told(service_tier) or (Usage(total) if total else None)
         if told is not None:
             self._lacks_output = read.lacks_output and (self._told is None or self._lacks_output)
-            self._told = told if self._told is None else self._told.with_later(told)
+            self._told = most_told(self._told, told)
         self.is_of_beginning = is_of_beginning or (self.is_of_beginning and counts.output_tokens is None)
 
     @property

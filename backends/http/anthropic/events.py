@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from backends.charges.usage import Usage
+from backends.charges.usage import Usage, most_told
 from backends.errors import SlipstreamError, UpstreamCut, UpstreamError, UpstreamErrorEvent, UpstreamGarbage
 from backends.http.anthropic.reply import Block, ErrorDetail, TokenCounts, finish_reason, read_counts
 from backends.http.wire import WireExchange
@@ -193,7 +193,7 @@ class EventTranslator:
         self._usage.update(counts)
         told = self._usage.told()
         if told is not None:
-            self._told = told if self._told is None else self._told.with_later(told)
+            self._told = most_told(self._told, told)
         self._facts.usage = self._told
         return counts
 

@@ -15,7 +15,7 @@ import msgspec
 from backends.charges.usage import FAST, FAST_AT_HOME, HOME_ONLY, Usage
 from backends.errors import UpstreamGarbage, UpstreamRejectedKey, error_body
 from backends.protocol import Headers, Reply
-from backends.untrusted import MAX_COUNT, Count, FieldReader, ServiceTier
+from backends.untrusted import Count, FieldReader, ServiceTier, believed
 from backends.waits import MAX_WAIT_S, with_believed_waits
 
 OVERLOADED = 529
@@ -103,7 +103,7 @@ class TokenCounts(msgspec.Struct):
         usage = _usage_of(self)
         for each in (self.iterations or ())[:_MAX_ITERATIONS]:
             if each.type == _COMPACTION:
-                usage = (usage + _usage_of(each)).mapped(_believed)
+                usage = (usage + _usage_of(each)).mapped(believed)
         return msgspec.structs.replace(
             usage,
             reasoning_tokens=self.output_tokens_details.thinking_tokens if self.output_tokens_details else 0,
@@ -136,10 +136,6 @@ class TokenCounts(msgspec.Struct):
         if self.output_tokens_details is not None:
             shown["completion_tokens_details"] = {"reasoning_tokens": self.output_tokens_details.thinking_tokens}
         return shown
-
-
-def _believed(count: int) -> int:
-    return min(count, MAX_COUNT)
 
 
 def _usage_of(counts: TokenCounts | _Iteration) -> Usage:
