@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from backends.errors import ConfigurationError, StoreUnavailable
+from gateway.disk.private_sqlite import make_private, use_write_ahead_log
 from policies.passing import is_damaged, is_passing
 
 _logger = logging.getLogger(__name__)
@@ -79,13 +79,11 @@ class SqliteFile:
         return work(self._connection)
 
     def _connect(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # SQLite's further files have the mode of this one.
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        make_private(self._path)
         connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("PRAGMA journal_mode = WAL")
+            use_write_ahead_log(connection, _BUSY_S)
             connection.execute("PRAGMA synchronous = NORMAL")
             _transact(connection, self._make_tables)
         except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.errors import ConfigurationError, StoreUnavailable
+from gateway.disk.private_sqlite import make_private, use_write_ahead_log
 from gateway.sql.database import Purpose, RowRefused
 from gateway.sql.many_rows import ManyRows
 
@@ -91,15 +91,13 @@ class SqliteDatabase:
             if not self._path.exists():
                 raise ConfigurationError(f"there is no {self._purpose.name} {self._path} yet")
         else:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            # SQLite's further files have the mode of this one.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            make_private(self._path)
         connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             self._check(connection)
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             if self._may_make:
-                connection.execute("PRAGMA journal_mode = WAL")
+                use_write_ahead_log(connection, _BUSY_S)
                 connection.execute(f"PRAGMA application_id = {self._purpose.mark}")
         except BaseException:
             connection.close()
@@ -121,8 +119,9 @@ class SqliteDatabase:
 
     def _check(self, connection: sqlite3.Connection) -> None:
         try:
-            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            # In this order: whoever makes the file at this moment marks it before it makes tables.
             (num_tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
                 raise ConfigurationError(f"the {self._purpose.name} {self._path} cannot be used: {error}") from error
