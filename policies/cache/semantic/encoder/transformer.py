@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MOST_TOKENS = 512
-"""Of texts that are read at once. Each takes memory and time for each other, though they do not see each other."""
+"""Of texts that are read at once, had all as many as the longest: so much is looked at of them."""
 _PROBE = "Where do I pay?"
 _ALIKE = 0.999
 """Cosine of two vectors of a text by two ways of computing it that are one but for their rounding."""
@@ -142,13 +142,13 @@ class TransformerModel:
 def _runs(rows: Sequence[list[int]]) -> Iterator[list[list[int]]]:
     """Neighbouring texts' tokens, as many as are read at once."""
     run: list[list[int]] = []
-    count = 0
+    longest = 0
     for row in rows:
-        if run and count + len(row) > _MOST_TOKENS:
+        longest = max(longest, len(row))
+        if run and longest * (len(run) + 1) > _MOST_TOKENS:
             yield run
-            run, count = [], 0
+            run, longest = [], len(row)
         run.append(row)
-        count += len(row)
     if run:
         yield run
 
