@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from backends.errors import ConfigurationError, StoreUnavailable
-from gateway.disk.private_sqlite import make_private, use_write_ahead_log
 from policies.passing import is_damaged, is_passing
+from policies.private_sqlite import OpenSqlite, make_private, use_write_ahead_log
 
 _logger = logging.getLogger(__name__)
 _VERSION = 1
@@ -30,7 +30,7 @@ class SqliteFile:
     def __init__(self, path: Path, tables: Sequence[str]) -> None:
         self._path = path
         self._tables = tables
-        self._connection: sqlite3.Connection | None = None
+        self._opened: OpenSqlite | None = None
         self._is_open = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream-disk")
 
@@ -52,7 +52,7 @@ class SqliteFile:
         """Finish what has begun, and close. Safe to call twice."""
         if self._is_open:
             self._is_open = False
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown(wait=False)
 
     async def read(self, ask: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -74,27 +74,23 @@ class SqliteFile:
             raise StoreUnavailable(f"{self._path.name} does not answer: {error}") from error
 
     def _work(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        if self._connection is None:
-            self._connection = self._connect()
-        return work(self._connection)
+        if self._opened is not None and not self._opened.is_there:
+            self._close()
+        if self._opened is None:
+            make_private(self._path)
+            self._opened = OpenSqlite(self._path, self._set_up, wait_s=_BUSY_S)
+        return work(self._opened.connection)
 
-    def _connect(self) -> sqlite3.Connection:
-        make_private(self._path)
-        connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            use_write_ahead_log(connection, _BUSY_S)
-            connection.execute("PRAGMA synchronous = NORMAL")
-            _transact(connection, self._make_tables)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        use_write_ahead_log(connection, _BUSY_S)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        _transact(connection, self._make_tables)
 
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+    def _close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     def _make_tables(self, connection: sqlite3.Connection) -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from backends.errors import ConfigurationError, StoreUnavailable
-from gateway.disk.private_sqlite import make_private, use_write_ahead_log
 from gateway.sql.database import Purpose, RowRefused
 from gateway.sql.many_rows import ManyRows
+from policies.private_sqlite import OpenSqlite, make_private, use_write_ahead_log
 
 _BUSY_S = 5.0
 
@@ -28,8 +28,7 @@ class SqliteDatabase:
         self._synchronous = "FULL" if outlives_power else "NORMAL"
         self._may_make = may_make
         self.num_connected = 0
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._opened: OpenSqlite | None = None
         self._tables: dict[tuple[str, str], ManyRows] = {}
 
     @contextmanager
@@ -46,21 +45,20 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """As `Database.close`."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[SqliteTransaction]:
         try:
-            if self._connection is not None and self._identity() != self._file:
-                # Taken away or replaced: what is written to the old one nobody would ever read.
+            if self._opened is not None and not self._opened.is_there:
+                # What is written to the old one nobody would ever read.
                 self.close()
-            if self._connection is None:
-                self._connection = self._connect()
+            if self._opened is None:
+                self._opened = self._open()
                 self.num_connected += 1
-                self._file = self._identity()
-            connection = self._connection
+            connection = self._opened.connection
             connection.execute(begin)
             try:
                 yield SqliteTransaction(connection, self._many_rows)
@@ -77,14 +75,13 @@ class SqliteDatabase:
     def _is_full(self, error: Exception) -> bool:
         """Whether it is only that the disk has no room: what is there can be read, and to connect anew takes room."""
         code: int = getattr(error, "sqlite_errorcode", 0)
-        connection = self._connection
-        if connection is None or code & 0xFF != sqlite3.SQLITE_FULL:
+        if self._opened is None or code & 0xFF != sqlite3.SQLITE_FULL:
             return False
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        if self._opened.connection.in_transaction:
+            self._opened.connection.execute("ROLLBACK")
         return True
 
-    def _connect(self) -> sqlite3.Connection:
+    def _open(self) -> OpenSqlite:
         if self._path.is_dir():
             raise ConfigurationError(f"{self._path} is a folder: name a file in {self._purpose.setting}")
         if not self._may_make:
@@ -92,30 +89,20 @@ class SqliteDatabase:
                 raise ConfigurationError(f"there is no {self._purpose.name} {self._path} yet")
         else:
             make_private(self._path)
-        connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-        try:
-            self._check(connection)
-            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            if self._may_make:
-                use_write_ahead_log(connection, _BUSY_S)
-                connection.execute(f"PRAGMA application_id = {self._purpose.mark}")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return OpenSqlite(self._path, self._set_up, wait_s=_BUSY_S)
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        self._check(connection)
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        if self._may_make:
+            use_write_ahead_log(connection, _BUSY_S)
+            connection.execute(f"PRAGMA application_id = {self._purpose.mark}")
 
     def _many_rows(self, table: str, columns: str) -> ManyRows:
         known = self._tables.get((table, columns))
         if known is None:
             known = self._tables[table, columns] = ManyRows(table, columns)
         return known
-
-    def _identity(self) -> tuple[int, int] | None:
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
 
     def _check(self, connection: sqlite3.Connection) -> None:
         try:

@@ -130,7 +130,6 @@ async def test_file_that_is_taken_away_is_an_outage_and_one_that_takes_its_place
     async with running(f"sqlite:///{path}") as (keys, keyring):
         _, alice = await keys.ask(lambda store: store.create("alice", KeyTerms()))
         await keys.refresh()
-        _checkpoint(path)
         path.rename(aside)
         await wait_until(lambda: not keys.statistics().is_up)
         away = [await outcome(keyring, secret) for secret in (alice, UNKNOWN)]
@@ -143,7 +142,6 @@ async def test_file_that_is_taken_away_is_an_outage_and_one_that_takes_its_place
         other.open()
         _, carl = other.create("carl", KeyTerms())
         other.close()
-        _checkpoint(tmp_path / "other.sqlite3")
         (tmp_path / "other.sqlite3").replace(path)
         await keys.refresh()
         replaced = [await outcome(keyring, secret) for secret in (carl, alice)]
@@ -237,9 +235,3 @@ async def test_file_of_something_else_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"something else: name another one in stores\.keys\.url"):
         await keys.open()
     await keys.aclose()
-
-
-def _checkpoint(path: Path) -> None:
-    """Everything is in the file itself."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
