@@ -158,7 +158,8 @@ class FileStore:
         forgotten_at = self._clock.wall() - _FORGOTTEN_S
         for folder in (self._files, self._parts, self._inputs):
             for entry in os.scandir(folder):
-                if entry.name not in known and entry.stat().st_mtime < forgotten_at:
+                # Not when it was written: the input of a batch that is being made may be an old file's.
+                if entry.name not in known and entry.stat().st_ctime < forgotten_at:
                     Path(entry.path).unlink(missing_ok=True)
 
     def _check_room(self, connection: Connection, tenant: Tenant, num_bytes: int) -> None:

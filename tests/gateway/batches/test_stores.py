@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -188,6 +189,18 @@ async def test_file_expires_and_its_bytes_go(kept: Batches) -> None:
         await kept.files.get(RED, file)
     assert await kept.files.sweep() == 0
     assert list((kept.folder / "files").iterdir()) == []
+
+
+async def test_tidying_up_leaves_what_another_worker_is_making(kept: Batches) -> None:
+    """Of a file that is days old: the batch is not in the database yet, its input is there already."""
+    file = await kept.file()
+    path = kept.files.path(file)
+    days_ago = kept.clock.wall() - 2 * 86400
+    os.utime(path, (days_ago, days_ago))
+    os.link(path, kept.files.input_path("batch_new"))
+    await kept.files.sweep()
+
+    assert kept.files.input_path("batch_new").exists()
 
 
 async def test_database_opened_again_holds_the_same(kept: Batches) -> None:
