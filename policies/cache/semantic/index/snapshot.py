@@ -120,7 +120,7 @@ class Snapshot:
     def append(self, span: float, records: Sequence[bytes]) -> None:
         """Write packed records and wait until they are on disk. Raises: OSError; the file is then as before."""
         if self._file is None:
-            self._file = self._create(self._path, span)
+            self._file = self._open_again() if self._end else self._create(self._path, span)
             self._end = self._path.stat().st_size
         content = b"".join(records)
         try:
@@ -151,16 +151,18 @@ class Snapshot:
                         num_records += 1
                 file.flush()
                 os.fsync(file.fileno())
+                end = file.tell()
             unfinished.replace(self._path)
         except OSError:
             with suppress(OSError):
                 unfinished.unlink()
             raise
-        sync_folder(self._path.parent)
-        self._file.close()
-        self._file = self._path.open("ab")
-        self._end = self._path.stat().st_size
         self.num_records = num_records
+        self._end = end
+        self._file.close()
+        self._file = None
+        self._file = self._open_again()
+        sync_folder(self._path.parent)
 
     def close(self) -> None:
         """Release file and lock. Safe to call twice."""
@@ -216,8 +218,12 @@ class Snapshot:
         with suppress(OSError):
             # Closing would try to write the rest of it again.
             file.close()
+        self._file = self._open_again()
+
+    def _open_again(self) -> BinaryIO:
+        """The file that is there, less what was not written whole. Raises: OSError, and it is tried once more later."""
         os.truncate(self._path, self._end)
-        self._file = self._path.open("ab")
+        return self._path.open("ab")
 
 
 def _frame(payload: bytes) -> bytes:

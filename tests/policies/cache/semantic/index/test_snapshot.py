@@ -255,6 +255,25 @@ async def test_full_disk_costs_nothing_once_there_is_room(tmp_path: Path, caplog
     assert await numbers_in(path) == [1, 2, 3]
 
 
+async def test_disk_that_is_away_for_a_while_costs_nothing(tmp_path: Path) -> None:
+    """A write fails, and then the file cannot even be opened: it is the same one that is gone on with later."""
+    folder, away = tmp_path / "disk", tmp_path / "away"
+    await fill(folder / "vectors", [1])
+    index = make_index(folder / "vectors")
+    await index.open()
+    assert index._snapshot is not None
+    index.add(QUESTION, "2", vector_of(2))
+    fill_disk(index._snapshot)
+    folder.rename(away)
+    await index._save()
+    away.rename(folder)
+    index.add(QUESTION, "3", vector_of(3))
+    await index._save()
+    await index.aclose()
+
+    assert await numbers_in(folder / "vectors") == [1, 2, 3]
+
+
 def test_append_of_a_part_is_taken_back(tmp_path: Path) -> None:
     """A write that fails in the middle leaves the file as it was."""
     snapshot = Snapshot(tmp_path / "vectors", fingerprint="test", dimension=DIMENSION, precision="fp16")
