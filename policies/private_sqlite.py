@@ -17,13 +17,12 @@ _PAUSE_S = 0.01
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file and its folder where there is none; SQLite's further files have its mode. Raises: OSError.
+    """Make an empty file where there is none; SQLite's further files have its mode. Raises: OSError.
 
     A file that is there is not even opened: to close it would take away the locks that SQLite has on it in this process
     (POSIX locks belong to a process, not to a descriptor), and another process that believes itself alone with the file
     then deletes a write-ahead log that is still written to.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
     place = _place(path)

@@ -77,6 +77,7 @@ class SqliteFile:
         if self._opened is not None and not self._opened.is_there:
             self._close()
         if self._opened is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             make_private(self._path)
             self._opened = OpenSqlite(self._path, self._set_up, wait_s=_BUSY_S)
         return work(self._opened.connection)

@@ -88,6 +88,7 @@ class SqliteDatabase:
             if not self._path.exists():
                 raise ConfigurationError(f"there is no {self._purpose.name} {self._path} yet")
         else:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             make_private(self._path)
         return OpenSqlite(self._path, self._set_up, wait_s=_BUSY_S)
 

@@ -20,6 +20,7 @@ from policies.cache.semantic.answers.memory import MemoryAnswerStore
 from policies.cache.semantic.contracts import AnswerStatistics, History, Question, StoredAnswer
 from policies.loop import Loop
 from policies.passing import is_damaged, is_passing
+from policies.private_sqlite import make_private
 
 _WRITE_EVERY_S = 2.0
 _MAX_WAITING = 100_000
@@ -214,6 +215,7 @@ class FileAnswerStore:
         return []
 
     def _connect(self) -> sqlite3.Connection:
+        make_private(self._path)
         connection = sqlite3.connect(self._path, timeout=5.0)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")

@@ -54,10 +54,11 @@ class Store(FileAnswerStore):
 
 
 async def test_answers_file_brings_back_entries_and_histories(tmp_path: Path) -> None:
-    """What was put, recorded and deleted before the end holds after it."""
+    """What was put, recorded and deleted before the end holds after it. Nobody else can read it."""
     clock, path = FakeClock(), tmp_path / "new" / "answers"
     store = Store(path, clock)
     await store.open()
+    assert path.stat().st_mode & 0o077 == 0
     for name in ("a", "b", "c"):
         store.put(answer(name, clock))
     store.put(answer("x", clock, OTHER_SCOPE))
