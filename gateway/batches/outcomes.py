@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -32,7 +33,25 @@ class Outcomes:
     async def settle(
         self, route: str, backend: str | None, results: Sequence[LineResult], *, job: int | None = None
     ) -> None:
-        """Lines of a route have come to this, those of a provider's batch in that `job`. Raises: StoreUnavailable."""
+        """Lines of a route have come to this, those of a provider's batch in that `job`. Raises: StoreUnavailable.
+
+        Who is cancelled meanwhile waits for it: what is stored is in the ledger too, and counted.
+        """
+        settling = asyncio.ensure_future(self._settle(route, backend, results, job))
+        try:
+            await asyncio.shield(settling)
+        except asyncio.CancelledError:
+            await asyncio.wait([settling])
+            # Told to nobody: who was cancelled asks no more.
+            settling.exception()
+            raise
+
+    def take_tally(self) -> Tally:
+        """The counts since the last time."""
+        taken, self.tally = self.tally, Tally()
+        return taken
+
+    async def _settle(self, route: str, backend: str | None, results: Sequence[LineResult], job: int | None) -> None:
         # Lines that were calls of their own are in the ledger already, and priced.
         owners = {} if job is None else await self._store.owners(result.line for result in results)
         booking = self._core.booking if job is not None else None
@@ -60,11 +79,6 @@ class Outcomes:
             self.tally.tokens[route, "completion"] += result.output_tokens
             self.tally.tokens[route, "cached"] += result.cached_tokens
             self.tally.cost[route] = self.tally.cost.get(route, 0.0) + (result.cost or 0) / PICO_PER_DOLLAR
-
-    def take_tally(self) -> Tally:
-        """The counts since the last time."""
-        taken, self.tally = self.tally, Tally()
-        return taken
 
 
 def _price(stack: Stack, backend: str | None, model: str) -> Price | None:
