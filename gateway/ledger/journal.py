@@ -29,7 +29,6 @@ class Journal:
         self._folder = folder
         self._max_segments = max_segments
         self._numbers = count()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_path = folder / f"{self.worker:016x}{LOCKS}"
         self._lock = _hold(self._lock_path)
         try:
@@ -109,11 +108,16 @@ class Journal:
         os.close(self._lock)
 
     def _create(self) -> Segment:
+        if not self._lock_path.exists():
+            # Somebody has taken the folder away; without its lock nobody would find what is in a new one.
+            before, self._lock = self._lock, _hold(self._lock_path)
+            os.close(before)
         return create_segment(self._folder / f"{self.worker:016x}-{next(self._numbers):08d}{SEGMENTS}", self.worker)
 
 
 def _hold(path: Path) -> int:
-    """A locked file of that name: it has the name only once it is locked."""
+    """A locked file of that name, and its folder: it has the name only once it is locked. Raises: OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     handle = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -303,3 +304,24 @@ def test_lock_has_its_name_only_once_it_is_held(tmp_path: Path) -> None:
     assert adopt(tmp_path, other, set()) is None
     other.close(is_stored=True)
     journal.close(is_stored=True)
+
+
+def test_folder_that_is_taken_away_is_made_anew(tmp_path: Path) -> None:
+    """What was in it goes on being read; what is written later outlives the worker again."""
+    folder = tmp_path / "journal"
+    journal, reading = Journal(folder, 8), Reading()
+    journal.provide()
+    shutil.rmtree(folder)
+    n = 0
+    while len(journal.segments) < 3:
+        assert note_large(journal, n)
+        journal.provide()
+        n += 1
+
+    assert [row[0] for row in reading.take(list(journal.segments), 10**6)] == list(range(n))
+    abandon(journal)
+    other = Journal(folder, 8)
+    rows, _ = adopted(folder, other)
+    assert rows == [msgspec.structs.astuple(large(n - 1))]
+    other.close(is_stored=True)
+    assert list(folder.iterdir()) == []
