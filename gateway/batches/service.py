@@ -27,7 +27,8 @@ class Batches:
         folder = Path(limits.folder)
         clock = core.clock
         self.limits = limits
-        self._database = SqliteFile(folder / "batches.sqlite3", TABLES)
+        # Files that an empty database does not know would be tidied away.
+        self._database = SqliteFile(folder / "batches.sqlite3", TABLES, is_waited_for=True)
         self.files = FileStore(self._database, limits, clock)
         self.store = BatchStore(self._database, self.files, clock, max_batches=limits.max_batches, keep_s=limits.keep)
         jobs = JobStore(self._database, clock)

@@ -25,12 +25,18 @@ _T = TypeVar("_T")
 
 
 class SqliteFile:
-    """The file. `tables` are the SQL statements that create the tables that it does not have yet."""
+    """The file. `tables` are the SQL statements that create the tables that it does not have yet.
 
-    def __init__(self, path: Path, tables: Sequence[str]) -> None:
+    One that is replaced meanwhile is gone on with. One that is taken away is made anew, or, where it `is_waited_for`,
+    missed until it is put back.
+    """
+
+    def __init__(self, path: Path, tables: Sequence[str], *, is_waited_for: bool = False) -> None:
         self._path = path
         self._tables = tables
+        self._is_waited_for = is_waited_for
         self._opened: OpenSqlite | None = None
+        self._is_made = False
         self._is_open = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slipstream-disk")
 
@@ -77,9 +83,11 @@ class SqliteFile:
         if self._opened is not None and not self._opened.is_there:
             self._close()
         if self._opened is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            make_private(self._path)
+            if not (self._is_made and self._is_waited_for):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_private(self._path)
             self._opened = OpenSqlite(self._path, self._set_up, wait_s=_BUSY_S)
+            self._is_made = True
         return work(self._opened.connection)
 
     def _set_up(self, connection: sqlite3.Connection) -> None:

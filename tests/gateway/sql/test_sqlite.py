@@ -14,6 +14,7 @@ from threading import Barrier
 
 import pytest
 
+from backends.errors import StoreUnavailable
 from gateway.disk.sqlite_file import SqliteFile
 from gateway.sql.database import Purpose
 from gateway.sql.sqlite import SqliteDatabase
@@ -212,7 +213,7 @@ def test_file_that_is_made_anew_has_no_log_yet(tmp_path: Path, *, was_open: bool
 
 
 async def test_file_of_one_thread_that_is_taken_away_is_made_anew(tmp_path: Path) -> None:
-    """What was in it is gone with it; what comes is kept."""
+    """What was in it is gone with it, and what comes is kept."""
     path = tmp_path / "objects.sqlite3"
     file, other = SqliteFile(path, [_TABLE]), SqliteFile(path, [_TABLE])
     for each in (file, other):
@@ -226,6 +227,33 @@ async def test_file_of_one_thread_that_is_taken_away_is_made_anew(tmp_path: Path
     await other.aclose()
 
     assert read_numbers(path) == [2, 3]
+
+
+async def test_file_of_one_thread_that_is_waited_for_may_be_put_back_and_replaced(tmp_path: Path) -> None:
+    """With all that was told to be in it."""
+    path = tmp_path / "batches.sqlite3"
+    file, other = (SqliteFile(path, [_TABLE], is_waited_for=True) for _ in range(2))
+    for each in (file, other):
+        await each.open()
+    await add_to(file, 1)
+    back_up(path, tmp_path / "copy")
+    await add_to(other, 2)
+    take_away(path)
+    for each in (file, other):
+        with pytest.raises(StoreUnavailable):
+            await add_to(each, 3)
+    assert not path.exists()
+    path.with_name("aside").rename(path)
+    await add_to(file, 4)
+    assert read_elsewhere(path) == [1, 2, 4]
+    put_backup_back(path)
+    await add_to(file, 5)
+    await add_to(other, 6)
+
+    assert read_elsewhere(path) == [1, 5, 6]
+    await file.aclose()
+    await other.aclose()
+    assert read_numbers(path) == [1, 5, 6]
 
 
 @pytest.mark.parametrize("name", [":memory:", "file:store?mode=memory", "100% of #1.sqlite3", "a b"])
