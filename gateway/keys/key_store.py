@@ -28,6 +28,9 @@ _TABLES = (
     "created_at DOUBLE PRECISION NOT NULL, revoked_at DOUBLE PRECISION, version BIGINT NOT NULL)",
     "CREATE UNIQUE INDEX IF NOT EXISTS api_keys_by_version ON api_keys (version)",
 )
+_CHANGES = "api_key_changes"
+_CHANGES_TABLE = f"CREATE TABLE IF NOT EXISTS {_CHANGES} (version BIGINT PRIMARY KEY, token TEXT NOT NULL)"
+_PUT_CHANGE = f"INSERT INTO {_CHANGES} VALUES (?, ?) ON CONFLICT (version) DO UPDATE SET token = excluded.token"
 _PUT = (
     f"INSERT INTO api_keys ({COLUMNS}, version) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
     "terms = excluded.terms, secrets = excluded.secrets, created_at = excluded.created_at, "
@@ -40,6 +43,10 @@ class Mark(NamedTuple):
 
     identity: str
     version: int
+    token: str = ""
+    """Of that very change, for a backup that is put back and changed since has another of the same version. None where
+    a gateway has made it that knew no tokens.
+    """
 
 
 class Changes(NamedTuple):
@@ -66,7 +73,7 @@ class KeyStore:
     def open(self) -> None:
         """Make the tables. Raises: ConfigurationError where they are those of a newer version."""
         with self._database.writing() as transaction:
-            for table in (*_TABLES, *RAISES_TABLES):
+            for table in (*_TABLES, _CHANGES_TABLE, *RAISES_TABLES):
                 transaction.execute(table)
             settings = dict(transaction.fetch("SELECT name, value FROM api_key_settings"))
             if settings.get("version", _TABLES_VERSION) != _TABLES_VERSION:
@@ -117,14 +124,14 @@ class KeyStore:
             return [of_row(row) for row in transaction.fetch(sql, (after, limit))]
 
     def changes(self, since: Mark | None) -> Changes:
-        """What has changed since then; all that there are for None, and where the store is another one or an older
-        state of this one.
+        """What has changed since then; all that there are for None, and where the store is another one or a state of
+        this one that has not come from then.
         """
         with self._database.reading() as transaction:
             mark = _mark(transaction)
             if mark == since:
                 return Changes(mark, [], are_all=False)
-            are_all = since is None or since.identity != mark.identity or mark.version < since.version
+            are_all = since is None or mark.version < since.version or _mark_at(transaction, since.version) != since
             behind = 0 if since is None or are_all else since.version
             sql = f"SELECT {COLUMNS}, version FROM api_keys WHERE version > ? ORDER BY version"
             return Changes(mark, list(transaction.fetch(sql, (behind,))), are_all)
@@ -139,11 +146,13 @@ class KeyStore:
         with self._database.writing() as transaction:
             if changes.are_all:
                 transaction.execute("DELETE FROM api_keys")
+                transaction.execute(f"DELETE FROM {_CHANGES}")
                 transaction.execute(
                     "UPDATE api_key_settings SET value = ? WHERE name = 'identity'", (changes.mark.identity,)
                 )
             for row in changes.rows:
                 transaction.execute(_PUT, row)
+            transaction.execute(_PUT_CHANGE, changes.mark[1:])
 
     def close(self) -> None:
         """Let go of the database."""
@@ -151,9 +160,16 @@ class KeyStore:
 
 
 def _mark(transaction: Transaction) -> Mark:
-    ((identity,),) = transaction.fetch("SELECT value FROM api_key_settings WHERE name = 'identity'")
     ((version,),) = transaction.fetch("SELECT MAX(version) FROM api_keys")
-    return Mark(identity, version or 0)
+    return _mark_at(transaction, version or 0)
+
+
+def _mark_at(transaction: Transaction, version: int) -> Mark:
+    ((identity,),) = transaction.fetch("SELECT value FROM api_key_settings WHERE name = 'identity'")
+    tokens: Iterable[tuple[str]] = ()
+    if transaction.columns(_CHANGES):
+        tokens = transaction.fetch(f"SELECT token FROM {_CHANGES} WHERE version = ?", (version,))
+    return Mark(identity, version, next((token for (token,) in tokens), ""))
 
 
 def _known(transaction: Transaction, name: str) -> StoredKey:
@@ -172,3 +188,6 @@ def _write(transaction: Transaction, key: StoredKey) -> None:
     # Who writes is alone, so versions are in the order of commits.
     version = _mark(transaction).version + 1
     transaction.execute(_PUT, (*to_row(key), version))
+    if not transaction.columns(_CHANGES):
+        transaction.execute(_CHANGES_TABLE)
+    transaction.execute(_PUT_CHANGE, (version, secrets.token_hex(8)))

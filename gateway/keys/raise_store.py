@@ -72,11 +72,12 @@ class RaiseStore:
             transaction.execute(_INSERT, (made.id, *values))
         return made
 
-    def last(self) -> int:
-        """The number of the latest one; 0 where there is none."""
+    def last(self) -> tuple[int, float] | None:
+        """The number of the latest one, and when it was made: a backup that is put back may get another of that number.
+        None where there is none.
+        """
         with self._database.reading() as transaction:
-            ((last,),) = transaction.fetch("SELECT MAX(id) FROM budget_raises")
-        return last or 0
+            return next(transaction.fetch("SELECT id, made_at FROM budget_raises ORDER BY id DESC LIMIT 1"), None)
 
     def in_force(self) -> dict[tuple[str, str], Raise]:
         """The latest for each, as calls look them up."""

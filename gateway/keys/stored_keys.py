@@ -74,7 +74,7 @@ class StoredKeys:
         self.can_count = reader.can_count
         """Whether limits and budgets of keys are counted once, and not by each worker for itself."""
         self._raises = raises
-        self._last_raise = -1
+        self._last_raise: tuple[int, float] | None = None
         self._mark: Mark | None = None
         self._is_made = self._is_copied = False
         self._is_up = False
