@@ -122,10 +122,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Among all who make a SQLite file there, or leave one whose place is another's."""
+    """Among all who make a SQLite file there, or leave one whose place is another's, as far as the disk has locks."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)

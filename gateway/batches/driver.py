@@ -93,6 +93,9 @@ class BatchDriver:
                 try:
                     if self._lock.take():
                         await self._pass()
+                    else:
+                        # There is some only where it was held, and another process drives now.
+                        await self._work.aclose()
                     self._problem = ""
                 except (SlipstreamError, OSError) as error:
                     self._warn_once(str(error))
@@ -235,15 +238,20 @@ class _Lock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Try to take the lock; whether this process holds it now. Raises: OSError."""
-        if self._descriptor is not None:
+        """Try to take the lock; whether this process holds it now. Raises: OSError.
+
+        Where somebody has taken the file away it is taken anew, for others make another one, and hold that.
+        """
+        if self._descriptor is not None and self._is_there(self._descriptor):
             return True
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
+            self.release()
             return False
+        self.release()
         self._descriptor = descriptor
         return True
 
@@ -252,3 +260,9 @@ class _Lock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _is_there(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(descriptor))
+        except FileNotFoundError:
+            return False
