@@ -4,7 +4,6 @@ another file may take meanwhile.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import sqlite3
@@ -72,7 +71,7 @@ class OpenSqlite:
             set_up(self.connection)
             self._log = _identity(_log(self._place))
             if not self.is_there:
-                raise OSError(errno.ESTALE, "it was replaced while it was opened")
+                raise sqlite3.OperationalError("it was replaced while it was opened")
         except BaseException:
             self.connection.close()
             raise
