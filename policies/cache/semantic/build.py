@@ -32,6 +32,7 @@ from policies.cache.semantic.encoder.process import ProcessModel
 from policies.cache.semantic.encoder.upstream import BackendModel
 from policies.cache.semantic.index.memory import MemoryIndex
 from policies.cache.semantic.index.redis import RedisIndex
+from policies.cache.semantic.index.shared import SharedIndexes
 from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.learning.judge import RouteJudge
 from policies.cache.semantic.learning.state_file import StateFile
@@ -59,6 +60,7 @@ class SharedStores:
         # Redis has a bound of its own.
         self.quotas = Quotas(stores.semantic.max_size if stores.redis is None else sys.maxsize)
         self.spaces: list[VectorSpace] = []
+        self.indexes = SharedIndexes()
         self.prices: Mapping[str, PriceSource | None] = {}
         """Of encoders' backends, as the newest policy has them: the encoders outlive policies too."""
         self.origin = f"{random.getrandbits(64):016x}"
@@ -223,13 +225,15 @@ class Semantics:
 
 def _index(stores: StoresPolicy, shared: SharedStores, clock: Clock, encoder: Encoder) -> Index:
     """The index of an encoder that is open. No method: the next policy takes it over, and must not keep this one."""
+    make = partial(_new_index, stores, shared, clock, encoder.fingerprint, encoder.dimension)
+    return shared.indexes.share(encoder.fingerprint, make)
+
+
+def _new_index(stores: StoresPolicy, shared: SharedStores, clock: Clock, fingerprint: str, dimension: int) -> Index:
     folder = stores.semantic.folder if stores.redis is None else None
-    name = hashlib.sha256(encoder.fingerprint.encode()).hexdigest()[:16]
+    name = hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
     memory = MemoryIndex(
-        encoder.dimension,
-        encoder.fingerprint,
-        clock,
-        snapshot=Path(folder) / f"vectors-{name}" if folder is not None else None,
+        dimension, fingerprint, clock, snapshot=Path(folder) / f"vectors-{name}" if folder is not None else None
     )
     if shared.link is None:
         return memory
@@ -238,8 +242,8 @@ def _index(stores: StoresPolicy, shared: SharedStores, clock: Clock, encoder: En
         memory,
         clock,
         origin=shared.origin,
-        fingerprint=encoder.fingerprint,
-        dimension=encoder.dimension,
+        fingerprint=fingerprint,
+        dimension=dimension,
         ttl_s=shared.quotas.ttl_s,
     )
 

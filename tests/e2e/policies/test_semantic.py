@@ -378,3 +378,30 @@ async def test_restart_after_a_kill_keeps_what_was_stored(port: int, upstream: O
             await gateway.wait_exit()
 
     assert outcomes == ["miss", "semantic"]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_reload_that_changes_how_much_an_encoder_does_keeps_its_vectors(
+    port: int, upstream: OpenAIServer, tmp_path: Path, *, is_kept: bool
+) -> None:
+    """They are those of the same model: found at once and, where there is a folder, with later ones after a restart."""
+    stores = f"stores: {{semantic: {{folder: {tmp_path}/kept}}}}\n" if is_kept else ""
+    policy = POLICY.format(port=port, threshold=0.8) + stores
+    changed = policy.replace("{mode: static,", "{mode: static, encoder: {max_waiting: 99},")
+    headers = {"authorization": f"Bearer {ENVIRON['RED']}"}
+    questions = {"static-a": (RESET, RESET_TOO), "static-b": ("What does it cost?", "What is the cost of it?")}
+    async with start_gateway(policy, environ=ENVIRON) as gateway:
+        async with httpx.AsyncClient(verify=False, base_url=gateway.url, headers=headers, timeout=30) as client:
+            await client.post(PATH, json=chat(questions["static-a"][0], "static-a"))
+            await stored(client, "static-a")
+            assert await gateway.reload(changed)
+            found = await client.post(PATH, json=chat(questions["static-a"][1], "static-a"))
+            await client.post(PATH, json=chat(questions["static-b"][0], "static-b"))
+            await stored(client, "static-b")
+        assert found.headers["x-cache"] == "semantic"
+        assert await gateway.terminate() == 0
+    if is_kept:
+        async with start_gateway(changed, environ=ENVIRON) as gateway:
+            async with httpx.AsyncClient(verify=False, base_url=gateway.url, headers=headers, timeout=30) as client:
+                again = [await client.post(PATH, json=chat(other, model)) for model, (_, other) in questions.items()]
+        assert [each.headers["x-cache"] for each in again] == ["semantic"] * 2
