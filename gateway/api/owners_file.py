@@ -7,6 +7,7 @@ from pathlib import Path
 
 from backends.clock import Clock
 from backends.errors import StoreUnavailable
+from gateway.disk.settled_wall import SettledWallClock
 from gateway.disk.sqlite_file import SqliteFile
 from policies.objects.owner import TTL_S, Owner, pack_owner, unpack_owner
 
@@ -22,6 +23,7 @@ class OwnersInFile:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._database = SqliteFile(path, _TABLES)
         self._clock = clock
+        self._settled_wall = SettledWallClock(clock)
 
     async def open(self) -> None:
         """Open or make the file. Raises: ConfigurationError."""
@@ -47,10 +49,10 @@ class OwnersInFile:
 
     async def put(self, id: str, owner: Owner) -> Owner:
         """As `SharedOwners.put`."""
-        now = self._clock.wall()
+        now, oldest = self._clock.wall(), self._settled_wall() - TTL_S
 
         def change(connection: sqlite3.Connection) -> bytes:
-            connection.execute("DELETE FROM objects WHERE made <= ?", (now - TTL_S,))
+            connection.execute("DELETE FROM objects WHERE made <= ?", (oldest,))
             connection.execute("INSERT OR IGNORE INTO objects VALUES (?, ?, ?)", (id, pack_owner(owner), now))
             kept: bytes = connection.execute("SELECT owner FROM objects WHERE id = ?", (id,)).fetchone()[0]
             return kept

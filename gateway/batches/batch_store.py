@@ -26,6 +26,7 @@ from gateway.batches.records import (
     Tenant,
     column_list,
 )
+from gateway.disk.settled_wall import SettledWallClock
 from gateway.disk.sqlite_file import SqliteFile
 from policies.prices.price import PICO_PER_DOLLAR
 
@@ -44,6 +45,7 @@ class BatchStore:
         self._database = database
         self._files = files
         self._clock = clock
+        self._settled_wall = SettledWallClock(clock)
         self._max_batches = max_batches
         self._keep_s = keep_s
 
@@ -225,7 +227,7 @@ class BatchStore:
             ended: Counter[str] = Counter()
             rows = connection.execute(
                 "SELECT seq FROM batches WHERE status IN ('validating', 'in_progress') AND expires_at <= ?",
-                (self._clock.wall(),),
+                (self._settled_wall(),),
             ).fetchall()
             for (seq,) in rows:
                 lines = _end_lines(connection, seq, LineState.EXPIRED)
@@ -282,7 +284,7 @@ class BatchStore:
     async def forget_old(self) -> None:
         """Delete batches that were done long ago."""
         statement = f"DELETE FROM batches WHERE status NOT IN ({_STATUSES}) AND created_at < ?"
-        oldest = self._clock.wall() - self._keep_s
+        oldest = self._settled_wall() - self._keep_s
         await self._database.write(lambda connection: connection.execute(statement, (oldest,)))
 
     async def waiting(self) -> Sequence[tuple[str, int, float]]:

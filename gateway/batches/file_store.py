@@ -15,6 +15,7 @@ from sqlite3 import Connection
 from backends.clock import Clock
 from backends.errors import InvalidRequest, QuotaExceeded, UnknownObject
 from gateway.batches.records import FileRow, Tenant, column_list
+from gateway.disk.settled_wall import SettledWallClock
 from gateway.disk.sqlite_file import SqliteFile
 from policies.batches.settings import BatchesStore
 
@@ -30,6 +31,7 @@ class FileStore:
         self._database = database
         self._limits = limits
         self._clock = clock
+        self._settled_wall = SettledWallClock(clock)
         folder = Path(limits.folder)
         self._files = folder / "files"
         self._parts = folder / "parts"
@@ -136,7 +138,7 @@ class FileStore:
         """Delete what has expired, and what a process that ended left behind. Returns the bytes that are stored."""
 
         def change(connection: Connection) -> tuple[list[str], int]:
-            gone = connection.execute("DELETE FROM files WHERE expires_at <= ? RETURNING id", (self._clock.wall(),))
+            gone = connection.execute("DELETE FROM files WHERE expires_at <= ? RETURNING id", (self._settled_wall(),))
             ids = [name for (name,) in gone.fetchall()]
             (stored,) = connection.execute("SELECT COALESCE(SUM(num_bytes), 0) FROM files").fetchone()
             connection.execute("PRAGMA incremental_vacuum(2000)").fetchall()
@@ -155,7 +157,7 @@ class FileStore:
     def _unlink(self, ids: Sequence[str], known: set[str]) -> None:
         for name in ids:
             self.path(name).unlink(missing_ok=True)
-        forgotten_at = self._clock.wall() - _FORGOTTEN_S
+        forgotten_at = self._settled_wall() - _FORGOTTEN_S
         for folder in (self._files, self._parts, self._inputs):
             for entry in os.scandir(folder):
                 # Not when it was written: the input of a batch that is being made may be an old file's.

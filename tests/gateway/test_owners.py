@@ -42,6 +42,20 @@ async def test_who_makes_many_objects_loses_its_own_first() -> None:
     assert await owners.find(f"r{module.MAX_OBJECTS}") == RED
 
 
+async def test_clock_that_jumps_ahead_makes_nobody_forgotten(tmp_path: Path) -> None:
+    """What is made meanwhile takes no other away."""
+    clock = FakeClock()
+    owners = OwnersInFile(tmp_path / "objects.sqlite3", clock)
+    await owners.open()
+    await owners.put("a", RED)
+    clock.jump(2 * TTL_S)
+    await owners.put("b", BLUE)
+    clock.jump(-2 * TTL_S)
+
+    assert [await owners.find("a"), await owners.find("b")] == [RED, BLUE]
+    await owners.aclose()
+
+
 async def test_ids_that_are_too_long_are_not_remembered() -> None:
     """An upstream's answer may say anything."""
     owners = Owners(FakeClock())

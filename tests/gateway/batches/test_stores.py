@@ -191,6 +191,20 @@ async def test_file_expires_and_its_bytes_go(kept: Batches) -> None:
     assert list((kept.folder / "files").iterdir()) == []
 
 
+async def test_clock_that_jumps_ahead_takes_nothing_away(kept: Batches) -> None:
+    """It is set right a moment later, and all is as it was."""
+    batch = await kept.batch()
+    kept.clock.jump(40 * 86400)
+    assert await kept.batches.expire() == {}
+    await kept.batches.forget_old()
+    assert await kept.files.sweep() > 0
+    kept.clock.jump(-40 * 86400)
+
+    assert (await kept.batches.get(RED, batch.id)).status == "in_progress"
+    assert (await kept.files.get(RED, batch.input_file_id)).id == batch.input_file_id
+    assert kept.files.path(batch.input_file_id).exists()
+
+
 async def test_tidying_up_leaves_what_another_worker_is_making(kept: Batches) -> None:
     """Of a file that is days old: the batch is not in the database yet, its input is there already."""
     file = await kept.file()
