@@ -44,7 +44,7 @@ class Mark(NamedTuple):
     identity: str
     version: int
     token: str = ""
-    """Of that very change, for a backup that is put back and changed since has another of the same version. None where
+    """Of that very change, for a backup that is put back and changed since has another of the same version. Empty where
     a gateway has made it that knew no tokens.
     """
 
