@@ -32,6 +32,8 @@ class Range(NamedTuple):
     step: Literal["minute", "hour", "day"]
     today: date
     ticks: tuple[Tick, ...]
+    day_before: int
+    """The day on which the span begins that it is compared with, as 20261129."""
     before_hours: Within | None
     """Of the last day before, the hours that have their counterpart in today; None where steps are no days."""
 
@@ -59,8 +61,19 @@ class Range(NamedTuple):
     @property
     def before(self) -> Within:
         """What it is compared with."""
-        known = [tick.before for tick in self.ticks if tick.before is not None]
+        known = self._known_before()
         return Within(self.step, known[0], known[-1])
+
+    @property
+    def before_until_now(self) -> list[Within]:
+        """The same up to this hour of its last day, in parts."""
+        if self.before_hours is None:
+            return [self.before]
+        whole_days = self._known_before()[:-1]
+        return [*([Within("day", whole_days[0], whole_days[-1])] if whole_days else []), self.before_hours]
+
+    def _known_before(self) -> list[int]:
+        return [tick.before for tick in self.ticks if tick.before is not None]
 
 
 def range_of(name: RangeName, now_s: float, zone: str) -> Range:
@@ -70,11 +83,13 @@ def range_of(name: RangeName, now_s: float, zone: str) -> Range:
     if name == "1h":
         minute = int(now_s // 60)
         minutes = range(minute - 59, minute + 1)
-        return Range(name, "minute", today, tuple(Tick(m, m * 60, m - _WEEK_H * 60) for m in minutes), None)
+        ticks = [Tick(m, m * 60, m - _WEEK_H * 60) for m in minutes]
+        return Range(name, "minute", today, tuple(ticks), _day_a_week_before(ticks, zone), None)
     if name == "24h":
         hour = int(now_s // 3600)
         hours = range(hour - 23, hour + 1)
-        return Range(name, "hour", today, tuple(Tick(h, h * 3600, h - _WEEK_H) for h in hours), None)
+        ticks = [Tick(h, h * 3600, h - _WEEK_H) for h in hours]
+        return Range(name, "hour", today, tuple(ticks), _day_a_week_before(ticks, zone), None)
     if name == "month":
         first = today.replace(day=1)
         before_first = (first - timedelta(days=1)).replace(day=1)
@@ -94,7 +109,11 @@ def range_of(name: RangeName, now_s: float, zone: str) -> Range:
     if last_before < first:
         first_hour = _begin(last_before, place) // 3600
         before_hours = Within("hour", first_hour, first_hour + hours_today)
-    return Range(name, "day", today, tuple(ticks), before_hours)
+    return Range(name, "day", today, tuple(ticks), day_number(before_first), before_hours)
+
+
+def _day_a_week_before(ticks: list[Tick], zone: str) -> int:
+    return day_number(day_of(ticks[0].at - _WEEK_H * 3600, zone))
 
 
 def day_of(now_s: float, zone: str) -> date:

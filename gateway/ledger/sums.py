@@ -103,6 +103,18 @@ def sums(
     yield from _lines(found, by, names)
 
 
+def first_day(transaction: Transaction, tenant: str | None = None) -> int | None:
+    """The first day that has anything, of everybody or of one tenant, as 20261129; None where there is nothing."""
+    mark, newest = mark_and_newest(transaction)
+    own, values = ("", ()) if tenant is None else (" AND tenant = ?", (tenant,))
+    kept = f"SELECT MIN(day) AS day FROM {ROLLUPS[0].table} WHERE 1 = 1{own}"
+    new = f"SELECT MIN(day) AS day FROM calls WHERE seq > ? AND seq <= ?{own}"
+    ((day,),) = transaction.fetch(
+        f"SELECT MIN(day) FROM ({kept} UNION ALL {new}) AS days", (*values, mark, newest, *values)
+    )
+    return None if day is None else int(day)
+
+
 def _of_rows(
     transaction: Transaction,
     by: Sequence[str],

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, cast
 from gateway.dashboard.ranges import day_of
 from gateway.ledger.days import day_number
 from gateway.ledger.percentiles import LatencyDimension, Spread, counted
-from gateway.ledger.sums import Dimension, Line, Within, sums
+from gateway.ledger.sums import Dimension, Line, Within, first_day, sums
 from gateway.ledger.tables import SESSION_SECRET, read_settings
 from gateway.sql.database import Transaction
 
@@ -99,6 +99,13 @@ class Book:
             "day": day_number(day_of(now_s, zone)),
         }
         """The steps that are not over."""
+        self._first_days: dict[str | None, int | None] = {}
+
+    def first_day(self, tenant: str | None) -> int | None:
+        """As `gateway.ledger.sums.first_day`."""
+        if tenant not in self._first_days:
+            self._first_days[tenant] = first_day(self.transaction, tenant)
+        return self._first_days[tenant]
 
     def sums(
         self, by: Sequence[_By], within: Within, only: Mapping[Dimension, str], names: Sequence[str]

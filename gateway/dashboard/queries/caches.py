@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.dashboard.queries.asked import Selection
+from gateway.dashboard.queries.before import comparable
 from gateway.dashboard.queries.book import Book
 from gateway.dashboard.queries.money import total
 from gateway.dashboard.queries.stood import stood
@@ -15,7 +16,7 @@ _MET = ("looked_up", "hits", "joined", "semantic")
 _TOKENS = ("input_tokens", "cached_tokens")
 _COUNTS = (*_MET, *_TOKENS)
 _KEPT = ("saved_prompt", "saved_provider")
-_AMOUNTS = tuple(f"{name}_{part}" for name in _KEPT for part in ("micro", "pico"))
+_AMOUNTS = ("charges", "saved_unknown", *(f"{name}_{part}" for name in _KEPT for part in ("micro", "pico")))
 _MOST = 50
 
 
@@ -24,10 +25,10 @@ def caches(book: Book, asked: Selection) -> dict[str, Any]:
     asked.check_size(book.transaction)
     span, only = asked.span, asked.only
     steps = {line.values[0]: line for line in book.sums((span.step,), span.within, only, _COUNTS)}
-    before = book.sums((), span.before, only, _COUNTS)
+    before = comparable(book, asked, (), _COUNTS)
     routes = [line for line in book.sums(("route",), span.within, only, _MET) if line.sums["looked_up"]]
     models = book.sums(("model",), span.within, only, (*_TOKENS, *_AMOUNTS))
-    models_before = {line.values[0]: line for line in book.sums(("model",), span.before, only, _TOKENS)}
+    models_before = {line.values[0]: line for line in comparable(book, asked, ("model",), _TOKENS)}
     lines = [steps.get(span.text(tick.number)) for tick in span.ticks]
     return {
         "range": span.name,
@@ -53,9 +54,10 @@ def caches(book: Book, asked: Selection) -> dict[str, Any]:
 
 
 def _model(line: Line, before: Line | None) -> dict[str, Any]:
+    is_unknown = line.sums["saved_unknown"] == line.sums["charges"]
     return {
         "name": line.values[0],
         **{name: line.sums[name] for name in _TOKENS},
         "before": None if before is None else {name: before.sums[name] for name in _TOKENS},
-        "saved": usd_text(sum(total([line], name) for name in _KEPT)),
+        "saved": None if is_unknown else usd_text(sum(total([line], name) for name in _KEPT)),
     }

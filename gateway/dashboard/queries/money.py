@@ -9,9 +9,10 @@ from statistics import median
 from typing import Any
 
 from gateway.dashboard.queries.asked import Selection
+from gateway.dashboard.queries.before import comparable
 from gateway.dashboard.queries.book import Book
 from gateway.ledger.amounts import usd_text
-from gateway.ledger.days import day_number, day_text
+from gateway.ledger.days import day_number
 from gateway.ledger.row import SAVINGS
 from gateway.ledger.schema import PICO_PER_MICRO
 from gateway.ledger.sums import Line, Within
@@ -26,7 +27,10 @@ _WEEKS = 5
 COST = ("cost_micro", "cost_pico")
 AMOUNTS = (*COST, "charges", "unknown", *(f"{name}_{part}" for name in SAVINGS for part in ("micro", "pico")))
 """The sums that `spent` needs of its lines."""
-_NAMED = (*COST, "saved_micro", "saved_pico", "charges", "unknown", "calls", "input_tokens", "output_tokens")
+_NAMED = (
+    *COST,
+    *("saved_micro", "saved_pico", "charges", "unknown", "saved_unknown", "calls", "input_tokens", "output_tokens"),
+)
 
 
 def pico(line: Line, name: str) -> int:
@@ -40,12 +44,11 @@ def total(lines: Iterable[Line], name: str) -> int:
 
 
 def spent(book: Book, asked: Selection, lines: Sequence[Line], before: Sequence[Line]) -> dict[str, Any]:
-    """`lines` and those of the span before, by step."""
+    """`lines` by step, and what of the span before can be compared with them."""
     saved = {name.removeprefix("saved_"): total(lines, name) for name in SAVINGS}
-    until_now = _until_now(book, asked, before)
     return {
         "spent": usd_text(total(lines, "cost")),
-        "before": None if until_now is None else usd_text(until_now),
+        "before": usd_text(total(before, "cost")) if before else None,
         "charges": sum(line.sums["charges"] for line in lines),
         "unknown": sum(line.sums["unknown"] for line in lines),
         "list": usd_text(total(lines, "cost") + sum(saved.values())),
@@ -56,23 +59,11 @@ def spent(book: Book, asked: Selection, lines: Sequence[Line], before: Sequence[
     }
 
 
-def _until_now(book: Book, asked: Selection, before: Sequence[Line]) -> int | None:
-    """What the span before had come to at this hour; None where there is nothing to compare with."""
-    if not before:
-        return None
-    hours = asked.span.before_hours
-    if hours is None:
-        return total(before, "cost")
-    last = day_text(asked.span.before.last or 0)
-    whole_days = [line for line in before if line.values[0] != last]
-    return total(whole_days, "cost") + total(book.sums(("tenant",), hours, asked.only, COST), "cost")
-
-
 def _by(book: Book, asked: Selection) -> list[dict[str, Any]]:
     """The dearest first, the rest together; what has no price stands by its calls."""
     only = asked.only
     now = {line.values[0]: line for line in book.sums((asked.by,), asked.span.within, only, _NAMED)}
-    before = {line.values[0]: line for line in book.sums((asked.by,), asked.span.before, only, COST)}
+    before = {line.values[0]: line for line in comparable(book, asked, (asked.by,), COST)}
     names = sorted(now, key=lambda name: (-pico(now[name], "cost"), -now[name].sums["calls"], name))
     shown, rest = names[:_MOST_NAMES], names[_MOST_NAMES:]
     lines = [_line_of(name, [now[name]], [before[name]] if name in before else []) for name in shown]
@@ -88,12 +79,12 @@ def _by(book: Book, asked: Selection) -> list[dict[str, Any]]:
 
 def _line_of(name: str, now: Sequence[Line], before: Sequence[Line]) -> dict[str, Any]:
     charges = sum(line.sums["charges"] for line in now)
-    unknown = sum(line.sums["unknown"] for line in now)
+    unknown, saved_unknown = (sum(line.sums[count] for line in now) for count in ("unknown", "saved_unknown"))
     return {
         "name": name,
         "cost": None if charges and unknown == charges else usd_text(total(now, "cost")),
         "before": usd_text(total(before, "cost")) if before else None,
-        "saved": usd_text(total(now, "saved")),
+        "saved": None if charges and saved_unknown == charges else usd_text(total(now, "saved")),
         "unknown": unknown,
         "calls": sum(line.sums["calls"] for line in now),
         "input_tokens": sum(line.sums["input_tokens"] for line in now),

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from gateway.dashboard.queries import money
 from gateway.dashboard.queries.asked import Selection
+from gateway.dashboard.queries.before import comparable, is_comparable
 from gateway.dashboard.queries.book import Book
 from gateway.dashboard.ranges import Range, Tick
 from gateway.ledger.amounts import usd_text
@@ -22,27 +23,32 @@ _MOST_SHARES = 8
 
 
 def overview(book: Book, asked: Selection) -> dict[str, Any]:
-    """Amounts are decimal text; a step without a call is a 0 of what is counted, and None of what is measured."""
+    """Amounts are decimal text; a step without a call is a 0 of what is counted, and None of what is measured.
+
+    `is_empty`: no call of the asker's has ever come by.
+    """
     asked.check_size(book.transaction)
     span = asked.span
     lines = {
         line.values[0]: line for line in book.sums((span.step,), span.within, asked.only, (*_COUNTS, *money.AMOUNTS))
     }
-    before = {
-        line.values[0]: line for line in book.sums((span.step,), span.before, asked.only, (*_COUNTS, *money.COST))
-    }
-    now_lines, before_lines = list(lines.values()), list(before.values())
+    steps_before = {}
+    if is_comparable(book, asked):
+        steps_before = {line.values[0]: line for line in book.sums((span.step,), span.before, asked.only, money.COST)}
+    before = comparable(book, asked, (), (*_COUNTS, *money.COST))
+    now_lines = list(lines.values())
     steps = [lines.get(span.text(tick.number)) for tick in span.ticks]
     return {
         "range": span.name,
         "step": span.step,
         "at": [tick.at for tick in span.ticks],
         "cost": [usd_text(0 if line is None else money.pico(line, "cost")) for line in steps],
-        "cost_before": [_before(span, tick, before) for tick in span.ticks],
+        "cost_before": [_before(span, tick, steps_before) for tick in span.ticks],
         "counts": {name: [0 if line is None else line.sums[name] for line in steps] for name in _COUNTS},
         "totals": _totals(now_lines),
-        "totals_before": _totals(before_lines) if before_lines else None,
-        "money": money.spent(book, asked, now_lines, before_lines),
+        "totals_before": _totals(before) if before else None,
+        "is_empty": book.first_day(asked.scope.tenant) is None,
+        "money": money.spent(book, asked, now_lines, before),
         "times": _times(book, asked),
         "shares": _shares(book, asked) if asked.scope.tenant is None else [],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -16,6 +17,7 @@ from gateway.dashboard.access import Scope
 from gateway.dashboard.queries.asked import BY, asked
 from gateway.dashboard.queries.backends import backends
 from gateway.dashboard.queries.book import Book, Memory
+from gateway.dashboard.queries.caches import caches
 from gateway.dashboard.queries.happened import happened
 from gateway.dashboard.queries.overview import overview
 from gateway.dashboard.queries.service import service
@@ -121,9 +123,78 @@ def test_the_week_before_is_that_of_this_hour(connect: Connect) -> None:
     zone = ZoneInfo(ZONE)
     first = datetime(2026, 11, 2, tzinfo=zone).timestamp()
     last = datetime(2026, 11, 8, 17, tzinfo=zone).timestamp()
-    before = sum(row.cost or 0 for row in rows if first * 1e6 <= row.at_us < last * 1e6)
+    before = [row for row in rows if first * 1e6 <= row.at_us < last * 1e6]
 
-    assert Decimal(found["money"]["before"]) == usd(before)
+    assert Decimal(found["money"]["before"]) == usd(sum(row.cost or 0 for row in before))
+    assert found["totals_before"]["calls"] == len(before)
+    assert sum(Decimal(line["before"] or 0) for line in found["money"]["by"]) == Decimal(found["money"]["before"])
+
+
+@pytest.mark.parametrize("name", ["24h", "7d", "30d", "month"])
+def test_nothing_is_compared_with_a_span_that_was_not_seen_whole(connect: Connect, name: RangeName) -> None:
+    """A ledger that began within the span before would make a rise of all that has come since."""
+    rows = rows_of_weeks(600)
+    day_before = range_of(name, NOW_S, ZONE).day_before
+    days = Days(ZONE)
+    seen = [row for row in rows if days.of(row.at_us) >= day_before]
+    older = sample_row(9000, at_us=int((NOW_S - 90 * 86400) * 1e6))
+    older.tenant = "tenant-1"
+    about = {tenant: asked({"range": name}, Scope(tenant), NOW_S, ZONE) for tenant in (None, "tenant-1", "tenant-2")}
+    store = filled(connect, seen, rolled_up=400)
+
+    def pages(tenant: str | None) -> list[dict[str, Any]]:
+        with connect().reading() as transaction:
+            book = Book(transaction, Memory(), NOW_S, ZONE)
+            return [overview(book, about[tenant]), caches(book, about[tenant])]
+
+    for page in pages(None):
+        assert page["totals_before"] is None
+    first = pages(None)[0]
+    assert first["money"]["before"] is None
+    assert {line["before"] for line in first["money"]["by"]} == set(first["cost_before"]) == {None}
+    store.insert([stored(msgspec.structs.astuple(older), 2, days.of(older.at_us))])
+
+    # Who has been there for longer is told, and nobody by the calls of others.
+    assert [page["totals_before"] is None for page in pages(None)] == [False, False]
+    assert [page["totals_before"] is None for page in pages("tenant-2")] == [True, True]
+    assert pages("tenant-1")[0]["is_empty"] is pages("tenant-2")[0]["is_empty"] is False
+
+
+def test_a_ledger_is_empty_until_the_askers_first_call(connect: Connect) -> None:
+    """Not where nothing has come by in the last hour, nor by calls of others."""
+    row = sample_row(1, at_us=int((NOW_S - 10 * 86400) * 1e6))
+    store = LedgerStore(connect(), ZONE)
+    store.open()
+
+    def is_empty(tenant: str | None) -> object:
+        with connect().reading() as transaction:
+            about = asked({"range": "1h"}, Scope(tenant), NOW_S, ZONE)
+            return overview(Book(transaction, Memory(), NOW_S, ZONE), about)["is_empty"]
+
+    assert [is_empty(tenant) for tenant in (None, row.tenant, "other")] == [True, True, True]
+    store.insert([stored(msgspec.structs.astuple(row), 1, Days(ZONE).of(row.at_us))])
+    assert [is_empty(tenant) for tenant in (None, row.tenant, "other")] == [False, False, True]
+    store.roll_up(10)
+    assert [is_empty(tenant) for tenant in (None, row.tenant, "other")] == [False, False, True]
+
+
+def test_what_is_saved_by_calls_without_a_price_is_not_known(connect: Connect) -> None:
+    """It is said of a model, as `slipstream ledger report` says it, and not taken for nothing."""
+    rows = [sample_row(n, at_us=int(NOW_S * 1e6) - n) for n in range(12)]
+    for row in rows:
+        row.model = "priced" if row.n % 2 else "unpriced"
+        for name in SAVINGS:
+            setattr(row, name, 10**9 if row.n % 2 else None)
+    filled(connect, rows, rolled_up=12)
+    about = asked({}, Scope(None), NOW_S, ZONE)
+    with connect().reading() as transaction:
+        book = Book(transaction, Memory(), NOW_S, ZONE)
+        told = [overview(book, about)["money"]["by"], caches(book, about)["models"]]
+
+    for lines in told:
+        saved = {line["name"]: line["saved"] for line in lines}
+        assert saved["unpriced"] is None
+        assert Decimal(saved["priced"]) > 0
 
 
 def test_one_model_is_all_that_is_looked_at(connect: Connect) -> None:
