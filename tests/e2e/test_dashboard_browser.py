@@ -189,6 +189,20 @@ def test_keys_are_made_and_revoked(gateway: Gateway, browser: playwright.Browser
         assert secret not in page.content()
 
 
+def test_what_a_button_has_asked_for_in_vain_is_said(gateway: Gateway, browser: playwright.Browser) -> None:
+    """A key that could not be rotated is not taken for one that was."""
+    with looking(browser, gateway, "KEEPER") as page:
+        page.goto("/dashboard/budgets")
+        page.get_by_text("Make a key").click()
+        page.get_by_label("Name").fill("kept")
+        page.get_by_role("button", name="Make").click()
+        page.get_by_role("button", name="I have it").click()
+        refused = {"error": {"message": "the store is away"}}
+        page.route("**/api/keys/kept/rotate", lambda route: route.fulfill(status=409, json=refused))
+        page.locator("tr", has_text="kept").get_by_role("button", name="Rotate").click()
+        playwright.expect(page.locator("#strip")).to_have_text("the store is away")
+
+
 def test_a_viewer_has_no_backends_and_no_keys(gateway: Gateway, browser: playwright.Browser) -> None:
     """And no traffic of others: its tenant has none, so it is told how to begin."""
     with looking(browser, gateway, "VIEWER") as page:

@@ -95,7 +95,7 @@ const crosshair = {
 };
 
 const figures = {
-  // What each bar comes to, above it, and what it was before, as a short line.
+  // What each bar comes to, above it, or the highest alone where there is no room for all; and what it was before, as a short line.
   id: "figures",
   afterDatasetsDraw(chart, _, options) {
     if (!options.of) return;
@@ -104,7 +104,12 @@ const figures = {
     ctx.save();
     ctx.font = "12px system-ui, sans-serif";
     ctx.textAlign = "center";
-    chart.getDatasetMeta(0).data.forEach((element, index) => {
+    const { data } = chart.getDatasetMeta(0);
+    const texts = data.map((_, index) => options.of(index));
+    const widths = texts.map((text) => ctx.measureText(text).width);
+    const hasRoom = widths.every((width) => width < chart.chartArea.width / data.length);
+    const highest = data.reduce((best, element, index) => (element.y < data[best].y ? index : best), 0);
+    data.forEach((element, index) => {
       const before = options.before[index];
       if (before !== null) {
         ctx.fillStyle = color("before");
@@ -112,11 +117,17 @@ const figures = {
       }
       const top = Math.min(element.y, before === null ? Infinity : y.getPixelForValue(before));
       ctx.fillStyle = color("ink");
-      if (element.width > 34) ctx.fillText(options.of(index), element.x, top - 6);
+      if (!hasRoom && index !== highest) return;
+      const half = widths[index] / 2;
+      ctx.fillText(texts[index], Math.min(Math.max(element.x, half), chart.width - half), top - 6);
     });
     ctx.restore();
   },
 };
+
+const AXIS_PX = 58;
+const LONG_LABEL_PX = 48;
+const SHORT_LABEL_PX = 28;
 
 function drawn(sentence, at, said, settings) {
   const holder = h("div", { class: "canvas" });
@@ -141,9 +152,12 @@ function drawn(sentence, at, said, settings) {
 
 function ticks(at, step) {
   const isLong = at.length > 8;
-  const every = { minute: 15, hour: 6 }[step] ?? Math.ceil(at.length / 8);
+  const least = { minute: 15, hour: 6 }[step] ?? Math.ceil(at.length / 8);
   return { color: color("soft"), font: { size: 11 }, autoSkip: false, maxRotation: 0,
-    callback: (_, index) => (index % every === 0 ? format.step(at[index], step, isLong) : null) };
+    callback(_, index) {
+      const room = Math.max(Math.floor((this.chart.width - AXIS_PX) / (isLong ? LONG_LABEL_PX : SHORT_LABEL_PX)), 1);
+      return index % Math.max(least, Math.ceil(at.length / room)) === 0 ? format.step(at[index], step, isLong) : null;
+    } };
 }
 
 const base = { animation: false, responsive: true, maintainAspectRatio: false, events: [] };
@@ -188,8 +202,8 @@ export function lines(at, step, series, shown, sentence, bound = null) {
       layout: { padding: { top: marks.length ? 8 : 0 } },
       scales: {
         x: { grid: { display: false }, border: { color: color("line") }, ticks: ticks(at, step) },
-        y: { min: 0, suggestedMax: most || 1, border: { display: false }, grid: { color: color("line") }, afterFit: (scale) => { scale.width = 58; },
-          ticks: { color: color("soft"), font: { size: 11 }, maxTicksLimit: 3, callback: (value) => shown(value) } },
+        y: { min: 0, suggestedMax: most || 1, border: { display: false }, grid: { color: color("line") }, afterFit: (scale) => { scale.width = Math.max(scale.width, AXIS_PX); },
+          ticks: { color: color("soft"), font: { size: 11 }, maxTicksLimit: 3, precision: shown === format.count ? 0 : undefined, callback: (value) => shown(value) } },
       } },
   });
 }

@@ -58,6 +58,14 @@ export function change(now, before) {
   return by > 9.995 ? shown : `${by > 0 ? "+" : "−"}${shown}`;
 }
 
+/** The same at the end of a sentence; `what` is that before. */
+export function compared(now, before, what) {
+  const by = change(now, before);
+  if (by === "no change") return `, as much as ${what}`;
+  if (by.endsWith("as much")) return `, ${by} as ${what}`;
+  return by && `, ${by.slice(1)} ${by[0] === "+" ? "more" : "less"} than ${what}`;
+}
+
 function formatted(seconds, options) {
   return new Intl.DateTimeFormat("en-GB", { timeZone: zone, ...options }).format(new Date(seconds * 1000));
 }

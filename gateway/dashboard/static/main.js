@@ -4,6 +4,7 @@ import { Failure, ask, forget, takeSpent, tell } from "./api.js";
 import { clear } from "./charts.js";
 import { fill, h } from "./dom.js";
 import { clock, monthOfNow, useZone } from "./format.js";
+import { refill } from "./held.js";
 import * as backends from "./pages/backends.js";
 import * as budgets from "./pages/budgets.js";
 import * as caches from "./pages/caches.js";
@@ -19,6 +20,7 @@ const PAGES = { "": overview, requests, errors, service, caches, backends, budge
 const RANGES = { "1h": "1 h", "24h": "24 h", "7d": "7 d", "30d": "30 d", month: null };
 const EVERY_S = { "1h": 20, "24h": 30, "7d": 60, "30d": 60, month: 60 };
 
+const FAULT = "This page has a fault; reload it.";
 const MOST_MS_A_MINUTE = 30;
 const MOST_PAUSE_MS = 600_000;
 
@@ -27,13 +29,16 @@ const main = document.getElementById("main");
 const strip = document.getElementById("strip");
 const foot = document.getElementById("foot");
 let me = null;
+let shownPage = null;
+let shown = null;
+let touched = null;
 let timer = null;
 let turn = 0;
 
 /** Where the URL leads. */
 function place() {
   const parts = location.pathname.replace(/^\/dashboard\/?/, "").split("/");
-  return { page: parts[0] in PAGES ? parts[0] : "", rest: parts.slice(1).join("/"), query: Object.fromEntries(new URLSearchParams(location.search)) };
+  return { page: Object.hasOwn(PAGES, parts[0]) ? parts[0] : "", rest: parts.slice(1).join("/"), query: Object.fromEntries(new URLSearchParams(location.search)) };
 }
 
 /** The address of a page; what is not given is as it was. */
@@ -46,8 +51,15 @@ function address(page, changes = {}) {
 }
 
 function go(url) {
+  const was = nameOf(place());
   history.pushState(null, "", url);
+  if (nameOf(place()) !== was) scrollTo(0, 0);
   show();
+}
+
+/** Which page it is, whatever is chosen on it. */
+function nameOf({ page, rest }) {
+  return `${page}/${rest}`;
 }
 
 function link(url, properties, ...children) {
@@ -62,7 +74,7 @@ function link(url, properties, ...children) {
 function drawFrame() {
   const { page, query } = place();
   const range = query.range ?? "7d";
-  fill(head,
+  refill(head,
     link(address("", { only: null }), { class: "brand" }, "Slipstream"),
     h("nav", { "aria-label": "Pages" }, Object.entries(PAGES).filter(([, module]) => (!module.isForAdmins || me.is_admin) && (!module.isForAll || me.tenant === null)).map(([name, module]) =>
       link(address(name, name === "" ? {} : { only: null }), { "aria-current": name === page ? "page" : null }, module.title))),
@@ -72,7 +84,7 @@ function drawFrame() {
 }
 
 function drawFoot(asOf) {
-  fill(foot,
+  refill(foot,
     h("span", null, asOf ? `As of ${clock(asOf)}. ` : "", asOf && h("button", { class: "quiet", onclick: show }, "Refresh")),
     me && h("span", null, `Times in ${me.zone}. Money in US dollars. Policy ${me.revision}.`),
     me?.has_keys && h("span", null, `${me.name} `, h("button", { class: "quiet", onclick: leave }, "Sign out")));
@@ -90,9 +102,11 @@ async function begin() {
   useZone(me.zone);
 }
 
-/** Whether somebody fills in a form, or reads what has come of one: it must not go away under their hands. */
+/** Whether somebody fills in a form, reads what has come of one, or marks a text: it must not go away under their hands. */
 function isInUse() {
-  return main.querySelector("details[open] form, form.wide") !== null || (main.contains(document.activeElement) && document.activeElement.matches("input, textarea, select"));
+  const marked = getSelection();
+  const focused = document.activeElement;
+  return (!marked.isCollapsed && main.contains(marked.anchorNode)) || main.querySelector("details[open] form, form.wide") !== null || (main.contains(focused) && (focused.matches("input, textarea") || (focused.matches("select") && focused === touched)));
 }
 
 /** Until figures are asked for anew: later where they have cost the gateway much. */
@@ -108,17 +122,23 @@ async function draw(isAgain) {
   const page = PAGES[at.page];
   try {
     if (me === null) await begin();
-    drawFrame();
-    if (!isAgain) main.setAttribute("aria-busy", "true");
+    if (!isAgain) {
+      drawFrame();
+      main.setAttribute("aria-busy", "true");
+    }
     const context = { me, query: at.query, rest: at.rest, address, go, link, again: show };
     const found = await page.load(context);
     if (mine !== turn) return;
     if (!(isAgain && isInUse())) {
-      clear();
-      fill(main, me.is_made_up && h("p", { class: "made-up" }, "Made-up data, from ", h("code", null, "slipstream demo"), "."), page.draw(found, context));
+      const said = JSON.stringify([at, { ...found, as_of: null }]);
+      if (!isAgain || said !== shown) {
+        clear();
+        drawMain(at, page.draw(found, context));
+      }
+      shown = said;
+      drawFoot(found.as_of ?? Date.now() / 1000);
     }
     fill(strip);
-    drawFoot(found.as_of ?? Date.now() / 1000);
   } catch (error) {
     if (mine !== turn) return;
     if (!(error instanceof Failure)) throw error;
@@ -129,6 +149,16 @@ async function draw(isAgain) {
       if (!document.hidden && me !== null) timer = setTimeout(() => draw(true), pauseMs(page, at.query));
     }
   }
+}
+
+/** The focus stays in it: else the next Tab would begin at the top of the window again. */
+function drawMain(at, drawn) {
+  const parts = [me.is_made_up && h("p", { class: "made-up" }, "Made-up data, from ", h("code", null, "slipstream demo"), "."), drawn];
+  let isFocusLost = main.contains(document.activeElement);
+  if (nameOf(at) === shownPage) isFocusLost = refill(main, parts);
+  else fill(main, parts);
+  if (isFocusLost) main.focus({ preventScroll: true });
+  shownPage = nameOf(at);
 }
 
 function failed(error) {
@@ -158,5 +188,12 @@ function show() {
 addEventListener("popstate", show);
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : draw(true)));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-addEventListener("error", () => fill(strip, "This page has a fault; reload it."));
+for (const kind of ["pointerdown", "keydown"]) main.addEventListener(kind, ({ target }) => (touched = target));
+addEventListener("error", () => fill(strip, FAULT));
+addEventListener("unhandledrejection", (event) => {
+  // What a button has asked for in vain is no fault of the page.
+  const isFailure = event.reason instanceof Failure;
+  if (isFailure) event.preventDefault();
+  fill(strip, isFailure ? event.reason.message : FAULT);
+});
 show();

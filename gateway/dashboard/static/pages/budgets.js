@@ -22,14 +22,14 @@ export function draw({ budgets, keys, used }, context) {
 }
 
 function budgetTable({ rows, total, is_whole: isWhole }, context) {
-  if (!rows.length) return h("p", { class: "fine" }, "No budget has been used.");
+  if (!rows.length) return h("p", { class: "fine" }, "No budget has been used. Policies have them as in ", h("code", null, "budgets: [{name: month, per: key, usd: 50, every: month}]"), ".");
   const columns = [
     { title: "Whose", of: (row) => row.who || "all" },
     { title: "Budget", of: (row) => row.budget },
     { title: "Used", of: (row) => format.percent(row.share), cell: (row) => [format.percent(row.share), bar(0, row.share, row.share >= 0.8 ? "alert" : "")] },
     { title: "Spent", number: true, of: (row) => format.usd(row.spent_usd), csv: (row) => row.spent_usd },
     { title: "Of", number: true, of: (row) => format.usd(row.usd) + (Number(row.raised_usd) ? ` + ${format.usd(row.raised_usd)}` : ""), csv: (row) => row.usd },
-    { title: "By its end", number: true, of: (row) => (row.by_its_end_usd === null ? "–" : `about ${format.usd(row.by_its_end_usd)}`), csv: (row) => row.by_its_end_usd },
+    { title: "At this pace by its end", number: true, of: (row) => (row.by_its_end_usd === null ? "–" : `about ${format.usd(row.by_its_end_usd)}`), csv: (row) => row.by_its_end_usd },
     { title: "Every", of: (row) => row.every },
     { title: "Then", of: (row) => row.on_exceed },
     { title: "Ends at this pace", of: (row) => (row.ends_at_pace ? format.minute(row.ends_at_pace) : row.ends ? "lasts" : "–") },

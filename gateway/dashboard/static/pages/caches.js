@@ -17,13 +17,18 @@ export async function load({ rest, query, me }) {
 
 export function draw({ entry, found, page }, context) {
   if (entry) return details(entry, context);
-  return [sentence(found), trials(found), hitRates(found), routes(found), providers(found), page && entries(page, context)];
+  return [sentence(found), hint(found), trials(found), hitRates(found), routes(found), providers(found), page && entries(page, context)];
 }
 
 function sentence({ totals }) {
   const answered = totals.hits + totals.joined + totals.semantic;
   if (!totals.looked_up) return h("h1", null, "No call has met a cache.");
   return h("h1", null, `Caches have answered ${format.percent(answered / totals.looked_up)} of the ${format.count(totals.looked_up)} calls that they were asked for.`);
+}
+
+/** What to do about it. */
+function hint({ totals }) {
+  return !totals.looked_up && h("p", { class: "fine" }, "A route has one where the policy says so, as in ", h("code", null, "cache: {exact: {ttl: 1h}}"), ".");
 }
 
 /** What would have become of routes that only observe. */

@@ -11,7 +11,7 @@ import { tryIt } from "../try_it.js";
 export const title = "Overview";
 export const hasRange = true;
 
-const SPANS = { "1h": ["the last hour", "in the same hour last week"], "24h": ["24 hours", "on the same day last week"], "7d": ["7 days", "in the 7 days before"], "30d": ["30 days", "in the 30 days before"], month: ["this month", "in as many days of the month before"] };
+const SPANS = { "1h": ["in the last hour", "in the same hour last week"], "24h": ["in 24 hours", "in the same 24 hours last week"], "7d": ["in 7 days", "in the 7 days before"], "30d": ["in 30 days", "in the 30 days before"], month: ["this month", "in as many days of the month before"] };
 const CAUSES = { exact: "Exact cache", joined: "Joined calls", semantic: "Semantic cache", prompt: "Prompt cache, asked for", provider: "Prompt cache, provider's own", cheaper: "Cheaper backend", batch: "Batch price", share: "Shared calls", extra: "Checks, hedges, failed attempts" };
 const BY = { model: "By model", backend: "By backend", route: "By route", tenant: "By tenant", key: "By key", agent: "By program" };
 
@@ -30,7 +30,7 @@ export async function load({ query, me }) {
 }
 
 export function draw(found, context) {
-  if (found.totals.calls === 0 && found.totals_before === null && !context.query.only) return empty(found, context);
+  if (found.is_empty) return empty(found, context);
   mark(found.marks);
   return [
     sentence(found, context),
@@ -53,13 +53,12 @@ function empty(found, context) {
 function sentence(found, { query, go, address }) {
   const { spent, before, saved, unknown, charges } = found.money;
   const [span, spanBefore] = SPANS[found.range];
-  const by = format.change(Number(spent), Number(before));
-  const more = before === null || by === "" ? "." : by === "no change" ? `, as much as ${spanBefore}.` : `, ${by.slice(1)} ${by[0] === "+" ? "more" : "less"} than ${spanBefore}.`;
+  const more = format.compared(Number(spent), Number(before), spanBefore);
   const missing = unknown ? ` The price of ${format.count(unknown)} of ${format.count(charges)} charges is unknown.` : "";
   const savedText = Number(saved) < 0 ? ` ${format.usd(String(-Number(saved)))} more than without the gateway.` : ` ${format.usd(saved)} saved.`;
   return [
-    h("h1", null, `${format.usd(spent)} spent in ${span}${more}${savedText}${missing}`),
-    query.only && h("p", null, h("span", { class: "chip" }, query.only, " ", h("button", { class: "quiet", onclick: () => go(address("", { only: null })) }, "show all"))),
+    h("h1", null, charges ? `${format.usd(spent)} spent ${span}${more}.${savedText}${missing}` : `No call has come by ${span}.`),
+    query.only && h("p", null, h("span", { class: "chip" }, query.only.endsWith(":") ? `${query.only}none` : query.only, " ", h("button", { class: "quiet", onclick: () => go(address("", { only: null })) }, "show all"))),
   ];
 }
 
@@ -78,7 +77,7 @@ function money(found, context) {
   const figure = h("figure", null,
     h("h3", null, `Spent, by ${step}`),
     h("p", { class: "big" }, format.usd(sums.spent)),
-    h("p", { class: "change" }, sums.before === null ? "" : `${by || "nothing"}; the short lines: ${spanBefore}`),
+    h("p", { class: "change" }, sums.before === null ? "" : [by, `the short lines: ${spanBefore}`].filter(Boolean).join("; ")),
     bars(at, step, cost.map(Number), before.map((value) => (value === null ? null : Number(value))), short, text),
     month(sums.month, found.budgets));
   return section("Money", h("div", { class: "grid money" }, figure, ranked(found, context), saved(sums)));
@@ -105,17 +104,17 @@ function month(forecast, budgets) {
 function ranked(found, { query, go, address }) {
   const by = query.by ?? "model";
   const rows = found.money.by;
-  const most = Math.max(...rows.map((row) => Number(row.cost ?? 0)), 1e-12);
   const choose = h("select", { class: "plain", "aria-label": "Told apart by", onchange: (event) => go(address("", { by: event.target.value })) },
     Object.entries(BY).map(([name, text]) => h("option", { value: name, selected: name === by }, text)));
   const [shown, rest] = [rows.slice(0, 6), rows.slice(6)];
+  const others = rest.reduce((sum, row) => ({ cost: String(Number(sum.cost) + Number(row.cost ?? 0)), before: null }), { cost: "0" });
+  const most = Math.max(...[...shown, others].map((row) => Number(row.cost ?? 0)), 1e-12);
   const item = (name, row, onclick) => h("li", null,
     h("div", { class: "row" },
-      onclick ? h("button", { class: "name", title: `Only ${name}`, onclick }, name || "none") : h("span", { class: "name" }, name),
+      onclick ? h("button", { class: "name", title: `Only ${name || "none"}`, onclick }, name || "none") : h("span", { class: "name" }, name),
       h("span", { title: row.unknown ? `the price of ${row.unknown} charges is unknown` : null }, format.usd(row.cost), row.unknown > 0 && row.cost !== null && " + ?"),
       h("span", { class: "change" }, format.change(Number(row.cost), Number(row.before)))),
     bar(0, Number(row.cost ?? 0) / most));
-  const others = rest.reduce((sum, row) => ({ cost: String(Number(sum.cost) + Number(row.cost ?? 0)), before: null }), { cost: "0" });
   const numOthers = rest.reduce((sum, row) => sum + (row.others ?? 1), 0);
   const columns = [
     { title: BY[by].slice(3), of: (row) => row.name || (row.others ? `${row.others} others` : "none") },
@@ -141,7 +140,7 @@ function saved(sums) {
     const before = left;
     left -= Number(amount);
     return h("li", null,
-      h("div", { class: "row" }, h("span", { class: "name" }, CAUSES[cause]), h("span", null, format.usd(negative(amount)))),
+      h("div", { class: "row" }, h("span", { class: "name" }, CAUSES[cause]), h("span", null, added(amount))),
       bar(Math.min(before, left) / whole, Math.max(before, left) / whole, Number(amount) < 0 ? "alert" : ""));
   });
   const line = (name, amount) => h("li", { class: "whole" }, h("div", { class: "row" }, h("span", { class: "name" }, name), h("span", null, format.usd(amount))), bar(0, Number(amount) / whole, "rest"));
@@ -149,8 +148,9 @@ function saved(sums) {
     h("ul", { class: "ranked" }, line("At list price, no gateway", sums.list), rows, line("Paid", sums.spent)));
 }
 
-function negative(text) {
-  return text.startsWith("-") ? text.slice(1) : `-${text}`;
+/** What a saving adds to what is paid, with its sign. */
+function added(saved) {
+  return saved.startsWith("-") ? `+${format.usd(saved.slice(1))}` : format.usd(`-${saved}`);
 }
 
 function caches(found, { link, address }) {
@@ -160,7 +160,7 @@ function caches(found, { link, address }) {
   const cached = share(totals, ["cached_tokens"], "input_tokens");
   const worst = Object.entries(wrong).sort(([, one], [, other]) => (other.at_most ?? 0) - (one.at_most ?? 0))[0];
   return section(link(address("caches", { only: null }), null, "Caches"), h("div", { class: "grid" },
-    small("Exact and joined", format.percent(exact), totals.looked_up ? `${points(exact, share(before, ["hits", "joined"], "looked_up"))}${totals.joined ? `; joined ${format.percent(totals.joined / totals.looked_up)}` : ""}` : "no call met a cache", rates(found, "Exact and joined hits", ["hits", "joined"], "looked_up")),
+    small("Exact and joined", format.percent(exact), totals.looked_up ? [points(exact, share(before, ["hits", "joined"], "looked_up")), totals.joined > 0 && `joined ${format.percent(totals.joined / totals.looked_up)}`].filter(Boolean).join("; ") : "no call met a cache", rates(found, "Exact and joined hits", ["hits", "joined"], "looked_up")),
     small("Semantic", format.percent(semantic), points(semantic, share(before, ["semantic"], "looked_up")), rates(found, "Semantic hits", ["semantic"], "looked_up")),
     worst
       ? small("Semantic, wrong answers", format.percent(worst[1].likely ?? null), `at most ${format.percent(worst[1].at_most)}, bound ${format.percent(worst[1].bound ?? null)} (${worst[0]})`, null, worst[1].at_most > worst[1].bound)
@@ -172,12 +172,12 @@ function service({ at, step, counts, totals, totals_before: before, times, share
   const failed = (of) => of.failed_gateway + of.failed_upstream;
   const latency = (name, measure) => {
     const of = times[measure];
-    if (!of) return small(name, "–", "no streamed call", null);
+    if (!of) return small(name, "–", measure === "total" ? "no call" : "no streamed call", null);
     const series = [["p50", "mid"], ["p95", "mark"], ["p99", "before"]].map(([key, color]) => ({ values: of[key], color, name: key, isMain: key === "p95" }));
     return small(name, format.ms(of.whole.p95), `p95; half ${format.ms(of.whole.p50)}, p99 ${format.ms(of.whole.p99)}`, lines(at, step, series, format.ms, `${name}: p50, p95 and p99 by ${step}`));
   };
   const late = totals.slo_calls ? 1 - totals.slo_met / totals.slo_calls : null;
-  const rateOf = (part) => lines(at, step, [{ values: counts.calls.map((all, index) => format.share(part(index), all)), color: "mark" }], format.percent, `by ${step}`);
+  const rateOf = (name, part) => lines(at, step, [{ values: counts.calls.map((all, index) => format.share(part(index), all)), color: "mark" }], format.percent, `${name} by ${step}`);
   const failedShare = format.share(failed(totals), totals.calls);
   const whole = tenants.reduce((sum, tenant) => sum + tenant.tokens, 0);
   return section(link(address("service", { only: null }), null, "Service"), h("div", { class: "grid" },
@@ -190,9 +190,9 @@ function service({ at, step, counts, totals, totals_before: before, times, share
     small("Late (outside the SLO)", format.percent(late), totals.slo_calls ? `of ${format.count(totals.slo_calls)} calls with a limit` : "no route has an SLO",
       lines(at, step, [{ values: counts.slo_calls.map((all, index) => (all ? 1 - counts.slo_met[index] / all : null)) }], format.percent, `Late calls by ${step}`)),
     small("Failed", format.percent(failedShare), totals.calls ? `${format.count(totals.failed_upstream)} upstream's fault, ${format.count(totals.failed_gateway)} ours` : "",
-      rateOf((index) => counts.failed_gateway[index] + counts.failed_upstream[index]), failedShare > 0.01),
+      rateOf("Failed calls", (index) => counts.failed_gateway[index] + counts.failed_upstream[index]), failedShare > 0.01),
     tenants.length > 1
       ? h("div", null, h("h3", null, "Share of the work, by tenant"), h("ul", { class: "ranked" }, tenants.map((tenant) => h("li", null,
         h("div", { class: "row" }, h("span", { class: "name" }, tenant.name), h("span", null, format.percent(tenant.tokens / whole))), bar(0, tenant.tokens / whole)))))
-      : small("Turned away", format.percent(format.share(totals.turned_away, totals.calls)), "for want of room in time", rateOf((index) => counts.turned_away[index]))));
+      : small("Turned away", format.percent(format.share(totals.turned_away, totals.calls)), "for want of room in time", rateOf("Calls turned away", (index) => counts.turned_away[index]))));
 }

@@ -41,5 +41,5 @@ export function noLedger() {
     h("h1", null, "No ledger is kept"),
     h("p", null, "The dashboard shows what the ledger has. Add one to the policy file and start the gateway again:"),
     h("pre", null, 'ledger: {url: "sqlite:///ledger.sqlite3"}'),
-    h("p", { class: "fine" }, "To see it with a made-up week first: ", h("code", null, "slipstream demo")));
+    h("p", { class: "fine" }, "To see it with made-up weeks first: ", h("code", null, "slipstream demo")));
 }
