@@ -1,4 +1,4 @@
-"""A real Redis for one check, where the machine has the program: on a free port of loopback, with nothing on disk."""
+"""A real Redis for one check, where its program and its client are: on a free port of loopback, nothing on disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 _PROGRAM = "redis-server"
@@ -16,8 +17,9 @@ _POLL_S = 0.02
 
 @asynccontextmanager
 async def own_redis(folder: Path) -> AsyncIterator[str | None]:
-    """Its URL while entered; None where there is no such program or it does not answer."""
-    if (program := shutil.which(_PROGRAM)) is None:
+    """Its URL while entered; None where there is no such program or no client for it, or it does not answer."""
+    program = shutil.which(_PROGRAM)
+    if program is None or find_spec("redis") is None:
         yield None
         return
     with socket.create_server(("127.0.0.1", 0)) as held:
