@@ -6,7 +6,8 @@ from importlib import resources
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from backends.config import ByteSize, Config, Duration, Secret
 from backends.errors import ConfigurationError
@@ -89,8 +90,15 @@ class OpenAIConfig(Config):
         if name is None:
             return values
         known = presets()
-        if name not in known:
-            raise ValueError(f'unknown preset "{name}"; known: {", ".join(sorted(known))}')
+        if not isinstance(name, str) or name not in known:
+            # A complaint about this field, and not about the section, nor about what the preset would have said.
+            listed = ", ".join(f"'{each}'" for each in sorted(known))
+            wrong = InitErrorDetails(
+                type=PydanticCustomError("literal_error", "one of {expected}", {"expected": listed}),
+                loc=("preset",),
+                input=name,
+            )
+            raise ValidationError.from_exception_data(cls.__name__, [wrong])
         return {**known[name], **values}
 
     @field_validator("base_url")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shlex
 from pathlib import Path
@@ -13,6 +14,8 @@ import click
 from gateway.cli.loading import FileProblem
 from policies.prices.reading import has_list_prices
 
+_URL = re.compile(r"https?://[^/\s]+")
+"""What `base_url` takes."""
 _POLICY = """\
 # What this gateway does. docs/policies.md explains every key, and `slipstream check {policy}` finds mistakes. A running
 # gateway takes a changed file over by itself. Secrets are not in here: `env:NAME` reads an environment variable.
@@ -72,6 +75,10 @@ def init(folder: Path, upstream: str) -> None:
       slipstream init
       slipstream init gateway --upstream http://127.0.0.1:8000/v1
     """
+    if not _URL.match(upstream):
+        raise click.BadParameter(
+            f"{_quoted(upstream)} - must be a URL: http://host... or https://host...", param_hint="--upstream"
+        )
     policy, environment = folder / "policy.yaml", folder / ".env"
     for path in (policy, environment):
         if path.exists():

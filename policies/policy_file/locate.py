@@ -160,6 +160,8 @@ def _read(raw: bytes, starts: Mapping[str, int]) -> Document:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 0)
+        if mark and text[mark.index : mark.index + 1] == "\t":
+            what = "a tab stands here, where YAML takes spaces only"
         raise _UnreadableError(f"this is not YAML: {what}", line, column) from error
     except yaml.YAMLError as error:
         raise _UnreadableError(f"this is not YAML: {' '.join(str(error).split())}") from error

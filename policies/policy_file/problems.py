@@ -134,7 +134,10 @@ def _demand(kind: str, context: dict[str, Any], message: str, value: object, uni
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
-        return _choice(_QUOTED.findall(context["expected"]) or [context["expected"]], value)
+        texts = _QUOTED.findall(context["expected"])
+        if not texts and isinstance(value, str) and value == context["expected"]:
+            return f"must be a number: write {value}, without the quotes"
+        return _choice(texts or [context["expected"]], value)
     if kind == "union_tag_invalid":
         return _choice(_QUOTED.findall(context["expected_tags"]), value)
     if kind == "string_pattern_mismatch":

@@ -79,3 +79,20 @@ def test_check_missing_file_is_a_problem_of_the_file(run: Run, tmp_path: Path) -
 def test_check_without_file_is_wrong_usage(run: Run) -> None:
     """A missing argument ends with 2."""
     assert run("check").exit_code == 2
+
+
+def test_check_preset_is_told_by_itself(run: Run, tmp_path: Path) -> None:
+    """A name that is none says so where it stands, with the one that was meant; a list there is refused alike."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "version: 1\nbackends:\n  up: {type: openai, preset: vlm}\n  other: {type: openai, preset: [vllm]}\n"
+        "routes: [{name: all, match: {models: ['*']}, backends: [{ref: up}, {ref: other}]}]\n",
+        encoding="utf-8",
+    )
+    result = run("check", file)
+
+    misspelt, listed, *rest = result.stderr.splitlines()
+    assert misspelt.startswith(f'{file}:3: backends.up.preset: "vlm" - allowed: azure, ')
+    assert misspelt.endswith('Did you mean "vllm"?')
+    assert listed.startswith(f"{file}:4: backends.other.preset: a list - allowed: azure, ")
+    assert rest == ["2 problems"]

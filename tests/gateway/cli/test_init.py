@@ -50,6 +50,15 @@ async def test_init_writes_what_serves_as_it_is(run: Run, tmp_path: Path, openai
     assert stat.S_IMODE((folder / ".env").stat().st_mode) == 0o600
 
 
+def test_init_writes_nothing_that_check_would_refuse(run: Run, tmp_path: Path) -> None:
+    """An address without its scheme is wrong usage, and can be given anew: no file is in the way."""
+    done = run("init", str(tmp_path / "new"), "--upstream", "localhost:8000/v1")
+
+    assert done.exit_code == 2
+    assert '--upstream: "localhost:8000/v1" - must be a URL: http://host' in done.output
+    assert not (tmp_path / "new").exists()
+
+
 def test_init_makes_another_key_each_time(run: Run, tmp_path: Path) -> None:
     """And none that could be guessed."""
     for name in ("a", "b"):
