@@ -221,3 +221,14 @@ def test_a_quiet_hour_is_not_an_empty_ledger(page: playwright.Page, ledger: Path
         # The name of something that every object has is no page's.
         page.goto(f"{gateway.url}/dashboard/constructor")
         page.get_by_text("spent in 7 days").wait_for()
+
+
+def test_without_charts_it_is_said_once(page: playwright.Page, ledger: Path) -> None:
+    """What to install, and not at each place where a chart would be."""
+    fill(ledger, [at(0.1, 1)])
+    page.route("**/chart.bundle.js", lambda route: route.fulfill(content_type="text/javascript", body=""))
+    with running_gateway(POLICY.format(path=ledger)) as gateway:
+        for path in ("", "/errors", "/service"):
+            page.goto(f"{gateway.url}/dashboard{path}")
+            has_settled(page)
+            playwright.expect(page.get_by_text("Charts need Chart.js")).to_have_count(1)

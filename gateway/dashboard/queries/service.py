@@ -48,12 +48,13 @@ def _times(book: Book, asked: Selection, by: LatencyDimension) -> list[dict[str,
         line = found.setdefault(spread.values[0], {"name": spread.values[0]})
         percentiles = (round(time_us / 1000, 1) for time_us in spread.percentiles_us(_PERCENTS))
         line[spread.measure] = {"calls": spread.calls, **dict(zip(("p50", "p95", "p99"), percentiles, strict=True))}
-    lines = sorted(found.values(), key=lambda line: int(line["name"]) if by == "prompt" else line["name"])
-    return lines[:_MOST]
+    if by == "prompt":
+        return sorted(found.values(), key=lambda line: int(line["name"]))
+    return sorted(found.values(), key=lambda line: (-line["total"]["calls"], line["name"]))[:_MOST]
 
 
 def _routes(book: Book, asked: Selection) -> list[dict[str, Any]]:
-    """Those with an SLO."""
+    """Those with an SLO, the busiest first."""
     late = {
         line.values[0]: line.sums
         for line in book.sums(("route",), asked.span.within, asked.only, _SLO)
@@ -67,7 +68,8 @@ def _routes(book: Book, asked: Selection) -> list[dict[str, Any]]:
             if line.sums["slo_calls"]:
                 share = 1 - line.sums["slo_met"] / line.sums["slo_calls"]
                 burns.setdefault(line.values[0], {})[f"{hours}h"] = round(share / (1 - _OBJECTIVE), 2)
-    return [{"name": name, **late[name], "burn": burns.get(name, {})} for name in sorted(late)][:_MOST]
+    busiest = sorted(late, key=lambda name: (-late[name]["slo_calls"], name))
+    return [{"name": name, **late[name], "burn": burns.get(name, {})} for name in busiest[:_MOST]]
 
 
 def _served(book: Book, asked: Selection, by: Dimension) -> list[dict[str, Any]]:

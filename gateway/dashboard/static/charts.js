@@ -7,6 +7,7 @@ import * as format from "./format.js";
 const live = new Map();
 let pointed = null;
 let marks = [];
+let isMissingTold = false;
 
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -17,6 +18,7 @@ export function clear() {
   for (const chart of live.keys()) chart.destroy();
   live.clear();
   marks = [];
+  isMissingTold = false;
 }
 
 /** What has happened meanwhile, on all charts of a page: {at, text, kind}, of which the kind is a colour. */
@@ -132,7 +134,9 @@ const SHORT_LABEL_PX = 28;
 function drawn(sentence, at, said, settings) {
   const holder = h("div", { class: "canvas" });
   if (!window.Chart) {
-    return h("p", { class: "fine" }, "Charts need Chart.js: pip install 'slipstream-gateway[dashboard]'");
+    const wasTold = isMissingTold;
+    isMissingTold = true;
+    return wasTold ? null : h("p", { class: "fine" }, "Charts need Chart.js: pip install 'slipstream-gateway[dashboard]'");
   }
   const canvas = h("canvas", { role: "slider", tabindex: 0, "aria-label": sentence, "aria-valuemin": 0, "aria-valuemax": at.length - 1, "aria-valuenow": 0 });
   holder.append(canvas);

@@ -289,6 +289,22 @@ def test_service_is_told_by_prompt_by_route_by_tenant_and_by_priority(connect: C
     assert found["routes"][0]["burn"]["1h"] == pytest.approx(late / 0.01, abs=0.01)
 
 
+def test_the_busiest_of_many_routes_are_told(connect: Connect) -> None:
+    """Not those that come first by their names."""
+    rows = [sample_row(n, at_us=int(NOW_S * 1e6) - n) for n in range(1, 131)]
+    for row in rows:
+        # The last one has ten calls, all others one or two.
+        row.route = f"route-{min(row.n % 64, 60):02}"
+        row.status, row.end, row.in_slo = 200, "clean", True
+    filled(connect, rows, rolled_up=130)
+    with connect().reading() as transaction:
+        about = asked({}, Scope(None), NOW_S, ZONE)
+        found = service(Book(transaction, Memory(), NOW_S, ZONE), about)
+
+    for told in (found["times"]["route"], found["routes"]):
+        assert (len(told), told[0]["name"]) == (50, "route-60")
+
+
 def test_what_has_happened_is_marked_where_it_began(connect: Connect) -> None:
     """A breaker that opened twice, a budget that is spent, the policy's change; not what was before the span."""
     store = LedgerStore(connect(), ZONE)

@@ -11,6 +11,7 @@ export const hasRange = true;
 
 const MEASURES = { ttft: "First token", tpot: "Time per token", total: "Whole call" };
 const FAST = 14.4;
+const MOST = 50;
 
 export async function load({ query }) {
   const asked = { range: query.range };
@@ -45,7 +46,8 @@ function timesTable(rows, name, shown) {
   const columns = [{ title: name === "prompt" ? "Prompt" : "Route", of: (row) => shown(row.name) },
     { title: "Calls", number: true, of: (row) => format.count(row.total?.calls), csv: (row) => row.total?.calls },
     ...Object.entries(MEASURES).flatMap(([measure, text]) => ["p50", "p95", "p99"].map((part) => ({ title: `${text} ${part}`, number: true, of: (row) => format.ms(row[measure]?.[part]), csv: (row) => row[measure]?.[part] })))];
-  return table(`times-by-${name}`, columns, rows);
+  const most = rows.length >= MOST ? `; the ${MOST} routes with the most of them` : "";
+  return table(`times-by-${name}`, columns, rows, { caption: `Calls that have failed are left out${most}` });
 }
 
 function promises({ at, step, counts, totals }) {
