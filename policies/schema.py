@@ -289,6 +289,11 @@ class Policy(Config):
         return "UTC" if self.ledger is None else self.ledger.time_zone
 
     @property
+    def has_several_tenants(self) -> bool:
+        """Whether keys tell tenants apart, or may while it is in force."""
+        return self.stores.keys is not None or len({key.tenant for key in self.keys}) > 1
+
+    @property
     def asks_for_keys(self) -> bool:
         """Whether nobody may call without a key."""
         return bool(self.keys) or self.stores.keys is not None

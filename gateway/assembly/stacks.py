@@ -28,7 +28,7 @@ class Stacks(Mapping[str, Stack]):
         self._routes = {route.name: route for route in parts.loaded.policy.routes}
         # Several tenants use the backends, or may any moment.
         policy = parts.loaded.policy
-        self._is_shared = policy.stores.keys is not None or len({key.tenant for key in policy.keys}) > 1
+        self._is_shared = policy.has_several_tenants
         self._built: dict[str, Stack] = {}
 
     def __getitem__(self, name: str) -> Stack:

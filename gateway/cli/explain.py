@@ -11,12 +11,14 @@ from typing import Any, TextIO
 import click
 
 from backends.config import format_duration
+from backends.operations import BY_PATH
 from gateway.assembly.stages import describe_stages
 from gateway.cli.loading import file_argument, format_option, no_env_option, read_policy_or_exit
 from policies.forecast import as_call, reasons, retries, rule
 from policies.matching.conditions import below_root
 from policies.matching.globs import allows
 from policies.matching.route_matcher import RouteMatcher, RouteVerdict
+from policies.passthrough.rules import PassRules, is_api_path
 from policies.policy_file.load import LoadedPolicy
 from policies.schema import Policy, RouteBackend, RoutePolicy
 from policies.speculation.auto.explained import describe_ways
@@ -177,13 +179,26 @@ def _field(header: str) -> tuple[bytes, bytes]:
 def _chosen(policy: Policy, explained: ExplainedRequest, verdicts: Sequence[RouteVerdict]) -> RoutePolicy | None:
     if explained.model and not _may_ask(policy, explained):
         return None
-    name = next((verdict.route for verdict in verdicts if verdict.is_chosen), None)
-    if not _may_take(policy, explained, name):
+    route = _matching(policy, verdicts)
+    if route is None or not _may_take(policy, explained, route.name):
         return None
+    return route if _passes(policy, route, explained.path) else None
+
+
+def _matching(policy: Policy, verdicts: Sequence[RouteVerdict]) -> RoutePolicy | None:
+    """The first route whose conditions hold, whoever may take it."""
+    name = next((verdict.route for verdict in verdicts if verdict.is_chosen), None)
     return next((route for route in policy.routes if route.name == name), None)
 
 
-def _may_take(policy: Policy, explained: ExplainedRequest, route: str | None) -> bool:
+def _passes(policy: Policy, route: RoutePolicy, path: str) -> bool:
+    """Whether the gateway knows the path, or the route lists what a call with a body asks of it."""
+    below = below_root(path)
+    rules = PassRules(route.passthrough, is_shared=policy.has_several_tenants)
+    return below in BY_PATH or rules.allows("POST", below)
+
+
+def _may_take(policy: Policy, explained: ExplainedRequest, route: str) -> bool:
     return all(not key.routes or route in key.routes for key in policy.keys if key.name == explained.key)
 
 
@@ -228,10 +243,17 @@ def _as_text(
         lines += _tree(stages)
     elif explained.model and not _may_ask(loaded.policy, explained):
         lines.append(f'No route: key {explained.key} may not ask for "{explained.model}" (its `models`). Answer: 404.')
-    elif (taken_by := next((verdict.route for verdict in verdicts if verdict.is_chosen), None)) is not None:
-        lines.append(f"No route: {taken_by} is not one of the `routes` of key {explained.key}. Answer: 404.")
-    else:
+    elif (matching := _matching(loaded.policy, verdicts)) is None:
         lines.append("No route takes this request. Answer: 404.")
+    elif not _may_take(loaded.policy, explained, matching.name):
+        lines.append(f"No route: {matching.name} is not one of the `routes` of key {explained.key}. Answer: 404.")
+    else:
+        below = below_root(explained.path)
+        status = 403 if is_api_path(below) else 404
+        lines.append(
+            f"No route: POST {below} does not pass {matching.name}, whose passthrough.allow would have to list it. "
+            f"Answer: {status}."
+        )
     others = [verdict for verdict in verdicts if route is None or not verdict.is_chosen]
     if others:
         lines += ["", "Other routes" if route is not None else "Routes"]

@@ -52,6 +52,25 @@ def test_explain_shows_where_a_stream_that_breaks_goes_on(run: Run, tmp_path: Pa
     assert "breaks off" not in run("explain", policy, "-", stdin=CHAT).output
 
 
+@pytest.mark.parametrize(("path", "status"), [("/v1/chat/completion", "403"), ("/v1/nonsense", "404")])
+def test_explain_path_that_does_not_pass_is_taken_by_no_route(run: Run, tmp_path: Path, path: str, status: str) -> None:
+    """As the gateway would answer it, though the route's conditions hold; what the route lists is taken."""
+    policy = tmp_path / "policy.yaml"
+    text = (
+        "version: 1\nbackends: {a: {type: openai, preset: vllm}}\n"
+        'routes: [{name: all, match: {models: ["*"]}, backends: [{ref: a}], passthrough: {allow: [PASSING]}}]\n'
+    )
+    policy.write_text(text.replace("PASSING", "defaults"))
+    refused = run("explain", policy, "-", "--path", path, stdin=CHAT)
+    speech = run("explain", policy, "-", "--path", "/v1/audio/speech", stdin=CHAT)
+    policy.write_text(text.replace("PASSING", f'"POST {path.removeprefix("/v1")}"'))
+    listed = run("explain", policy, "-", "--path", path, stdin=CHAT)
+
+    assert (refused.exit_code, speech.exit_code, listed.exit_code) == (1, 0, 0)
+    assert f"POST {path.removeprefix('/v1')} does not pass all, whose passthrough.allow" in refused.output
+    assert f"Answer: {status}." in refused.output
+
+
 def test_explain_says_why_no_route_takes_a_request(run: Run, policy: Path) -> None:
     """Without a route every route's reason is given, and the exit code is 1."""
     result = run("explain", policy, "-", stdin=CHAT)
