@@ -29,6 +29,11 @@ export function count(number) {
   return number.toLocaleString("en-US", { maximumFractionDigits: 1 });
 }
 
+/** How many a second; few with as many digits as tell something. */
+export function rate(number) {
+  return number >= 10 ? count(number) : number.toLocaleString("en-US", { maximumSignificantDigits: 2 });
+}
+
 /** A share; null where there is nothing that it could be of. */
 export function share(part, whole) {
   return whole > 0 ? part / whole : null;

@@ -79,7 +79,8 @@ function money(found, context) {
     h("p", { class: "big" }, format.usd(sums.spent)),
     h("p", { class: "change" }, sums.before === null ? "" : [by, `the short lines: ${spanBefore}`].filter(Boolean).join("; ")),
     bars(at, step, cost.map(Number), before.map((value) => (value === null ? null : Number(value))), short, text),
-    month(sums.month, found.budgets));
+    // Of some of the calls: no budget is theirs.
+    month(sums.month, context.query.only ? [] : found.budgets));
   return section("Money", h("div", { class: "grid money" }, figure, ranked(found, context), saved(sums)));
 }
 

@@ -16,11 +16,21 @@ export async function load({ rest, query, me }) {
     const one = await ask(`requests/${encodeURIComponent(rest)}`);
     return { one, served: me.is_admin && one.call.cache === "semantic" ? await servedFrom(one.call) : null };
   }
-  return { page: await ask("requests", { filter: query.filter, before: query.before }) };
+  return { page: await found({ filter: query.filter, before: query.before }) };
 }
 
 export function draw({ one, served, page }, context) {
   return one ? details(one, served, context) : list(page, context);
+}
+
+/** The calls; none, with the problem, where the filter is not understood. */
+async function found(asked) {
+  try {
+    return await ask("requests", asked);
+  } catch (error) {
+    if (error instanceof Failure && error.status === 400) return { rows: [], next: null, problem: error.message };
+    throw error;
+  }
 }
 
 /** Why the semantic cache has answered it; null where that is forgotten. */
@@ -58,9 +68,10 @@ function list(page, { query, go, address }) {
   return [
     h("h1", null, "Requests"),
     h("form", { class: "tools", onsubmit: search, role: "search" }, field, h("button", { class: "action" }, "Find")),
+    page.problem && h("p", { class: "bad", role: "alert" }, `■ ${page.problem}`),
     page.rows.length
       ? table("requests", columns, page.rows, { onpick: (row) => go(address(`requests/${row.seq}`, { filter: query.filter })) })
-      : h("p", { class: "fine" }, query.filter ? "None found so far." : "No call has come by yet."),
+      : !page.problem && h("p", { class: "fine" }, query.filter ? "None found so far." : "No call has come by yet."),
     page.next !== null && h("div", { class: "tools" },
       page.searched_to !== null && h("span", { class: "fine" }, `Looked back to ${format.minute(page.searched_to)}.`),
       h("button", { class: "action", onclick: older }, "Go on")),

@@ -51,7 +51,7 @@ function sentence(results) {
 function loadTable({ calls, left_out: leftOut, results }) {
   const columns = [
     { title: "Traffic", of: (row) => `${row.load}×`, csv: (row) => row.load },
-    { title: "Calls a second", number: true, of: (row) => format.count(row.rate_rps), csv: (row) => row.rate_rps },
+    { title: "Calls a second", number: true, of: (row) => format.rate(row.rate_rps), csv: (row) => row.rate_rps },
     { title: "From the exact cache", number: true, of: (row) => format.percent(row.cache_hit_share), csv: (row) => row.cache_hit_share },
     { title: "In time", number: true, of: (row) => format.percent(row.slo_share), csv: (row) => row.slo_share, cell: (row) => [format.percent(row.slo_share), bar(0, row.slo_share, row.slo_share < ENOUGH ? "alert" : "")] },
     { title: "Turned away", number: true, of: (row) => format.percent(row.shed_share), csv: (row) => row.shed_share },
