@@ -281,3 +281,22 @@ def test_a_call_in_minutes_is_more_than_none_a_second(page: playwright.Page, led
         page.get_by_role("button", name="Simulate").click()
         cells = page.locator("tbody tr td:nth-child(2)")
         playwright.expect(cells).to_have_text(["0.011", "1,234.5"])
+
+
+def test_empty_pages_say_what_to_do(page: playwright.Page, ledger: Path) -> None:
+    """How a route gets a cache, and a caller a budget."""
+    fill(ledger, [])
+    with running_gateway(POLICY.format(path=ledger)) as gateway:
+        page.goto(f"{gateway.url}/dashboard/caches")
+        page.get_by_text("cache: {exact: {ttl: 1h}}").wait_for()
+        page.goto(f"{gateway.url}/dashboard/budgets")
+        page.get_by_text("budgets: [{name: month, per: key, usd: 50, every: month}]").wait_for()
+
+
+def test_a_budget_that_is_spent_has_ended(page: playwright.Page, ledger: Path) -> None:
+    """And not in this minute, at whatever pace."""
+    fill(ledger, [at(0, n) for n in range(1, 4)])
+    policy = POLICY.format(path=ledger) + "budgets: [{name: all, per: all, usd: 2, every: total, on_exceed: warn}]\n"
+    with running_gateway(policy) as gateway:
+        page.goto(f"{gateway.url}/dashboard/budgets")
+        playwright.expect(page.locator("tbody tr").first.locator("td").last).to_have_text("is used up")

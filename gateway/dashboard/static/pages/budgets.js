@@ -32,7 +32,7 @@ function budgetTable({ rows, total, is_whole: isWhole }, context) {
     { title: "At this pace by its end", number: true, of: (row) => (row.by_its_end_usd === null ? "–" : `about ${format.usd(row.by_its_end_usd)}`), csv: (row) => row.by_its_end_usd },
     { title: "Every", of: (row) => row.every },
     { title: "Then", of: (row) => row.on_exceed },
-    { title: "Ends at this pace", of: (row) => (row.ends_at_pace ? format.minute(row.ends_at_pace) : row.ends ? "lasts" : "–") },
+    { title: "Ends at this pace", of: (row) => (row.share >= 1 ? "is used up" : row.ends_at_pace ? format.minute(row.ends_at_pace) : row.ends ? "lasts" : "–") },
   ];
   return [
     table("budgets", columns, rows),
