@@ -300,3 +300,19 @@ def test_a_budget_that_is_spent_has_ended(page: playwright.Page, ledger: Path) -
     with running_gateway(policy) as gateway:
         page.goto(f"{gateway.url}/dashboard/budgets")
         playwright.expect(page.locator("tbody tr").first.locator("td").last).to_have_text("is used up")
+
+
+def test_of_a_large_fleet_the_first_page_has_the_busiest(page: playwright.Page, ledger: Path) -> None:
+    """And leads to all of it."""
+    rows = [at(0.1, n) for n in range(1, 63)]
+    for row in rows:
+        # The last by its name has the most calls.
+        row.backend = f"backend-{min(row.n, 30):02}"
+    fill(ledger, rows)
+    with running_gateway(POLICY.format(path=ledger)) as gateway:
+        page.goto(f"{gateway.url}/dashboard")
+        table = page.get_by_role("region", name="backends")
+        playwright.expect(table.locator("tbody tr")).to_have_count(20)
+        assert table.locator("tbody td").first.inner_text() == "backend-30"
+        page.get_by_role("link", name="All 31 backends").click()
+        playwright.expect(table.locator("tbody tr")).to_have_count(31)

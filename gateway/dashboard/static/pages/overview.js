@@ -13,6 +13,7 @@ export const hasRange = true;
 
 const SPANS = { "1h": ["in the last hour", "in the same hour last week"], "24h": ["in 24 hours", "in the same 24 hours last week"], "7d": ["in 7 days", "in the 7 days before"], "30d": ["in 30 days", "in the 30 days before"], month: ["this month", "in as many days of the month before"] };
 const CAUSES = { exact: "Exact cache", joined: "Joined calls", semantic: "Semantic cache", prompt: "Prompt cache, asked for", provider: "Prompt cache, provider's own", cheaper: "Cheaper backend", batch: "Batch price", share: "Shared calls", extra: "Checks, hedges, failed attempts" };
+const MOST_BACKENDS = 20;
 const BY = { model: "By model", backend: "By backend", route: "By route", tenant: "By tenant", key: "By key", agent: "By program" };
 
 /** All that the page shows; backends and budgets only for who may see them. */
@@ -38,7 +39,7 @@ export function draw(found, context) {
     money(found, context),
     caches(found, context),
     service(found, context),
-    found.backends && section(context.link(context.address("backends", { only: null }), null, "Backends"), backendTable(found.backends.rows)),
+    found.backends && fleet(found.backends.rows, context),
   ];
 }
 
@@ -167,6 +168,15 @@ function caches(found, { link, address }) {
       ? small("Semantic, wrong answers", format.percent(worst[1].likely ?? null), `at most ${format.percent(worst[1].at_most)}, bound ${format.percent(worst[1].bound ?? null)} (${worst[0]})`, null, worst[1].at_most > worst[1].bound)
       : small("Semantic, wrong answers", "–", "no semantic cache has been asked", null),
     small("Provider's cache, by tokens", format.percent(cached), points(cached, share(before, ["cached_tokens"], "input_tokens")), rates(found, "Prompt tokens that providers had kept", ["cached_tokens"], "input_tokens"))));
+}
+
+/** All of a small one; of a large one those that do not work, and then the busiest. */
+function fleet(rows, { link, address }) {
+  const isIll = (row) => Number(Boolean(row.now.breaker_open) || row.now.probe_up === 0);
+  const calls = (row) => row.calls.reduce((sum, step) => sum + step, 0);
+  const all = address("backends", { only: null });
+  const few = rows.length > MOST_BACKENDS ? [...rows].sort((one, other) => isIll(other) - isIll(one) || calls(other) - calls(one)).slice(0, MOST_BACKENDS) : rows;
+  return section(link(all, null, "Backends"), backendTable(few), few !== rows && h("p", { class: "fine" }, link(all, null, `All ${format.count(rows.length)} backends`)));
 }
 
 function service({ at, step, counts, totals, totals_before: before, times, shares: tenants }, { link, address }) {
