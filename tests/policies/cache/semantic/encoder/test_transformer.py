@@ -59,6 +59,27 @@ def test_layers_called_directly_compute_what_the_library_does() -> None:
             np.testing.assert_allclose(found.numpy(), alone.numpy(), atol=2e-5)
 
 
+@pytest.mark.parametrize("num_tokens", [[16], [3], [8, 8], [5, 11, 16], [1, 2, 40]])
+def test_texts_of_all_lengths_are_what_each_is_alone(num_tokens: list[int]) -> None:
+    """Rows are filled up for the processor, and nothing of that is seen."""
+    import torch
+
+    from policies.cache.semantic.encoder.token_layers import TokenLayers
+    from policies.cache.semantic.encoder.transformer import load_sentence_transformer
+
+    bert = load_sentence_transformer(find_folder(None))[0].auto_model
+    random = torch.Generator().manual_seed(1)
+    texts = [torch.randint(2000, 20_000, (length,), generator=random) for length in num_tokens]
+    with torch.inference_mode():
+        layers = TokenLayers(bert, in_bfloat16=False)
+        places = torch.cat([torch.arange(length) for length in num_tokens])
+        told = layers(torch.cat(texts), places, torch.tensor(num_tokens))
+        assert len(told) == sum(num_tokens)
+        for text, found in zip(texts, told.split(num_tokens), strict=True):
+            alone = bert(input_ids=text[None]).last_hidden_state[0]
+            np.testing.assert_allclose(found.numpy(), alone.numpy(), atol=2e-5)
+
+
 def test_part_longer_than_a_model_has_places_for_is_cut_off(tmp_path: Path) -> None:
     """One that reads as many tokens as it has places, as most do, is not asked for one more."""
     from policies.cache.semantic.encoder.transformer import TransformerModel

@@ -52,6 +52,15 @@ def test_reader_knows_the_same_in_other_words(reader: Reader, left: str, right: 
     assert told > 0.7
 
 
+def test_reader_tells_lists_of_other_matters_apart(reader: Reader) -> None:
+    """With words in common: it is that nothing which one says is near to anything that the other says."""
+    train = ("You need a ticket.", "The train leaves at nine.", "Bring a warm coat.", "Dogs are not allowed.")
+    soup = ("You need a pan.", "The onions go in at once.", "Bring the water to a boil.", "Lids are not needed.")
+    told = sameness(reader, *("\n".join(f"- {line}" for line in lines) for lines in (train, soup)))
+    assert told is not None
+    assert told < 0.05
+
+
 @pytest.mark.parametrize(
     ("left", "right"),
     [
