@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from backends.errors import ConfigurationError
 from policies.cache.semantic.encoder.folder import hash_folder
 from policies.cache.semantic.encoder.token_layers import TokenLayers, token_layers
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, vocabulary_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _MOST_TOKENS = 512
 """Of texts that are read at once, had all as many as the longest: so much is looked at of them."""
@@ -72,13 +69,12 @@ class TransformerModel:
         """
         if self._layers is None:
             raise ConfigurationError("answers are read by the tokens of a BERT alone")
-        torch = self._torch
         parts = []
         for row, vectors in self._read(self._ids(texts, self._max_tokens), self._layers):
             # Without the marks at both ends, which are of the whole.
-            own = torch.cat((vectors[1:-1], vectors.mean(dim=0, keepdim=True)))
-            own = torch.nn.functional.normalize(own, dim=-1)
-            parts.append(EncodedPart(np.array(row[1:-1], np.int32), own.numpy()))
+            own = np.concatenate((vectors[1:-1], vectors.mean(axis=0, keepdims=True)))
+            own /= np.linalg.norm(own, axis=1, keepdims=True)
+            parts.append(EncodedPart(np.array(row[1:-1], np.int32), own))
         return parts
 
     def vocabulary(self) -> TokenVocabulary:
@@ -101,7 +97,8 @@ class TransformerModel:
         rows = np.zeros((len(texts), self.dimension), np.float32)
         read = self._read([row for row, whole in zip(ids, is_whole, strict=True) if whole], layers)
         for place, (_, vectors) in zip(np.flatnonzero(is_whole), read, strict=True):
-            rows[place] = self._torch.nn.functional.normalize(vectors.mean(dim=0), dim=0).numpy()
+            mean = vectors.mean(axis=0)
+            rows[place] = mean / np.linalg.norm(mean)
         return rows
 
     def _ids(self, texts: Sequence[str], longest: int | None) -> list[list[int]]:
@@ -110,15 +107,15 @@ class TransformerModel:
         ids: list[list[int]] = self._tokenizer(given, truncation=True, max_length=longest).input_ids
         return ids
 
-    def _read(self, ids: Sequence[list[int]], layers: TokenLayers) -> Iterator[tuple[list[int], Tensor]]:
+    def _read(self, ids: Sequence[list[int]], layers: TokenLayers) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
         """Each text's tokens and what they tell, [tokens, dimension]."""
         torch = self._torch
         for rows in _runs(ids):
-            lengths = torch.tensor([len(row) for row in rows])
-            places = torch.tensor([place for row in rows for place in range(len(row))])
+            lengths = [len(row) for row in rows]
+            places = torch.cat([torch.arange(length) for length in lengths])
             with torch.inference_mode():
-                found = layers(torch.tensor([token for row in rows for token in row]), places, lengths)
-            yield from zip(rows, found.split(lengths.tolist()), strict=True)
+                found = layers(torch.tensor([token for row in rows for token in row]), places, torch.tensor(lengths))
+            yield from zip(rows, np.split(found.numpy(), np.cumsum(lengths)[:-1]), strict=True)
 
     def _embed_by_library(self, texts: Sequence[str]) -> NDArray[np.float32]:
         features = tokenize(self._model, [self._prompt + text for text in texts])
