@@ -17,25 +17,36 @@ from policies.cache.entry import AnswerForm, Entry
 from policies.speculation.outcome import STAGE_HEADER
 
 # A stream is searched as bytes, not decoded: a name with its quotes cannot stand inside of another JSON text.
-_CONTENT_FILTER = b'"content_filter"'
-_COMPLETED = b'"response.completed"'
-_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"([^"]+)"')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _ERROR = re.compile(rb'"error"\s*:\s*[^n\s]')
+_TYPE = b'"type"'
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_WHOLE = frozenset(
+    {
+        *("stop", "length", "tool_calls", "function_call"),
+        *("eos", "eos_token", "stop_sequence", "end_turn", "tool_use", "max_tokens", "model_length"),
+    }
+)
+"""Why a choice is at its end where a model has said all that it may: OpenAI's words, and other servers' for the same.
+
+Any other word may mean that it was broken off: by a filter, an error, a want of room at the server.
+"""
 
 
 class _Choice(msgspec.Struct):
     finish_reason: str | None = None
+    error: object = None
 
 
 class _Answer(msgspec.Struct):
-    """The fields of an answer, or of a chunk, that decide whether it may be stored."""
+    """The fields of an answer, or of an event, that decide whether it may be stored."""
 
     choices: list[_Choice] | None = None
     data: list[msgspec.Raw] | None = None
     error: object = None
     status: object = None
+    type: object = None
     usage: object = None
 
 
@@ -90,16 +101,16 @@ def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -
 
 
 def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> bool:
-    """Whether the entry may be stored: finished, not filtered, and not forbidden by the upstream."""
+    """Whether the entry may be stored: whole, not broken off, and not forbidden by the upstream."""
     if len(entry.body) > max_bytes or _is_patched(call):
         return False
     if any(name == b"cache-control" and b"no-store" in value.lower() for name, value in headers):
         return False
     if entry.form is AnswerForm.SSE:
         if call.operation is Operation.RESPONSES:
-            return _COMPLETED in entry.body
-        num_finished = len(_FINISHED.findall(entry.body))
-        return _CONTENT_FILTER not in entry.body and num_finished >= max(1, call.num_choices)
+            return _ends_completed(entry.body)
+        reasons = [reason.decode("latin-1") for reason in _FINISHED.findall(entry.body)]
+        return len(reasons) >= max(1, call.num_choices) and _WHOLE.issuperset(reasons)
     try:
         answer = _DECODE(entry.body)
     except NOT_JSON:
@@ -110,10 +121,17 @@ def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> boo
         return answer.status == "completed"
     if call.operation is Operation.EMBEDDING:
         return bool(answer.data)
-    for choice in answer.choices or ():
-        if choice.finish_reason in (None, "content_filter"):
-            return False
-    return bool(answer.choices)
+    choices = answer.choices or ()
+    return bool(choices) and all(choice.finish_reason in _WHOLE and choice.error is None for choice in choices)
+
+
+def _ends_completed(body: bytes) -> bool:
+    """Whether the last event of a response's stream says that it is complete."""
+    start, end = _event_around(body, body.rfind(_TYPE))
+    try:
+        return _DECODE(event_data(body[start:end]) or b"").type == "response.completed"
+    except NOT_JSON:
+        return False
 
 
 def _is_patched(call: Call) -> bool:

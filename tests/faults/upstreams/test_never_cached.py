@@ -27,6 +27,8 @@ _PLAIN = {
     "proxy's page": html_error(),
     "answer without an end": _whole(None),
     "filtered answer": _whole("content_filter"),
+    "answer that the server broke off": _whole("insufficient_system_resource"),
+    "answer that was filtered in other words": _whole("content_filter: PROHIBITED_CONTENT"),
     "answer without choices": Behaviour(body=b'{"id":"c","choices":[]}'),
     "answer with an error": Behaviour(body=b'{"error":{"message":"no","type":"t","param":null,"code":null}}'),
     "forbidden by the upstream": Behaviour(body=_whole("stop").body, headers=(("cache-control", "no-store"),)),
@@ -41,6 +43,7 @@ _STREAMS = {
     "without an end": Behaviour(events=(_EVENT % b"null",)),
     "DONE without finish_reason": Behaviour(events=(_EVENT % b"null", _DONE)),
     "filtered": Behaviour(events=(_EVENT % b'"content_filter"', _DONE)),
+    "broken off by the server": Behaviour(events=(_EVENT % b'"abort"', _DONE)),
     "too large": Behaviour(
         events=(*(_EVENT.replace(b"word", b"x" * 9000) % b"null",) * 130, _EVENT % b'"stop"', _DONE)
     ),

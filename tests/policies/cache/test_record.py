@@ -93,6 +93,8 @@ def test_answers_of_another_status_are_not_kept(status: int) -> None:
         chat_answer(choices=[]),
         chat_answer(choices=[choice(None)]),
         chat_answer(choices=[choice("stop"), choice("content_filter", 1)]),
+        chat_answer(choices=[choice("")]),
+        chat_answer(choices=[choice("stop") | {"error": {"code": 502, "message": "no"}}]),
         chat_answer("x" * MAX_BYTES),
     ],
     ids=lambda body: body[:24].decode(),
@@ -123,6 +125,33 @@ def test_responses_that_are_not_completed_are_not_kept(status: str | None) -> No
     assert not is_kept(msgspec.json.encode({"status": status}), make_call(operation=Operation.RESPONSES))
 
 
+WHOLE_REASONS = ("stop", "length", "tool_calls", "function_call", "eos", "stop_sequence")
+BROKEN_REASONS = (
+    "error",
+    "abort",
+    "insufficient_system_resource",
+    "SAFETY",
+    "function_call_filter: MALFORMED_FUNCTION_CALL",
+)
+
+
+@pytest.mark.parametrize("reason", [*WHOLE_REASONS, *BROKEN_REASONS])
+def test_answers_are_kept_only_where_their_end_is_the_models_own(reason: str) -> None:
+    """Servers have words of their own for what they broke off, more than anyone can list."""
+    is_whole = reason in WHOLE_REASONS
+
+    assert is_kept(chat_answer(choices=[choice(reason)])) is is_whole
+    assert are_kept(chat_events(finish_reason=reason)) is is_whole
+
+
+def test_stream_whose_every_event_has_an_empty_reason_is_kept_once_one_says_more() -> None:
+    """Some servers write an empty text where others write null."""
+    events = chat_events(finish_reason="")
+
+    assert not are_kept(events)
+    assert are_kept([*events[:-2], chat_chunk({}, "stop"), *events[-2:]])
+
+
 def test_responses_stream_is_kept_only_if_completed() -> None:
     """The last event says how it went."""
     call = make_call(operation=Operation.RESPONSES, stream=True)
@@ -131,6 +160,11 @@ def test_responses_stream_is_kept_only_if_completed() -> None:
     assert are_kept([begin, event({"type": "response.completed", "response": {"usage": {"input_tokens": 1}}})], call)
     assert not are_kept([begin, event({"type": "response.failed", "response": {"status": "failed"}})], call)
     assert not are_kept([begin, event({"type": "response.output_text.delta", "delta": '"response.completed"'})], call)
+    said = event({"type": "response.output_text.done", "text": "response.completed"})
+    cut = {"type": "response.incomplete", "response": {"metadata": {"type": "response.completed"}}}
+    assert not are_kept([begin, said, event(cut)], call)
+    assert not are_kept([begin, said, event({"type": "error", "message": "no"})], call)
+    assert not are_kept([begin, said, event(begin.decode())], call)
 
 
 def test_streams_with_an_error_a_filter_or_no_end_are_not_kept() -> None:
