@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import partial
 
 from backends.clock import Clock
-from backends.operations import Operation
 from backends.protocol import Backend, CacheOutcome, Call, Facts, Headers, Reply
 from backends.stream import Stream, StreamEnd
 from policies.cache.coalesce import Coalescer, Flight, FlightReader, Phase, again
@@ -19,12 +18,10 @@ from policies.cache.key import cache_key, identity_of
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
 from policies.cache.replay.render import Replayed, content_type_of, render
 from policies.cache.settings import CachePolicy
+from policies.cache.stateful import is_stateful
 from policies.cache.store import Store
 from policies.speculation.outcome import STAGE_HEADER
 from policies.stage import Stage
-
-_STATEFUL_FIELDS = ("background", "conversation")
-"""Fields of a responses call whose answer depends on more than the call itself, or is computed later."""
 
 _SHARED_STATUSES = frozenset({400, 404, 413, 422})
 """Errors that every identical call would get too."""
@@ -74,7 +71,7 @@ class ExactCache(Stage):
         control = parse_control(call.cache_control, self._honoured)
         identity = identity_of(call, self._scope)
         key = None
-        if identity is not None and control.may_write and not _is_stateful(call):
+        if identity is not None and control.may_write and not is_stateful(call):
             key = cache_key(call, identity, self._route, self._epoch, self._headers_read)
         if key is None:
             call.facts.cache = CacheOutcome.BYPASS
@@ -241,21 +238,6 @@ class ExactCache(Stage):
         entry = entry_of_events(call, headers, body, self._store.wall())
         self._keep(call, key, headers, entry)
         return entry
-
-
-def _is_stateful(call: Call) -> bool:
-    body = call.body
-    if body is None or call.operation is not Operation.RESPONSES:
-        return False
-    tools = body.get("tools")
-    return any(body.get(name) for name in _STATEFUL_FIELDS) or (isinstance(tools, list) and any(map(_acts, tools)))
-
-
-def _acts(tool: object) -> bool:
-    """Whether the upstream may use a tool to do something elsewhere: at a server of the client's, or in a place that
-    outlives the call.
-    """
-    return isinstance(tool, dict) and (tool.get("type") == "mcp" or isinstance(tool.get("container"), str))
 
 
 def _is_failed(flight: Flight) -> bool:

@@ -19,6 +19,7 @@ from policies.cache.key import SUB_SCOPE_HEADER, digest_of, fields_in_order, ide
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.settings import CachePolicy
+from policies.cache.stateful import acts
 
 _FORMAT_VERSION = "slipstream question 1"
 _NOT_ASKED = frozenset(
@@ -139,7 +140,7 @@ class Questions:
             return Ineligible.CHOICES
         if body.get("logprobs") or body.get("top_logprobs"):
             return Ineligible.LOGPROBS
-        if body.get("store") or body.get("web_search_options") is not None:
+        if body.get("store") or body.get("web_search_options") is not None or acts(body):
             return Ineligible.STATEFUL
         if body.get("audio") is not None or body.get("modalities") not in (None, ["text"]):
             return Ineligible.MEDIA

@@ -28,6 +28,7 @@ from tests.support.policy.cache import (
     make_cache,
 )
 
+SHELL = {"type": "shell", "environment": {"type": "container_reference", "container_id": "cntr_1"}}
 COALESCE = pytest.mark.parametrize("coalesce", ["off", "wait", "join_stream"])
 
 
@@ -194,12 +195,17 @@ async def test_send_with_cache_control_that_the_route_does_not_honour_hits(clock
         make_call(operation=Operation.RESPONSES, extra={"background": True}, user="u"),
         make_call(operation=Operation.RESPONSES, extra={"tools": [{"type": "mcp"}]}, user="u"),
         make_call(operation=Operation.RESPONSES, extra={"tools": [{"container": "cntr_1"}]}, user="u"),
+        make_call(operation=Operation.RESPONSES, extra={"tools": [SHELL]}, user="u"),
+        make_call(operation=Operation.RESPONSES, extra={"prompt": {"id": "pmpt_1"}}, user="u"),
+        make_call(extra={"tools": [{"type": "mcp"}]}, user="u"),
+        make_call(extra={"mcp_servers": [{"url": "https://example.org"}]}, user="u"),
     ],
-    ids=["no user", "conversation", "background", "mcp", "container"],
+    ids=["no user", "conversation", "background", "mcp", "container", "shell", "prompt", "chat with mcp", "servers"],
 )
 async def test_send_of_a_call_that_is_nobody_elses_business_bypasses(clock: FakeClock, call: Call) -> None:
     """Without the identity to share by, or with an answer that depends on more than the call, nothing is cached."""
-    upstream = Upstream(lambda exchange: exchange.answer(b'{"status":"completed"}'))
+    is_chat = call.operation is Operation.CHAT
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer() if is_chat else b'{"status":"completed"}'))
     cache = make_cache(upstream, clock, scope="user")
     for _ in range(2):
         _, reply = await ask(cache, call)

@@ -231,6 +231,7 @@ def said(text: Any) -> dict[str, Any]:
         (changed(top_logprobs=3), Ineligible.LOGPROBS),
         (changed(store=True), Ineligible.STATEFUL),
         (changed(web_search_options={}), Ineligible.STATEFUL),
+        (changed(tools=[{"type": "mcp", "server_url": "https://example.org"}]), Ineligible.STATEFUL),
         (changed(audio={"voice": "a"}), Ineligible.MEDIA),
         (changed(modalities=["text", "audio"]), Ineligible.MEDIA),
         (changed(modalities=5), Ineligible.MEDIA),
