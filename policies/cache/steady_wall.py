@@ -18,3 +18,12 @@ class SteadyWallClock:
     def __call__(self) -> float:
         """Seconds since the Unix epoch."""
         return self._now() + self._offset_s
+
+
+class SteadyClock:
+    """A clock whose wall time does not jump, for those who are handed a clock and date what they keep by it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now = clock.now
+        self.wall = SteadyWallClock(clock)
+        self.sleep = clock.sleep

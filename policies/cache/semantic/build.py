@@ -41,6 +41,7 @@ from policies.cache.semantic.semantic import SemanticCache, SemanticParts
 from policies.cache.semantic.settings import EncoderPolicy, SemanticPolicy
 from policies.cache.semantic.vector_space import VectorSpace
 from policies.cache.settings import CachePolicy
+from policies.cache.steady_wall import SteadyClock
 from policies.prices.price import Price
 from policies.prices.source import PriceSource
 from policies.schema import RoutePolicy, StoresPolicy
@@ -54,9 +55,11 @@ _DECISION_FIELDS = ("mode", "max_wrong_hit_rate", "min_precision", "threshold", 
 
 
 class SharedStores:
-    """What outlives policies: the stored answers of all routes, and what was learned."""
+    """What outlives policies: the stored answers of all routes, what was learned, and the clock that dates both."""
 
     def __init__(self, stores: StoresPolicy, clock: Clock, random: Random) -> None:
+        # Redis ends what it keeps by itself, and whoever shares it goes by the wall.
+        self.clock = clock = clock if stores.redis is not None else SteadyClock(clock)
         # Redis has a bound of its own.
         self.quotas = Quotas(stores.semantic.max_size if stores.redis is None else sys.maxsize)
         self.spaces: list[VectorSpace] = []
@@ -118,11 +121,11 @@ class Semantics:
     """
 
     def __init__(self, stores: StoresPolicy, clock: Clock, random: Random, previous: Semantics | None = None) -> None:
-        self._clock = clock
         self._random = random
         self._stores = stores
         self._previous = previous
         self.shared: SharedStores = previous.shared if previous is not None else SharedStores(stores, clock, random)
+        self._clock = self.shared.clock
         self.spaces: dict[tuple[EncoderPolicy, Backend | None], VectorSpace] = {}
         self.books: dict[str, tuple[Mapping[str, object], LearnedDecisions]] = {}
         self._stages: dict[str, SemanticCache] = {}
