@@ -22,7 +22,8 @@ _FORMAT_VERSION = 4
 _ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
 _ENCODE_IN_ORDER = msgspec.msgpack.Encoder().encode
 _TRAVEL = frozenset({"stream", "stream_options"})
-"""Fields that say how an answer travels."""
+_CONVERTED = frozenset({"include_usage"})
+"""What may be asked of a stream that a stored answer can do without, or be given."""
 _MOST_SORTED = 1000
 """Of a body's fields. The order of more, which no honest body has, counts: to sort a million holds others up."""
 
@@ -52,7 +53,8 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
     """The 32-byte key of a call with a decoded body on that route, whose backends read these headers.
 
     White space does not matter, nor does the order of keys in the prompt, nor that of the body's fields. Within these
-    it does: a model fills in a schema's properties as they stand there. 1, 1.0 and true are three values.
+    it does, and in tools that the prompt brings: a model fills in a schema's properties as they stand there. 1, 1.0 and
+    true are three values.
     """
     body = call.body or {}
     prompt = call.operation.traits.prompt
@@ -68,8 +70,8 @@ def cache_key(call: Call, identity: str, route: str, epoch: str, read: HeaderNam
         significant_headers(call, read),
         # Chat and completion answers can be converted between both forms; other operations have an entry for each.
         call.stream and not call.operation.traits.has_choices,
-        [body[prompt]] if prompt in body else [],
-        fields_in_order(body, _TRAVEL | {prompt}),
+        [body[prompt], *_tools_in(body[prompt])] if prompt in body else [],
+        fields_in_order(body, travel_fields(call) | {prompt}),
     )
     return digest_of(parts)
 
@@ -78,6 +80,19 @@ def significant_headers(call: Call, read: HeaderNames) -> list[tuple[bytes, byte
     """The header fields that belong to the identity of a call: those that its backends read, and the cache scope."""
     narrowed = [field for field in call.headers if field[0] == SUB_SCOPE_HEADER]
     return [*narrowed, *read.taken(call.headers)]
+
+
+def travel_fields(call: Call) -> frozenset[str]:
+    """The fields that only say how an answer travels, in a form into which a stored one can be converted."""
+    options = (call.body or {}).get("stream_options")
+    is_converted = not call.stream or not isinstance(options, Mapping) or options.keys() <= _CONVERTED
+    return _TRAVEL if is_converted else _TRAVEL - {"stream_options"}
+
+
+def _tools_in(prompt: object) -> list[bytes]:
+    """The items of a prompt that bring tools, as a search for tools does."""
+    items = prompt if isinstance(prompt, list) else []
+    return [fields_in_order(item, ()) for item in items if isinstance(item, dict) and "tools" in item]
 
 
 def fields_in_order(body: Mapping[str, Any], without: Collection[str | None]) -> bytes:

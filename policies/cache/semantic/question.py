@@ -15,17 +15,22 @@ from typing import Any
 from backends.header_names import HeaderNames
 from backends.operations import Operation
 from backends.protocol import Call
-from policies.cache.key import SUB_SCOPE_HEADER, digest_of, fields_in_order, identity_of, significant_headers
+from policies.cache.key import (
+    SUB_SCOPE_HEADER,
+    digest_of,
+    fields_in_order,
+    identity_of,
+    significant_headers,
+    travel_fields,
+)
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.settings import CachePolicy
 from policies.cache.stateful import acts
 
 _FORMAT_VERSION = "slipstream question 1"
-_NOT_ASKED = frozenset(
-    {"messages", "stream", "stream_options", "user", "metadata", "safety_identifier", "prompt_cache_key"}
-)
-"""How the answer travels, and who asks: the scope says that, never the body."""
+_NOT_ASKED = frozenset({"messages", "user", "metadata", "safety_identifier", "prompt_cache_key"})
+"""Who asks: the scope says that, never the body."""
 
 _MIN_TOKENS = 3
 _MAX_TOKENS = 512
@@ -122,7 +127,7 @@ class Questions:
                 self._kept(messages[:last]),
                 placeholder,
                 messages[last + 1 :],
-                fields_in_order(body, _NOT_ASKED),
+                fields_in_order(body, _NOT_ASKED | travel_fields(call)),
             )
         )
         return Question(scope, group, text)

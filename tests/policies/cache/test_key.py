@@ -131,6 +131,16 @@ def test_key_of_convertible_operation_is_the_same_in_both_forms(operation: Opera
     assert key_of(streamed) == key_of(make_call(operation=operation, extra={"stream": False}))
 
 
+@pytest.mark.parametrize("options", [{"continuous_usage_stats": True}, {"include_obfuscation": False}], ids=str)
+def test_key_of_a_stream_that_is_asked_for_otherwise_differs(options: dict[str, bool]) -> None:
+    """What a stored answer cannot be converted to is asked of the upstream; of a whole answer nothing is asked so."""
+    plain = {**BASE, "stream_options": {"include_usage": True}}
+    asked = {**BASE, "stream_options": {"include_usage": True, **options}}
+
+    assert key_of(with_body(asked, stream=True)) != key_of(with_body(plain, stream=True))
+    assert key_of(with_body(plain, stream=True)) == key_of(with_body(BASE, stream=True)) == key_of(with_body(asked))
+
+
 def test_key_of_responses_differs_by_form() -> None:
     """Answers that cannot be converted are kept apart."""
     streamed = make_call(operation=Operation.RESPONSES, stream=True)
@@ -165,9 +175,14 @@ def test_key_of_a_schema_in_another_order_differs(beside: int) -> None:
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"properties": dict(keys)}}}}
         for keys in (properties.items(), reversed(properties.items()))
     ]
+    found = [
+        {"messages": [{"type": "tool_search_output", "tools": [{"parameters": {"properties": dict(keys)}}]}]}
+        for keys in (properties.items(), reversed(properties.items()))
+    ]
     same = [{"messages": [dict(keys)]} for keys in (BASE["messages"][0].items(), reversed(BASE["messages"][0].items()))]
 
     assert key_of(with_body({**asked[0], **seed})) != key_of(with_body({**asked[1], **seed}))
+    assert key_of(with_body({**found[0], **seed})) != key_of(with_body({**found[1], **seed}))
     assert key_of(with_body({**same[0], **seed})) == key_of(with_body({**seed, **same[1]}))
 
 

@@ -97,6 +97,13 @@ def test_question_ignores_how_the_answer_travels(field: str) -> None:
     assert read(call_of(changed(**{field: value}))) == read(call_of(BODY))
 
 
+def test_question_of_a_stream_that_is_asked_for_otherwise_is_of_another_group() -> None:
+    """What a stored answer cannot be converted to is asked of the backend."""
+    call = call_of(changed(stream=True, stream_options={"continuous_usage_stats": True}))
+
+    assert read(msgspec.structs.replace(call, stream=True)).group != read(call_of(BODY)).group
+
+
 def test_question_for_a_schema_in_another_order_is_of_another_group() -> None:
     """Models fill in a schema as it stands; the order of the body's own fields says nothing."""
     properties = {"why": {"type": "string"}, "is_so": {"type": "boolean"}}
