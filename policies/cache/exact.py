@@ -13,7 +13,7 @@ from backends.stream import Stream, StreamEnd
 from policies.cache.coalesce import Coalescer, Flight, FlightReader, Phase, again
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import AnswerForm, Entry
-from policies.cache.kept_objects import forget_deleted, note_object
+from policies.cache.kept_objects import builds_on_deleted, forget_deleted, note_object
 from policies.cache.key import cache_key, identity_of
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
 from policies.cache.replay.render import Replayed, content_type_of, render
@@ -66,12 +66,12 @@ class ExactCache(Stage):
         # Who pushes drafts gets a stream with marks in it, which are of that stream only.
         if call.body is None or call.drafts or not call.operation.traits.is_understood:
             reply = await self._inner.send(call)
-            await forget_deleted(self._store, call, reply.status)
+            await forget_deleted(self._store, call, reply.status, self._ttl_s)
             return reply
         control = parse_control(call.cache_control, self._honoured)
         identity = identity_of(call, self._scope)
         key = None
-        if identity is not None and control.may_write and not is_stateful(call):
+        if identity is not None and control.may_write and not await self._is_stateful(call):
             key = cache_key(call, identity, self._route, self._epoch, self._headers_read)
         if key is None:
             call.facts.cache = CacheOutcome.BYPASS
@@ -91,6 +91,9 @@ class ExactCache(Stage):
         if entry is None:
             hit, _ = await self._look_up(call, key, control)
         return hit or await self._send_alone(call, key, CacheOutcome.MISS)
+
+    async def _is_stateful(self, call: Call) -> bool:
+        return is_stateful(call) or await builds_on_deleted(self._store, call)
 
     async def _look_up(self, call: Call, key: bytes, control: Control) -> tuple[Reply | None, Entry | None]:
         """The answer in the store for this call, and what it was made of."""

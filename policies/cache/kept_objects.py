@@ -1,6 +1,7 @@
 """Which stored answer is that of which object at an upstream, so that one which is deleted there is not given here.
 
 A pointer is stored beside such an answer: an entry whose body is the answer's key, under a key made of the object's id.
+What was deleted has an empty entry under another such key, for calls that build on it: they are not answered any more.
 """
 
 from __future__ import annotations
@@ -28,12 +29,21 @@ def note_object(store: Store, call: Call, key: bytes, entry: Entry, ttl_s: float
         store.put(_pointer_key(call.facts.backend, named), pointer, ttl_s)
 
 
-async def forget_deleted(store: Store, call: Call, status: int) -> None:
-    """Where a call that was answered with that status has deleted an object, or found it gone, delete its answer."""
+async def builds_on_deleted(store: Store, call: Call) -> bool:
+    """Whether the call goes on from a response that was deleted, so that its upstream has to say what becomes of it."""
+    named = (call.body or {}).get("previous_response_id") if call.operation is Operation.RESPONSES else None
+    return isinstance(named, str) and await store.get(_grave_key(named)) is not None
+
+
+async def forget_deleted(store: Store, call: Call, status: int, ttl_s: float) -> None:
+    """Where a call that was answered with that status has deleted an object, or found it gone, delete its answer, and
+    remember for `ttl_s` that it is gone.
+    """
     if call.method != "DELETE" or not (200 <= status < 300 or status == _GONE):
         return
     if (named := object_in(call.path)) is None:
         return
+    store.put(_grave_key(named), Entry(AnswerForm.JSON, b"", b"", store.wall()), ttl_s)
     pointer_key = _pointer_key(call.facts.backend, named)
     pointer = await store.get(pointer_key)
     if pointer is not None:
@@ -62,3 +72,8 @@ def _object_of(call: Call, entry: Entry) -> str | None:
 def _pointer_key(backend: str | None, named: str) -> bytes:
     """Two upstreams may give the same id. No key of an answer begins with a text."""
     return digest_of(("object", backend, named))
+
+
+def _grave_key(named: str) -> bytes:
+    """Whichever upstream it was at: where another has one of the same id, a call that builds on that is asked anew."""
+    return digest_of(("deleted", named))

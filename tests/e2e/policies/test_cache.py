@@ -125,6 +125,25 @@ async def test_response_that_is_deleted_at_its_upstream_is_not_given_again(
     assert upstream.requests[1].method == "DELETE"
 
 
+async def test_call_that_builds_on_a_deleted_response_is_the_upstreams_to_answer(
+    client: httpx.AsyncClient, upstream: OpenAIServer
+) -> None:
+    """It would fail there, so it is not answered from what was stored before."""
+    first, then = (
+        Behaviour(body=json.dumps({"id": f"resp-{name}", "object": "response", "status": "completed"}).encode())
+        for name in ("first", "then")
+    )
+    upstream.next(first, then, Behaviour(body=b'{"deleted": true}'), error(400))
+    await client.post("/v1/responses", json={"model": "cached-chain", "input": "x"})
+    body = {"model": "cached-chain", "input": "y", "previous_response_id": "resp-first"}
+    before = [await client.post("/v1/responses", json=body) for _ in range(2)]
+    await client.delete("/v1/responses/resp-first")
+    after = await client.post("/v1/responses", json=body)
+
+    assert [answer.headers["x-cache"] for answer in (*before, after)] == ["miss", "hit", "bypass"]
+    assert after.status_code == 400
+
+
 async def test_response_that_its_upstream_does_not_keep_stays(
     client: httpx.AsyncClient, upstream: OpenAIServer
 ) -> None:
