@@ -15,7 +15,11 @@ _EQUAL = 0.999
 """Cosine above which two vectors are one, as far as their numbers go."""
 _HARDLY_OPPOSED = 0.01
 """A share of the vote that is no more against an answer than none."""
-_WORD = re.compile(r"\w+")
+_SAID = re.compile(r"\n[ \t]+(?=\S)|\w+|(?![.,;:!?\u3001\u3002]+(?:\s|$))[^\w\s]")
+"""Words, signs other than pauses, and how far a line is indented, which is all that some code differs in."""
+_SENTENCE_BEGINS = re.compile(r"(?:^|[.!?])\s*\w+")
+_SHORT = 2
+"""Words of so many letters are often another word in capitals: options of commands, units, names of countries."""
 
 
 def propose(
@@ -27,13 +31,11 @@ def propose(
     `against`: log odds that the words of an answer's nearest question take from its vote. They are asked for where the
     winner's numbers, negations or names are others: questions of one frame lie nearer to each other than to what means
     the same.
-    Texts of other words whose vectors are equal have not been read by the encoder, whose vocabulary may not have their
-    script: they are no neighbours.
+    Texts that say something else and whose vectors are equal have not been read by the encoder, whose vocabulary may
+    not have their script or signs, nor capitals: they are no neighbours.
     """
     same = [each for each in candidates if each.text == text]
-    chosen = vote(
-        same or [each for each in candidates if each.similarity <= _EQUAL or _words(each.text) == _words(text)]
-    )
+    chosen = vote(same or [each for each in candidates if each.similarity <= _EQUAL or _said(each.text) == _said(text)])
     if chosen is None:
         return None
     wording = Wording(text)
@@ -62,5 +64,8 @@ def propose(
     return Proposal(winner, features, words.guarded)
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+def _said(text: str) -> list[str]:
+    """What a text says, however an encoder reads it. Case counts in short words that do not begin a sentence."""
+    text = unicodedata.normalize("NFKC", text)
+    text = text.casefold() if text.isupper() else _SENTENCE_BEGINS.sub(lambda begin: begin[0].casefold(), text)
+    return [word if len(word) <= _SHORT and word != "I" else word.casefold() for word in _SAID.findall(text)]

@@ -18,12 +18,22 @@ from tests.support.policy.semantic_traffic import candidate
         ("How do I pay?", "how do i pay", 1.0, True),
         ("how do I pay", "how can I pay", 0.9995, False),
         ("how do I pay", "how can I pay", 0.998, True),
+        ("What does \U0001f642 mean?", "What does \U0001f643 mean?", 1.0, False),
+        ("What does \U0001f642 mean?", "what does \U0001f642 mean", 1.0, True),
+        ("What does `ls -l` do?", "What does `ls -L` do?", 1.0, False),
+        ("How many g are 5 mg?", "How many g are 5 Mg?", 1.0, False),
+        ("How many g are 5 mg?", "HOW MANY G ARE 5 MG?", 1.0, True),
+        ("Is it free?  It is, I hope", "is it free? it is, i hope", 1.0, True),
+        ("for i in a:\n    f(i)\n    g(i)", "for i in a:\n    f(i)\ng(i)", 1.0, False),
+        ("Is it free?\nWho says so?", "Is it free? Who says so?", 1.0, True),
     ],
 )
 def test_equal_vectors_of_other_words_are_no_neighbours(
     asked: str, stored: str, cosine: float, is_candidate: bool
 ) -> None:
-    """An encoder without a script's letters gives all of its texts one vector, and would have them all one answer."""
+    """An encoder without a script's letters, or a sign, gives all of its texts one vector, and would have them all one
+    answer; many know neither capitals nor how far a line is indented.
+    """
     assert (propose(asked, [candidate(cosine, text=stored)]) is not None) is is_candidate
 
 
