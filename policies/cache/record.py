@@ -91,7 +91,7 @@ def entry_of_events(call: Call, headers: Headers, body: bytes, created: float) -
             last = _DECODE(event_data(body[start:end]) or b"")
         except NOT_JSON:
             return None
-        usage_event = None if last.choices else (start, end)
+        usage_event = (start, end) if last.choices == [] else None
     watch = call.facts.stopwatch
     tempo = watch.of_events(body) if watch is not None else None
     stage = next((value for name, value in headers if name == STAGE_HEADER), b"")

@@ -12,14 +12,15 @@ import pytest
 from pydantic import ValidationError
 
 from backends.errors import ConnectFailed
+from backends.operations import Operation
 from backends.protocol import CacheOutcome, Call, Reply
 from policies.cache.exact import ExactCache
 from policies.cache.pacing import Pacing, as_new
 from policies.cache.settings import CachePolicy
 from policies.cache.store_memory import MemoryEntryStore
-from tests.support.calls import make_call, streamed_text
+from tests.support.calls import make_call, read_all, streamed_text
 from tests.support.clock import FakeClock, settle
-from tests.support.policy.cache import SSE, Exchange, Upstream, chat_answer, chat_events
+from tests.support.policy.cache import SSE, Exchange, Upstream, chat_answer, chat_events, event
 
 HEADERS = [(b"content-type", b"application/json"), (b"x-ratelimit-limit", b"5"), (b"x-upstream-request-id", b"9")]
 WORDS = ("one ", "two ", "three")
@@ -58,9 +59,9 @@ class Route:
         exchange.begin(headers=[*SSE, *HEADERS[1:]])
         reply = await task
         pieces = []
-        for event in chat_events(*WORDS):
+        for each in chat_events(*WORDS):
             await self.clock.advance(GAP_S)
-            exchange.feed(event)
+            exchange.feed(each)
             pieces.append((self.clock.now() - start, await _read(reply)))
         exchange.end()
         assert await _read(reply) == b""
@@ -119,6 +120,28 @@ async def test_streamed_hit_comes_event_by_event_as_its_original_came() -> None:
         assert due - 0.001 <= moment <= due + 0.02
     assert streamed_text(b"".join(piece for _, piece in replayed)) == "".join(WORDS)
     assert hit.headers == [(b"content-type", SSE[0][1])]
+
+
+async def test_last_event_of_a_response_comes_when_it_came_at_first() -> None:
+    """It has the usage in it, and everything else of the response too."""
+    route = Route()
+    asked: dict[str, Any] = {"operation": Operation.RESPONSES, "stream": True, "deadline": 2000.0}
+    task, exchange = await route.begin(make_call(**asked))
+    exchange.begin(headers=[*SSE])
+    reply = await task
+    for kind in ("created", "completed"):
+        await route.clock.advance(GAP_S)
+        exchange.feed(event({"type": f"response.{kind}", "response": {"usage": {"input_tokens": 1}}}))
+        await _read(reply)
+    exchange.end()
+    assert await _read(reply) == b""
+    hit = await route.stage.send(make_call(**asked))
+    reading = asyncio.ensure_future(read_all(hit))
+    await route.clock.advance(2 * GAP_S - 0.01)
+
+    assert not reading.done()
+    await route.clock.advance(0.02)
+    assert b"response.completed" in await reading
 
 
 async def test_hit_is_dated_now_and_has_another_id() -> None:
