@@ -13,7 +13,7 @@ from backends.stream import Stream, StreamEnd
 from policies.cache.coalesce import Coalescer, Flight, FlightReader, Phase, again
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import AnswerForm, Entry
-from policies.cache.kept_objects import builds_on_deleted, forget_deleted, note_object
+from policies.cache.kept_objects import builds_on_deleted, forget_deleted, is_kept, note_object
 from policies.cache.key import cache_key, identity_of
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
 from policies.cache.replay.render import Replayed, content_type_of, render
@@ -44,8 +44,9 @@ class ExactCache(Stage):
         self._honoured = frozenset(policy.client_control)
         self._ttl_s = policy.exact.ttl
         self._max_entry_bytes = policy.exact.max_entry
+        self._is_hidden = policy.pacing != "off"
         # A call that joins a flight is answered sooner than one that does not, which would reveal the flight.
-        self._coalesce = policy.exact.coalesce if policy.pacing == "off" else "off"
+        self._coalesce = "off" if self._is_hidden else policy.exact.coalesce
         self._store = store
         self._clock = clock
         self._route = route
@@ -93,7 +94,9 @@ class ExactCache(Stage):
         return hit or await self._send_alone(call, key, CacheOutcome.MISS)
 
     async def _is_stateful(self, call: Call) -> bool:
-        return is_stateful(call) or await builds_on_deleted(self._store, call)
+        # A stored answer that is to look new gets a new id, by which its upstream would not know it.
+        is_unnameable = self._is_hidden and is_kept(call)
+        return is_unnameable or is_stateful(call) or await builds_on_deleted(self._store, call)
 
     async def _look_up(self, call: Call, key: bytes, control: Control) -> tuple[Reply | None, Entry | None]:
         """The answer in the store for this call, and what it was made of."""

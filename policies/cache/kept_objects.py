@@ -22,6 +22,16 @@ _MAX_EVENTS = 10
 """Of a stream, in which its object is told of at the beginning."""
 
 
+def is_kept(call: Call) -> bool:
+    """Whether its upstream keeps the answer as an object: responses unless their call says otherwise, chats if it says
+    so.
+    """
+    body = call.body or {}
+    if call.operation is Operation.RESPONSES:
+        return body.get("store") is not False
+    return call.operation is Operation.CHAT and bool(body.get("store"))
+
+
 def note_object(store: Store, call: Call, key: bytes, entry: Entry, ttl_s: float) -> None:
     """Remember under which key the answer is, where the upstream keeps it as an object that can be deleted."""
     if (named := _object_of(call, entry)) is not None:
@@ -52,13 +62,8 @@ async def forget_deleted(store: Store, call: Call, status: int, ttl_s: float) ->
 
 
 def _object_of(call: Call, entry: Entry) -> str | None:
-    """Its id, as the answer tells it. Responses are kept unless their call says otherwise, chats if it says so."""
-    body = call.body or {}
-    if call.operation is Operation.RESPONSES:
-        is_kept = body.get("store") is not False
-    else:
-        is_kept = call.operation is Operation.CHAT and bool(body.get("store"))
-    if not is_kept:
+    """Its id, as the answer tells it."""
+    if not is_kept(call):
         return None
     if entry.form is AnswerForm.JSON:
         told = objects_told(entry.body, is_made=True)

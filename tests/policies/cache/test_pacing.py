@@ -125,7 +125,8 @@ async def test_streamed_hit_comes_event_by_event_as_its_original_came() -> None:
 async def test_last_event_of_a_response_comes_when_it_came_at_first() -> None:
     """It has the usage in it, and everything else of the response too."""
     route = Route()
-    asked: dict[str, Any] = {"operation": Operation.RESPONSES, "stream": True, "deadline": 2000.0}
+    unkept = {"store": False}
+    asked: dict[str, Any] = {"operation": Operation.RESPONSES, "stream": True, "deadline": 2000.0, "extra": unkept}
     task, exchange = await route.begin(make_call(**asked))
     exchange.begin(headers=[*SSE])
     reply = await task
@@ -142,6 +143,23 @@ async def test_last_event_of_a_response_comes_when_it_came_at_first() -> None:
     assert not reading.done()
     await route.clock.advance(0.02)
     assert b"response.completed" in await reading
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"operation": Operation.RESPONSES}, {"extra": {"store": True}}],
+    ids=["response", "chat"],
+)
+async def test_answer_that_its_upstream_keeps_is_asked_for_anew(asked: dict[str, Any]) -> None:
+    """It can be built on by its id, which would be another one here than there."""
+    route = Route()
+    body = msgspec.json.encode({**msgspec.json.decode(chat_answer()), "status": "completed"})
+    for _ in range(2):
+        task, exchange = await route.begin(call(**asked))
+        exchange.answer(body)
+        assert (await task).body == body
+
+    assert len(route.upstream.exchanges) == 2
 
 
 async def test_hit_is_dated_now_and_has_another_id() -> None:
