@@ -70,7 +70,9 @@ class ExactCache(Stage):
             await forget_deleted(self._store, call, reply.status, self._ttl_s)
             return reply
         control = parse_control(call.cache_control, self._honoured)
-        identity = identity_of(call, self._scope)
+        # By an answer's id only the tenant whose call made it may go on, so only that one gets it.
+        scope = "tenant" if self._scope == "global" and is_kept(call) else self._scope
+        identity = identity_of(call, scope)
         key = None
         if identity is not None and control.may_write and not await self._is_stateful(call):
             key = cache_key(call, identity, self._route, self._epoch, self._headers_read)

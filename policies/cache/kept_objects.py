@@ -23,13 +23,13 @@ _MAX_EVENTS = 10
 
 
 def is_kept(call: Call) -> bool:
-    """Whether its upstream keeps the answer as an object: responses unless their call says otherwise, chats if it says
-    so.
+    """Whether its upstream keeps what later calls can name: responses unless their call says otherwise, chats if it
+    says so, and what is said aloud.
     """
     body = call.body or {}
     if call.operation is Operation.RESPONSES:
         return body.get("store") is not False
-    return call.operation is Operation.CHAT and bool(body.get("store"))
+    return call.operation is Operation.CHAT and bool(body.get("store") or body.get("audio"))
 
 
 def note_object(store: Store, call: Call, key: bytes, entry: Entry, ttl_s: float) -> None:

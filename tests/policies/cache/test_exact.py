@@ -250,6 +250,29 @@ async def test_send_of_another_key_or_user_hits_only_within_its_scope(clock: Fak
         assert len(upstream.exchanges) == expected
 
 
+@pytest.mark.parametrize(
+    ("asked", "num_asked"),
+    [
+        ({"operation": Operation.RESPONSES}, 2),
+        ({"operation": Operation.RESPONSES, "extra": {"store": False}}, 1),
+        ({"extra": {"store": True}}, 2),
+        ({"extra": {"audio": {"voice": "a", "format": "wav"}}}, 2),
+    ],
+    ids=["response", "unkept response", "kept chat", "chat aloud"],
+)
+async def test_send_of_what_its_upstream_keeps_hits_within_a_tenant_only(
+    clock: FakeClock, asked: dict[str, Any], num_asked: int
+) -> None:
+    """Another one could not go on from it by its id: that is not theirs."""
+    answer = msgspec.json.encode({**msgspec.json.decode(chat_answer()), "status": "completed"})
+    upstream = Upstream(lambda exchange: exchange.answer(answer))
+    cache = make_cache(upstream, clock, scope="global")
+    for tenant in ("a", "b", "a", "b"):
+        await ask(cache, make_call(tenant=tenant, **asked))
+
+    assert len(upstream.exchanges) == num_asked
+
+
 async def test_send_on_another_route_or_epoch_misses(clock: FakeClock) -> None:
     """One store serves several routes, and a new epoch forgets the old one."""
     store = MemoryEntryStore(10**6, clock)
