@@ -15,7 +15,7 @@ from policies.cache.control import Control, parse_control
 from policies.cache.entry import AnswerForm, Entry
 from policies.cache.kept_objects import builds_on_deleted, forget_deleted, is_kept, note_object
 from policies.cache.key import cache_key, identity_of
-from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store
+from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store, says_error
 from policies.cache.replay.render import Replayed, content_type_of, render
 from policies.cache.settings import CachePolicy
 from policies.cache.stateful import is_stateful
@@ -250,9 +250,12 @@ class ExactCache(Stage):
 
 def _is_failed(flight: Flight) -> bool:
     """Whether another attempt may succeed after this flight has failed."""
-    if flight.error is not None:
-        return True
-    return flight.reply is not None and flight.reply.status >= 400 and flight.reply.status not in _SHARED_STATUSES
+    reply = flight.reply
+    if flight.error is not None or reply is None:
+        return flight.error is not None
+    if reply.status >= 400:
+        return reply.status not in _SHARED_STATUSES
+    return flight.entry is None and reply.body is not None and says_error(reply.body)
 
 
 def _marked(headers: Headers, outcome: CacheOutcome) -> Headers:

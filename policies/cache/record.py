@@ -65,9 +65,19 @@ def is_shareable(status: int, headers: Headers, form: AnswerForm) -> bool:
     return status == 200 and content_type.startswith(expected)
 
 
+def says_error(body: bytes) -> bool:
+    """Whether a whole answer is an error, whatever its status: some servers have begun a 200 before they know."""
+    if _ERROR.search(body) is None:
+        return False
+    try:
+        return _DECODE(body).error is not None
+    except NOT_JSON:
+        return False
+
+
 def entry_of_body(call: Call, reply: Reply, created: float) -> Entry | None:
     """An answer that is not streamed as an entry; None if it must not be shared."""
-    if reply.body is None or not is_shareable(reply.status, reply.headers, AnswerForm.JSON):
+    if reply.body is None or not is_shareable(reply.status, reply.headers, AnswerForm.JSON) or says_error(reply.body):
         return None
     content_type = reply.header(b"content-type") or b""
     watch = call.facts.stopwatch
@@ -114,8 +124,6 @@ def may_store(call: Call, headers: Headers, entry: Entry, max_bytes: int) -> boo
     try:
         answer = _DECODE(entry.body)
     except NOT_JSON:
-        return False
-    if answer.error is not None:
         return False
     if call.operation is Operation.RESPONSES:
         return answer.status == "completed"

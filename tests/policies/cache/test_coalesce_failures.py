@@ -99,13 +99,13 @@ async def test_error_that_everyone_would_get_is_shared(clock: FakeClock, status:
     assert len(upstream.exchanges) == 1
 
 
-@pytest.mark.parametrize("status", [429, 500, 503, 401])
+@pytest.mark.parametrize("status", [429, 500, 503, 401, 200])
 async def test_error_that_may_pass_is_not_shared(clock: FakeClock, status: int) -> None:
     """The first call gets it, the next one tries again for the rest."""
     upstream = Upstream()
     cache = make_cache(upstream, clock)
     asking = await start(cache, make_call(), make_call(), make_call())
-    upstream.exchanges[0].answer(b'{"error":{}}', status)
+    upstream.exchanges[0].answer(b'{"error":{"message":"no"}}', status)
     await settle()
     upstream.exchanges[1].answer(chat_answer())
     replies = [await task for task in asking]
