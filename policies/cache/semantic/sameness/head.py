@@ -51,7 +51,7 @@ class Card(msgspec.Struct, frozen=True):
     """What is known of the weights. `fingerprint`: of the encoder whose tokens the head reads. What `bend`s
     log odds so that they are calibrated: slope and intercept, of answers by their parts and by words alone.
     `word_floor`: log odds by words alone than which no pair that says the same, of all that nothing was fitted on, has
-    less; `part_floor`: the same of the nearness of their parts (`nearness_of`).
+    less.
     """
 
     fingerprint: str
@@ -61,7 +61,6 @@ class Card(msgspec.Struct, frozen=True):
     bend: tuple[float, float]
     word_bend: tuple[float, float]
     word_floor: float
-    part_floor: float
     scores: dict[str, HeadScores]
 
 

@@ -36,7 +36,6 @@ log probability that there is none such; `least_odds`: of saying the same, of th
 has the least; `_of_other`: of the answer where it is better; `contents`: how many parts matter; `inverted`: share of
 pairs of parts whose partners stand the other way round."""
 
-MANY_PARTS = 4
 _CANDIDATES = 2
 _MUCH_FARTHER = 0.45
 """So much farther away than the nearest part none of 9,000 second ones said the same where the nearest did not."""
@@ -87,17 +86,6 @@ def _nearest(nearness: Floats) -> NDArray[np.bool_]:
     return is_nearest & is_near
 
 
-def nearness_of(sides: tuple[Sequence[Outline], Sequence[Outline]], matters: tuple[Floats, Floats]) -> float:
-    """Mean cosine of the parts that matter and the nearest of the other answer, of the answer where it is less; 1 where
-    one has not `MANY_PARTS`, for a short one may say the same in words of its own.
-    """
-    if min(map(len, sides)) < MANY_PARTS:
-        return 1.0
-    one, other = (np.stack([part.vector for part in side]) for side in sides)
-    cosines = one @ other.T
-    return min(float(cosines.max(axis=1 - axis)[_counts(of_side)].mean()) for axis, of_side in enumerate(matters))
-
-
 def match_features(
     odds: dict[PartMatch, float], matters: tuple[Floats, Floats], parts: tuple[Sequence[str], Sequence[str]]
 ) -> Floats:
@@ -145,7 +133,7 @@ def _way(table: NDArray[np.float64], matters: Floats, parts: tuple[Sequence[str]
     best, partner = table.max(axis=1), table.argmax(axis=1)
     missed = matters / (1.0 + np.exp(best))
     ranked = np.sort(missed)[::-1]
-    counts = _counts(matters)
+    counts = matters > 0.5 if (matters > 0.5).any() else np.ones(len(matters), bool)
     partners = partner[counts]
     pairs = [(a, b) for at, a in enumerate(partners) for b in partners[at + 1 :]]
     return _Way(
@@ -158,11 +146,6 @@ def _way(table: NDArray[np.float64], matters: Floats, parts: tuple[Sequence[str]
         shared=1.0 - len(set(partners.tolist())) / len(partners),
         inverted=sum(a > b for a, b in pairs) / max(len(pairs), 1),
     )
-
-
-def _counts(matters: Floats) -> NDArray[np.bool_]:
-    """[parts], which of an answer matter more probably than not; all where none does."""
-    return matters > 0.5 if (matters > 0.5).any() else np.ones(len(matters), bool)
 
 
 def _has_order(parts: tuple[Sequence[str], Sequence[str]]) -> bool:

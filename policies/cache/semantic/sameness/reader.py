@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary, meet
 from policies.cache.semantic.sameness.forms import SURE, Unreadable, for_sure
 from policies.cache.semantic.sameness.head import AnswerHead, ReadPart, TokenHead, WordHead, load_weights
-from policies.cache.semantic.sameness.matching import Outline, candidates, match_features, nearness_of, outline_of
+from policies.cache.semantic.sameness.matching import Outline, candidates, match_features, outline_of
 from policies.cache.semantic.sameness.parts import parts_of
 from policies.cache.semantic.sameness.words import FEATURES, ReadWords, features_between, read_part, word_features
 
@@ -72,7 +72,7 @@ class Reader:
         self._model = model if model is not None and model.fingerprint == weights.card.fingerprint else None
         self._vocabulary = self._model.vocabulary() if self._model is not None else None
         self._sentences, self._answers, self._words = TokenHead(weights), AnswerHead(weights), WordHead(weights)
-        self._word_floor, self._part_floor = weights.card.word_floor, weights.card.part_floor
+        self._word_floor = weights.card.word_floor
         self._parts: OrderedDict[str, list[str] | None] = OrderedDict()
         self._kept: OrderedDict[str, _KnownPart] = OrderedDict()
         self._matched: OrderedDict[tuple[str, str], float] = OrderedDict()
@@ -118,9 +118,6 @@ class Reader:
         """`MATCH_FEATURES`; None where sentences are left to be held against each other in another round."""
         outlines = [self._kept[part].outline for part in ones], [self._kept[part].outline for part in others]
         matters = [self._sentences.matters(np.stack([part.vector for part in side])) for side in outlines]
-        if nearness_of(outlines, (matters[0], matters[1])) < self._part_floor:
-            # Nothing that one says is anywhere near to what the other says: no two of their parts have to be read.
-            return match_features({}, (matters[0], matters[1]), (ones, others))
         is_read = [_is_read(side) for side in matters]
         pairs = {
             match: (ones[match.one], others[match.other])

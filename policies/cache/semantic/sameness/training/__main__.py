@@ -24,7 +24,7 @@ from policies.cache.semantic.encoder.transformer import TransformerModel
 from policies.cache.semantic.sameness.alignment import EncodedPart
 from policies.cache.semantic.sameness.head import Card
 from policies.cache.semantic.sameness.parts import parts_of
-from policies.cache.semantic.sameness.training.answers import features_of, nearness
+from policies.cache.semantic.sameness.training.answers import features_of
 from policies.cache.semantic.sameness.training.batches import encode_parts, read, worded
 from policies.cache.semantic.sameness.training.examples import AnswerPairs, examples
 from policies.cache.semantic.sameness.training.fit import (
@@ -65,19 +65,13 @@ def main() -> None:
     part_scale = scale_of(words_of(sentences))
     network = fit_tokens(sentences, part_scale, epochs=options.epochs, seed=options.seed, note=_note)
     matters = fit_matters(*_parts(sets, says_nothing, encoded))
-
-    def matter(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        odds = vectors.astype(np.float32) @ matters[0][0] + matters[1]
-        probabilities: NDArray[np.float32] = 1 / (1 + np.exp(-odds))
-        return probabilities
-
     rows = [
         features_of(
             one,
             encoded,
             vocabulary,
             lambda pairs: token_log_odds(network, pairs, part_scale),
-            matter,
+            lambda vectors: 1 / (1 + np.exp(-(vectors.astype(np.float32) @ matters[0][0] + matters[1]))),
         )
         for one in answers
     ]
@@ -113,7 +107,6 @@ def main() -> None:
         bend=bends["answer"],
         word_bend=bends["words"],
         word_floor=floors["words"],
-        part_floor=min(nearness(pair, encoded, matter) for one in answers[1:] for pair in one if pair.example.is_same),
         scores={name: scores_of(odds, is_same[2]) for name, odds in told.items()},
     )
     (options.out / "card.json").write_bytes(msgspec.json.format(msgspec.json.encode(card)) + b"\n")

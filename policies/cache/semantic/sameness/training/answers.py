@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from policies.cache.semantic.sameness.alignment import EncodedPart, TokenVocabulary
 from policies.cache.semantic.sameness.forms import SURE
-from policies.cache.semantic.sameness.matching import candidates, match_features, nearness_of, outline_of
+from policies.cache.semantic.sameness.matching import candidates, match_features, outline_of
 from policies.cache.semantic.sameness.training.batches import ReadPair, WordedPair, read
 from policies.cache.semantic.sameness.training.examples import AnswerPair
 from policies.cache.semantic.sameness.words import word_features
@@ -52,10 +52,3 @@ def features_of(
         one, other = (matters(np.stack([encoded[part].vectors[-1] for part in side])) for side in (ones, others))
         rows.append(np.concatenate((match_features(of_matches, (one, other), (ones, others)), pair.words)))
     return np.stack(rows)
-
-
-def nearness(pair: WordedPair, encoded: dict[str, EncodedPart], matters: Matters) -> float:
-    """As `nearness_of`."""
-    ones, others = ([outline_of(encoded[part]) for part in side] for side in (pair.left, pair.right))
-    one, other = (matters(np.stack([part.vector for part in side])) for side in (ones, others))
-    return nearness_of((ones, others), (one, other))

@@ -12,7 +12,6 @@ from policies.cache.semantic.sameness.matching import (
     PartMatch,
     candidates,
     match_features,
-    nearness_of,
     outline_of,
 )
 
@@ -83,22 +82,6 @@ def test_second_nearest_is_no_candidate_where_it_is_much_farther() -> None:
     (one, near, far) = (outline(*vector) for vector in ((1.0, 0.0), (0.99, 0.1), (0.3, 0.95)))
     assert candidates([one], [near, far]) == [PartMatch(0, 0), PartMatch(0, 1)]
     assert candidates([one, far], [near, far]) == [PartMatch(0, 0), PartMatch(1, 1)]
-
-
-def test_nearness_is_of_parts_that_matter_of_the_answer_where_it_is_less() -> None:
-    """A part more that nothing is near to is seen, a greeting is not; of a short answer nothing is said."""
-    east, north, up = (outline(*vector) for vector in np.eye(3))
-    ones = [east, east, north, north]
-    matter = np.ones(4, np.float32)
-    greets = np.array([1, 1, 1, 0], np.float32)
-
-    assert nearness_of((ones, ones), (matter, matter)) == pytest.approx(1.0)
-    assert nearness_of((ones, [up] * 4), (matter, matter)) == pytest.approx(0.0)
-    more = [east, east, north, up]
-    assert nearness_of((ones, more), (matter, matter)) == pytest.approx(0.75)
-    assert nearness_of((more, ones), (matter, matter)) == pytest.approx(0.75)
-    assert nearness_of((ones, more), (matter, greets)) == pytest.approx(1.0)
-    assert nearness_of((ones[:3], [up] * 4), (matter[:3], matter)) == 1.0
 
 
 def outline(*vector: float) -> Outline:
