@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -45,18 +44,6 @@ _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _START = "import sys; sys.path[:] = {path!r}; from policies.cache.semantic.encoder.child import main; main()"
 
 
-def _with_huge_pages(environ: Mapping[str, str]) -> dict[str, str]:
-    """With glibc asked for them, unless whoever starts the gateway has said something about it.
-
-    Most of a short text's time goes by until the model's weights have come from memory. With huge pages, where the
-    system gives them to those who ask, texts are read in a quarter less.
-    """
-    tunables = environ.get("GLIBC_TUNABLES", "")
-    if "glibc.malloc.hugetlb=" in tunables:
-        return dict(environ)
-    return {**environ, "GLIBC_TUNABLES": ":".join(filter(None, (tunables, "glibc.malloc.hugetlb=1")))}
-
-
 class _Child:
     """One life of the process."""
 
@@ -78,7 +65,6 @@ class _Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
-                env=_with_huge_pages(os.environ),
             )
         )
 

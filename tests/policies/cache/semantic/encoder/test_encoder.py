@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import re
 import select
 import subprocess
 import sys
@@ -556,42 +554,6 @@ def test_process_ends_with_its_parent() -> None:
     is_over, _, _ = select.select([end], [], [], 30)
     os.close(end)
     assert is_over
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (None, {"hugetlb=1"}),
-        ("glibc.malloc.arena_max=2", {"arena_max=2", "hugetlb=1"}),
-        ("glibc.malloc.hugetlb=0", {"hugetlb=0"}),
-    ],
-)
-async def test_process_asks_for_huge_pages(
-    monkeypatch: pytest.MonkeyPatch, tiny: Path, given: str | None, expected: set[str]
-) -> None:
-    """Unless somebody has said otherwise; what else is said stays."""
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    if given is not None:
-        monkeypatch.setenv("GLIBC_TUNABLES", given)
-    others = environments_of_children()
-    model = ProcessModel(Load(model=str(tiny)), SystemClock())
-    try:
-        await model.open()
-        (environment,) = (text for pid, text in environments_of_children().items() if pid not in others)
-        # glibc takes the text apart in place.
-        assert set(re.findall(r"glibc\.malloc\.(\w+=\w+)", environment)) == expected
-    finally:
-        await model.aclose()
-
-
-def environments_of_children() -> dict[str, str]:
-    """What the processes that this one has started were given, by their ids."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"\nPPid:\t{os.getpid()}\n" in (path / "status").read_text(encoding="utf-8"):
-                found[path.name] = (path / "environ").read_text(encoding="utf-8")
-    return found
 
 
 @pytest.mark.asyncio(loop_scope="module")
