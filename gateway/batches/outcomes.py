@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -19,6 +18,7 @@ from gateway.ledger.row import Row
 from gateway.record.booking import Booking
 from gateway.record.savings import note_batch_line
 from gateway.runtime import Stack
+from policies.finished import finished
 from policies.prices.price import PICO_PER_DOLLAR, Price
 
 
@@ -37,14 +37,7 @@ class Outcomes:
 
         Who is cancelled meanwhile waits for it: what is stored is in the ledger too, and counted.
         """
-        settling = asyncio.ensure_future(self._settle(route, backend, results, job))
-        try:
-            await asyncio.shield(settling)
-        except asyncio.CancelledError:
-            await asyncio.wait([settling])
-            # Told to nobody: who was cancelled asks no more.
-            settling.exception()
-            raise
+        await finished(self._settle(route, backend, results, job))
 
     def take_tally(self) -> Tally:
         """The counts since the last time."""

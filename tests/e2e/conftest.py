@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -10,6 +12,9 @@ from openai import AsyncOpenAI
 
 from tests.support.gateway import Gateway, reserved_port, running_gateway
 from tests.support.servers.openai_server import OpenAIServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ENVIRON = {
     "UPSTREAM_KEY": "sk-upstream-0123",
@@ -63,6 +68,19 @@ def gateway(upstream_port: int) -> Iterator[Gateway]:
     """The gateway that tests share which need no policy of their own."""
     with running_gateway(POLICY.format(port=upstream_port), environ=ENVIRON) as gateway:
         yield gateway
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, of one module: while it runs, no test of its process may have an event loop."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no Chromium")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

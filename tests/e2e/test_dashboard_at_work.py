@@ -5,7 +5,6 @@ while figures are asked for anew, and labels and sentences can be read whatever 
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -23,9 +22,6 @@ from tests.support.gateway import Gateway, running_gateway
 from tests.support.ledger import sample_row
 
 playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("no Chromium", allow_module_level=True)
 
 POLICY = """
 version: 1
@@ -50,14 +46,6 @@ DRAWN = """
       return fillText.call(this, text, x, y, ...more);
     };
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,9 +24,6 @@ from tests.support.gateway import Gateway, running_gateway
 from tests.support.ledger import sample_row
 
 playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("no Chromium", allow_module_level=True)
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 POLICY = """
@@ -66,14 +62,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
                     headers={"user-agent": HOSTILE, "x-session-id": HOSTILE},
                 )
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @contextmanager

