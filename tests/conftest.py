@@ -19,8 +19,8 @@ settings.register_profile("suite", max_examples=100, deadline=None)
 settings.register_profile("long", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
-_TOO_LATE = r"^AssertionError: (\(.*\)\n)?assert [-+*/ ().\de]+ <"
-"""What Pytest says where one number was not below another."""
+_TOO_LATE = r"^AssertionError: (\(.*\)\n)?assert [-+*/ ().\de]+ <|^TimeoutError"
+"""What Pytest says where one number was not below another, or a wait was over before what it was for."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     that are marked `alone` last, when nobody is busy for so long that the others stand still.
 
     A machine that others share may stand still for a second, and nothing is late then by its own fault. Those that are
-    marked `timed` are tried anew where one number was to be below another; a limit that does not hold never does.
+    marked `timed` are tried anew where a time was above its limit; a limit that does not hold never does.
     """
     for item in items:
         if item.get_closest_marker("timed") is not None:

@@ -25,6 +25,8 @@ from tests.support.calls import event_values, make_call, read_all, streamed_text
 
 LIMIT_S = 0.15
 TOLERANCE_S = 0.1
+EARLY_S = 0.005
+"""A timer rings when what is left is below the clock's resolution."""
 
 
 async def _read_until_error(reply: Reply) -> tuple[bytes, SlipstreamError, float]:
@@ -170,6 +172,7 @@ async def test_plain_answer_cut_is_an_error(case: BackendCase) -> None:
     assert case.backend.statistics().in_flight == 0
 
 
+@pytest.mark.timed
 async def test_stream_silent_too_long_is_stalled(case: BackendCase) -> None:
     """Silence in the middle ends the stream after `stream_idle`, within 100 ms."""
     case.stall(2)
@@ -180,12 +183,13 @@ async def test_stream_silent_too_long_is_stalled(case: BackendCase) -> None:
     _, error, silent_s = await _read_until_error(reply)
 
     assert isinstance(error, StreamStalled)
-    assert silent_s == pytest.approx(LIMIT_S, abs=TOLERANCE_S)
+    assert LIMIT_S - EARLY_S <= silent_s < LIMIT_S + TOLERANCE_S
     assert reply.stream.end is StreamEnd.STALL
     await reply.aclose()
     await case.wait_left()
 
 
+@pytest.mark.timed
 async def test_stream_without_a_first_event_times_out(case: BackendCase) -> None:
     """Nothing within `first_token` is an error before there is a reply, within 100 ms."""
     case.stall(0)
@@ -194,10 +198,11 @@ async def test_stream_without_a_first_event_times_out(case: BackendCase) -> None
     with pytest.raises(FirstTokenTimeout):
         await case.backend.send(make_call(stream=True, timeouts=Timeouts(first_token_s=LIMIT_S)))
 
-    assert time.monotonic() - started == pytest.approx(LIMIT_S, abs=TOLERANCE_S)
+    assert LIMIT_S - EARLY_S <= time.monotonic() - started < LIMIT_S + TOLERANCE_S
     await case.wait_left()
 
 
+@pytest.mark.timed
 async def test_stream_kept_alive_without_a_first_event_times_out(case: BackendCase) -> None:
     """Signs of life are no event: they do not put `first_token` off."""
     case.keep_alive(every_s=LIMIT_S / 5)
@@ -206,10 +211,11 @@ async def test_stream_kept_alive_without_a_first_event_times_out(case: BackendCa
     with pytest.raises(FirstTokenTimeout):
         await case.backend.send(make_call(stream=True, timeouts=Timeouts(first_token_s=LIMIT_S)))
 
-    assert time.monotonic() - started == pytest.approx(LIMIT_S, abs=TOLERANCE_S)
+    assert LIMIT_S - EARLY_S <= time.monotonic() - started < LIMIT_S + TOLERANCE_S
     await case.wait_left()
 
 
+@pytest.mark.timed
 async def test_plain_answer_after_the_deadline_times_out(case: BackendCase) -> None:
     """The deadline bounds a whole answer, within 100 ms; `first_token` is for streams only."""
     case.stall(0)
@@ -218,10 +224,11 @@ async def test_plain_answer_after_the_deadline_times_out(case: BackendCase) -> N
     with pytest.raises(TotalTimeout):
         await case.backend.send(make_call(timeouts=Timeouts(total_s=LIMIT_S, first_token_s=LIMIT_S / 10)))
 
-    assert time.monotonic() - started == pytest.approx(LIMIT_S, abs=TOLERANCE_S)
+    assert LIMIT_S - EARLY_S <= time.monotonic() - started < LIMIT_S + TOLERANCE_S
     await case.wait_left()
 
 
+@pytest.mark.timed
 async def test_stream_after_the_deadline_times_out(case: BackendCase) -> None:
     """The deadline bounds a stream too, however lively it is."""
     case.answer("word " * 200, delay_s=0.01)
@@ -231,7 +238,7 @@ async def test_stream_after_the_deadline_times_out(case: BackendCase) -> None:
     _, error, _ = await _read_until_error(reply)
 
     assert isinstance(error, TotalTimeout)
-    assert time.monotonic() - started == pytest.approx(LIMIT_S, abs=TOLERANCE_S)
+    assert LIMIT_S - EARLY_S <= time.monotonic() - started < LIMIT_S + TOLERANCE_S
     await reply.aclose()
     await case.wait_left()
 
@@ -266,6 +273,7 @@ async def test_refused_connection_is_connect_failed(case: BackendCase, stream: b
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+@pytest.mark.timed
 async def test_cancelled_send_cancels_the_work(case: BackendCase, stream: bool) -> None:
     """Cancelling whoever waits for a reply reaches the upstream within 100 ms."""
     case.stall(0)
@@ -281,6 +289,7 @@ async def test_cancelled_send_cancels_the_work(case: BackendCase, stream: bool) 
     await case.wait_left()
 
 
+@pytest.mark.timed
 async def test_cancelled_read_cancels_the_work_on_close(case: BackendCase) -> None:
     """A reader cancelled in the middle of a stream closes the reply, which reaches the upstream within 100 ms."""
     case.stall(2)
@@ -298,6 +307,7 @@ async def test_cancelled_read_cancels_the_work_on_close(case: BackendCase) -> No
     await case.wait_left()
 
 
+@pytest.mark.timed
 async def test_reply_closed_early_cancels_the_work(case: BackendCase) -> None:
     """Closing a stream in the middle, even twice, reaches the upstream within 100 ms."""
     case.answer("word " * 200, delay_s=0.01)
@@ -315,6 +325,7 @@ async def test_reply_closed_early_cancels_the_work(case: BackendCase) -> None:
     await case.wait_left()
 
 
+@pytest.mark.timed
 async def test_backend_closed_ends_streams_in_flight(case: BackendCase) -> None:
     """Whoever waits for the next event of a backend that is closed is told so at once."""
     case.stall(2)

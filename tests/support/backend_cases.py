@@ -179,7 +179,7 @@ class AnthropicCase:
         await self._server.refuse()
 
     async def wait_asked(self) -> None:
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(10):
             while not self._server.requests:
                 await asyncio.sleep(0.001)
 
@@ -223,7 +223,7 @@ class EngineCase:
         self._engine.is_stopped = True
 
     async def wait_asked(self) -> None:
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(10):
             while not self._engine.requests:
                 await asyncio.sleep(0.001)
 

@@ -282,7 +282,7 @@ async def test_full_disk_of_the_journal_holds_up_no_store_elsewhere(tmp_path: Pa
             looked_at = SqliteDatabase(path, LEDGER)
             await until(lambda: num_samples(looked_at) == 1)
             looked_at.close()
-            assert ledger.statistics().rows == n + 1
+            await until(lambda: ledger.statistics().rows == n + 1)
 
 
 async def test_file_that_is_taken_away_is_made_anew(tmp_path: Path) -> None:
