@@ -36,7 +36,7 @@ keys:
   - {{name: narrow, key: "env:NARROW_KEY", tenant: red, models: ["plain", "team/*"]}}
 defaults:
   retry: {{attempts: 0}}
-  timeouts: {{connect: 2s, first_token: 10s, stream_idle: 10s, total: 30s}}
+  timeouts: {{connect: 10s, first_token: 30s, stream_idle: 30s, total: 60s}}
   # These tests are about how calls pass; which ones may is test_passthrough_rules.py.
   passthrough: {{allow: ["*"], objects: shared}}
 routes:

@@ -403,7 +403,7 @@ async def test_two_hundred_streams_at_once_do_not_mix(upstream: OpenAIServer, ga
     limits = httpx.Limits(max_connections=None)
     headers = {"authorization": f"Bearer {ENVIRON['DEV_KEY']}"}
     async with httpx.AsyncClient(
-        base_url=gateway.url, verify=False, limits=limits, headers=headers, timeout=30
+        base_url=gateway.url, verify=False, limits=limits, headers=headers, timeout=60
     ) as client:
         answers = await asyncio.gather(*(ask(client, number) for number in range(200)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -104,7 +105,8 @@ def test_text_is_a_table_and_a_verdict(run: Run, gateway: Gateway) -> None:
 
     assert "20 questions that another key had asked before" in result.stdout
     assert "AUC" in result.stdout
-    assert "What another key asked shows in: first byte, last byte" in result.stdout
+    # How long things took may drown on a busy machine; how old an answer is does not.
+    assert re.search(r"^What another key asked shows in: (.*, )?age\b", result.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent.parent
-TIMEOUT_S = 600
+TIMEOUT_S = 1200
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed; it is made for Linux")
 

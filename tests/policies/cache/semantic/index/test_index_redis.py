@@ -171,6 +171,8 @@ async def test_search_of_a_stalled_redis_is_a_miss_within_its_limit(new_server: 
     async with replicas(new_server, 1, TIMEOUT) as (replica,):
         replica.add(1)
         await replica.finds(1)
+        # On a busy machine some of these were too late.
+        before = replica.index.statistics().away
         new_server.pause()
         for _ in range(3):
             started = time.monotonic()
@@ -180,7 +182,7 @@ async def test_search_of_a_stalled_redis_is_a_miss_within_its_limit(new_server: 
         new_server.resume()
         await replica.finds(1)
 
-        assert away == 3
+        assert away - before == 3
 
 
 async def test_follow_a_stalled_redis_takes_up_where_it_was(old_server: RedisServer) -> None:
