@@ -14,7 +14,7 @@ from gateway.batches.input_lines import ENDPOINTS
 from gateway.batches.records import LineOwner, LineResult
 from gateway.batches.statistics import Tally
 from gateway.core import Core
-from gateway.ledger.row import Row
+from gateway.ledger.row import BATCH_LINE, Row
 from gateway.record.booking import Booking
 from gateway.record.savings import note_batch_line
 from gateway.runtime import Stack
@@ -35,7 +35,7 @@ class Outcomes:
     ) -> None:
         """Lines of a route have come to this, those of a provider's batch in that `job`. Raises: StoreUnavailable.
 
-        Who is cancelled meanwhile waits for it: what is stored is in the ledger too, and counted.
+        Who is cancelled meanwhile waits for it: what is stored is counted too.
         """
         await finished(self._settle(route, backend, results, job))
 
@@ -55,10 +55,14 @@ class Outcomes:
             prices = {line: _price(stack, backend, owner.model) for line, owner in owners.items()} if stack else {}
             share = 1 - Decimal(repr(stack.policy.batch.discount)) if stack else Decimal(1)
             results = [_priced(result, prices.get(result.line), share) for result in results]
-        for result in await self._store.answer(results, job):
-            if booking is not None:
-                owner = owners[result.line]
-                row = _row(result, owner, route, backend or "", booking)
+        rows: dict[int, Row] = {}
+        if booking is not None:
+            for result in results:
+                owner = owners.get(result.line)
+                if owner is None:
+                    # Its batch has ended meanwhile.
+                    continue
+                row = rows[result.line] = _row(result, owner, route, backend or "", booking)
                 price = prices.get(result.line)
                 row.price = price.name if price is not None and result.cost is not None else ""
                 asked = stack.asked_prices.of(owner.model) if stack is not None else None
@@ -66,7 +70,11 @@ class Outcomes:
                 caller = self._core.runtime.keyring.named(owner.key, owner.tenant)
                 if caller is not None:
                     row.team, row.tags = caller.team, caller.tags
+                # Before it is stored: after a kill nobody would note what is, and what is not is noted again.
                 booking.note(row)
+        for result in await self._store.answer(results, job):
+            if booking is not None:
+                booking.count(rows[result.line])
             self.tally.lines[route, "answered" if result.is_answered else "failed"] += 1
             self.tally.tokens[route, "prompt"] += result.input_tokens
             self.tally.tokens[route, "completion"] += result.output_tokens
@@ -103,7 +111,7 @@ def _row(result: LineResult, owner: LineOwner, route: str, backend: str, booking
         n=number,
         at_us=now_us,
         request_id=f"{owner.batch}-{result.line}",
-        kind="batch",
+        kind=BATCH_LINE,
         key=owner.key,
         tenant=owner.tenant,
         route=route,

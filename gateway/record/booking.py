@@ -91,6 +91,9 @@ class Booking:
     def note(self, row: Row) -> None:
         """The row of such a call, which begins and ends at once."""
         self._ledger.note(row)
+
+    def count(self, row: Row) -> None:
+        """What it has saved, once that is certain."""
         self._savings.note(row)
 
     def drift(self) -> int:

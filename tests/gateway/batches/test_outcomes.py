@@ -1,4 +1,4 @@
-"""What lines come to: what is stored of them is in the ledger too."""
+"""What lines come to: what is stored of them is in the ledger too, and counted."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class HeldStore(BatchStore):
         return await self._database.write(change)
 
 
-async def test_line_of_a_provider_that_is_stored_has_its_row_though_its_gateway_ends(tmp_path: Path) -> None:
-    """Nobody writes it later: the line is done."""
+async def test_line_of_a_provider_that_is_stored_is_noted_and_counted_though_its_gateway_ends(tmp_path: Path) -> None:
+    """Nobody does so later: the line is done."""
     kept = Batches(tmp_path, FakeClock())
     await kept.open()
     batch = await kept.batch(lines=1)
     (line,) = await kept.database.read(lambda connection: connection.execute("SELECT id FROM lines").fetchone())
-    store, rows = HeldStore(kept), list[Row]()
+    store, rows, counted = HeldStore(kept), list[Row](), list[Row]()
     core = SimpleNamespace(
-        booking=SimpleNamespace(next_call=lambda: (1, 0), note=rows.append),
+        booking=SimpleNamespace(next_call=lambda: (1, 0), note=rows.append, count=counted.append),
         runtime=SimpleNamespace(stacks={}, keyring=SimpleNamespace(named=lambda key, tenant: None)),
     )
     outcomes = Outcomes(core, store)  # type: ignore[arg-type]  # all that it needs of one
@@ -55,5 +55,6 @@ async def test_line_of_a_provider_that_is_stored_has_its_row_though_its_gateway_
         await settling
 
     assert [row.request_id for row in rows] == [f"{batch.id}-{line}"]
+    assert counted == rows
     assert outcomes.take_tally().lines == {("r", "answered"): 1}
     await kept.database.aclose()

@@ -16,7 +16,7 @@ from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.ledger import latencies
 from gateway.ledger.days import Days
 from gateway.ledger.report import Period, report
-from gateway.ledger.row import FIELDS, SAVINGS, Row, Stored, stored
+from gateway.ledger.row import BATCH_LINE, FIELDS, SAVINGS, Row, Stored, stored
 from gateway.ledger.schema import ROLLUPS, Rollup, quoted
 from gateway.ledger.store import LEDGER, LedgerStore, mark_and_newest
 from gateway.ledger.sums import Dimension
@@ -76,6 +76,22 @@ WAYS: tuple[tuple[Dimension, ...], ...] = (
     ("day", "session"),
     ("tenant", "user"),
 )
+
+
+def test_line_of_a_batch_is_one_row_whoever_notes_it(connect: Connect) -> None:
+    """What it came to first and came to later, when it was asked again, are two; calls are those of their worker."""
+
+    def line(n: int, end: str) -> Row:
+        row = sample_row(n)
+        row.kind, row.request_id, row.end = BATCH_LINE, "batch_1-7", end
+        return row
+
+    store = opened(connect())
+    assert store.insert([of(line(1, "error")), of(line(2, "clean")), of(sample_row(1))]) == (3, 0)
+    assert store.insert([of(line(3, "clean"), worker=2), of(sample_row(1), worker=2)]) == (1, 0)
+    store.close()
+
+    assert told(connect(), ["tenant"])["tenant-1",]["calls"] == 3
 
 
 def test_same_rows_again_are_the_same_rows(connect: Connect) -> None:
