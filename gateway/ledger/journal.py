@@ -1,7 +1,7 @@
 """The journal of one worker: where rows are, in order, before the store has them.
 
 The event loop appends; the writer's thread reads, makes new segments before they are needed, and deletes what is
-stored. A lock on the file beside the segments says that the worker lives.
+stored. A lock on the file beside the segments says that the worker lives, and what is in it which ledger they are for.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ SEGMENTS = ".segment"
 class Journal:
     """Open from its making until `close`. Raises: OSError where the folder cannot be used."""
 
-    def __init__(self, folder: Path, max_segments: int) -> None:
+    def __init__(self, folder: Path, max_segments: int, ledger: str = "") -> None:
+        """`ledger`: who takes it over if the worker does not live; anybody, if it says nothing."""
+        self.ledger = os.fsencode(ledger)
         self.worker = secrets.randbits(63)
         """Unique among all workers there ever were."""
         self._folder = folder
         self._max_segments = max_segments
         self._numbers = count()
         self._lock_path = folder / f"{self.worker:016x}{LOCKS}"
-        self._lock = _hold(self._lock_path)
+        self._lock = _hold(self._lock_path, self.ledger)
         try:
             self.segments: deque[Segment] = deque([self._create()])
             """From the oldest to the one that is written to."""
@@ -110,18 +112,22 @@ class Journal:
     def _create(self) -> Segment:
         if not self._lock_path.exists():
             # Somebody has taken the folder away; without its lock nobody would find what is in a new one.
-            before, self._lock = self._lock, _hold(self._lock_path)
+            before, self._lock = self._lock, _hold(self._lock_path, self.ledger)
             os.close(before)
         return create_segment(self._folder / f"{self.worker:016x}-{next(self._numbers):08d}{SEGMENTS}", self.worker)
 
 
-def _hold(path: Path) -> int:
-    """A locked file of that name, and its folder: it has the name only once it is locked. Raises: OSError."""
+def _hold(path: Path, content: bytes) -> int:
+    """A locked file of that name with that content, and its folder: it has the name only once it has both.
+
+    Raises: OSError.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     handle = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(handle, content)
         new.rename(path)
     except BaseException:
         os.close(handle)

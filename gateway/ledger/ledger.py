@@ -73,7 +73,8 @@ class Ledger:
         Raises: ConfigurationError.
         """
         try:
-            self._journal = await asyncio.to_thread(Journal, self._folder, self._max_segments)
+            place = self._store.place(self._folder)
+            self._journal = await asyncio.to_thread(Journal, self._folder, self._max_segments, place)
         except OSError as error:
             raise ConfigurationError(f"the ledger's journal {self._folder} cannot be used: {error.strerror}") from error
         is_open = False

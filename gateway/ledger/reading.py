@@ -129,15 +129,15 @@ class Adoption:
 
 
 def adopt(folder: Path, own: Journal, left: set[Path]) -> Adoption | None:
-    """The journal of a worker that is gone, if there is one. What another version has written is left to that one, and
-    told of once: `left` has the locks of such. Raises: OSError.
+    """The journal of a worker that is gone, if there is one. What another version has written, and what is for another
+    ledger, is left to these, and told of once: `left` has the locks of such. Raises: OSError.
     """
     for lock in sorted(folder.glob(f"*{LOCKS}")):
         if lock == own.path.with_suffix(LOCKS) or lock in left or (handle := hold_dead(lock)) is None:
             continue
         try:
-            segments = list(lock.parent.glob(f"{lock.stem}-*{SEGMENTS}"))
-            if not any(map(is_of_another_version, segments)):
+            left_to = _whose(lock, own)
+            if left_to is None:
                 return Adoption(lock, handle)
         except BaseException:
             os.close(handle)
@@ -145,7 +145,15 @@ def adopt(folder: Path, own: Journal, left: set[Path]) -> Adoption | None:
         os.close(handle)
         left.add(lock)
         _logger.error(
-            "another version of the gateway has written %s, which is kept: a gateway of that version takes it over",
-            lock.with_name(f"{lock.stem}-*{SEGMENTS}"),
+            "a worker that is gone has left %s, which is kept for %s", lock.with_name(f"{lock.stem}*"), left_to
         )
     return None
+
+
+def _whose(lock: Path, own: Journal) -> str | None:
+    """To whom that journal is left; None if it is for whoever has this one. Raises: OSError."""
+    if any(map(is_of_another_version, lock.parent.glob(f"{lock.stem}-*{SEGMENTS}"))):
+        return "a gateway of the version that has written it"
+    ledger = lock.read_bytes()
+    # Versions before this one said nothing.
+    return None if ledger in (b"", own.ledger) else f"a gateway with another ledger, {os.fsdecode(ledger)}"

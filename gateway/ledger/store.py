@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from secrets import token_hex
 
 from backends.errors import ConfigurationError
@@ -80,6 +81,10 @@ class LedgerStore:
     def has_many_counts(self) -> bool:
         """Whether it has as many counts at hand as it keeps: names that clients invent may be new in each row."""
         return len(self._counted) >= _MOST_COUNTS
+
+    def place(self, seen_from: Path) -> str:
+        """Which ledger it is, as `Database.place`."""
+        return self._database.place(seen_from)
 
     def open(self) -> None:
         """Bring the tables up to date. Raises: ConfigurationError where they are somebody else's, or of other days."""

@@ -91,7 +91,7 @@ class Writer:
         self._clock = clock
         self._adoption: Adoption | None = None
         self._left: set[Path] = set()
-        """Locks of journals that are another version's."""
+        """Locks of journals that are another version's, or of another ledger."""
         self._adopts = False
         """Whether this turn is for what workers have left that are gone."""
         self._waiting: list[Stored] = []

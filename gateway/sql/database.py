@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -51,6 +52,11 @@ class Database(Protocol):
     """Whether it is this process that computes what it is asked."""
     num_connected: int
     """How often it has connected: behind another connection there may be another database."""
+
+    def place(self, seen_from: Path) -> str:
+        """Which one it is, in one spelling and without a secret: of a file the way there from that folder, for both may
+        be moved together.
+        """
 
     def writing(self) -> AbstractContextManager[Transaction]:
         """One of these at a time among all processes; done as a whole at its end, and not at all where it raises."""

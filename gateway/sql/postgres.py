@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.errors import ConfigurationError, StoreUnavailable
@@ -31,14 +32,20 @@ class PostgresDatabase:
                 f"a {purpose.name} in PostgreSQL needs: pip install 'slipstream-gateway[postgres]'"
             ) from error
         try:
-            conninfo_to_dict(url)
+            told = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             raise ConfigurationError(f"{purpose.setting} is no URL of PostgreSQL: {_first_line(error)}") from error
         self._psycopg = psycopg
         self._url = url
+        host = str(told.get("host") or told.get("hostaddr") or told.get("service") or "").lower()
+        self._place = f"postgresql://{host}:{told.get('port') or 5432}/{told.get('dbname') or told.get('user') or ''}"
         self._purpose = purpose
         self.num_connected = 0
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def place(self, seen_from: Path) -> str:
+        """As `Database.place`; users and passwords change, and it is the same one."""
+        return self._place
 
     @contextmanager
     def writing(self) -> Iterator[PostgresTransaction]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ class SqliteDatabase:
         self.num_connected = 0
         self._opened: OpenSqlite | None = None
         self._tables: dict[tuple[str, str], ManyRows] = {}
+
+    def place(self, seen_from: Path) -> str:
+        """As `Database.place`."""
+        return f"sqlite:{os.path.relpath(os.path.realpath(self._path), os.path.realpath(seen_from))}"
 
     @contextmanager
     def writing(self) -> Iterator[SqliteTransaction]:

@@ -12,9 +12,10 @@ import pytest
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of 24 MiB there; without the right to make one the test is skipped."""
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True)
+def small_disk(folder: Path, size_mib: int = 24) -> Iterator[None]:
+    """A file system of that size there; without the right to make one the test is skipped."""
+    options = f"size={size_mib}m"
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
     if mount.returncode != 0:
         pytest.skip("a file system of the test's own needs the right to mount one")
     try:

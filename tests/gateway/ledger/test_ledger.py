@@ -155,6 +155,39 @@ async def test_call_that_is_not_over_has_cost_what_budgets_held_for_it(connect: 
     assert [tuple(row) for row in rows] == [(1, 7 * 10**9, True), (2, None, True)]
 
 
+async def test_what_a_worker_left_goes_to_its_own_ledger(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In a folder that several share; it may have another name meanwhile, or have been moved with its journal."""
+    place = tmp_path / "place"
+    folder = place / "journal"
+    async with running(SqliteDatabase(place / "own.sqlite3", LEDGER), folder) as ledger:
+        ledger.begin(sample_beginning(1))
+    for _ in range(2):
+        async with running(SqliteDatabase(place / "other.sqlite3", LEDGER), folder) as ledger:
+            assert await ledger.wait_adopted(10)
+            assert ledger.statistics().killed == 0
+    assert ["sqlite:../own.sqlite3" in message for message in caplog.messages] == [True, True]
+    place.rename(tmp_path / "moved")
+    link = tmp_path / "link.sqlite3"
+    link.symlink_to("moved/own.sqlite3")
+    async with running(SqliteDatabase(link, LEDGER), tmp_path / "moved" / "journal") as ledger:
+        assert await ledger.wait_adopted(10)
+
+        assert ledger.statistics().killed == 1
+    assert list((tmp_path / "moved" / "journal").iterdir()) == []
+
+
+async def test_what_is_for_no_ledger_that_is_named_goes_to_any(tmp_path: Path) -> None:
+    """As journals of before were, and as one may be made of a ledger whose address has changed."""
+    async with running(SqliteDatabase(tmp_path / "before.sqlite3", LEDGER), tmp_path / "journal") as ledger:
+        ledger.begin(sample_beginning(1))
+    (lock,) = (tmp_path / "journal").glob("*.lock")
+    lock.write_bytes(b"")
+    async with running(SqliteDatabase(tmp_path / "ledger.sqlite3", LEDGER), tmp_path / "journal") as ledger:
+        assert await ledger.wait_adopted(10)
+
+        assert ledger.statistics().killed == 1
+
+
 async def test_own_calls_after_a_worker_left_only_whole_ones_are_not_called_killed(
     connect: Connect, tmp_path: Path
 ) -> None:
@@ -262,7 +295,8 @@ async def test_full_disk_of_the_journal_holds_up_no_store_elsewhere(tmp_path: Pa
     disk = tmp_path / "disk"
     disk.mkdir()
     path = tmp_path / "ledger.sqlite3"
-    with small_disk(disk):
+    # Room for three segments and their lock.
+    with small_disk(disk, 25):
         async with running(SqliteDatabase(path, LEDGER), disk / "journal", segments=4) as ledger:
             n = 0
             for lasting in range(2):

@@ -377,3 +377,18 @@ def test_url_of_postgres_is_looked_at(postgres: Postgres) -> None:
         PostgresDatabase("postgresql://h/x?nonsense=1", LEDGER)
     with pytest.raises(StoreUnavailable, match="does not exist"):
         opened(PostgresDatabase(postgres.url + "_missing", LEDGER))
+
+
+def test_database_is_the_same_whoever_asks_it(tmp_path: Path) -> None:
+    """Users and passwords change, and are no part of what a journal is known by; another database is another one."""
+    from gateway.sql.postgres import PostgresDatabase
+
+    def place(url: str) -> str:
+        return PostgresDatabase(url, LEDGER).place(tmp_path)
+
+    named = "postgresql://db.internal:5432/slipstream"
+    assert place("postgresql://one:secret@DB.internal/slipstream?sslmode=require") == named
+    assert place("postgres:///slipstream?host=db.internal&user=two&password=other&port=5432") == named
+    assert place("postgresql://slipstream@db.internal") == named
+    assert place("postgresql://db.internal:5433/slipstream") != named
+    assert place("postgresql://db.internal/other") != named
