@@ -17,6 +17,7 @@ import msgspec
 
 from backends.clock import Clock
 from backends.errors import StoreUnavailable
+from gateway.disk.settled_wall import SettledWallClock
 from gateway.ledger.days import Days
 from gateway.ledger.journal import Journal
 from gateway.ledger.reading import Adoption, Reading, adopt
@@ -31,7 +32,6 @@ _WAIT_S = 0.1
 _ADOPT_EVERY_S = 5.0
 _ROLL_UP_EVERY_S = 10.0
 _PRUNE_EVERY_S = 600.0
-_STEADY_WITHIN_S = 60.0
 _MAX_PAUSE_S = 5.0
 _MAX_CLOSE_S = 3.0
 _ROLLED_UP_AT_ONCE = 5000
@@ -89,6 +89,7 @@ class Writer:
         self._keep_us = int(keep_s * 1e6)
         self._outlives_power = outlives_power
         self._clock = clock
+        self._settled_wall = SettledWallClock(clock)
         self._adoption: Adoption | None = None
         self._left: set[Path] = set()
         """Locks of journals that are another version's, or of another ledger."""
@@ -99,14 +100,13 @@ class Writer:
         """Those of minutes that are not stored; of more, the oldest are gone."""
         self._are_killed = False
         """Whether those that wait are the last of what a worker has left that is gone."""
-        self._due = {"adopt": 0.0, "roll_up": 0.0, "count": 0.0, "prune": 0.0}
+        # A clock that is set only after the start must not take away rows that are not old.
+        self._due = {"adopt": 0.0, "roll_up": 0.0, "count": 0.0, "prune": clock.now() + _PRUNE_EVERY_S}
         """When what is done now and then is done again, in monotonic seconds."""
         self._has_new = True
         """Whether there may be rows that are not in the sums."""
         self._has_uncounted = True
         """Whether there may be rows whose times are not counted."""
-        self._pruned_at: tuple[float, float] | None = None
-        """What the wall clock and the monotonic one showed when pruning was last due."""
         self._is_open = False
         self._is_away = False
         self._is_stopping = False
@@ -294,24 +294,11 @@ class Writer:
         return has_more
 
     def _prune(self) -> bool:
-        is_watched = self._pruned_at is not None
-        if not self._is_clock_steady():
-            if is_watched:
-                _logger.info("the ledger keeps its old rows for now: the clock was set")
-            return False
-        before_us = int(self._clock.wall() * 1e6) - self._keep_us
+        before_us = int(self._settled_wall() * 1e6) - self._keep_us
         has_more = self._store.prune(before_us, self._days.of(before_us))
         if has_more:
             self._due["prune"] = 0.0
         return has_more
-
-    def _is_clock_steady(self) -> bool:
-        """Whether the wall clock has gone on as time has since pruning was last due: one that jumps ahead for a while,
-        or is set only after the start, must not take away rows that are not old.
-        """
-        last, now = self._pruned_at, (self._clock.wall(), self._clock.now())
-        self._pruned_at = now
-        return last is not None and abs((now[0] - last[0]) - (now[1] - last[1])) < _STEADY_WITHIN_S
 
     def _is_due(self, what: str, every_s: float) -> bool:
         now = self._clock.now()
