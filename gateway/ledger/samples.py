@@ -46,11 +46,13 @@ class Sampled(NamedTuple):
 
 
 def keep(transaction: Transaction, samples: Iterable[GaugeSample]) -> None:
-    """Add those of this process to what others have told, and take away what is old."""
-    minute = 0
+    """Add those of this process to what others have told."""
     for sample in samples:
         transaction.execute(_KEEP + (_ADD if sample.name in SUMMED else _RAISE), sample)
-        minute = max(minute, sample.minute)
+
+
+def forget_old(transaction: Transaction, minute: int) -> None:
+    """Take away those that are too old in that minute."""
     transaction.execute(f"DELETE FROM {TABLE} WHERE minute < ?", (minute - KEPT_MINUTES,))
 
 

@@ -158,6 +158,11 @@ class LedgerStore:
         with self._database.writing() as transaction:
             samples.keep(transaction, new)
 
+    def forget_old_samples(self, minute: int) -> None:
+        """Take away how things stood more than eight days before that minute."""
+        with self._database.writing() as transaction:
+            samples.forget_old(transaction, minute)
+
     def prune(self, before_us: int, before_day: int) -> bool:
         """Take away rows of calls before then that are in the sums, and sums that are kept as long as rows. Whether
         there may be more.

@@ -32,6 +32,7 @@ _WAIT_S = 0.1
 _ADOPT_EVERY_S = 5.0
 _ROLL_UP_EVERY_S = 10.0
 _PRUNE_EVERY_S = 600.0
+_MINUTE_US = 60 * 10**6
 _MAX_PAUSE_S = 5.0
 _MAX_CLOSE_S = 3.0
 _ROLLED_UP_AT_ONCE = 5000
@@ -294,7 +295,9 @@ class Writer:
         return has_more
 
     def _prune(self) -> bool:
-        before_us = int(self._settled_wall() * 1e6) - self._keep_us
+        now_us = int(self._settled_wall() * 1e6)
+        self._store.forget_old_samples(now_us // _MINUTE_US)
+        before_us = now_us - self._keep_us
         has_more = self._store.prune(before_us, self._days.of(before_us))
         if has_more:
             self._due["prune"] = 0.0
