@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,8 @@ from policies.ledger.settings import LedgerPolicy
 
 _SHOWN = ("calls", "errors", "input_tokens", "cached_tokens", "output_tokens")
 _PERCENTILES = (50, 90, 95, 99)
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""The last four are the wide forms of the first, which some spreadsheets take for them."""
 _AMOUNT = re.compile(r"-[0-9.]+")
 _T = TypeVar("_T")
 
@@ -45,6 +47,9 @@ _until_option = click.option("--until", metavar="DAY", type=click.DateTime(["%Y-
 @click.group()
 def ledger() -> None:
     """Look at what the calls used and cost. A gateway may go on writing meanwhile."""
+    # Callers choose names: one that the locale cannot write must not end an export in the middle.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 @ledger.command("report")
@@ -152,6 +157,8 @@ def export_command(file: Path, form: str, since: datetime | None, until: datetim
 
 
 def _opened(file: Path, since: datetime | None, until: datetime | None) -> tuple[Database, Period]:
+    if since is not None and until is not None and until < since:
+        raise click.UsageError(f"--until {until:%Y-%m-%d} is before --since {since:%Y-%m-%d}")
     policy = _ledger_of(file)
     try:
         database = build_ledger_database(policy, is_read_only=True)
@@ -188,8 +195,17 @@ def _write_calls(calls: Iterable[dict[str, Any]], form: str) -> None:
         _write_csv(calls, list(COLUMNS))
 
 
+class _Lines:
+    """Takes what a writer of CSV writes, whose lines end as those of a terminal do."""
+
+    def write(self, line: str) -> None:
+        """One of them."""
+        sys.stdout.write(line.removesuffix("\r\n") + "\n")
+
+
 def _write_csv(rows: Iterable[dict[str, Any]], columns: list[str]) -> None:
-    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    # What ends its lines is also what it quotes in texts: either half alone ends a line for whoever reads.
+    writer = csv.DictWriter(_Lines(), columns, lineterminator="\r\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({name: _cell(value) for name, value in row.items()})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from typing import Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
-from gateway.ledger.days import day_number, day_text, hour_text
+from gateway.ledger.days import day_number, day_text, hour_text, zone_of
 from gateway.ledger.sums import Within
 
 RangeName = Literal["1h", "24h", "7d", "30d", "month"]
@@ -79,7 +79,7 @@ class Range(NamedTuple):
 def range_of(name: RangeName, now_s: float, zone: str) -> Range:
     """An hour and 24 are compared with those a week ago, 7 and 30 days with as many before them, a month with the same
     days of the one before."""
-    place, today = _zone(zone), day_of(now_s, zone)
+    place, today = zone_of(zone), day_of(now_s, zone)
     if name == "1h":
         minute = int(now_s // 60)
         minutes = range(minute - 59, minute + 1)
@@ -118,11 +118,7 @@ def _day_a_week_before(ticks: list[Tick], zone: str) -> int:
 
 def day_of(now_s: float, zone: str) -> date:
     """Which day it is there."""
-    return datetime.fromtimestamp(now_s, _zone(zone)).date()
-
-
-def _zone(zone: str) -> ZoneInfo | timezone:
-    return UTC if zone == "UTC" else ZoneInfo(zone)
+    return datetime.fromtimestamp(now_s, zone_of(zone)).date()
 
 
 def _begin(day: date, zone: ZoneInfo | timezone) -> int:

@@ -11,13 +11,17 @@ _QUARTER_US = 900 * 10**6
 _MAX_CACHED = 4096
 
 
+def zone_of(name: str) -> ZoneInfo | timezone:
+    """A time zone. UTC is known even where the machine has no table of them."""
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
 class Days:
     """Which day a moment falls on. Asked in order of time, nearly each answer is a look-up."""
 
     def __init__(self, zone: str) -> None:
         self.zone = zone
-        # UTC is known even where the machine has no table of time zones.
-        self._zone: ZoneInfo | timezone = UTC if zone == "UTC" else ZoneInfo(zone)
+        self._zone = zone_of(zone)
         self._cache: dict[int, int] = {}
 
     def of(self, at_us: int) -> int:

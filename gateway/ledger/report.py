@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
-from zoneinfo import ZoneInfo
+from datetime import date, datetime, time, timedelta
 
-from gateway.ledger.days import day_number
+from gateway.ledger.days import day_number, zone_of
 from gateway.ledger.schema import PICO_PER_MICRO, ROLLUPS, quoted
 from gateway.ledger.sums import DIMENSIONS, Dimension, Line, Within, check_version, sums, table_of
 from gateway.sql.database import Database
@@ -30,13 +29,17 @@ class Period:
     @property
     def hours(self) -> Within:
         """The hours that begin within."""
-        zone = ZoneInfo(self.time_zone)
         first = last = None
         if self.since is not None:
-            first = -int(-datetime.combine(self.since, time(), zone).timestamp() // 3600)
-        if self.until is not None:
-            last = int(datetime.combine(self.until, time.max, zone).timestamp() // 3600)
+            first = self._first_hour(self.since)
+        if self.until is not None and self.until < date.max:
+            # The last hour of a day itself may come twice.
+            last = self._first_hour(self.until + timedelta(days=1)) - 1
         return Within("hour", first, last)
+
+    def _first_hour(self, day: date) -> int:
+        """Of those that begin on that day."""
+        return -int(-datetime.combine(day, time(), zone_of(self.time_zone)).timestamp() // 3600)
 
 
 def report(database: Database, by: Sequence[Dimension], period: Period) -> Iterator[Line]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from gateway.ledger.days import Days, day_number, day_text, hour_text
+from gateway.ledger.report import Period
 
 _QUARTER_US = 900 * 10**6
 
@@ -51,6 +52,27 @@ def test_days_follow_each_other_without_gap(zone: str) -> None:
 def test_day_of_a_change_of_clocks_ends_at_local_midnight(moment: str, day: int) -> None:
     """In Berlin, at the ends of March and October."""
     assert Days("Europe/Berlin").of(at(moment)) == day
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/Santiago", "Africa/Cairo", "Atlantic/Azores", "Asia/Kathmandu"])
+def test_period_has_the_hours_that_begin_in_its_days(zone: str) -> None:
+    """Where clocks change at midnight too, so that the last hour of a day comes twice, or its first one never does."""
+    days = Days(zone)
+    began: dict[int, list[int]] = {}
+    for hour in range(at("2026-01-01T00:00:00") // 3_600_000_000, at("2028-01-01T00:00:00") // 3_600_000_000):
+        began.setdefault(days.of(hour * 3_600_000_000), []).append(hour)
+    for day in (date(2026, 1, 2) + timedelta(days=n) for n in range(728)):
+        hours = began[day_number(day)]
+        within = Period(day, day, zone).hours
+        assert (within.first, within.last) == (hours[0], hours[-1])
+
+
+def test_period_may_be_as_long_as_the_calendar() -> None:
+    """From its first day to its last one."""
+    hours = Period(date.min, date.max, "America/Santiago").hours
+    assert hours.first is not None
+    assert hours.first < 0
+    assert hours.last is None
 
 
 def test_moment_out_of_every_calendar_is_refused() -> None:
