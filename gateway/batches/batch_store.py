@@ -33,7 +33,10 @@ from policies.prices.price import PICO_PER_DOLLAR
 _COLUMNS = column_list(BatchRow)
 LINE_COLUMNS = column_list(LineRow)
 _OPEN = f"state IN ({LineState.WAITING:d}, {LineState.SENT:d})"
-_STATUSES = ", ".join(f"'{status}'" for status in UNFINISHED)
+LEFT = f"state IN ({LineState.EXPIRED:d}, {LineState.DROPPED:d})"
+"""Nobody waits for these lines any more; a provider may still have them."""
+STATUSES = ", ".join(f"'{status}'" for status in UNFINISHED)
+"""Of batches that are not done."""
 
 
 class BatchStore:
@@ -69,7 +72,7 @@ class BatchStore:
             if file.purpose != "batch":
                 raise InvalidRequest(f'the file {file.id} has another purpose than "batch"', param="input_file_id")
             (count,) = connection.execute(
-                f"SELECT COUNT(*) FROM batches WHERE tenant = ? AND status IN ({_STATUSES})", (tenant,)
+                f"SELECT COUNT(*) FROM batches WHERE tenant = ? AND status IN ({STATUSES})", (tenant,)
             ).fetchone()
             if count >= self._max_batches:
                 raise QuotaExceeded(f"{count} batches are not done, as many as there may be; wait, or cancel some")
@@ -129,7 +132,7 @@ class BatchStore:
         """Every batch that is not done, oldest first."""
 
         def ask(connection: Connection) -> list[BatchRow]:
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM batches WHERE status IN ({_STATUSES}) ORDER BY seq")
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM batches WHERE status IN ({STATUSES}) ORDER BY seq")
             return [BatchRow(*row) for row in rows]
 
         return await self._database.read(ask)
@@ -283,7 +286,7 @@ class BatchStore:
 
     async def forget_old(self) -> None:
         """Delete batches that were done long ago."""
-        statement = f"DELETE FROM batches WHERE status NOT IN ({_STATUSES}) AND created_at < ?"
+        statement = f"DELETE FROM batches WHERE status NOT IN ({STATUSES}) AND created_at < ?"
         oldest = self._settled_wall() - self._keep_s
         await self._database.write(lambda connection: connection.execute(statement, (oldest,)))
 
@@ -319,7 +322,9 @@ def _link(source: os.PathLike[str], target: os.PathLike[str]) -> None:
 
 
 def _delete_lines(connection: Connection, batch: int) -> None:
-    connection.execute("DELETE FROM lines WHERE batch = ?", (batch,))
+    # Of those that a provider has, it will tell what they have cost.
+    is_there = f"{LEFT} AND EXISTS (SELECT 1 FROM jobs WHERE jobs.seq = job)"
+    connection.execute(f"DELETE FROM lines WHERE batch = ? AND NOT ({is_there})", (batch,))
 
 
 def _end_lines(connection: Connection, batch: int, state: LineState) -> Counter[str]:

@@ -8,7 +8,7 @@ from itertools import islice
 from sqlite3 import Connection
 
 from backends.clock import Clock
-from gateway.batches.batch_store import LINE_COLUMNS
+from gateway.batches.batch_store import LEFT, LINE_COLUMNS, STATUSES
 from gateway.batches.records import Group, JobRow, JobState, LineRow, LineState, column_list
 from gateway.disk.sqlite_file import SqliteFile
 
@@ -87,12 +87,14 @@ class JobStore:
         """Lines of the job that somebody waits for."""
         return await self._database.read(lambda connection: _num_open(connection, job))
 
-    async def lines(self, job: JobRow, after: int, count: int) -> Sequence[tuple[str, LineRow]]:
-        """Lines of the job that somebody waits for, behind that id, in their order, with the ids of their batches."""
+    async def lines(self, job: JobRow, after: int, count: int, *, left: bool = False) -> Sequence[tuple[str, LineRow]]:
+        """Lines of the job that somebody waits for, or those that are `left`, behind that id, in their order, with the
+        ids of their batches.
+        """
         wanted = ", ".join(f"l.{name}" for name in LINE_COLUMNS.split(", "))
         statement = (
             f"SELECT (SELECT b.id FROM batches b WHERE b.seq = l.batch), {wanted} FROM lines l "
-            f"WHERE l.job = ? AND l.state = {LineState.SENT:d} AND l.id > ? ORDER BY l.id LIMIT ?"
+            f"WHERE l.job = ? AND {LEFT if left else f'state = {LineState.SENT:d}'} AND l.id > ? ORDER BY l.id LIMIT ?"
         )
         values = (job.seq, after, count)
         rows = await self._database.read(lambda connection: connection.execute(statement, values).fetchall())
@@ -131,7 +133,13 @@ class JobStore:
 
     async def settle(self, job: JobRow) -> None:
         """It is over, and nothing of it waits."""
-        await self._database.write(lambda connection: connection.execute("DELETE FROM jobs WHERE seq = ?", (job.seq,)))
+
+        def change(connection: Connection) -> None:
+            connection.execute("DELETE FROM jobs WHERE seq = ?", (job.seq,))
+            is_done = f"batch NOT IN (SELECT seq FROM batches WHERE status IN ({STATUSES}))"
+            connection.execute(f"DELETE FROM lines WHERE job = ? AND {LEFT} AND {is_done}", (job.seq,))
+
+        await self._database.write(change)
 
 
 def _num_open(connection: Connection, job: JobRow) -> int:

@@ -180,12 +180,14 @@ class Provider:
         await self._clean_up(job, api, [job.input_file, *names])
 
     async def _split(self, job: JobRow, api: ProviderApi, file: str) -> None:
-        waiting = {_upstream_id(line.id): line async for page in self._pages(job) for _, line in page}
+        lines = {_upstream_id(line.id): line async for page in self._pages(job) for _, line in page}
+        # Nobody gets these, and the ledger has what they cost.
+        lines |= {_upstream_id(line.id): line async for page in self._pages(job, left=True) for _, line in page}
         model = job.model if _model_at(job, self._core.runtime) else None
         splitter = LineSplitter(self._core.settings.max_body)
 
-        async def take(lines: Sequence[bytes]) -> None:
-            if results := await asyncio.to_thread(results_of_provider, lines, waiting, model):
+        async def take(told: Sequence[bytes]) -> None:
+            if results := await asyncio.to_thread(results_of_provider, told, lines, model):
                 await self._settle(job, results)
 
         try:
@@ -235,10 +237,10 @@ class Provider:
                 _logger.warning("a file stays at %s: %s", job.backend, error)
         await self._jobs.settle(job)
 
-    async def _pages(self, job: JobRow) -> AsyncIterator[Sequence[tuple[str, LineRow]]]:
-        """Lines of the job that somebody waits for, with the ids of their batches, some at a time."""
+    async def _pages(self, job: JobRow, *, left: bool = False) -> AsyncIterator[Sequence[tuple[str, LineRow]]]:
+        """Lines of the job that somebody waits for, or those `left`, with the ids of their batches, some at a time."""
         after = 0
-        while rows := await self._jobs.lines(job, after, _CHUNK_LINES):
+        while rows := await self._jobs.lines(job, after, _CHUNK_LINES, left=left):
             after = rows[-1][1].id
             yield rows
 

@@ -185,6 +185,7 @@ TABLES: Sequence[str] = (
     """CREATE INDEX IF NOT EXISTS lines_waiting ON lines (route, model, batch, since, num_bytes, due, state)
     WHERE state = 0""",
     "CREATE INDEX IF NOT EXISTS lines_sent ON lines (job) WHERE state = 1",
+    "CREATE INDEX IF NOT EXISTS lines_left ON lines (job) WHERE state IN (4, 5)",
     """CREATE TABLE IF NOT EXISTS jobs (seq INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT NOT NULL, route TEXT NOT NULL,
     backend TEXT NOT NULL, endpoint TEXT NOT NULL, model TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'new',
     input_file TEXT NOT NULL DEFAULT '', upstream_batch TEXT NOT NULL DEFAULT '',

@@ -411,6 +411,34 @@ async def test_batch_cancel_leaves_the_lines_of_others_with_the_provider(
     assert list(await results(blue, done.output_file_id)) == ["b"]
 
 
+async def test_line_that_nobody_waits_for_has_its_row_where_its_provider_answered_it(
+    red: AsyncOpenAI, blue: AsyncOpenAI, provider: BatchProvider, gateway: Gateway
+) -> None:
+    """It is paid for all the same; what a provider has not answered costs nothing and has none."""
+    provider.is_held = True
+    of_red, of_blue = await asyncio.gather(
+        make(red, [line("r"), line("s", "slow")], completion_window="2s"), make(blue, [line("b")])
+    )
+    upstream = await provider.wait_batches()
+    upstream.lines = [each for each in upstream.lines if each["body"]["messages"][-1]["content"] != "slow"]
+    provider.finish(upstream, "in_progress")
+    await wait(red, of_red, "expired")
+    await blue.batches.cancel(of_blue.id)
+    await wait(blue, of_blue, "cancelled")
+    async with asyncio.timeout(5):
+        while upstream.status != "cancelled" or provider.files:
+            await asyncio.sleep(0.02)
+    ids = (of_red.id, of_blue.id)
+    async with asyncio.timeout(20):
+        while len(rows := [row for row in exported(gateway, ENVIRON) if row["request_id"].startswith(ids)]) < 2:
+            await asyncio.sleep(0.1)
+
+    assert sorted((row["tenant"], row["end"], row["output_tokens"]) for row in rows) == [
+        ("blue", "clean", 5),
+        ("red", "clean", 5),
+    ]
+
+
 async def test_batch_whose_creation_was_not_seen_to_its_end_is_found_again(
     red: AsyncOpenAI, provider: BatchProvider
 ) -> None:

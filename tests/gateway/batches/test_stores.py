@@ -12,7 +12,7 @@ from backends.errors import ConfigurationError, QuotaExceeded, StoreUnavailable,
 from gateway.batches.batch_store import BatchStore
 from gateway.batches.file_store import FileStore
 from gateway.batches.job_store import JobStore
-from gateway.batches.records import TABLES, BatchRow, LineResult, NewLine, Tenant
+from gateway.batches.records import TABLES, BatchRow, Group, LineResult, NewLine, Tenant
 from gateway.disk.sqlite_file import SqliteFile
 from policies.batches.settings import BatchesStore
 from policies.prices.price import PICO_PER_DOLLAR
@@ -254,3 +254,34 @@ async def test_database_that_is_closed_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(StoreUnavailable):
         await kept.batches.unfinished()
+
+
+async def test_lines_that_nobody_waits_for_are_kept_while_a_provider_has_them(kept: Batches) -> None:
+    """Whose they are is asked for once it tells what it did of them; all others go with their batch."""
+    batch = await kept.batch(lines=3)
+    await kept.jobs.collect(Group("r", "/v1/embeddings", "m", 2, 10, 0.0), "up", 2, 10_000)
+    (job,) = await kept.jobs.unsettled()
+    await kept.batches.answer([answer(1)], job.seq)
+    await kept.batches.cancel(RED, batch.id)
+    await kept.batches.drop(batch)
+    await kept.batches.finish(batch, "cancelled", [])
+
+    assert await kept.jobs.lines(job, 0, 10) == []
+    assert [(name, line.id) for name, line in await kept.jobs.lines(job, 0, 10, left=True)] == [(batch.id, 2)]
+    assert (await kept.batches.owners([1, 2, 3])).keys() == {2}
+    await kept.jobs.settle(job)
+    assert (await kept.batches.owners([1, 2, 3])).keys() == set()
+
+
+async def test_lines_that_have_no_end_yet_outlive_their_job(kept: Batches) -> None:
+    """They are still to be written into a file of errors."""
+    batch = await kept.batch(lines=1)
+    await kept.jobs.collect(Group("r", "/v1/embeddings", "m", 1, 10, 0.0), "up", 1, 10_000)
+    (job,) = await kept.jobs.unsettled()
+    await kept.clock.advance(90_000)
+    await kept.batches.expire()
+    await kept.jobs.settle(job)
+
+    assert len(await kept.batches.results(batch, 0, 10)) == 1
+    await kept.batches.finish(batch, "expired", [])
+    assert await kept.batches.results(batch, 0, 10) == []
