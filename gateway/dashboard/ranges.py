@@ -107,8 +107,9 @@ def range_of(name: RangeName, now_s: float, zone: str) -> Range:
     hours_today = int((now_s - _begin(today, place)) // 3600)
     before_hours = None
     if last_before < first:
-        first_hour = _begin(last_before, place) // 3600
-        before_hours = Within("hour", first_hour, first_hour + hours_today)
+        first_hour, end_hour = (_begin(last_before + timedelta(days=n), place) // 3600 for n in (0, 1))
+        # Today may have more hours than that day had.
+        before_hours = Within("hour", first_hour, min(first_hour + hours_today, end_hour - 1))
     return Range(name, "day", today, tuple(ticks), day_number(before_first), before_hours)
 
 

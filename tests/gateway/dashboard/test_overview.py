@@ -26,6 +26,7 @@ from gateway.ledger.days import Days, day_number
 from gateway.ledger.row import SAVINGS, Row, stored
 from gateway.ledger.samples import GaugeSample
 from gateway.ledger.store import LedgerStore
+from gateway.ledger.sums import Within
 from gateway.revisions import Revision, Revisions
 from tests.gateway.ledger.conftest import Connect
 from tests.support.ledger import sample_row
@@ -255,6 +256,14 @@ def test_ranges_end_now_and_leave_nothing_out(name: RangeName, now_s: int, zone:
         assert all(date.fromisoformat(str(number)) for number in before)
     assert before == sorted(set(before))
     assert before[-1] < numbers[0]
+
+
+def test_day_of_25_hours_is_compared_with_no_hour_that_it_is_made_of() -> None:
+    """In its last hour; what it is compared with ends where the span begins."""
+    span = range_of("7d", datetime(2026, 10, 25, 23, 30, tzinfo=ZoneInfo("Europe/Berlin")).timestamp(), "Europe/Berlin")
+    first_hour = span.ticks[0].at // 3600
+
+    assert span.before_hours == Within("hour", first_hour - 24, first_hour - 1)
 
 
 @pytest.mark.parametrize("name", RANGES)
