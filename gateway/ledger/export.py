@@ -39,6 +39,8 @@ def export(database: Database, period: Period) -> Iterator[dict[str, Any]]:
     """
     where, values = period.days.condition()
     select = f"SELECT {quoted(_READ)} FROM calls WHERE part = 0 AND seq > ? AND {where} ORDER BY seq LIMIT {_PAGE}"
+    with database.reading() as transaction:
+        check_version(transaction, database)
     seq = 0
     while True:
         with database.reading() as transaction:

@@ -152,8 +152,10 @@ def adopt(folder: Path, own: Journal, left: set[Path]) -> Adoption | None:
 
 def _whose(lock: Path, own: Journal) -> str | None:
     """To whom that journal is left; None if it is for whoever has this one. Raises: OSError."""
-    if any(map(is_of_another_version, lock.parent.glob(f"{lock.stem}-*{SEGMENTS}"))):
-        return "a gateway of the version that has written it"
     ledger = lock.read_bytes()
     # Versions before this one said nothing.
-    return None if ledger in (b"", own.ledger) else f"a gateway with another ledger, {os.fsdecode(ledger)}"
+    if ledger not in (b"", own.ledger):
+        return f"a gateway with another ledger, {os.fsdecode(ledger)}"
+    if any(map(is_of_another_version, lock.parent.glob(f"{lock.stem}-*{SEGMENTS}"))):
+        return "a gateway of the version that has written it"
+    return None

@@ -155,7 +155,9 @@ def table_of(by: Sequence[Dimension], time: str = "day") -> Rollup:
 def check_version(transaction: Transaction, database: Database) -> None:
     """Whether the tables are those that this gateway knows. Raises: ConfigurationError."""
     if not is_up_to_date(transaction, database.seq):
-        raise ConfigurationError("the ledger is of another version: a gateway of this one has to open it first")
+        raise ConfigurationError(
+            "the ledger is of another version, or empty: a gateway of this one has to open it first"
+        )
 
 
 def value_text(dimension: str, value: object) -> str:

@@ -90,6 +90,8 @@ def bring_up_to_date(transaction: Transaction, seq: str) -> None:
 
 def is_up_to_date(transaction: Transaction, seq: str) -> bool:
     """Whether it is a ledger that this version can read."""
+    if not transaction.columns("settings"):
+        return False
     is_of_version = read_settings(transaction).get("version") == str(VERSION)
     return is_of_version and not any(table.lacks(transaction) for table in _tables(seq))
 

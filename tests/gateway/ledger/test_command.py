@@ -65,7 +65,21 @@ def test_every_name_comes_out_as_it_is(ask: Ask) -> None:
     assert len(table.splitlines()) == 1 + len(USERS)
 
 
-@pytest.mark.parametrize("command", ["export", "report --by day", "latency"])
+COMMANDS = pytest.mark.parametrize("command", ["export", "report --by day", "latency"])
+
+
+@COMMANDS
+def test_file_that_no_gateway_has_opened_yet_is_told_of(ask: Ask, tmp_path: Path, command: str) -> None:
+    """As one is that a gateway of before has left."""
+    for each in tmp_path.glob("ledger.sqlite3*"):
+        each.unlink()
+    (tmp_path / "ledger.sqlite3").touch()
+    done = ask(*command.split())
+    assert done.exit_code == 1
+    assert "a gateway of this one has to open it first" in done.stderr
+
+
+@COMMANDS
 def test_period_that_ends_before_it_begins_is_refused(ask: Ask, command: str) -> None:
     """It has no calls, but that says nothing of the ledger."""
     done = ask(*command.split(), "--since", "2026-12-01", "--until", "2026-11-01")
