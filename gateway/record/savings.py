@@ -77,7 +77,7 @@ def note_answer(row: Row, asked: Pricing | None, charge: Charge) -> None:
 
 def note_batch_line(row: Row, asked: Pricing | None, price: Pricing | None, usage: Usage) -> None:
     """A line that a provider's Batch API has answered, or failed, at the cost that is in the row."""
-    if row.cost is None and usage == _NOTHING:
+    if row.error and usage == _NOTHING:
         row.cost = 0
     charge = Charge(row.backend, row.model, price, usage if usage != _NOTHING else None, row.cost)
     note_answer(row, asked, charge)

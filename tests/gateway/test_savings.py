@@ -83,6 +83,17 @@ def test_savings_of_every_combination_add_up(
         assert (rows[1].list_cost, rows[1].saved_extra) == (0, -rows[1].cost)
 
 
+def test_line_of_a_batch_without_usage_costs_nothing_only_where_it_failed() -> None:
+    """What an answer cost that tells no usage nobody knows."""
+    answered, failed = row_of(None), row_of(None)
+    failed.error = "line_failed"
+    for row in (answered, failed):
+        note_batch_line(row, PRICES[-1], PRICES[-1], Usage())
+
+    assert (answered.cost, answered.list_cost, total(answered)) == (None, None, None)
+    assert (failed.cost, failed.list_cost, total(failed)) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("outcome", [None, *CacheOutcome])
 @given(usage=USAGES)
 def test_savings_of_what_a_cache_gave_are_its_list_cost(outcome: CacheOutcome | None, usage: Usage) -> None:
