@@ -165,7 +165,7 @@ def _opened(file: Path, since: datetime | None, until: datetime | None) -> tuple
     except ConfigurationError as error:
         raise FileProblem(f"{file}: {error.message}") from error
     click.get_current_context().call_on_close(database.close)
-    return database, Period(_day(since), _day(until), policy.time_zone)
+    return database, Period(_day(since), _day(until))
 
 
 def _ledger_of(file: Path) -> LedgerPolicy:

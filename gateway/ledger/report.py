@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, tzinfo
 
 from gateway.ledger.days import day_number, zone_of
 from gateway.ledger.schema import PICO_PER_MICRO, ROLLUPS, quoted
 from gateway.ledger.sums import DIMENSIONS, Dimension, Line, Within, check_version, sums, table_of
+from gateway.ledger.tables import read_settings
 from gateway.sql.database import Database
 
 
@@ -18,7 +19,6 @@ class Period:
 
     since: date | None
     until: date | None
-    time_zone: str
 
     @property
     def days(self) -> Within:
@@ -26,20 +26,16 @@ class Period:
         first, last = (None if day is None else day_number(day) for day in (self.since, self.until))
         return Within("day", first, last)
 
-    @property
-    def hours(self) -> Within:
-        """The hours that begin within."""
+    def hours(self, time_zone: str) -> Within:
+        """The hours that begin within, of days there."""
+        zone = zone_of(time_zone)
         first = last = None
         if self.since is not None:
-            first = self._first_hour(self.since)
+            first = _first_hour(self.since, zone)
         if self.until is not None and self.until < date.max:
             # The last hour of a day itself may come twice.
-            last = self._first_hour(self.until + timedelta(days=1)) - 1
+            last = _first_hour(self.until + timedelta(days=1), zone) - 1
         return Within("hour", first, last)
-
-    def _first_hour(self, day: date) -> int:
-        """Of those that begin on that day."""
-        return -int(-datetime.combine(day, time(), zone_of(self.time_zone)).timestamp() // 3600)
 
 
 def report(database: Database, by: Sequence[Dimension], period: Period) -> Iterator[Line]:
@@ -47,9 +43,11 @@ def report(database: Database, by: Sequence[Dimension], period: Period) -> Itera
 
     Raises: ConfigurationError, StoreUnavailable.
     """
-    within = period.hours if table_of(by).time == "hour" else period.days
+    is_by_hour = table_of(by).time == "hour"
     with database.reading() as transaction:
         check_version(transaction, database)
+        # The days of its rows, whatever the policy at hand says.
+        within = period.hours(read_settings(transaction)["time_zone"]) if is_by_hour else period.days
         yield from sums(transaction, by, within)
 
 
@@ -75,3 +73,8 @@ def costs(database: Database, by: Sequence[str], period: Period) -> Iterator[tup
         )
         for *values, micro, pico in found:
             yield tuple(map(str, values)), int(micro) * PICO_PER_MICRO + int(pico)
+
+
+def _first_hour(day: date, zone: tzinfo) -> int:
+    """Of those that begin on that day."""
+    return -int(-datetime.combine(day, time(), zone).timestamp() // 3600)

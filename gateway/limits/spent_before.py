@@ -62,7 +62,6 @@ class SpentInLedger:
         """`time_zone`: the ledger's."""
         self._database = database
         self._zone = ZoneInfo(time_zone)
-        self._time_zone = time_zone
         self._in_force = in_force
         self._clock = clock
 
@@ -98,7 +97,7 @@ class SpentInLedger:
             yield from _of_budget(budget, window, of_budget)
 
     def _askers(self, by: Sequence[str], since: date | None) -> Iterator[tuple[Asker, int]]:
-        for values, cost in costs(self._database, by, Period(since, None, self._time_zone)):
+        for values, cost in costs(self._database, by, Period(since, None)):
             yield Asker(**{**_NOBODY, **dict(zip(by, values, strict=True))}), cost
 
     def _first_day(self, window: Window) -> date | None:

@@ -108,7 +108,7 @@ async def test_kills_lose_no_noted_row_and_double_none(tmp_path: Path, store: st
         with database.reading() as transaction:
             found = list(transaction.fetch("SELECT key, n FROM calls WHERE \"end\" <> 'worker_killed'"))
             ((num_killed,),) = transaction.fetch("SELECT COUNT(*) FROM calls WHERE \"end\" = 'worker_killed'")
-        lines = list(report(database, ("key",), Period(None, None, "UTC")))
+        lines = list(report(database, ("key",), Period(None, None)))
         database.close()
 
     assert len(found) == len(set(found)), "none is there twice"

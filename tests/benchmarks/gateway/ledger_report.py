@@ -40,8 +40,8 @@ _WAYS: tuple[tuple[Dimension, ...], ...] = (
     ("user",),
 )
 _LATENCY_WAYS: tuple[tuple[LatencyDimension, ...], ...] = (("route",), ("tenant",), ("day", "route"), ("hour",))
-_A_WEEK = Period(date(2026, 10, 20), date(2026, 10, 26), "UTC")
-_ALWAYS = Period(None, None, "UTC")
+_A_WEEK = Period(date(2026, 10, 20), date(2026, 10, 26))
+_ALWAYS = Period(None, None)
 
 
 def make(path: Path, num_rows: int, begin_us: int) -> None:

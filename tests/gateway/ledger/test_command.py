@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -26,20 +27,24 @@ backends: {{up: {{type: scripted}}}}
 routes: [{{name: all, match: {{models: ["*"]}}, backends: [{{ref: up}}]}}]
 """
 USERS = ["", "日本", "two\nlines", "one\rline", "\0", "=1+1", "\uff1d1+1", 'say "no", twice']
+BERLIN = "Europe/Berlin"
+HALF_PAST_MIDNIGHT_US = int(datetime(2026, 11, 1, 23, 30, tzinfo=UTC).timestamp()) * 10**6
 Ask = Callable[..., Result]
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """A ledger in which each of these users has a call, and who asks it in a locale without most scripts."""
+    """A ledger of days in Berlin in which each of these users has a call, the first at half past midnight. Who asks it
+    has a policy that says nothing of its days, and a locale without most scripts.
+    """
     path, policy = tmp_path / "ledger.sqlite3", tmp_path / "policy.yaml"
     policy.write_text(POLICY.format(path=path))
-    store = LedgerStore(SqliteDatabase(path, LEDGER), "UTC")
+    store = LedgerStore(SqliteDatabase(path, LEDGER), BERLIN)
     store.open()
-    for n, user in enumerate(USERS):
-        row = sample_row(n)
+    rows = [sample_row(n, at_us=HALF_PAST_MIDNIGHT_US if not n else None) for n in range(len(USERS))]
+    for row, user in zip(rows, USERS, strict=True):
         row.user = user
-        store.insert([stored(msgspec.structs.astuple(row), 1, Days("UTC").of(row.at_us))])
+        store.insert([stored(msgspec.structs.astuple(row), 1, Days(BERLIN).of(row.at_us))])
     store.close()
 
     def invoke(command: str, *arguments: str) -> Result:
@@ -85,3 +90,11 @@ def test_period_that_ends_before_it_begins_is_refused(ask: Ask, command: str) ->
     done = ask(*command.split(), "--since", "2026-12-01", "--until", "2026-11-01")
     assert done.exit_code == 2
     assert "--until 2026-11-01 is before --since 2026-12-01" in done.stderr
+
+
+@pytest.mark.parametrize("by", ["day", "hour"])
+def test_days_are_those_of_the_ledger(ask: Ask, by: str) -> None:
+    """Hours of a day too, whatever the policy at hand says of days."""
+    period = ("--since", "2026-11-02", "--until", "2026-11-02")
+    found = json.loads(ask("report", "--by", by, "--format", "json", *period).stdout)
+    assert [line[by] for line in found] == [{"day": "2026-11-02", "hour": "2026-11-01T23Z"}[by]]

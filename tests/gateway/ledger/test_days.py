@@ -63,13 +63,13 @@ def test_period_has_the_hours_that_begin_in_its_days(zone: str) -> None:
         began.setdefault(days.of(hour * 3_600_000_000), []).append(hour)
     for day in (date(2026, 1, 2) + timedelta(days=n) for n in range(728)):
         hours = began[day_number(day)]
-        within = Period(day, day, zone).hours
+        within = Period(day, day).hours(zone)
         assert (within.first, within.last) == (hours[0], hours[-1])
 
 
 def test_period_may_be_as_long_as_the_calendar() -> None:
     """From its first day to its last one."""
-    hours = Period(date.min, date.max, "America/Santiago").hours
+    hours = Period(date.min, date.max).hours("America/Santiago")
     assert hours.first is not None
     assert hours.first < 0
     assert hours.last is None

@@ -33,7 +33,7 @@ from tests.support.clock import FakeClock
 from tests.support.ledger import running_postgres, sample_beginning, sample_row
 from tests.support.small_disk import fill, small_disk
 
-ALWAYS = Period(None, None, "UTC")
+ALWAYS = Period(None, None)
 
 
 def made(

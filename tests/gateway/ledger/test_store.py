@@ -26,7 +26,7 @@ from tests.gateway.ledger.conftest import Connect
 from tests.support.ledger import START_US, Postgres, running_postgres, sample_row
 
 BERLIN = "Europe/Berlin"
-ALWAYS = Period(None, None, BERLIN)
+ALWAYS = Period(None, None)
 DAYS = Days(BERLIN)
 
 
@@ -292,7 +292,7 @@ def test_period_ends_with_its_last_day(connect: Connect) -> None:
     for n, row in enumerate(rows):
         row.n = n
     store.insert([of(row) for row in rows])
-    day = Period(date(2026, 10, 25), date(2026, 10, 25), BERLIN)
+    day = Period(date(2026, 10, 25), date(2026, 10, 25))
 
     assert sum(sums["calls"] for sums in told(database, ("day",), day).values()) == 50
     assert len(list(report(database, ("hour",), day))) == 25

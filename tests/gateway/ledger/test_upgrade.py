@@ -19,7 +19,7 @@ from gateway.sql.database import Database
 from tests.gateway.ledger.conftest import Connect
 from tests.support.ledger import sample_row
 
-ALWAYS = Period(None, None, "UTC")
+ALWAYS = Period(None, None)
 FIRST = Path(__file__).with_name("first_tables.sql").read_text()
 FIRST_FIELDS = FIRST.partition("CREATE TABLE calls (seq {seq}, ")[2].partition(", UNIQUE")[0]
 
