@@ -216,10 +216,6 @@ class RowsByColumn:
         self.summed = self._summed()
         """For each sum that is not 0 what each row adds to it; amounts are whole."""
 
-    def rows(self) -> Iterator[Stored]:
-        """One by one."""
-        return zip(*self.stored(), strict=True)
-
     def stored(self) -> list[Sequence[Any]]:
         """The values of `COLUMNS`, in their order."""
         return [self.columns[name] for name in COLUMNS]

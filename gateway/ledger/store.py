@@ -106,17 +106,11 @@ class LedgerStore:
 
     def insert(self, rows: Sequence[Stored]) -> tuple[int, int]:
         """Add those that are not there yet: how many these were, and how many the database does not take."""
-        batch = RowsByColumn(rows)
-        try:
-            with self._database.writing() as transaction:
-                num_new = transaction.insert("calls", INSERT_COLUMNS, batch.stored())
-                are_all_new = self._database.is_in_process and num_new == batch.number
-                newest = mark_and_newest(transaction)[1] if are_all_new else 0
-        except RowRefused:
-            return self._insert_each(batch)
-        if are_all_new:
-            self._add_to_hand(batch, newest)
-        return num_new, 0
+        # One by one takes a hundred times as long, and a caller can have a text in each that a database does not take.
+        for batch in (rows, map(_plain, rows)):
+            with suppress(RowRefused):
+                return self._insert(RowsByColumn(batch)), 0
+        return self._insert_each(rows)
 
     def roll_up(self, most: int) -> int:
         """Add the next rows to the sums, at most so many if these are not at hand: how many these were."""
@@ -186,6 +180,16 @@ class LedgerStore:
         """Let go of the database."""
         self._database.close()
 
+    def _insert(self, batch: RowsByColumn) -> int:
+        """How many were new. Raises: RowRefused, and then none is there."""
+        with self._database.writing() as transaction:
+            num_new = transaction.insert("calls", INSERT_COLUMNS, batch.stored())
+            are_all_new = self._database.is_in_process and num_new == batch.number
+            newest = mark_and_newest(transaction)[1] if are_all_new else 0
+        if are_all_new:
+            self._add_to_hand(batch, newest)
+        return num_new
+
     def _add_to_hand(self, batch: RowsByColumn, newest: int) -> None:
         """They are the newest of the database, and their numbers follow each other."""
         after, connection = newest - batch.number, self._database.num_connected
@@ -208,19 +212,13 @@ class LedgerStore:
         for rollup in ROLLUPS:
             _execute_each(transaction, *rollup.add_groups(self._groups[rollup.grouping.table]))
 
-    def _insert_each(self, batch: RowsByColumn) -> tuple[int, int]:
+    def _insert_each(self, rows: Iterable[Stored]) -> tuple[int, int]:
         num_new = num_refused = 0
-        for row in batch.rows():
-            added = 0
-            is_taken = False
-            for attempt in (row, _plain(row)):
-                with suppress(RowRefused):
-                    with self._database.writing() as transaction:
-                        added = transaction.insert("calls", INSERT_COLUMNS, [(value,) for value in attempt])
-                    is_taken = True
-                    break
-            num_new += added
-            num_refused += not is_taken
+        for row in map(_plain, rows):
+            try:
+                num_new += self._insert(RowsByColumn([row]))
+            except RowRefused:
+                num_refused += 1
         return num_new, num_refused
 
 

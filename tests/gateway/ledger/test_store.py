@@ -6,8 +6,10 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +22,7 @@ from gateway.ledger.row import BATCH_LINE, FIELDS, SAVINGS, Row, Stored, stored
 from gateway.ledger.schema import ROLLUPS, Rollup, quoted
 from gateway.ledger.store import LEDGER, LedgerStore, mark_and_newest
 from gateway.ledger.sums import Dimension
-from gateway.sql.database import Database
+from gateway.sql.database import Database, Transaction
 from gateway.sql.sqlite import SqliteDatabase
 from tests.gateway.ledger.conftest import Connect
 from tests.support.ledger import START_US, Postgres, running_postgres, sample_row
@@ -308,6 +310,33 @@ def test_row_that_is_not_taken_takes_no_other_with_it(connect: Connect) -> None:
     impossible.input_tokens = 2**64
 
     assert store.insert([of(sample_row(0)), of(odd), of(impossible), of(sample_row(3))]) == (3, 1)
+
+
+class Counting:
+    """A database that counts how often it is written to."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.num_written = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def writing(self) -> AbstractContextManager[Transaction]:
+        """As `Database.writing`."""
+        self.num_written += 1
+        return self._database.writing()
+
+
+def test_text_that_is_not_taken_costs_no_transaction_for_each_row(connect: Connect) -> None:
+    """Any caller can have a zero in one of its texts, which PostgreSQL does not take."""
+    opened(connect())
+    database = Counting(connect())
+    rows = [sample_row(n) for n in range(300)]
+    rows[7].user = "no\0body"
+
+    assert LedgerStore(database, BERLIN).insert([of(row) for row in rows]) == (300, 0)
+    assert database.num_written <= 2
 
 
 def test_no_two_dimensions_without_sums() -> None:
