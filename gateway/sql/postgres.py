@@ -133,7 +133,9 @@ class PostgresTransaction:
     def _ask(self, sql: str, values: Sequence[object]) -> psycopg.Cursor[tuple[Any, ...]]:
         # With values a percent sign begins a placeholder.
         text = sql.replace("%", "%%").replace("?", "%s") if values else sql
-        return self._connection.execute(text.encode(), values or None)
+        # No text that it keeps has a zero byte, so none is found by one; to say so it would end the transaction.
+        plain = [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values]
+        return self._connection.execute(text.encode(), plain or None)
 
 
 def _first_line(error: Exception) -> str:

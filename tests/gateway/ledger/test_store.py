@@ -17,6 +17,7 @@ import pytest
 from backends.errors import ConfigurationError, StoreUnavailable
 from gateway.ledger import latencies
 from gateway.ledger.days import Days
+from gateway.ledger.lookup import newest_call
 from gateway.ledger.report import Period, report
 from gateway.ledger.row import BATCH_LINE, FIELDS, SAVINGS, Row, Stored, stored
 from gateway.ledger.schema import ROLLUPS, Rollup, quoted
@@ -310,6 +311,15 @@ def test_row_that_is_not_taken_takes_no_other_with_it(connect: Connect) -> None:
     impossible.input_tokens = 2**64
 
     assert store.insert([of(sample_row(0)), of(odd), of(impossible), of(sample_row(3))]) == (3, 1)
+
+
+def test_text_that_is_not_taken_is_looked_for_and_not_found(connect: Connect) -> None:
+    """A database that is asked for a zero byte is there all the same."""
+    opened(connect())
+    database = connect()
+    with database.reading() as transaction:
+        assert newest_call(transaction, "tenant-1", "key-1", "req\0") is None
+    assert database.num_connected == 1
 
 
 class Counting:
