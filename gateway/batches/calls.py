@@ -1,9 +1,9 @@
 """Batch lines that a route answers as calls of its own: a few at once, at the lowest priority, tenants in turn.
 
 A line that no backend has worked on (429, 503, no connection) is retried for as long as the batch lasts. One that a
-backend has worked on is tried `MAX_ATTEMPTS` times. Lines in flight are known to this process only, so when it ends the
-next driver sends them again. An answer that cannot be stored is kept until it can, and its worker takes no other
-line meanwhile.
+backend has worked on is tried `MAX_ATTEMPTS` times, and once if its call does more than answer. Lines in flight are
+known to this process only, so when it ends the next driver sends them again. An answer that cannot be stored is kept
+until it can, and its worker takes no other line meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from backends.errors import (
     ClientGone,
     LimitReached,
     SlipstreamError,
+    TooManyAnswersHeld,
     TotalTimeout,
     Unauthorized,
     UnknownModel,
@@ -47,6 +48,7 @@ from gateway.limits.asked import asked_of
 from gateway.overdue import GRACE_S
 from gateway.record.exchange import Exchange
 from gateway.runtime import Stack
+from policies.acting import acts
 
 _logger = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5
@@ -141,8 +143,10 @@ class LineCalls:
         raw = await asyncio.to_thread(read_slice, path, line.offset, line.num_bytes)
         visit = Visit(core, exchange, [JSON_HEADER])
         outcome: Reply | SlipstreamError
+        call: Call | None = None
         try:
-            outcome = await self._send(batch, line, raw, visit, exchange)
+            stack, call = await self._prepare(batch, line, raw, visit, exchange)
+            outcome = await self._send(call, stack, exchange)
         except asyncio.CancelledError:
             exchange.status, exchange.error_code = ClientGone.status, ClientGone.code
             exchange.fault = ClientGone.fault
@@ -152,10 +156,12 @@ class LineCalls:
             exchange.status = outcome.status
         finally:
             visit.over()
-        await self._record(batch, line, exchange, outcome)
+        await self._record(batch, line, exchange, outcome, is_done_once=call is not None and acts(call))
 
-    async def _send(self, batch: BatchRow, line: LineRow, raw: bytes, visit: Visit, exchange: Exchange) -> Reply:
-        """Send a line and read the whole answer. Raises: SlipstreamError, and whatever else a backend raises."""
+    async def _prepare(
+        self, batch: BatchRow, line: LineRow, raw: bytes, visit: Visit, exchange: Exchange
+    ) -> tuple[Stack, Call]:
+        """The call of a line, and who answers it. Raises: SlipstreamError."""
         runtime = visit.runtime
         caller = caller_of(batch, runtime)
         if caller is None:
@@ -179,6 +185,10 @@ class LineCalls:
         if call.body is not None and Operation.PASSTHROUGH in stack.operations:
             pinned = await self._custody.check_body(call.raw, call.body, stack, caller.tenant, "")
             call = msgspec.structs.replace(call, pinned=pinned)
+        return stack, call
+
+    async def _send(self, call: Call, stack: Stack, exchange: Exchange) -> Reply:
+        """Send a line and read the whole answer. Raises: SlipstreamError, and whatever else a backend raises."""
         if self._core.booking is not None:
             exchange.user = call.user
             self._core.booking.begins(exchange)
@@ -220,11 +230,20 @@ class LineCalls:
         )
 
     async def _record(
-        self, batch: BatchRow, line: LineRow, exchange: Exchange, outcome: Reply | SlipstreamError
+        self,
+        batch: BatchRow,
+        line: LineRow,
+        exchange: Exchange,
+        outcome: Reply | SlipstreamError,
+        *,
+        is_done_once: bool,
     ) -> None:
+        """Keep the line's answer, or let it be asked again: with `is_done_once` not where a backend may have begun."""
         status = outcome.status
         was_not_served = status in _NOT_SERVED or (isinstance(outcome, SlipstreamError) and outcome.retryable)
-        if was_not_served or (status >= 500 and line.attempts + 1 < MAX_ATTEMPTS):
+        if isinstance(outcome, TooManyAnswersHeld):
+            was_not_served = False
+        if was_not_served or (status >= 500 and line.attempts + 1 < MAX_ATTEMPTS and not is_done_once):
             if isinstance(outcome, LimitReached | BudgetSpent):
                 wait_s = self._pause(batch, outcome)
             else:

@@ -10,6 +10,7 @@ from functools import partial
 from backends.clock import Clock
 from backends.protocol import Backend, CacheOutcome, Call, Facts, Headers, Reply
 from backends.stream import Stream, StreamEnd
+from policies.acting import acts
 from policies.cache.coalesce import Coalescer, Flight, FlightReader, Phase, again
 from policies.cache.control import Control, parse_control
 from policies.cache.entry import AnswerForm, Entry
@@ -18,7 +19,6 @@ from policies.cache.key import cache_key, identity_of
 from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_shareable, may_store, says_error
 from policies.cache.replay.render import Replayed, content_type_of, render
 from policies.cache.settings import CachePolicy
-from policies.cache.stateful import is_stateful
 from policies.cache.store import Store
 from policies.speculation.outcome import STAGE_HEADER
 from policies.stage import Stage
@@ -98,7 +98,7 @@ class ExactCache(Stage):
     async def _is_stateful(self, call: Call) -> bool:
         # A stored answer that is to look new gets a new id, by which its upstream would not know it.
         is_unnameable = self._is_hidden and is_kept(call)
-        return is_unnameable or is_stateful(call) or await builds_on_deleted(self._store, call)
+        return is_unnameable or acts(call) or await builds_on_deleted(self._store, call)
 
     async def _look_up(self, call: Call, key: bytes, control: Control) -> tuple[Reply | None, Entry | None]:
         """The answer in the store for this call, and what it was made of."""

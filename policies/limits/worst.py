@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from backends.charges.usage import HOME_ONLY, tier_asked
@@ -47,13 +47,15 @@ _TEXTS = frozenset(
 """Kinds of items, and of parts of their content, whose text stands in the body."""
 _FURTHER_MODELS = ("models", "fallbacks", "preset")
 _OFFERS_OTHERS = frozenset(_FURTHER_MODELS)
+SEARCHES = ("web_search_options", "search_parameters", "plugins")
+"""Fields that have a provider search, or use its own tools: OpenAI's, xAI's, OpenRouter's."""
 _PAID_FIELDS = (
-    *("web_search_options", "search_parameters", "plugins"),
+    *SEARCHES,
     *_FURTHER_MODELS,
     *("speed", "inference_geo"),
 )
-"""Fields of the body that cost more than the tokens of its model: OpenAI's and xAI's search and OpenRouter's plugins;
-other models, perhaps dearer ones, of OpenRouter and LiteLLM; Anthropic's haste, and its choice of a place."""
+"""Fields of the body that cost more than the tokens of its model: searches; other models, perhaps dearer ones, of
+OpenRouter and LiteLLM; Anthropic's haste, and its choice of a place."""
 _UNMETERED = frozenset({"background", "tools", "prompt", *_PAID_FIELDS})
 _SAY_MORE = frozenset({"service_tier", "context_management"}).union(_BOUNDS, _REFERENCES, _UNMETERED)
 
@@ -155,6 +157,11 @@ def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str 
             return name
     if type(body.get("prompt")) is dict:
         return "prompt"
+    return next((f"tools: {kind[:64]}" for kind in tools_of_provider(body)), None)
+
+
+def tools_of_provider(body: Mapping[str, Any]) -> Iterator[str]:
+    """The type of each tool that a provider runs itself and may take money for by the use."""
     tools = body.get("tools")
     for tool in tools if type(tools) is list else ():
         if type(tool) is not dict:
@@ -164,8 +171,7 @@ def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str 
             # Gemini names its own ones so.
             kind = next(iter(tool), "")
         if type(kind) is str and _OF_TOKENS(kind) is None:
-            return f"tools: {kind[:64]}"
-    return None
+            yield kind
 
 
 def may_be_answered_by_another(body: Mapping[str, Any] | None) -> bool:

@@ -18,6 +18,7 @@ from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts, Reply
+from policies.acting import acts
 from policies.background import Background
 from policies.beside import tell_charges
 from policies.cache.entry import AnswerForm, Entry
@@ -95,7 +96,7 @@ class Mirror(Stage):
 
     async def send(self, call: Call) -> Reply:
         """The backend's answer, or the promoted candidate's. Raises: as the backend within."""
-        if self.is_promoted and call.operation.traits.is_understood and not call.pinned:
+        if self.is_promoted and call.operation.traits.writes_text and not call.pinned and not acts(call):
             given = await ask_draft(self._candidate, call, self._clock)
             if given is not None:
                 adopt(call.facts, given.facts, given.reply)

@@ -13,7 +13,8 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.protocol import Backend, Call, Reply, Statistics, Timeouts
-from policies.pool.attempts.classify import failure_of
+from policies.acting import acts
+from policies.pool.attempts.classify import failure_of, has_begun
 from policies.pool.attempts.settings import FallbackOn
 from policies.stage import Stage
 
@@ -31,6 +32,7 @@ class Fallback(Stage):
     """Asks `targets` in turn when `inner` fails in a way listed in `on`; the first answer below 400 wins.
 
     If none can answer, the client sees how the first one failed, which says most. The call's deadline stays its own.
+    One that acts goes on only after failures before anybody can have begun with it.
     A target may be a stack with fallbacks too; whichever way they meet, each route is asked at most once.
     """
 
@@ -57,7 +59,7 @@ class Fallback(Stage):
         first = await _ask(self._inner, call)
         if isinstance(first, Reply) and first.status < 400:
             return first
-        if failure_of(first).kind in self._on:
+        if failure_of(first).kind in self._on and _may_be_asked_again(call, first):
             try:
                 answer = await self._ask_targets(call)
             except BaseException:
@@ -98,8 +100,15 @@ class Fallback(Stage):
             if isinstance(outcome, Reply) and outcome.status < 400:
                 return outcome
             await _close(outcome)
+            if not _may_be_asked_again(call, outcome):
+                break
         facts.backend, facts.upstream_model, facts.fallback_route = before
         return None
+
+
+def _may_be_asked_again(call: Call, outcome: Reply | SlipstreamError) -> bool:
+    """Whether another route may be asked after this failure, as far as it matters how often the call is sent."""
+    return not (acts(call) and has_begun(outcome))
 
 
 async def _ask(backend: Backend, call: Call) -> Reply | SlipstreamError:

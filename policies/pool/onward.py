@@ -13,9 +13,9 @@ from random import Random
 from typing import get_args
 
 from backends.clock import Clock
-from backends.operations import Operation
-from backends.protocol import Reply
+from backends.protocol import Call, Reply
 from backends.waits import retry_after_s
+from policies.acting import acts
 from policies.pool.attempts.classify import Outcome, failure_of
 from policies.pool.attempts.retry import backoff_s
 from policies.pool.attempts.settings import FallbackOn, RetryOn, RetryPolicy
@@ -59,9 +59,9 @@ class Onward:
         """A stream that dies before it says something goes on, so its head waits for its first content."""
         return "error" in self.falls_back_on or (self.has_others and "upstream_cut" in self.retry_on)
 
-    def again_on(self, operation: Operation) -> frozenset[RetryOn]:
-        """What is worth another attempt of that operation: what a passed-through call has set off is not known."""
-        if operation is Operation.PASSTHROUGH and self.unpaid is not _EVERYTHING:
+    def again_on(self, call: Call) -> frozenset[RetryOn]:
+        """What is worth another attempt of that call: one that acts is not sent again once somebody may have begun."""
+        if self.unpaid is not _EVERYTHING and acts(call):
             return self.retry_on & self.unpaid
         return self.retry_on
 
@@ -88,10 +88,10 @@ class RemainingAttempts:
 
     __slots__ = ("_again_on", "_goes_on", "_is_paid", "_num_failed", "_onward", "_policy", "_waited_s", "is_exhausted")
 
-    def __init__(self, onward: Onward, policy: RetryPolicy, operation: Operation) -> None:
+    def __init__(self, onward: Onward, policy: RetryPolicy, call: Call) -> None:
         self._onward = onward
         self._policy = policy
-        self._again_on = onward.again_on(operation)
+        self._again_on = onward.again_on(call)
         self._num_failed = 0
         self._is_paid = False
         self._goes_on = False

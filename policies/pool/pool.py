@@ -17,6 +17,7 @@ from backends.clock import Clock
 from backends.errors import UpstreamError
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Capabilities, Reply, Statistics
+from policies.acting import acts
 from policies.pool.admission_port import AdmissionPort, Admitted
 from policies.pool.attempts.attempt import Attempts
 from policies.pool.attempts.classify import Outcome
@@ -264,9 +265,10 @@ class Pool:
         """
         if call.pinned:
             return False
-        if "timeout" in self._onward.falls_back_on and not self._falls_back_to <= (call.facts.asked_routes or set()):
+        falls_back = "timeout" in self._onward.falls_back_on and not acts(call)
+        if falls_back and not self._falls_back_to <= (call.facts.asked_routes or set()):
             return True
-        if has_more and self._asks_others_on_silence:
+        if has_more and self._asks_others_on_silence and "first_token_timeout" in self._onward.again_on(call):
             for place in self._places:
                 if place not in asked and place.member.weight > 0 and place.breaker.is_available():
                     return True
@@ -297,7 +299,7 @@ class Pool:
 
     async def _retry(self, tried: list[Place], call: Call, demand: Demand | None, outcome: Outcome) -> Outcome:
         """Further attempts after `outcome` of the first of `tried`, as far as policy, budget and deadline allow."""
-        again = RemainingAttempts(self._onward, self._policy, call.operation)
+        again = RemainingAttempts(self._onward, self._policy, call)
         place = tried[0]
         ready_at = dict.fromkeys(tried[1:], self._clock.now())
         while (pause_s := again.pause_s(outcome, self._clock, self._random)) is not None:

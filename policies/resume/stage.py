@@ -15,6 +15,7 @@ from backends.errors import SlipstreamError, UpstreamCut, UpstreamError
 from backends.protocol import Backend, Call, Facts, Reply
 from backends.resume import RESUME_FIELD, BrokenAnswer, Continues, Resumed, ResumeKind, ResumeOutcome
 from backends.stream import Stream, StreamEnd
+from policies.acting import acts
 from policies.pool.attempts.retry import RetryBudget
 from policies.pool.settings import ResumePolicy
 from policies.resume.passed import PassedStream
@@ -73,8 +74,8 @@ class Resuming(Stage):
 
 
 def _is_single(call: Call) -> bool:
-    """Whether one answer is asked for, and by nobody who goes on with it themselves."""
-    return asks_for_one_answer(call) and RESUME_FIELD not in (call.body or {}) and not call.pinned
+    """Whether one answer is asked for and nothing besides, and by nobody who goes on with it themselves."""
+    return asks_for_one_answer(call) and RESUME_FIELD not in (call.body or {}) and not call.pinned and not acts(call)
 
 
 class _Source:

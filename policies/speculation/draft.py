@@ -11,11 +11,12 @@ from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts, Reply
+from policies.acting import only_answers
 from policies.speculation.outcome import STAGE_HEADER, DraftOutcome
 
 _SHARE_OF_TIME = 0.5
 """Of what is left of a call: the target has to have time, whatever the draft does."""
-_DEMANDING = ("tools", "functions", "audio", "prediction", "web_search_options")
+_DEMANDING = ("tools", "functions", "audio", "prediction")
 """Fields that ask for more than a text, which no calibration on prompts speaks of."""
 
 
@@ -32,6 +33,8 @@ def prompt_of(call: Call) -> str | None:
     """
     body = call.body
     if body is None or call.pinned or body.get("n") not in (None, 1) or any(body.get(field) for field in _DEMANDING):
+        return None
+    if not only_answers(call):
         return None
     if call.operation is Operation.COMPLETION:
         prompt = body.get("prompt")

@@ -13,6 +13,7 @@ import msgspec
 from backends.clock import Clock
 from backends.errors import UpstreamError
 from backends.protocol import Backend, Call, Capabilities, Reply
+from policies.acting import only_answers
 from policies.pool.attempts.classify import Outcome
 from policies.pool.attempts.first_content import wait_content
 from policies.pool.attempts.hedge import Hedging, StartAttempt
@@ -58,7 +59,7 @@ class Race(Stage):
 
     async def send(self, call: Call) -> Reply:
         """The first answer. Raises: as the target, where neither has one."""
-        if call.body is None or call.pinned or not call.operation.traits.has_choices:
+        if call.body is None or call.pinned or not (call.operation.traits.has_choices and only_answers(call)):
             call.facts.draft = DraftOutcome.UNFIT
             return mark(call, await self._inner.send(call), DraftOutcome.UNFIT)
         call.facts.draft = DraftOutcome.UNUSED

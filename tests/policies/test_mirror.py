@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from backends.errors import UpstreamCut
+from backends.operations import Operation
 from backends.protocol import Call, Reply
 from policies.mirror.evidence import Evidence
 from policies.mirror.settings import PromotionPolicy
@@ -47,6 +48,26 @@ async def test_mirror_promotes_an_equal_cheaper_candidate_and_calls_go_there() -
     call, _ = await mirrored.ask()
     assert call.facts.backend == "new"
     assert (len(mirrored.target.calls), len(mirrored.judge.calls)) == asked
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"extra": {"mcp_servers": [{"url": "https://mail.example/mcp"}]}},
+        {"operation": Operation.RESPONSES, "extra": {"background": True}},
+        {"operation": Operation.EMBEDDING},
+    ],
+    ids=["acts", "job", "vectors"],
+)
+async def test_promoted_candidate_is_not_asked_for_what_texts_say_nothing_of(asked: dict[str, Any]) -> None:
+    """What acts would be done twice where it fails, and vectors of two models do not compare."""
+    mirrored = Mirrored(lambda: (True, True), FakeClock(), 9)
+    mirrored.mirror.verdict = "promote"
+    await mirrored.ask(**asked)
+    assert (len(mirrored.target.calls), len(mirrored.candidate.calls)) == (1, 0)
+
+    await mirrored.ask()
+    assert (len(mirrored.target.calls), len(mirrored.candidate.calls)) == (1, 1)
 
 
 async def test_mirror_gives_up_a_worse_candidate() -> None:

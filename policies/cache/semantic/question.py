@@ -15,6 +15,7 @@ from typing import Any
 from backends.header_names import HeaderNames
 from backends.operations import Operation
 from backends.protocol import Call
+from policies.acting import only_answers
 from policies.cache.key import (
     SUB_SCOPE_HEADER,
     digest_of,
@@ -26,7 +27,6 @@ from policies.cache.key import (
 from policies.cache.semantic.contracts import Question
 from policies.cache.semantic.settings import SemanticPolicy
 from policies.cache.settings import CachePolicy
-from policies.cache.stateful import acts
 
 _FORMAT_VERSION = "slipstream question 1"
 _NOT_ASKED = frozenset({"messages", "user", "metadata", "safety_identifier", "prompt_cache_key"})
@@ -98,7 +98,7 @@ class Questions:
         identity = identity_of(call, self._cache_scope)
         if identity is None:
             return Ineligible.NO_IDENTITY
-        unfit = self._unfit_field(body)
+        unfit = Ineligible.STATEFUL if not only_answers(call) else self._unfit_field(body)
         if unfit is not None:
             return unfit
         messages: Sequence[Mapping[str, Any]] = body["messages"]
@@ -145,8 +145,6 @@ class Questions:
             return Ineligible.CHOICES
         if body.get("logprobs") or body.get("top_logprobs"):
             return Ineligible.LOGPROBS
-        if body.get("store") or body.get("web_search_options") is not None or acts(body):
-            return Ineligible.STATEFUL
         if body.get("audio") is not None or body.get("modalities") not in (None, ["text"]):
             return Ineligible.MEDIA
         temperature = body.get("temperature")

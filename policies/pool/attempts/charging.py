@@ -18,16 +18,13 @@ from backends.operations import Metering, Operation
 from backends.protocol import Call, Reply
 from backends.stream import Stream, StreamEnd
 from policies.limits.worst import USUAL_MOST_TOKENS, most_output
-from policies.pool.attempts.classify import failure_of
-from policies.pool.attempts.settings import RetryOn
+from policies.pool.attempts.classify import UNPAID, failure_of
 from policies.pool.attempts.written import written_tokens
 
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_S = 50
 """What models at providers write in a second, as a rule."""
 _EVENT_END = b"\n\n"
-_FREE: frozenset[RetryOn | None] = frozenset({"connect", "429", "503", "529", "rejected_key", "unknown_model"})
-"""Failures before any model has worked on the call."""
 
 
 def settle_reply(charge: Charge, call: Call, reply: Reply) -> None:
@@ -46,7 +43,7 @@ def settle_reply(charge: Charge, call: Call, reply: Reply) -> None:
 
 def settle_failure(charge: Charge, call: Call, error: BaseException, *, was_sent: bool, after_s: float = 0.0) -> None:
     """There is no reply: the upstream failed, or nobody waits for it any longer, so many seconds after it was sent."""
-    is_free = isinstance(error, UpstreamError) and failure_of(error).reason in _FREE
+    is_free = isinstance(error, UpstreamError) and failure_of(error).reason in UNPAID
     if call.facts.usage is None and (is_free or not was_sent):
         charge.settle(None)
     else:

@@ -50,11 +50,23 @@ class Failure(NamedTuple):
     health: Health
 
 
+UNPAID: frozenset[RetryOn | None] = frozenset({"connect", "429", "503", "529", "rejected_key", "unknown_model"})
+"""Reasons of failures before any model has worked on the call."""
+
+
 def failure_of(outcome: Reply | SlipstreamError) -> Failure:
     """Classify an error, or a reply whose status is 400 or above."""
     if isinstance(outcome, Reply):
         return _failure_of_reply(outcome)
     return _failure_of_error(outcome)
+
+
+def has_begun(outcome: Outcome | SlipstreamError) -> bool:
+    """Whether somebody may have begun to work on a call that failed so."""
+    reason, kind, _ = failure_of(outcome)
+    # What is wrong with a call an answer says at once, and an event in the midst of the work.
+    is_refusal = isinstance(outcome, Reply) and 400 <= outcome.status < 500 and reason is None
+    return not (reason in UNPAID or kind == "overload" or is_refusal)
 
 
 _STATUSES: dict[int, RetryOn] = {int(reason): reason for reason in get_args(RetryOn) if reason.isdigit()}

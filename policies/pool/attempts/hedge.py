@@ -17,6 +17,7 @@ from backends.clock import Clock
 from backends.operations import Operation
 from backends.protocol import Call, Facts, Reply
 from backends.stream import StreamEnd
+from policies.acting import only_answers
 from policies.pool.attempts.classify import Outcome
 from policies.pool.settings import HedgePolicy
 
@@ -108,7 +109,7 @@ class Hedging:
 
     def lateness(self, call: Call) -> Lateness | None:
         """When calls like this one are late; None for what may not be sent twice."""
-        if not call.operation.traits.is_repeatable:
+        if not only_answers(call):
             return None
         kind = call.operation, call.stream
         if kind not in self._lateness:

@@ -16,6 +16,7 @@ from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.protocol import Backend, Call, Capabilities, Reply
 from backends.stream import StreamEnd
+from policies.acting import acts
 from policies.pool.attempts.hedge import adopt
 from policies.pool.fallback import FallbackTarget
 from policies.pool.load.demand import read_demand
@@ -103,7 +104,8 @@ class Auto(Stage):
     async def send(self, call: Call) -> Reply:
         """The answer of the way that is chosen, or of the target where that has none. Raises: as the target."""
         match = Match(read_demand(call))
-        if call.slo is None or call.pinned or call.body is None or not call.operation.traits.has_choices:
+        is_text = call.body is not None and call.operation.traits.has_choices
+        if call.slo is None or call.pinned or not is_text or acts(call):
             return self._mark(call, await self._target.send(call, match), TARGET)
         began_at = self._clock.now()
         loss = await self._judge.loss(call) if self._judge is not None else None

@@ -783,6 +783,18 @@ async def test_batch_call_that_fails_upstream_is_tried_five_times(red: AsyncOpen
     assert [path for _, path, _ in provider.requests] == ["/chat/completions"] * 5
 
 
+async def test_batch_call_that_acts_is_tried_once(red: AsyncOpenAI, provider: BatchProvider) -> None:
+    """What somebody may have done is not done again, and what nobody has begun with is."""
+    busy = JSONResponse({"error": {"message": "busy"}}, 429, {"retry-after-ms": "10"})
+    provider.refusals["POST /chat"] = [busy, JSONResponse({"error": {"message": "a bug"}}, 500)]
+    asked = line("a", model="live", mcp_servers=[{"type": "url", "url": "https://mail.example/mcp"}])
+    done = await wait(red, await make(red, [asked]))
+
+    errors = await results(red, done.error_file_id)
+    assert errors["a"]["response"]["status_code"] == 500
+    assert [path for _, path, _ in provider.requests] == ["/chat/completions"] * 2
+
+
 async def test_batches_of_a_driver_that_is_killed_are_taken_over(provider_port: int, tmp_path: Path) -> None:
     """Of two processes with one folder one drives, and the other does as soon as that one is gone."""
     policy = POLICY.format(port=provider_port, folder=tmp_path, collect_for=COLLECT_FOR)

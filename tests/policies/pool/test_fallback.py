@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -14,6 +15,7 @@ from backends.errors import (
     NoBackendAvailable,
     UpstreamCut,
     UpstreamError,
+    UpstreamErrorEvent,
 )
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Capabilities, Reply, Statistics, Timeouts
@@ -44,6 +46,35 @@ async def test_fallback_answer_of_the_own_route_is_passed_on(clock: FakeClock) -
     assert inner.calls[0] is call
     assert other.calls == []
     assert call.facts.fallback_route is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "num_asked"),
+    [
+        *((500, 0), (504, 0), (408, 0), (409, 0), (UpstreamCut("x"), 0), (FirstTokenTimeout("x"), 0)),
+        (UpstreamErrorEvent("this model's maximum context length is 8"), 0),
+        *((429, 1), (503, 1), (529, 1), (413, 1), (ConnectFailed("x"), 1), (NoBackendAvailable("x"), 1)),
+        (error_reply(400, code="context_length_exceeded"), 1),
+    ],
+)
+async def test_fallback_of_a_call_that_acts_is_asked_where_nobody_has_begun(
+    clock: FakeClock, outcome: Outcome, num_asked: int
+) -> None:
+    """Whatever passes through may act too; of targets the first that may have begun is the last."""
+    calls = [
+        make_call(deadline=DEADLINE, extra={"mcp_servers": [{"url": "https://mail.example/mcp"}]}),
+        make_call(deadline=DEADLINE, operation=Operation.PASSTHROUGH),
+    ]
+    for call in calls:
+        other, last = Played("other", 500), Played("last")
+        with suppress(UpstreamError):
+            await _fallback(Played("inner", outcome), [("second", other), ("third", last)], clock).send(call)
+        assert (len(other.calls), len(last.calls)) == (num_asked, 0)
+
+    other = Played("other")
+    with suppress(UpstreamError):
+        await _fallback(Played("inner", outcome), [("second", other)], clock).send(make_call(deadline=DEADLINE))
+    assert len(other.calls) == 1
 
 
 async def test_fallback_sends_the_call_on_under_the_other_routes_name_and_limits(clock: FakeClock) -> None:

@@ -89,16 +89,28 @@ async def test_pool_waits_of_a_call_that_can_fall_back_come_to_the_longest_one(c
 
 async def test_pool_passed_through_calls_are_repeated_only_where_nothing_was_done(clock: FakeClock) -> None:
     """A fine-tuning job that got a 500 may run."""
-    asked = []
-    for outcome in (500, UpstreamCut("x"), 503):
-        first = Played("a", outcome, operations=frozenset({Operation.PASSTHROUGH}))
-        second = Played("b", operations=frozenset({Operation.PASSTHROUGH}))
-        pool = make_pool([Member(first), Member(second, priority=1)], clock)
-        with suppress(UpstreamCut):
-            await pool.send(make_call(operation=Operation.PASSTHROUGH, deadline=DEADLINE))
-        asked.append(len(second.calls))
+    for method, expected in (("POST", [0, 0, 1]), ("GET", [1, 1, 1])):
+        asked = []
+        for outcome in (500, UpstreamCut("x"), 503):
+            first = Played("a", outcome, operations=frozenset({Operation.PASSTHROUGH}))
+            second = Played("b", operations=frozenset({Operation.PASSTHROUGH}))
+            pool = make_pool([Member(first), Member(second, priority=1)], clock)
+            with suppress(UpstreamCut):
+                await pool.send(make_call(operation=Operation.PASSTHROUGH, deadline=DEADLINE, method=method))
+            asked.append(len(second.calls))
+        assert asked == expected
 
-    assert asked == [0, 0, 1]
+
+async def test_pool_is_as_patient_with_a_call_that_acts_as_its_timeouts_say(clock: FakeClock) -> None:
+    """Nobody takes over from who is silent, so the wait is not cut short for it; another call's is."""
+    limits = []
+    for extra in ({}, {"mcp_servers": [{"url": "https://mail.example/mcp"}]}):
+        first = Played("a", 429)
+        pool = make_pool([first, Played("b")], clock, falls_back_on=["timeout"])
+        await pool.send(make_call(stream=True, extra=extra, deadline=DEADLINE))
+        limits.append(first.calls[0].timeouts.first_token_s)
+
+    assert limits == [pytest.approx(FLOOR_S, abs=0.1), Timeouts().first_token_s]
 
 
 async def test_pool_list_of_ones_own_holds_as_written(clock: FakeClock) -> None:

@@ -278,6 +278,7 @@ NOT_GONE_ON: dict[str, tuple[dict[str, Any], tuple[bytes, ...]]] = {
     "thoughts": ({}, (*said(WORDS)[:2], chunk({"reasoning_content": "hm"}))),
     "a client's own beginning": ({"messages": [{"role": "assistant", "content": "0 "}]}, said(WORDS)[:3]),
     "who goes on itself": ({RESUME_FIELD: {}}, said(WORDS)[:3]),
+    "what acts": ({"mcp_servers": [{"url": "https://mail.example/mcp"}]}, said(WORDS)[:3]),
     "nothing said": ({}, said(WORDS)[:1]),
     "choices that are none": ({}, (*said(WORDS)[:2], b'data: {"choices":[{"delta":"x"}]}\n\n')),
     "no JSON": ({}, (*said(WORDS)[:2], b"data: x\n\n")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -111,9 +112,9 @@ class Choosing:
         route = FallbackTarget("cloud", self.cloud, Timeouts())
         self.stage = Auto(self.target, POLICY, own, clock, draft=draft, judge=self.judge, elsewhere=[(cloud, route)])
 
-    async def ask(self, *, slo: Slo = SLO) -> tuple[Call, str]:
+    async def ask(self, *, slo: Slo = SLO, **extra: Any) -> tuple[Call, str]:
         """One call, read to its end, and the way that it took."""
-        call = make_call(stream=True, deadline=1e9, slo=slo)
+        call = make_call(stream=True, deadline=1e9, slo=slo, extra=extra)
         reply = await self.stage.send(call)
         assert reply.stream is not None
         while await reply.stream.read():
@@ -248,6 +249,19 @@ def test_limits_of_one_call_count_for_that_call() -> None:
 
         assert ways[50:].count("target") > 245
         assert hurried[50:].count("cloud") > 215
+
+    choosing(run)
+
+
+def test_a_call_that_acts_is_the_targets() -> None:
+    """However cheap another way is: where that failed it would be done twice."""
+
+    async def run(many: Choosing) -> None:
+        await many.ways(200)
+        others = many.draft.asked + many.cloud.asked
+        ways = {(await many.ask(mcp_servers=[{"url": "https://mail.example/mcp"}]))[1] for _ in range(20)}
+
+        assert (ways, many.draft.asked + many.cloud.asked) == ({"target"}, others)
 
     choosing(run)
 

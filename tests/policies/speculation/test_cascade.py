@@ -183,6 +183,10 @@ async def test_cascade_that_is_cancelled_leaves_the_draft(calibration: Calibrati
         ({"n": 1}, "hello"),
         ({"tools": []}, "hello"),
         ({"tools": [{}]}, None),
+        ({"mcp_servers": [{"url": "https://mail.example/mcp"}]}, None),
+        ({"web_search_options": {}}, None),
+        ({"store": True}, None),
+        ({"store": False}, "hello"),
     ],
 )
 def test_prompt_of_a_call_is_its_text_or_nothing(extra: dict[str, Any], prompt: str | None) -> None:

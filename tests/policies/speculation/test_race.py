@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -98,9 +99,9 @@ class Course:
             await self.ask()
         self.target.asked = self.draft.asked = 0
 
-    async def ask(self) -> tuple[Call, Reply, float]:
+    async def ask(self, **extra: Any) -> tuple[Call, Reply, float]:
         """One call, read to its end: with its answer, and the seconds until there was something of it."""
-        call = make_call(stream=True, deadline=1e9)
+        call = make_call(stream=True, deadline=1e9, extra=extra)
         began = self.clock.now()
         reply = await self.race.send(call)
         seconds = self.clock.now() - began
@@ -145,6 +146,19 @@ def test_race_with_a_late_target_is_won_by_the_draft() -> None:
         assert seconds < 1.0
         assert course.target.cancelled == 1
         assert course.race._target.in_flight.requests == 0
+
+    on_course(run)
+
+
+def test_race_does_nothing_twice() -> None:
+    """A call that has tools of its provider, or is kept, is the target's alone, however late that is."""
+
+    async def run(course: Course) -> None:
+        course.target.after_s = LATE_S
+        for extra in ({"mcp_servers": [{"url": "x"}]}, {"store": True}, {"web_search_options": {}}):
+            call, _, seconds = await course.ask(**extra)
+            assert (call.facts.draft, seconds) == ("unfit", pytest.approx(LATE_S))
+        assert course.draft.asked == 0
 
     on_course(run)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -149,11 +150,23 @@ async def test_hedge_live_client_that_leaves_cancels_both(upstreams: Upstreams) 
     assert await upstreams.settled() == (0, 0, [])
 
 
-@pytest.mark.parametrize("operation", [Operation.RESPONSES, Operation.PASSTHROUGH])
-async def test_hedge_live_what_may_not_be_sent_twice_is_sent_once(upstreams: Upstreams, operation: Operation) -> None:
+@pytest.mark.parametrize(
+    ("operation", "extra"),
+    [
+        (Operation.RESPONSES, {}),
+        (Operation.PASSTHROUGH, {}),
+        (Operation.CHAT, {"mcp_servers": [{"url": "https://mail.example/mcp"}]}),
+        (Operation.CHAT, {"tools": [{"type": "mcp", "server_url": "https://mail.example/mcp"}]}),
+        (Operation.CHAT, {"web_search_options": {}}),
+        (Operation.CHAT, {"store": True}),
+    ],
+)
+async def test_hedge_live_what_may_not_be_sent_twice_is_sent_once(
+    upstreams: Upstreams, operation: Operation, extra: dict[str, Any]
+) -> None:
     """However late it is."""
-    upstreams.one.next(Behaviour(delay_s=0.3, body=b"{}"))
-    call = make_call(operation=operation)
+    upstreams.one.next(Behaviour(delay_s=0.3, body=b'{"choices":[{"message":{"content":"late"}}]}'))
+    call = make_call(operation=operation, extra=extra)
     reply = await upstreams.hedged.pool.send(call)
     await reply.aclose()
 
