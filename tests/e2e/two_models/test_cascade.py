@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -34,6 +35,13 @@ routes:
   - name: verified
     match: {{models: [verified]}}
     backends: [{{ref: big}}]
+    speculative:
+      {{mode: cascade, draft: small, accept: verifier, calibration: {folder}/verifier, quality: 0.9,
+        verifier: {{route: check, model: checker}}}}
+  - name: hasty
+    match: {{models: [hasty]}}
+    backends: [{{ref: big}}]
+    timeouts: {{total: 4s}}
     speculative:
       {{mode: cascade, draft: small, accept: verifier, calibration: {folder}/verifier, quality: 0.9,
         verifier: {{route: check, model: checker}}}}
@@ -108,6 +116,13 @@ async def ask(gateway: Gateway, model: str, text: str, **fields: Any) -> httpx.R
         return await client.post(f"{gateway.url}/v1/chat/completions", json=body)
 
 
+async def told_of(gateway: Gateway, request_id: str) -> dict[str, Any]:
+    """What the ledger tells of a call, once it is there."""
+    async with httpx.AsyncClient(verify=False, headers=HEADERS, timeout=30) as client:
+        told: dict[str, Any] = (await client.get(f"{gateway.url}/v1/calls/{request_id}?wait=10")).json()
+    return told
+
+
 def text_of(answer: httpx.Response) -> str:
     """What it says, whole or streamed."""
     if answer.headers["content-type"].startswith("application/json"):
@@ -155,9 +170,7 @@ async def test_an_unsure_answer_goes_to_the_target_and_what_it_cost_is_told(gate
     assert (text_of(answer), answer.headers["x-slipstream-stage"]) == ("BIG", "target")
     line = await gateway.wait_log(lambda line: line["request_id"] == answer.headers["x-request-id"])
     assert (line["backend"], line["draft"], line["attempts"]) == ("big", "rejected", 2)
-    url = f"{gateway.url}/v1/calls/{answer.headers['x-request-id']}?wait=10"
-    async with httpx.AsyncClient(verify=False, headers=HEADERS, timeout=30) as client:
-        told = (await client.get(url)).json()
+    told = await told_of(gateway, answer.headers["x-request-id"])
     assert told["saved_usd"] == {"extra": "-0.000011"}
 
 
@@ -231,6 +244,30 @@ async def test_a_verifier_decides(gateway: Gateway, servers: Servers, word: str,
     assert text_of(answer) == ("SMALL" if stage == "draft" else "BIG")
     asked = servers.checker.requests[0].json()["messages"][-1]["content"]
     assert asked == "Question:\nis it?\n\nAnswer:\nSMALL"
+
+
+async def test_a_verifier_that_hangs_leaves_time_for_the_target(gateway: Gateway, servers: Servers) -> None:
+    """It gets half of what is left of the call, and what it was asked is paid."""
+    servers.small.default = Behaviour(text="SMALL")
+    servers.checker.default = Behaviour(stall_before_head=True)
+    answer = await ask(gateway, "hasty", "is it?")
+
+    assert (answer.status_code, answer.headers["x-slipstream-stage"]) == (200, "target")
+    assert text_of(answer) == "BIG"
+
+
+async def test_a_client_that_leaves_while_its_answer_is_verified_ends_that(gateway: Gateway, servers: Servers) -> None:
+    """The verifier's call is cancelled too, and what it has used by then is in the ledger."""
+    servers.small.default = Behaviour(text="SMALL")
+    servers.checker.default = Behaviour(stall_before_head=True)
+    task = asyncio.create_task(ask(gateway, "verified", "is it, and who left?"))
+    await servers.checker.wait_request(timeout_s=10)
+    task.cancel()
+    await servers.checker.wait_disconnected(timeout_s=10)
+    line = await gateway.wait_log(lambda line: line["route"] == "verified" and line["status"] == 499)
+
+    assert servers.big.requests == []
+    assert float((await told_of(gateway, line["request_id"]))["saved_usd"]["extra"]) < -0.00005
 
 
 async def test_a_target_that_fails_shows_as_it_would_alone(gateway: Gateway, servers: Servers) -> None:
