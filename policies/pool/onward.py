@@ -121,7 +121,12 @@ class RemainingAttempts:
             self._is_paid = True
         self._num_failed += 1
         self._goes_on = kind in self._onward.falls_back_on
-        if reason in self._onward.elsewhere:
+        return self.rest_s(outcome, number, clock, random)
+
+    def rest_s(self, outcome: Outcome, number: int, clock: Clock, random: Random) -> float:
+        """How long whoever failed so is left alone, after so many failures before; inf if for good."""
+        reason = failure_of(outcome).reason
+        if reason in self._onward.elsewhere or reason not in self._again_on:
             return math.inf
         backoff = self._policy.backoff
         asked_s = retry_after_s(outcome, clock) if self._policy.respect_retry_after else None

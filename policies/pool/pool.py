@@ -221,15 +221,15 @@ class Pool:
                 self._failed += 1
                 raise self._quotas.refusal(call, used_up, balancer)
             place = first
-        tried = [place]
+        hedged: dict[Place, Outcome] = {}
         if self._hedging is None or match is None:
-            may_go_on = self._leaves_the_silent and self._may_go_on(call, tried)
+            may_go_on = self._leaves_the_silent and self._may_go_on(call, (place,))
             outcome = await self._attempts.make(place, call, match, counted=counted, may_go_on=may_go_on)
         else:
-            outcome = await self._attempt_hedged(tried, call, match, counted)
+            outcome = await self._attempt_hedged(place, hedged, call, match, counted)
         if isinstance(outcome, Reply) and outcome.status < 400:
             return outcome
-        outcome = await self._retry(tried, call, demand, outcome)
+        outcome = await self._retry(place, hedged, call, demand, outcome)
         if isinstance(outcome, Reply):
             self._failed += outcome.status >= 400
             return outcome
@@ -275,12 +275,12 @@ class Pool:
         return False
 
     async def _attempt_hedged(
-        self, tried: list[Place], call: Call, match: Match, counted: InFlightAttempt | None
+        self, place: Place, hedged: dict[Place, Outcome], call: Call, match: Match, counted: InFlightAttempt | None
     ) -> Outcome:
-        """Ask the member in `tried`, and where it is late another one, which is added there."""
+        """Ask that member, and where it is late another one, whose outcome goes to `hedged`."""
         assert self._hedging is not None
-        place, demand = tried[0], match.demand
-        may_go_on = self._may_go_on(call, tried)
+        demand = match.demand
+        may_go_on = self._may_go_on(call, (place,))
         first: StartAttempt = partial(self._attempts.make, place, call, match, counted=counted, may_go_on=may_go_on)
         expected_s = place.counted.expected_s(match, counted)
         if expected_s is None or self._hedging.lateness(call) is None:
@@ -289,19 +289,29 @@ class Pool:
 
         def second(hedge: Call) -> StartAttempt | None:
             match = self._look_up(demand)
-            other = self._balancers.of(call).choose([*tried, *self._quotas.used_up(call)], match)
+            other = self._balancers.of(call).choose([place, *self._quotas.used_up(call)], match)
             if other is None:
                 return None
-            tried.append(other)
-            return partial(self._attempts.make, other, hedge, match)
+
+            async def ask() -> Outcome:
+                hedged[other] = outcome = await self._attempts.make(other, hedge, match)
+                return outcome
+
+            return ask
 
         return await self._hedging.ask(call, expected_s, first, second, tokens=demand.tokens)
 
-    async def _retry(self, tried: list[Place], call: Call, demand: Demand | None, outcome: Outcome) -> Outcome:
-        """Further attempts after `outcome` of the first of `tried`, as far as policy, budget and deadline allow."""
+    async def _retry(
+        self, place: Place, hedged: dict[Place, Outcome], call: Call, demand: Demand | None, outcome: Outcome
+    ) -> Outcome:
+        """Further attempts after `outcome` of that member, and those in `hedged`, as far as policy, budget and deadline
+        allow.
+        """
         again = RemainingAttempts(self._onward, self._policy, call)
-        place = tried[0]
-        ready_at = dict.fromkeys(tried[1:], self._clock.now())
+        failed_at = self._clock.now()
+        ready_at = {
+            other: failed_at + again.rest_s(its_own, 0, self._clock, self._random) for other, its_own in hedged.items()
+        }
         while (pause_s := again.pause_s(outcome, self._clock, self._random)) is not None:
             now = self._clock.now()
             ready_at[place] = now + pause_s

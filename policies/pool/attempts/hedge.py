@@ -150,6 +150,9 @@ class Hedging:
                     self._wasted_tokens += 0 if _has_failed(loser) else tokens
                     await _give_up(loser)
         except BaseException:
+            # Whoever is cancelled once more while it waits for one leaves none behind.
+            for each in running:
+                each.cancel()
             for each in running:
                 await _give_up(each)
             raise

@@ -22,13 +22,15 @@ EXPECTED_S = 0.05
 class Hedged:
     """A route whose first backend takes every call that it can, and the second the hedges."""
 
-    def __init__(self, leaves: Sequence[Backend], clock: Clock, *, budget: float = 0.5, saved: int = 20) -> None:
+    def __init__(
+        self, leaves: Sequence[Backend], clock: Clock, *, budget: float = 0.5, saved: int = 20, attempts: int = 0
+    ) -> None:
         self.route = RoutePolicy.model_validate(
             {
                 "name": "route",
                 "match": {"models": ["*"]},
                 "backends": [{"ref": leaf.name, "priority": place} for place, leaf in enumerate(leaves)],
-                "retry": {"attempts": 0},
+                "retry": {"attempts": attempts},
                 "hedge": {"budget": budget, "quantile": 0.95},
             }
         )

@@ -22,7 +22,7 @@ from backends.stream import Stream, StreamEnd
 from gateway.simulate.virtual_loop import VirtualClock, VirtualLoop
 from policies.pool.attempts.hedge import HedgeBudget, Lateness
 from tests.support.calls import make_call, read_all
-from tests.support.clock import FakeClock
+from tests.support.clock import FakeClock, settle
 from tests.support.policy.hedged import EXPECTED_S, Hedged
 from tests.support.policy.pool import Played, error_reply, stream_reply
 
@@ -232,6 +232,40 @@ async def test_hedge_answers_that_come_together_are_one_answer(clock: FakeClock)
     assert said == content("a")
     assert loser is not None
     assert loser.end is StreamEnd.CLIENT_GONE
+    assert hedged.num_in_flight() == 0
+
+
+async def test_hedge_that_is_cancelled_twice_leaves_nobody_behind(clock: FakeClock) -> None:
+    """A client leaves, and while the first attempt is being ended its time is up too: the second ends all the same."""
+    ended: list[str] = []
+    is_over = asyncio.Event()
+
+    def lingering(name: str) -> Played:
+        async def linger(_: Call) -> Reply:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(name)
+                await is_over.wait()
+            raise AssertionError
+
+        return Played(name, linger)
+
+    leaves = lingering("a"), lingering("b")
+    hedged = Hedged(leaves, clock)
+    hedged.teach()
+    task = asyncio.ensure_future(hedged.pool.send(make_call(stream=True, deadline=1e9)))
+    while not leaves[1].calls:
+        await clock.advance(0.01)
+    for _ in range(2):
+        task.cancel()
+        await settle()
+    is_over.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await settle()
+
+    assert sorted(ended) == ["a", "b"]
     assert hedged.num_in_flight() == 0
 
 

@@ -132,6 +132,32 @@ async def test_hedge_live_first_that_fails_late_leaves_it_to_the_second(upstream
     assert await upstreams.settled() == (0, 0, ["one"])
 
 
+@pytest.mark.parametrize("second", [error(429, retry_after="3600"), error(401), error(504), error(400)])
+async def test_hedge_live_second_that_failed_too_is_not_asked_again(upstreams: Upstreams, second: Behaviour) -> None:
+    """It has said to come again in an hour, or would fail so again: an attempt after both have failed is not for it."""
+    hedged = Hedged(upstreams.leaves, _CLOCK, attempts=2)
+    hedged.teach()
+    upstreams.one.next(Behaviour(status=500, delay_s=0.3, body=b"{}"))
+    upstreams.two.default = second
+    reply = await hedged.pool.send(make_call())
+
+    assert reply.status == 500
+    assert [len(each.requests) for each in (upstreams.one, upstreams.two)] == [1, 1]
+
+
+async def test_hedge_live_second_that_is_full_is_asked_again_when_it_says(upstreams: Upstreams) -> None:
+    """Both have failed; its pause is waited for, as without a hedge."""
+    hedged = Hedged(upstreams.leaves, _CLOCK, attempts=2)
+    hedged.teach()
+    upstreams.one.next(Behaviour(status=500, delay_s=0.2, body=b"{}"))
+    upstreams.two.next(error(429, retry_after="1"))
+    reply = await hedged.pool.send(make_call())
+    first, again = upstreams.two.requests
+
+    assert b"I am two" in await read_all(reply)
+    assert again.at - first.at >= 1.0
+
+
 async def test_hedge_live_client_that_leaves_cancels_both(upstreams: Upstreams) -> None:
     """Nobody waits any more: both connections are closed, nothing is left, nobody is blamed."""
     upstreams.one.next(Behaviour(stall_before_head=True))
