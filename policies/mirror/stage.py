@@ -18,6 +18,7 @@ from backends.clock import Clock
 from backends.errors import SlipstreamError
 from backends.operations import Operation
 from backends.protocol import Backend, Call, Facts, Reply
+from backends.stream import StreamEnd
 from policies.acting import acts
 from policies.background import Background
 from policies.beside import tell_charges
@@ -35,7 +36,10 @@ from policies.stage import Stage
 
 _MAX_COPIES = 8
 """At once; of more calls at a time no copies are made."""
-_MAX_ANSWER_BYTES = 1024**2
+_MAX_RECORDED = 64
+"""Streams at once, each of which may become a copy at its end."""
+_MAX_BYTES = 1024**2
+"""Of a call that is copied, which outlives its own answer here, and of an answer."""
 _DAY_S = 86400.0
 
 _logger = logging.getLogger(__name__)
@@ -65,6 +69,7 @@ class Mirror(Stage):
         self._random = random
         self._route = route
         self._copies = Background(_MAX_COPIES)
+        self._num_recorded = 0
         self._day_began = clock.now()
         self._spent_today = 0
         self.evidence = Evidence()
@@ -107,13 +112,20 @@ class Mirror(Stage):
             wall, headers = self._clock.wall(), list(reply.headers)
             if reply.stream is None:
                 self._begin(call, began_at, entry_of_body(call, reply, wall))
-            elif is_shareable(reply.status, headers, AnswerForm.SSE):
+            elif is_shareable(reply.status, headers, AnswerForm.SSE) and self._num_recorded < _MAX_RECORDED:
                 keep = partial(self._begin_events, call, began_at, headers)
-                reply.stream.taps.append(Recorder(_MAX_ANSWER_BYTES, keep))
+                reply.stream.taps.append(Recorder(_MAX_BYTES, keep))
+                self._num_recorded += 1
+                reply.stream.on_end.append(self._was_recorded)
         return reply
 
+    def _was_recorded(self, _how: StreamEnd) -> None:
+        self._num_recorded -= 1
+
     def _is_copied(self, call: Call) -> bool:
-        if call.operation is not Operation.CHAT or self.verdict != "open" or prompt_of(call) is None:
+        if call.operation is not Operation.CHAT or self.verdict != "open" or len(call.raw) > _MAX_BYTES:
+            return False
+        if prompt_of(call) is None:
             return False
         now = self._clock.now()
         if now - self._day_began >= _DAY_S:
@@ -136,10 +148,12 @@ class Mirror(Stage):
         copy = self._copy(call)
         if copy is None:
             return
-        theirs = await self._ask(copy)
-        their_seconds = self._clock.now() - began_at
         told = partial(_tell, call.facts.extra) if call.facts.extra is not None else None
-        tell_charges(copy.facts, told)
+        try:
+            theirs = await self._ask(copy)
+        finally:
+            tell_charges(copy.facts, told)
+        their_seconds = self._clock.now() - began_at
         usage = copy.facts.usage
         self._spent_today += usage.prompt_tokens + usage.completion_tokens if usage is not None else len(copy.raw) // 4
         their_text = text_of(theirs) if theirs is not None else None

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from backends.charges.charge import Charge
 from backends.errors import UpstreamCut
 from backends.operations import Operation
-from backends.protocol import Call, Reply
+from backends.protocol import Call, Facts, Reply
+from backends.stream import Stream
 from policies.mirror.evidence import Evidence
 from policies.mirror.settings import PromotionPolicy
-from tests.support.clock import FakeClock
+from tests.support.calls import make_call, read_all
+from tests.support.clock import FakeClock, settle
 from tests.support.policy.mirrored import RIGHT, Mirrored
+from tests.support.policy.pool import Pieces
 
 RULE = PromotionPolicy()
 
@@ -114,6 +118,69 @@ async def test_mirror_copies_its_share_and_nothing_that_is_no_text() -> None:
     assert copy.body is not None
     assert "stream_options" not in copy.body
     assert copy.facts is not mirrored.target.calls[-1].facts
+
+
+async def test_mirror_of_a_candidate_that_hangs_holds_eight_calls_and_no_large_ones() -> None:
+    """However many come: whoever is copied has its answer at once, and what waits for the candidate is bounded."""
+    mirrored = Mirrored(lambda: (True, True), FakeClock(), 10)
+    hanging: list[Call] = []
+
+    async def hang(call: Call) -> Reply:
+        hanging.append(call)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    mirrored.candidate.send = hang  # type: ignore[method-assign]  # this one's silence is the case
+    large = make_call("x" * 1024**2, deadline=1e12)
+    for call in (large, *(make_call(deadline=1e12) for _ in range(100))):
+        assert (await mirrored.mirror.send(call)).status == 200
+        await settle()
+    assert len(hanging) == 8
+    assert max(len(call.raw) for call in hanging) < 1024**2
+
+    await mirrored.mirror.aclose()
+
+
+async def test_mirror_records_no_more_streams_at_once_than_it_has_memory_for() -> None:
+    """Each may be a mebibyte; those that are over make room for others, left in the middle or not."""
+    mirrored = Mirrored(lambda: (True, True), FakeClock(), 11)
+    frame = (
+        b'data: {"id":"a","object":"chat.completion.chunk","choices":[{"index":0,"delta":%b,"finish_reason":%b}]}\n\n'
+    )
+    events = frame % (b'{"content":"%b"}' % RIGHT.encode(), b"null") + frame % (b"{}", b'"stop"') + b"data: [DONE]\n\n"
+
+    async def streaming(call: Call) -> Reply:
+        return Reply(200, [(b"content-type", b"text/event-stream")], stream=Stream(Pieces(events)))
+
+    mirrored.target.send = streaming  # type: ignore[method-assign]  # it answers whole otherwise
+    for is_read in (True, False, True):
+        replies = [await mirrored.mirror.send(make_call(stream=True, deadline=1e12)) for _ in range(100)]
+        for reply in replies:
+            assert not is_read or await read_all(reply) == events
+            await reply.aclose()
+            await mirrored.mirror.wait()
+
+    assert len(mirrored.candidate.calls) == 2 * 64
+
+
+async def test_mirror_that_is_closed_tells_what_its_copies_have_cost() -> None:
+    """A reload ends them in the middle; they have been sent all the same."""
+    mirrored = Mirrored(lambda: (True, True), FakeClock(), 12)
+    told: list[Charge] = []
+    is_asked = asyncio.Event()
+
+    async def hang(call: Call) -> Reply:
+        call.facts.charge("new", "m")
+        is_asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    mirrored.candidate.send = hang  # type: ignore[method-assign]  # this one's silence is the case
+    await mirrored.mirror.send(make_call(deadline=1e12, facts=Facts(extra=told.append)))
+    await is_asked.wait()
+    await mirrored.mirror.aclose()
+
+    assert [(charge.backend, charge.is_for_operator) for charge in told] == [("new", True)]
 
 
 async def test_mirror_rests_when_its_tokens_are_spent() -> None:
