@@ -83,10 +83,10 @@ class Action:
         except BaseException as error:
             counted.end()
             if isinstance(error, SlipstreamError) and not isinstance(error, Overloaded):
-                self._rest()
+                self.rest()
             raise
         if reply.status >= 500:
-            self._rest()
+            self.rest()
         self.seen(counted, expected_s, reply, call)
         return reply
 
@@ -95,7 +95,8 @@ class Action:
         self.replica.answered(counted, reply, call)
         if reply.status >= 400:
             return
-        self._rest_s = 0.0
+        if reply.stream is None:
+            self._rest_s = 0.0
         now = self._clock.now()
         said = call.facts.first_token_at
         first_at = said if reply.stream is not None and said is not None and said >= counted.sent_at else now
@@ -104,6 +105,11 @@ class Action:
         if reply.stream is not None:
             gap_s = self.replica.model.gap_s(self.replica.in_flight.held_tokens)
             reply.stream.on_end.append(partial(self._stream_ended, call, first_at, gap_s))
+
+    def rest(self) -> None:
+        """It has failed: it is left for a second, then longer."""
+        self._rest_s = min(max(_FIRST_REST_S, 2 * self._rest_s), _LAST_REST_S)
+        self._rests_until = self._clock.now() + self._rest_s
 
     def _cost(self, model: str, tokens: int, output_tokens: float) -> float | None:
         """Pico-dollars: of the dearest of those who may answer; None where nobody knows that of one."""
@@ -115,11 +121,9 @@ class Action:
             most = cost if cost > most else most
         return most
 
-    def _rest(self) -> None:
-        self._rest_s = min(max(_FIRST_REST_S, 2 * self._rest_s), _LAST_REST_S)
-        self._rests_until = self._clock.now() + self._rest_s
-
     def _stream_ended(self, call: Call, first_at: float, gap_s: float, how: StreamEnd) -> None:
+        if how is StreamEnd.CLEAN:
+            self._rest_s = 0.0
         usage = call.facts.usage
         if how is StreamEnd.CLEAN and usage is not None and usage.completion_tokens > 1 and gap_s > 0:
             self._gap.observe(gap_s, (self._clock.now() - first_at) / (usage.completion_tokens - 1))

@@ -17,6 +17,7 @@ from backends.errors import SlipstreamError
 from backends.protocol import Backend, Call, Capabilities, Reply
 from backends.stream import StreamEnd
 from policies.acting import acts
+from policies.pool.attempts.first_content import wait_content
 from policies.pool.attempts.hedge import adopt
 from policies.pool.fallback import FallbackTarget
 from policies.pool.load.demand import read_demand
@@ -188,8 +189,11 @@ class Auto(Stage):
             # No route is asked twice, however they lead to each other.
             call.facts.asked_routes = facts.asked_routes = {*(call.facts.asked_routes or {call.route}), route.route}
             changed |= {"route": route.route, "timeouts": route.timeouts}
+        sent = msgspec.structs.replace(call, **changed)
         try:
-            reply = await action.send(msgspec.structs.replace(call, **changed), match)
+            reply = await action.send(sent, match)
+            if reply.status < 400:
+                await self._wait_content(action, reply, sent, now)
         except SlipstreamError:
             return None
         finally:
@@ -201,6 +205,14 @@ class Auto(Stage):
         if route is not None:
             call.facts.fallback_route = route.route
         return reply
+
+    async def _wait_content(self, action: Action, reply: Reply, call: Call, began_at: float) -> None:
+        """Another route need not hold a stream back until it says something; who then fails has failed all the same."""
+        try:
+            await wait_content(reply, call, began_at + call.timeouts.first_token_s - self._clock.now())
+        except SlipstreamError:
+            action.rest()
+            raise
 
     def _mark(self, call: Call, reply: Reply, way: str) -> Reply:
         if self._draft is not None:

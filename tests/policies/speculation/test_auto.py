@@ -10,7 +10,7 @@ import pytest
 
 from backends.charges.usage import Usage
 from backends.clock import Clock
-from backends.errors import ConnectFailed, SlipstreamError
+from backends.errors import ConnectFailed, SlipstreamError, UpstreamCut, UpstreamError
 from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Reply, Slo, Statistics, Timeouts
 from backends.sse import encode_event
@@ -249,6 +249,31 @@ def test_limits_of_one_call_count_for_that_call() -> None:
 
         assert ways[50:].count("target") > 245
         assert hurried[50:].count("cloud") > 215
+
+    choosing(run)
+
+
+@pytest.mark.parametrize("error", [None, UpstreamCut("gone")], ids=["error event", "cut"])
+def test_a_way_that_says_nothing_but_its_role_never_shows(error: UpstreamError | None) -> None:
+    """It has answered with a good head, and then fails: the target answers, and the way rests."""
+    said = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}'
+    failure = (encode_event(b'{"error":{"message":"out of memory"}}'),) if error is None else ()
+
+    async def run(many: Choosing) -> None:
+        asked: list[Call] = []
+
+        async def fail(call: Call) -> Reply:
+            asked.append(call)
+            stream = Stream(Pieces(encode_event(said), *failure, error=error))
+            return Reply(200, [(b"content-type", b"text/event-stream")], stream=stream)
+
+        many.judge.loss_of_draft = None
+        many.prices["cloud"] = price_of(1)
+        many.cloud.send = fail  # type: ignore[method-assign]  # this one's failure is the case
+        ways = await many.ways(50)
+
+        assert set(ways) == {"target"}
+        assert 1 <= len(asked) <= 5
 
     choosing(run)
 
