@@ -11,7 +11,7 @@ from typing import Any
 
 from backends.operations import Operation
 from backends.protocol import Call
-from policies.limits.worst import SEARCHES, tools_of_provider
+from policies.limits.worst import SEARCHES, kind_of_provider
 
 _OF_RESPONSES = ("background", "conversation")
 """Fields of a responses call that begin a job, or add to what an upstream keeps."""
@@ -32,23 +32,16 @@ def acts(call: Call) -> bool:
     """
     if call.operation is Operation.PASSTHROUGH:
         return call.method not in ("GET", "HEAD")
-    return acts_by(call.operation, call.body)
-
-
-def acts_by(operation: Operation, body: Mapping[str, Any] | None) -> bool:
-    """The same of a call that is understood, by its decoded body."""
+    body = call.body
     if body is None or _MAY_ACT.isdisjoint(body):
         return False
-    tools = body.get("tools")
-    if body.get("mcp_servers") or body.get("container"):
-        return True
-    if isinstance(tools, list) and (
-        any(map(_reaches_out, tools)) or not all(map(_ONLY_ANSWERS, tools_of_provider(body)))
-    ):
+    if body.get("mcp_servers") or body.get("container") or any(map(_tool_acts, _tools(body))):
         return True
     # A stored prompt may be changed where it is kept, and has tools that are not seen here.
     has_stored_prompt = isinstance(body.get("prompt"), Mapping)
-    return operation is Operation.RESPONSES and (has_stored_prompt or any(body.get(name) for name in _OF_RESPONSES))
+    return call.operation is Operation.RESPONSES and (
+        has_stored_prompt or any(body.get(name) for name in _OF_RESPONSES)
+    )
 
 
 def only_answers(call: Call) -> bool:
@@ -61,14 +54,24 @@ def only_answers(call: Call) -> bool:
     if body is None or _MAY_DO_MORE.isdisjoint(body):
         return True
     has_more = body.get("store") or any(body.get(name) is not None for name in SEARCHES)
-    return not (has_more or any(True for _ in tools_of_provider(body)) or acts(call))
+    return not (has_more or any(map(kind_of_provider, _tools(body))) or acts(call))
 
 
-def _reaches_out(tool: object) -> bool:
-    """Whether it works at a server of the client's, in a place that outlives the call, or in one with a network."""
-    if not isinstance(tool, Mapping):
+def _tools(body: Mapping[str, Any]) -> list[Any]:
+    tools = body.get("tools")
+    return tools if isinstance(tools, list) else []
+
+
+def _tool_acts(tool: object) -> bool:
+    """Whether it works at a server of the client's, in a place that outlives the call, or in one with a network; or in
+    a way that is not known.
+    """
+    if not isinstance(tool, dict) or tool.get("type") == "function":
         return False
-    return tool.get("type") in ("mcp", "mcp_toolset") or any(_is_open(tool.get(name)) for name in _PLACES)
+    if tool.get("type") in ("mcp", "mcp_toolset") or any(_is_open(tool.get(name)) for name in _PLACES):
+        return True
+    kind = kind_of_provider(tool)
+    return kind is not None and _ONLY_ANSWERS(kind) is None
 
 
 def _is_open(place: object) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from backends.charges.usage import HOME_ONLY, tier_asked
@@ -157,21 +157,24 @@ def unmetered_part(body: Mapping[str, Any] | None, operation: Operation) -> str 
             return name
     if type(body.get("prompt")) is dict:
         return "prompt"
-    return next((f"tools: {kind[:64]}" for kind in tools_of_provider(body)), None)
-
-
-def tools_of_provider(body: Mapping[str, Any]) -> Iterator[str]:
-    """The type of each tool that a provider runs itself and may take money for by the use."""
     tools = body.get("tools")
     for tool in tools if type(tools) is list else ():
-        if type(tool) is not dict:
-            continue
-        kind = tool.get("type")
-        if kind is None and "name" not in tool and "function" not in tool:
-            # Gemini names its own ones so.
-            kind = next(iter(tool), "")
-        if type(kind) is str and _OF_TOKENS(kind) is None:
-            yield kind
+        if (kind := kind_of_provider(tool)) is not None:
+            return f"tools: {kind[:64]}"
+    return None
+
+
+def kind_of_provider(tool: object) -> str | None:
+    """The type of a tool that a provider runs itself and may take money for by the use; None of any other."""
+    if type(tool) is not dict:
+        return None
+    kind = tool.get("type")
+    if kind == "function":
+        return None
+    if kind is None and "name" not in tool and "function" not in tool:
+        # Gemini names its own ones so.
+        kind = next(iter(tool), "")
+    return kind if type(kind) is str and _OF_TOKENS(kind) is None else None
 
 
 def may_be_answered_by_another(body: Mapping[str, Any] | None) -> bool:
