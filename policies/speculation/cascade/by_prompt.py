@@ -7,13 +7,17 @@ import asyncio
 from backends.clock import Clock
 from backends.errors import ConfigurationError
 from backends.protocol import Backend, Call, Reply
-from policies.cache.semantic.contracts import Encoder, EncoderBusy
+from policies.cache.semantic.contracts import Encoder, EncoderBusy, Vector
+from policies.cache.semantic.time_limit import within
 from policies.pool.attempts.hedge import adopt
 from policies.speculation.cascade.calibration import Calibration
 from policies.speculation.draft import ask_draft
 from policies.speculation.outcome import DraftOutcome
 from policies.speculation.router.learned_router import PromptScorer
 from policies.speculation.router.prompt_vectors import endings
+
+_MAX_ENCODE_S = 2.0
+"""An encoder whose process hangs, or starts anew, is not waited for: that may take minutes."""
 
 
 class PromptScores:
@@ -34,19 +38,23 @@ class PromptScores:
             )
 
     async def score(self, prompt: str) -> float:
-        """Raises: EncoderBusy where nothing of it can be encoded."""
-        *longer, shortest = endings(prompt)
-        for text in longer:
-            try:
-                vector = await self._encoder.encode(text)
-                break
-            except EncoderBusy:
-                continue
-        else:
-            vector = await self._encoder.encode(shortest)
+        """Raises: EncoderBusy where nothing of it can be encoded, or not soon."""
+        try:
+            vector = await within(_MAX_ENCODE_S, self._vector(prompt))
+        except TimeoutError:
+            raise EncoderBusy(f"the prompt was not encoded within {_MAX_ENCODE_S:g} s") from None
         # A gain of the strong model is what speaks against the draft.
         # Some milliseconds for thousands of prompts that it was learned from: not on the loop.
         return -await asyncio.to_thread(self._scorer.gain, prompt, vector)
+
+    async def _vector(self, prompt: str) -> Vector:
+        *longer, shortest = endings(prompt)
+        for text in longer:
+            try:
+                return await self._encoder.encode(text)
+            except EncoderBusy:
+                continue
+        return await self._encoder.encode(shortest)
 
 
 class ByPrompt:

@@ -14,6 +14,7 @@ from backends.charges.charge import Charge
 from backends.charges.usage import Usage
 from backends.errors import ConfigurationError, UpstreamCut
 from backends.protocol import Call, Reply
+from gateway.simulate.virtual_loop import VirtualClock
 from policies.cache.semantic.contracts import EncoderBusy, Vector
 from policies.speculation.cascade.by_prompt import ByPrompt
 from policies.speculation.cascade.calibration import Calibration, calibrate
@@ -22,6 +23,7 @@ from policies.speculation.draft import prompt_of
 from policies.speculation.outcome import DraftOutcome
 from policies.speculation.router.learned_router import learn
 from tests.support.calls import make_call
+from tests.support.policy.admission import in_virtual_time
 from tests.support.policy.pool import Played, StoppedClock
 
 HARD = np.ones(8, np.float32) / np.float32(8**0.5)
@@ -132,6 +134,26 @@ async def test_cascade_reads_the_end_of_what_is_too_long_and_leaves_what_cannot_
     await stage.send(call := asked("add"))
     assert call.facts.draft is DraftOutcome.DECLINED
     assert len(target.calls) == 1
+
+
+def test_cascade_whose_encoder_hangs_asks_the_target(calibration: Calibration) -> None:
+    """Soon: the caller waits for an answer, not for what would be the cheapest one."""
+
+    class Hanging(KindEncoder):
+        async def encode(self, text: str, told: Callable[[Charge], None] | None = None) -> Vector:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def main(clock: VirtualClock) -> None:
+        stage, target = cascade(calibration, draft := Played("small"), Hanging())
+        began_at = clock.now()
+        reply = await stage.send(call := asked("add 1 and 2"))
+
+        assert (reply.body, call.facts.draft) == (b"big", DraftOutcome.DECLINED)
+        assert (len(target.calls), len(draft.calls)) == (1, 0)
+        assert clock.now() - began_at < 5.0
+
+    in_virtual_time(main)
 
 
 async def test_cascade_whose_encoder_is_another_is_refused(calibration: Calibration) -> None:
