@@ -241,7 +241,8 @@ class LineCalls:
         """Keep the line's answer, or let it be asked again: with `is_done_once` not where a backend may have begun."""
         status = outcome.status
         was_not_served = status in _NOT_SERVED or (isinstance(outcome, SlipstreamError) and outcome.retryable)
-        if isinstance(outcome, TooManyAnswersHeld):
+        if is_done_once and isinstance(outcome, TooManyAnswersHeld):
+            # Its answer was on its way.
             was_not_served = False
         if was_not_served or (status >= 500 and line.attempts + 1 < MAX_ATTEMPTS and not is_done_once):
             if isinstance(outcome, LimitReached | BudgetSpent):

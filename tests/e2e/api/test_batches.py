@@ -795,6 +795,21 @@ async def test_batch_call_that_acts_is_tried_once(red: AsyncOpenAI, provider: Ba
     assert [path for _, path, _ in provider.requests] == ["/chat/completions"] * 2
 
 
+async def test_batch_call_that_acts_is_not_asked_again_for_an_answer_that_had_no_room(
+    provider_port: int, tmp_path: Path
+) -> None:
+    """It was carried out; only what came of it could not be held."""
+    policy = POLICY.format(port=provider_port, folder=tmp_path, collect_for=COLLECT_FOR)
+    environ = {**ENVIRON, "SLIPSTREAM_MAX_ANSWERS": "64KiB"}
+    async with BatchProvider(provider_port) as provider, start_gateway(policy, environ=environ) as gateway:
+        async with client_of(gateway) as client:
+            asked = line("a", "x" * 100_000, model="live", mcp_servers=[{"url": "https://mail.example/mcp"}])
+            errors = await results(client, (await wait(client, await make(client, [asked]))).error_file_id)
+
+    assert errors["a"]["response"]["body"]["error"]["code"] == "answer_bytes_exhausted"
+    assert [path for _, path, _ in provider.requests] == ["/chat/completions"]
+
+
 async def test_batches_of_a_driver_that_is_killed_are_taken_over(provider_port: int, tmp_path: Path) -> None:
     """Of two processes with one folder one drives, and the other does as soon as that one is gone."""
     policy = POLICY.format(port=provider_port, folder=tmp_path, collect_for=COLLECT_FOR)
