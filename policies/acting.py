@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from backends.operations import Operation
+from backends.operations import Metering, Operation
 from backends.protocol import Call
 from policies.limits.worst import SEARCHES, kind_of_provider
 
@@ -30,9 +30,9 @@ def acts(call: Call) -> bool:
 
     It is not sent again once somebody may have begun with it.
     """
-    if call.operation is Operation.PASSTHROUGH:
-        return call.method not in ("GET", "HEAD")
     body = call.body
+    if call.operation is Operation.PASSTHROUGH and not _is_text(call):
+        return call.method not in ("GET", "HEAD")
     if body is None or _MAY_ACT.isdisjoint(body):
         return False
     if body.get("mcp_servers") or body.get("container") or any(map(_tool_acts, _tools(body))):
@@ -55,6 +55,11 @@ def only_answers(call: Call) -> bool:
         return True
     has_more = body.get("store") or any(body.get(name) is not None for name in SEARCHES)
     return not (has_more or any(map(kind_of_provider, _tools(body))) or acts(call))
+
+
+def _is_text(call: Call) -> bool:
+    """Whether it passes through to a model that reads or writes text, as `/messages` does."""
+    return call.body is not None and call.terms is not None and call.terms.metering is Metering.METERED
 
 
 def _tools(body: Mapping[str, Any]) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backends.operations import Operation
+from backends.operations import Metering, Operation, Terms
 from policies.acting import acts, only_answers
 from tests.support.calls import make_call
 
@@ -115,3 +115,18 @@ def test_operations_that_only_answer() -> None:
         False,
     ]
     assert not acts(make_call(operation=Operation.RESPONSES, body=None))
+
+
+def test_text_that_passes_through_acts_by_its_tools() -> None:
+    """`/messages` is read that far; what is charged in another way, or cannot be read, may do anything."""
+
+    def passing(terms: Terms, **fields: Any) -> bool:
+        return acts(make_call(operation=Operation.PASSTHROUGH, terms=terms, **fields))
+
+    text, other = Terms(Metering.METERED, writes_text=True), Terms(Metering.UNMETERED)
+    assert not passing(text)
+    assert not passing(text, extra=tool("web_search_20250305") | tool("bash_20250124"))
+    assert passing(text, extra=tool("mcp_toolset", mcp_server_name="x"))
+    assert passing(text, extra={"container": "container_1", **tool("code_execution_20250825")})
+    assert passing(text, body=None)
+    assert passing(other)

@@ -138,6 +138,26 @@ async def test_call_that_only_answers_goes_on_as_ever(
     assert (is_answered, num_elsewhere) == (True, 1)
 
 
+@pytest.mark.parametrize(
+    ("path", "extra", "num_elsewhere"),
+    [
+        ("/v1/messages", {}, 1),
+        ("/v1/messages", {"mcp_servers": [{"url": "https://x"}]}, 0),
+        ("/v1/audio/speech", {}, 0),
+    ],
+)
+@pytest.mark.parametrize("model", ["two", "falls"])
+async def test_what_passes_through_goes_on_where_it_is_a_text(
+    client: httpx.AsyncClient, upstreams: Upstreams, path: str, extra: dict[str, Any], num_elsewhere: int, model: str
+) -> None:
+    """A message that only answers, as a chat would; of anything else nobody knows what it has set off."""
+    upstreams[0].default = error(500)
+    upstreams[1].default = Behaviour(body=b'{"type":"message"}')
+    await client.post(path, json={"model": model, "messages": [{"role": "user", "content": "hi"}], **extra})
+
+    assert len(upstreams[1].requests) == num_elsewhere
+
+
 async def test_list_of_ones_own_holds_for_calls_that_act_too(client: httpx.AsyncClient, upstreams: Upstreams) -> None:
     """Whoever writes `retry.on` has said so."""
     upstreams[0].next(error(500))
