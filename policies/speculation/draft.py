@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,10 +15,17 @@ from backends.protocol import Backend, Call, Facts, Reply
 from policies.acting import only_answers
 from policies.speculation.outcome import STAGE_HEADER, DraftOutcome
 
-_SHARE_OF_TIME = 0.5
+SHARE_OF_TIME = 0.5
 """Of what is left of a call: the target has to have time, whatever the draft does."""
 _DEMANDING = ("tools", "functions", "audio", "prediction")
 """Fields that ask for more than a text, which no calibration on prompts speaks of."""
+
+
+class ShareOfTime(NamedTuple):
+    """When an answer has to be over (monotonic seconds), and in how many seconds it has to begin; None: by then."""
+
+    deadline: float
+    begins_within_s: float | None
 
 
 class DraftAnswer(NamedTuple):
@@ -46,14 +54,24 @@ def prompt_of(call: Call) -> str | None:
     return "\n".join(text for text in texts if text is not None) if texts and None not in texts else None
 
 
-async def ask_draft(draft: Backend, call: Call, clock: Clock) -> DraftAnswer | None:
-    """The draft's answer; None where it has none. What it costs is the call's all the same."""
-    facts = call.facts.apart()
+def share_of_time(call: Call, clock: Clock, *, is_passed_on: bool = True) -> ShareOfTime:
+    """For whoever is asked before the target. Nobody follows a stream that is passed on, once it has begun."""
     now = clock.now()
-    deadline = now + (call.deadline - now) * _SHARE_OF_TIME
+    half_s = (call.deadline - now) * SHARE_OF_TIME
+    return ShareOfTime(call.deadline, half_s) if call.stream and is_passed_on else ShareOfTime(now + half_s, None)
+
+
+async def ask_draft(draft: Backend, call: Call, clock: Clock, *, is_passed_on: bool = True) -> DraftAnswer | None:
+    """The draft's answer; None where it has none. What it costs is the call's all the same.
+
+    `is_passed_on`: a stream goes to the client as it comes.
+    """
+    facts = call.facts.apart()
+    deadline, limit_s = share_of_time(call, clock, is_passed_on=is_passed_on)
     try:
-        reply = await draft.send(msgspec.structs.replace(call, facts=facts, deadline=deadline))
-    except SlipstreamError:
+        async with asyncio.timeout(limit_s):
+            reply = await draft.send(msgspec.structs.replace(call, facts=facts, deadline=deadline))
+    except (SlipstreamError, TimeoutError):
         return None
     finally:
         call.facts.attempts += facts.attempts

@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 
 from backends.charges.charge import Charge
+from backends.clock import SystemClock
 from backends.errors import UpstreamCut
+from backends.http.openai import KIND
+from backends.http.openai_settings import OpenAIConfig
 from backends.operations import Operation
-from backends.protocol import Call, Facts, Reply
+from backends.protocol import Call, Facts, Reply, Timeouts
 from backends.stream import Stream
 from policies.mirror.evidence import Evidence
 from policies.mirror.settings import PromotionPolicy
-from tests.support.calls import make_call, read_all
+from policies.pool.member import Member
+from tests.support.calls import make_call, read_all, streamed_text
 from tests.support.clock import FakeClock, settle
 from tests.support.policy.mirrored import RIGHT, Mirrored
-from tests.support.policy.pool import Pieces
+from tests.support.policy.pool import Pieces, make_pool
+from tests.support.servers.openai_server import Behaviour, OpenAIServer
 
 RULE = PromotionPolicy()
 
@@ -72,6 +77,26 @@ async def test_promoted_candidate_is_not_asked_for_what_texts_say_nothing_of(ask
 
     await mirrored.ask()
     assert (len(mirrored.target.calls), len(mirrored.candidate.calls)) == (1, 1)
+
+
+async def test_promoted_candidate_has_all_of_the_time_for_a_stream_that_has_begun() -> None:
+    """Half of it is for it to begin, so that whoever follows has the other half; behind that nobody follows."""
+    clock = SystemClock()
+    mirrored = Mirrored(lambda: (True, True), clock, 13)
+    mirrored.mirror.verdict = "promote"
+    async with OpenAIServer(Behaviour(text="a b c d e f g h", event_delay_s=0.1)) as server:
+        leaf = KIND.build("new", OpenAIConfig(base_url=server.base_url), clock)
+        pool = make_pool([Member(leaf)], clock, falls_back_on=["timeout", "error"])
+        mirrored.candidate.send = pool.send  # type: ignore[method-assign]  # over a socket, for once
+        reply = await mirrored.mirror.send(make_call(stream=True, timeouts=Timeouts(total_s=1.6)))
+        said = await read_all(reply)
+        server.next(Behaviour(stall_before_head=True))
+        late = await mirrored.mirror.send(make_call(stream=True, timeouts=Timeouts(total_s=1.6)))
+        await leaf.aclose()
+
+    assert streamed_text(said) == "a b c d e f g h"
+    assert late.body is not None
+    assert RIGHT.encode() in late.body
 
 
 async def test_mirror_gives_up_a_worse_candidate() -> None:

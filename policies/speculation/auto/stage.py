@@ -5,6 +5,7 @@ call -> forecasts of all ways -> choice -> one way; where that fails, the route'
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from math import inf
@@ -26,15 +27,13 @@ from policies.speculation.auto.action import Action
 from policies.speculation.auto.choice import LatenessPrice, QualityPurse, choose
 from policies.speculation.auto.forecast import Forecast
 from policies.speculation.auto.settings import AutoPolicy
-from policies.speculation.draft import mark
+from policies.speculation.draft import mark, share_of_time
 from policies.speculation.outcome import DraftOutcome
 from policies.stage import Stage
 
 ACTION_HEADER = b"x-slipstream-action"
 """Of answers on routes that choose: `target`, `draft`, or the name of the other route."""
 TARGET, DRAFT = "target", "draft"
-_SHARE_OF_TIME = 0.5
-"""Of what is left of a call, for ways that the target has to be able to follow."""
 _TRIED_EVERY, _TRIED_AGAIN_EVERY = 2, 50
 """Calls, one of which goes a way of which too little was seen, and one that was slow for some time."""
 _TRIED_AT_ONCE = 8
@@ -184,16 +183,21 @@ class Auto(Stage):
     async def _ask(self, action: Action, call: Call, match: Match, route: FallbackTarget | None) -> Reply | None:
         """That way's answer, its facts taken over; None where it has none. What it costs is the call's all the same."""
         facts, now = call.facts.apart(), self._clock.now()
-        changed: dict[str, object] = {"facts": facts, "deadline": now + (call.deadline - now) * _SHARE_OF_TIME}
+        deadline, limit_s = share_of_time(call, self._clock)
+        changed: dict[str, object] = {"facts": facts, "deadline": deadline}
         if route is not None:
             # No route is asked twice, however they lead to each other.
             call.facts.asked_routes = facts.asked_routes = {*(call.facts.asked_routes or {call.route}), route.route}
             changed |= {"route": route.route, "timeouts": route.timeouts}
         sent = msgspec.structs.replace(call, **changed)
         try:
-            reply = await action.send(sent, match)
-            if reply.status < 400:
-                await self._wait_content(action, reply, sent, now)
+            async with asyncio.timeout(limit_s):
+                reply = await action.send(sent, match)
+                if reply.status < 400:
+                    await self._wait_content(action, reply, sent, now)
+        except TimeoutError:
+            action.rest()
+            return None
         except SlipstreamError:
             return None
         finally:

@@ -65,7 +65,7 @@ class ByAnswer:
         asked = self._asked(call)
         if asked is None:
             return DraftOutcome.UNFIT
-        given = await ask_draft(self._draft, asked, self._clock)
+        given = await ask_draft(self._draft, asked, self._clock, is_passed_on=False)
         if given is None:
             return DraftOutcome.FAILED
         reading = self._judging.begin(call, prompt)

@@ -10,7 +10,7 @@ import pytest
 
 from backends.charges.usage import Usage
 from backends.clock import Clock
-from backends.errors import ConnectFailed, SlipstreamError, UpstreamCut, UpstreamError
+from backends.errors import ConnectFailed, SlipstreamError, TotalTimeout, UpstreamCut, UpstreamError
 from backends.operations import Operation
 from backends.protocol import Call, Capabilities, Reply, Slo, Statistics, Timeouts
 from backends.sse import encode_event
@@ -274,6 +274,33 @@ def test_a_way_that_says_nothing_but_its_role_never_shows(error: UpstreamError |
 
         assert set(ways) == {"target"}
         assert 1 <= len(asked) <= 5
+
+    choosing(run)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_way_has_half_of_the_time_and_a_stream_that_has_begun_all_of_it(stream: bool) -> None:
+    """Where it has not begun by then the target has the other half; a stream is nobody else's once it has."""
+
+    async def run(many: Choosing) -> None:
+        deadlines: list[float] = []
+
+        async def hang(call: Call) -> Reply:
+            deadlines.append(call.deadline)
+            await many.clock.sleep(min(1e6, call.deadline - many.clock.now()))
+            raise TotalTimeout("late")
+
+        many.judge.loss_of_draft = None
+        many.prices["cloud"] = price_of(1)
+        many.cloud.send = hang  # type: ignore[method-assign]  # this one's silence is the case
+        while not deadlines:
+            began_at = many.clock.now()
+            reply = await many.stage.send(make_call(stream=stream, deadline=began_at + 100, slo=SLO))
+            await reply.aclose()
+
+        assert reply.status == 200
+        assert many.clock.now() - began_at == pytest.approx(50, abs=1)
+        assert deadlines == [began_at + (100 if stream else 50)]
 
     choosing(run)
 
