@@ -113,14 +113,18 @@ class Auto(Stage):
         # Spent at once, for others choose before this one is answered.
         self.purse.spend(chosen.loss)
         reply = None
-        if chosen.name == DRAFT and self._draft is not None:
-            reply = await self._ask(self._draft, call, match, None)
-        elif chosen.name != TARGET:
-            action, route = next(each for each in self._elsewhere if each[0].name == chosen.name)
-            reply = await self._ask(action, call, match, route)
+        try:
+            if chosen.name == DRAFT and self._draft is not None:
+                reply = await self._ask(self._draft, call, match, None)
+            elif chosen.name != TARGET:
+                action, route = next(each for each in self._elsewhere if each[0].name == chosen.name)
+                reply = await self._ask(action, call, match, route)
+        finally:
+            # A client that has left has not been answered either.
+            if reply is None:
+                self.purse.give_back(chosen.loss)
         way = chosen.name if reply is not None else TARGET
         if reply is None:
-            self.purse.give_back(chosen.loss)
             reply = await self._target.send(call, match)
         self._watch(call, match, began_at, reply)
         return self._mark(call, reply, way)

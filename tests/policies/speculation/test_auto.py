@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
@@ -301,6 +302,26 @@ def test_a_way_has_half_of_the_time_and_a_stream_that_has_begun_all_of_it(stream
         assert reply.status == 200
         assert many.clock.now() - began_at == pytest.approx(50, abs=1)
         assert deadlines == [began_at + (100 if stream else 50)]
+
+    choosing(run)
+
+
+def test_a_client_that_leaves_while_the_draft_is_asked_takes_no_quality_along() -> None:
+    """Else who always leaves would have everybody answered by the dear target."""
+
+    async def run(many: Choosing) -> None:
+        many.judge.loss_of_draft = 0.3
+        await many.ways(400)
+        many.draft.after_s = 1e3
+        num_left = 0
+        while num_left < 20:
+            asked, left = many.draft.asked, many.stage.purse.left
+            task = asyncio.create_task(many.ask())
+            await many.clock.sleep(0.2)
+            task.cancel()
+            await asyncio.wait([task])
+            num_left += many.draft.asked - asked
+            assert many.draft.asked == asked or many.stage.purse.left >= left
 
     choosing(run)
 
