@@ -109,15 +109,23 @@ class Mirror(Stage):
         began_at = self._clock.now()
         reply = await self._inner.send(call)
         if self._is_copied(call):
-            wall, headers = self._clock.wall(), list(reply.headers)
-            if reply.stream is None:
-                self._begin(call, began_at, entry_of_body(call, reply, wall))
-            elif is_shareable(reply.status, headers, AnswerForm.SSE) and self._num_recorded < _MAX_RECORDED:
-                keep = partial(self._begin_events, call, began_at, headers)
-                reply.stream.taps.append(Recorder(_MAX_BYTES, keep))
-                self._num_recorded += 1
-                reply.stream.on_end.append(self._was_recorded)
+            self._keep(call, began_at, reply)
         return reply
+
+    def _keep(self, call: Call, began_at: float, reply: Reply) -> None:
+        """Compare the answer once it is whole, where there is memory for that."""
+        stream, headers = reply.stream, list(reply.headers)
+        if stream is None:
+            if self._copies.has_room and len(reply.body or b"") <= _MAX_BYTES:
+                self._begin(call, began_at, entry_of_body(call, reply, self._clock.wall()))
+        elif (
+            stream.end is None
+            and self._num_recorded < _MAX_RECORDED
+            and is_shareable(reply.status, headers, AnswerForm.SSE)
+        ):
+            stream.taps.append(Recorder(_MAX_BYTES, partial(self._begin_events, call, began_at, headers)))
+            self._num_recorded += 1
+            stream.on_end.append(self._was_recorded)
 
     def _was_recorded(self, _how: StreamEnd) -> None:
         self._num_recorded -= 1

@@ -166,6 +166,18 @@ async def test_mirror_of_a_candidate_that_hangs_holds_eight_calls_and_no_large_o
     await mirrored.mirror.aclose()
 
 
+async def test_mirror_compares_no_answer_that_is_too_long() -> None:
+    """A whole one either: it would be held for as long as the candidate takes."""
+    mirrored = Mirrored(lambda: (True, True), FakeClock(), 14)
+    mirrored.target.says = lambda call: "x" * 1024**2
+    await mirrored.ask()
+    assert mirrored.candidate.calls == []
+
+    mirrored.target.says = lambda call: "x" * 1000
+    await mirrored.ask()
+    assert len(mirrored.candidate.calls) == 1
+
+
 async def test_mirror_records_no_more_streams_at_once_than_it_has_memory_for() -> None:
     """Each may be a mebibyte; those that are over make room for others, left in the middle or not."""
     mirrored = Mirrored(lambda: (True, True), FakeClock(), 11)
