@@ -22,6 +22,7 @@ from backends.stream import StreamEnd
 _MAX_WORDS_CHARS = 2000
 _MAX_WITHOUT_CONTENT_BYTES = 64 * 1024
 """What has sent so much is at work, whatever it says."""
+_NO_CHOICES = "the upstream's answer has no choices"
 _WORDS = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"[^"]|"tool_calls": ?\[\{')
 """What nearly every first content has; where it is found, nothing has to be decoded."""
 _BEGINNINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
@@ -43,20 +44,23 @@ async def wait_content(reply: Reply, call: Call, timeout_s: float) -> None:
     stream = reply.stream
     if stream is None:
         if _is_empty(reply, call.operation):
-            raise UpstreamGarbage("the upstream's answer has no choices")
+            raise UpstreamGarbage(_NO_CHOICES)
         return
     if not (reply.header(b"content-type") or b"").startswith(b"text/event-stream"):
         return
     try:
         judged = JudgedEvents(call.operation)
         arrived = await stream.peek()
-        if judged.has_content(arrived):
+        has_content = judged.has_content(arrived)
+        if not has_content:
+            async with asyncio.timeout(timeout_s):
+                while not has_content and len(longer := await stream.peek(len(arrived))) > len(arrived):
+                    arrived = longer
+                    has_content = judged.has_content(arrived)
+        if judged.is_empty:
+            raise UpstreamGarbage(_NO_CHOICES)
+        if has_content:
             return
-        async with asyncio.timeout(timeout_s):
-            while len(longer := await stream.peek(len(arrived))) > len(arrived):
-                arrived = longer
-                if judged.has_content(arrived):
-                    return
         raise UpstreamCut("the upstream ended its stream before it had said anything")
     except TimeoutError:
         await stream.aclose(StreamEnd.STALL)
@@ -78,9 +82,12 @@ async def wait_content(reply: Reply, call: Call, timeout_s: float) -> None:
 class JudgedEvents:
     """The events of one stream, each of which is looked at once, however small the pieces are that it comes in."""
 
-    __slots__ = ("_end", "_num_seen", "_operation")
+    __slots__ = ("_end", "_has_choices", "_num_seen", "_operation", "is_empty")
 
     def __init__(self, operation: Operation) -> None:
+        self.is_empty = False
+        """It is whole, and has no choice at all: the same as no answer."""
+        self._has_choices = not operation.traits.has_choices
         self._operation = operation
         self._end = 0
         self._num_seen = 0
@@ -102,24 +109,29 @@ class JudgedEvents:
                 return True
             for event in split_events(arrived[begin:end]):
                 data = event_data(event)
-                if data is not None and (data == DONE or _says_something(data, self._operation)):
+                if data == DONE:
+                    self.is_empty = not self._has_choices
+                    return True
+                if data is not None and self._says_something(data):
                     return True
         return len(arrived) > _MAX_WITHOUT_CONTENT_BYTES
 
-
-def _says_something(data: bytes, operation: Operation) -> bool:
-    try:
-        said = msgspec.json.decode(data)
-    except NOT_JSON:
-        return True
-    if not isinstance(said, dict):
-        return True
-    if operation is Operation.RESPONSES:
-        return _has_responded(said)
-    if said.get("error"):
-        raise _failed(said["error"])
-    choices = said.get("choices")
-    return isinstance(choices, list) and any(_is_content(choice, operation) for choice in choices)
+    def _says_something(self, data: bytes) -> bool:
+        try:
+            said = msgspec.json.decode(data)
+        except NOT_JSON:
+            return True
+        if not isinstance(said, dict):
+            return True
+        if self._operation is Operation.RESPONSES:
+            return _has_responded(said)
+        if said.get("error"):
+            raise _failed(said["error"])
+        choices = said.get("choices")
+        if not isinstance(choices, list) or not choices:
+            return False
+        self._has_choices = True
+        return any(_is_content(choice, self._operation) for choice in choices)
 
 
 def _has_responded(event: dict[str, Any]) -> bool:

@@ -255,3 +255,31 @@ async def test_pool_answer_without_choices_goes_on(clock: FakeClock) -> None:
     pool: Pool = make_pool([Played("a", empty), Played("b")], clock)
 
     assert (await pool.send(make_call(deadline=DEADLINE))).body == b"b"
+
+
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":0,"total_tokens":1}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "in pieces"])
+@pytest.mark.parametrize("said", [(DONE,), (b": ping\n\n", USAGE, DONE)], ids=["end", "usage"])
+async def test_pool_stream_without_any_choice_goes_on_as_a_whole_answer_without_does(
+    clock: FakeClock, said: tuple[bytes, ...], at_once: bool
+) -> None:
+    """Else a server that says nothing would be the fastest of all."""
+    empty = events(*((b"".join(said),) if at_once else said))
+    pool = make_pool([Played("a", empty), Played("b", events(ROLE, SAID, DONE))], clock)
+    reply = await pool.send(make_call(stream=True, deadline=DEADLINE))
+
+    assert await read_all(reply) == ROLE + SAID + DONE
+    assert empty.stream is not None
+    assert empty.stream.end is StreamEnd.ERROR
+
+
+async def test_pool_stream_with_an_empty_choice_is_an_answer(clock: FakeClock) -> None:
+    """A model may have nothing to say."""
+    quiet, other = events(ROLE, DONE), Played("b")
+    pool = make_pool([Played("a", quiet), other], clock)
+
+    assert await read_all(await pool.send(make_call(stream=True, deadline=DEADLINE))) == ROLE + DONE
+    assert other.calls == []
