@@ -181,6 +181,33 @@ async def test_put_again_under_another_answer_leaves_those_that_it_was_one_with(
         assert await case.ids("moved", "left", "there") == expected
 
 
+async def test_unite_makes_one_answer_of_all_that_say_the_same(case: Case) -> None:
+    """Whatever ends one of them ends all; history and end stay, and other scopes have answers of their own."""
+    for name, answer_id in (("one", "before"), ("two", "before"), ("there", "after"), ("other", "apart")):
+        case.store.put(make_answer(name, case.tomorrow, answer_id=answer_id))
+    case.store.put(
+        make_answer("elsewhere", case.tomorrow, answer_id="before", question=make_question(scope=OTHER_SCOPE))
+    )
+    case.store.record(SCOPE, "two", bad=1.0)
+    await case.settle()
+    ends = [pair[0].expires for pair in await case.store.get(SCOPE, ["one", "two", "there"]) if pair is not None]
+    case.store.unite(SCOPE, "before", "after")
+    case.store.unite(SCOPE, "after", "after")
+    case.store.unite(SCOPE, "unknown", "after")
+    await case.settle()
+    found = [pair for pair in await case.store.get(SCOPE, ["one", "two", "there", "other"]) if pair is not None]
+
+    assert [answer.answer_id for answer, _ in found] == ["after", "after", "after", "apart"]
+    assert [answer.expires for answer, _ in found[:3]] == ends
+    assert [history.bad for _, history in found] == [0.0, 1.0, 0.0, 0.0]
+    assert {answer.answer_id for answer, _ in await case.store.listing(OTHER_SCOPE, 10)} == {"before"}
+    case.store.put(make_answer("late", case.tomorrow, answer_id="before"))
+    case.store.record(SCOPE, "two", bad=1.0)
+    await case.settle()
+    assert await case.ids("one", "two", "there", "late", "other") == ["late", "other"]
+    assert await case.ids("elsewhere", scope=OTHER_SCOPE) == ["elsewhere"]
+
+
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (0.1, 20.0)], ids=["whole", "weighted"])
 async def test_record_of_a_second_bad_label_removes_all_that_say_the_same(
     case: Case, weights: tuple[float, float]

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,13 +30,20 @@ _MAX_WAITING_BYTES = 64 * 1024**2
 _CREATE = """
 CREATE TABLE IF NOT EXISTS answers (
     id TEXT PRIMARY KEY, packed BLOB NOT NULL, expires REAL NOT NULL,
-    good REAL NOT NULL DEFAULT 0, bad REAL NOT NULL DEFAULT 0, served INTEGER NOT NULL DEFAULT 0
+    good REAL NOT NULL DEFAULT 0, bad REAL NOT NULL DEFAULT 0, served INTEGER NOT NULL DEFAULT 0,
+    answer_id TEXT
 ) WITHOUT ROWID
 """
-_PUT = (
-    "INSERT INTO answers (id, packed, expires) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET packed = excluded.packed"
-)
-_SELECT = "SELECT packed, good, bad, served FROM answers WHERE expires > ?"
+_COLUMNS = "SELECT name FROM pragma_table_info('answers')"
+_ADD_ANSWER_ID = "ALTER TABLE answers ADD COLUMN answer_id TEXT"
+"""Files of earlier versions have none. It is NULL where an entry still has the one that it was stored with."""
+_PUT = """
+INSERT INTO answers (id, packed, expires) VALUES (?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET packed = excluded.packed, answer_id = NULL
+"""
+_UNITE = "UPDATE answers SET answer_id = ? WHERE id = ?"
+_SELECT = "SELECT * FROM answers WHERE expires > ?"
+"""Also of a file of an earlier version that cannot be written."""
 _RECORD = "UPDATE answers SET good = good + ?, bad = bad + ?, served = served + ? WHERE id = ?"
 _DELETE = "DELETE FROM answers WHERE id = ?"
 _DECODER = msgspec.msgpack.Decoder(StoredAnswer)
@@ -43,7 +51,7 @@ _ENCODE = msgspec.msgpack.Encoder().encode
 _LOGGER = logging.getLogger(__name__)
 
 _Change = tuple[str, tuple[object, ...]]
-_Row = tuple[bytes, float, float, int]
+_Row = Sequence[Any]
 
 
 class FileAnswerStore:
@@ -82,9 +90,11 @@ class FileAnswerStore:
             rows = await asyncio.to_thread(self._read)
         except OSError as error:
             raise ConfigurationError(f"the semantic cache cannot keep answers in {self._path}: {error}") from error
-        for packed, good, bad, served in rows:
+        for _, packed, _, good, bad, served, *united in rows:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 answer = _DECODER.decode(packed)
+                if any(united):
+                    answer = msgspec.structs.replace(answer, answer_id=united[0])
                 self._memory.put(answer)
                 self._memory.record(answer.question.scope, answer.id, good=good, bad=bad, served=served)
         self._loop.start(self._write_until_cancelled)
@@ -113,6 +123,12 @@ class FileAnswerStore:
         """Add to an entry's history."""
         self._change(_RECORD, good, bad, served, id)
         self._memory.record(scope, id, good=good, bad=bad, served=served)
+
+    def unite(self, scope: bytes, answer_id: str, into: str) -> None:
+        """All entries of one answer_id have another's from now on."""
+        for name in self._memory.ids_of(scope, answer_id):
+            self._change(_UNITE, into, name)
+        self._memory.unite(scope, answer_id, into)
 
     def delete(self, scope: bytes, ids: Sequence[str]) -> None:
         """Forget entries."""
@@ -169,7 +185,7 @@ class FileAnswerStore:
 
     def _commit(self, changes: Sequence[_Change]) -> None:
         with closing(self._connect()) as connection, connection:
-            connection.execute(_CREATE)
+            _make_table(connection)
             for statement, values in changes:
                 connection.execute(statement, values)
 
@@ -201,7 +217,7 @@ class FileAnswerStore:
 
     def _rows(self) -> list[_Row]:
         with closing(self._connect()) as connection, connection:
-            connection.execute(_CREATE)
+            _make_table(connection)
             connection.execute("DELETE FROM answers WHERE expires <= ?", (self._clock.wall(),))
             return list(connection.execute(_SELECT, (self._clock.wall(),)))
 
@@ -220,3 +236,9 @@ class FileAnswerStore:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
+
+
+def _make_table(connection: sqlite3.Connection) -> None:
+    connection.execute(_CREATE)
+    if ("answer_id",) not in connection.execute(_COLUMNS).fetchall():
+        connection.execute(_ADD_ANSWER_ID)

@@ -133,9 +133,21 @@ class MemoryAnswerStore:
             record.use.count(self._clock.wall())
         record.num_bad_labels += bad > 0.0
         if record.num_bad_labels >= MAX_BAD_LABELS:
-            doomed = sorted(self._same[scope, record.answer.answer_id])
+            doomed = self.ids_of(scope, record.answer.answer_id)
             self._rejected += len(doomed)
             self._bury(self._records[each] for each in doomed)
+
+    def ids_of(self, scope: bytes, answer_id: str) -> list[str]:
+        """The entries that say the same."""
+        return sorted(self._same.get((scope, answer_id), ()))
+
+    def unite(self, scope: bytes, answer_id: str, into: str) -> None:
+        """All entries of one answer_id have another's from now on."""
+        for name in self.ids_of(scope, answer_id):
+            record = self._records[name]
+            self._forget(record)
+            record.answer = msgspec.structs.replace(record.answer, answer_id=into)
+            self._keep(record)
 
     def delete(self, scope: bytes, ids: Sequence[str]) -> None:
         """Forget entries."""

@@ -19,12 +19,12 @@ from policies.cache.redis_link import Command, RedisLink, Results, Write
 from policies.cache.sealed import seal, unseal
 from policies.cache.semantic.answers.eviction import MAX_BAD_LABELS, spread_expiry, tokens_saved
 from policies.cache.semantic.answers.quotas import Quota, Quotas
-from policies.cache.semantic.answers.scripts import DELETE, PUT, RECORD
+from policies.cache.semantic.answers.scripts import DELETE, PUT, RECORD, UNITE
 from policies.cache.semantic.contracts import AnswerStatistics, History, SharedStoreUnavailable, StoredAnswer
 
 _MAGIC = b"slipstream stored answer 1\n"
 _DECODER = msgspec.msgpack.Decoder(StoredAnswer)
-_FIELDS = ("packed", "expires", "good", "bad", "served")
+_FIELDS = ("packed", "answer_id", "expires", "good", "bad", "served")
 _LISTING_TIMEOUT_S = 1.0
 _MAX_LISTED_A_READ = 256
 
@@ -108,6 +108,12 @@ class RedisAnswerStore:
         # Each is written by itself: one that joined another which is on its way would be counted twice.
         self._link.write(("record", str(next(self._numbers))), Write((command,), on_done=self._count_rejected), 0)
 
+    def unite(self, scope: bytes, answer_id: str, into: str) -> None:
+        """Have all entries of one answer_id given another's soon."""
+        if answer_id != into:
+            command: Command = ("EVAL", UNITE, 0, self._prefix, scope.hex(), answer_id, into)
+            self._link.write(("unite", scope, answer_id), Write((command,)), 0)
+
     def delete(self, scope: bytes, ids: Sequence[str]) -> None:
         """Have entries forgotten soon."""
         for name in ids:
@@ -181,7 +187,7 @@ class RedisAnswerStore:
             self._errors += isinstance(reply, Exception)
             return None
         try:
-            packed, expires, good, bad, served = reply
+            packed, answer_id, expires, good, bad, served = reply
             content = unseal(_MAGIC, _seal_key(scope, id), packed)
             answer = _DECODER.decode(content or b"")
             history = History(float(good or 0), float(bad or 0), int(served or 0))
@@ -195,7 +201,7 @@ class RedisAnswerStore:
             return None
         if ends <= self._clock.wall():
             return None
-        return msgspec.structs.replace(answer, expires=ends), history
+        return msgspec.structs.replace(answer, answer_id=answer_id.decode(), expires=ends), history
 
     async def _places(self, start: str, end: str) -> list[str]:
         results = await self._read(("ZRANGEBYLEX", self._all, start, end, "LIMIT", 0, _MAX_LISTED_A_READ))

@@ -119,5 +119,21 @@ return count
 """
 )
 
+# ARGV: the prefix of every scope, the scope, answer_id, the one that its entries have from now on.
+UNITE = """
+local scope = ARGV[1] .. ARGV[2]
+local from, into = scope .. ':same:' .. ARGV[3], scope .. ':same:' .. ARGV[4]
+for _, id in ipairs(redis.call('SMEMBERS', from)) do
+  local answer = scope .. ':answer:' .. id
+  if redis.call('HGET', answer, 'answer_id') == ARGV[3] then
+    redis.call('HSET', answer, 'answer_id', ARGV[4])
+    redis.call('SADD', into, id)
+  end
+end
+local left = redis.call('PTTL', from)
+if redis.call('PTTL', into) < left then redis.call('PEXPIRE', into, left) end
+redis.call('DEL', from)
+"""
+
 # ARGV: the prefix of every scope, place.
 DELETE = _FORGET + "return forget(ARGV[1], ARGV[2])"

@@ -185,9 +185,16 @@ class Pooled:
             sameness = self._upstream.compare(compared, answer)
             is_known = is_known or sameness > 0.5
             if sameness >= SAME_FROM:
-                joined = joined or other
-                self._answer_ids |= dict.fromkeys(alike, joined)
+                if joined is None:
+                    joined = other
+                else:
+                    self._unite(other, joined)
         return joined, is_known
+
+    def _unite(self, answer_id: str, into: str) -> None:
+        for entry, own in self._answer_ids.items():
+            if own == answer_id:
+                self._answer_ids[entry] = into
 
     def _record(self, entry: int, is_right: bool, *, matters: bool) -> None:
         history = self._histories[entry]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import NamedTuple
@@ -123,6 +123,8 @@ class Teacher:
             same = None
         finally:
             self._num_learning -= 1
+        if same is not None:
+            (same,) = await self._as_they_are_now([same])
         self._store(call, looked, entry, text, same)
 
     async def _judge_proposal(
@@ -178,8 +180,9 @@ class Teacher:
     ) -> tuple[StoredAnswer | None, bool]:
         """What the answer is one with: `same`, or the nearest other that says the same; and whether another may do so.
 
-        Neighbours that say the same too are one with that from here on, for each wording begins by itself and votes
-        against the others; on a route for everybody nobody's answer is moved by another's.
+        Neighbours that say the same too are one with that from here on, and with them all that are one with them, for
+        each wording begins by itself and votes against the others; on a route for everybody nobody's answer is moved by
+        another's.
         """
         judged = looked.answer.answer_id if looked.answer is not None else None
         nearest: dict[str, StoredAnswer] = {}
@@ -205,16 +208,21 @@ class Teacher:
                 if same is None:
                     same = compared
                 else:
-                    await self._move(looked, other.answer_id, same.answer_id)
+                    await self._unite(compared, same)
         return same, is_known
 
-    async def _move(self, looked: LookupResult, answer_id: str, to: str) -> None:
-        """Neighbours of one answer to another."""
-        ids = [found.id for found, _, _ in looked.found if found.answer_id == answer_id]
-        # What was forgotten since it was found stays so.
-        for known in await self._answers.get(looked.question.scope, ids):
-            if known is not None:
-                self._answers.put(msgspec.structs.replace(known[0], answer_id=to))
+    async def _unite(self, other: StoredAnswer, same: StoredAnswer) -> None:
+        """All that says what the other does with all that says the same."""
+        other_now, same_now = await self._as_they_are_now([other, same])
+        if other_now is not None and same_now is not None:
+            self._answers.unite(same.question.scope, other_now.answer_id, same_now.answer_id)
+
+    async def _as_they_are_now(self, answers: Sequence[StoredAnswer]) -> list[StoredAnswer | None]:
+        """Answers of one scope that were found before: since then they may have been united with others, or forgotten,
+        and what was forgotten stays so.
+        """
+        known = await self._answers.get(answers[0].question.scope, [answer.id for answer in answers])
+        return [pair[0] if pair is not None else None for pair in known] or [None] * len(answers)
 
     async def _compare(
         self,

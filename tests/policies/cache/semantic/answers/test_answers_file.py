@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -78,6 +80,57 @@ async def test_answers_file_brings_back_entries_and_histories(tmp_path: Path) ->
     again.record(SCOPE, "b", bad=1.0)
     assert again.told == ["b"]
     await again.aclose()
+
+
+async def test_answers_file_brings_back_what_was_made_one(tmp_path: Path) -> None:
+    """And what an entry was put anew as after that."""
+    clock, path = FakeClock(), tmp_path / "answers"
+    store = Store(path, clock)
+    await store.open()
+    for name in ("a", "b", "c"):
+        store.put(answer(name, clock, answer_id=f"as {name}"))
+    store.unite(SCOPE, "as a", "as b")
+    store.unite(SCOPE, "as b", "as c")
+    store.put(answer("b", clock, answer_id="as b"))
+    await store.aclose()
+
+    again = Store(path, clock)
+    await again.open()
+    found = await again.get(SCOPE, ["a", "b", "c"])
+    assert [pair and pair[0].answer_id for pair in found] == ["as c", "as b", "as c"]
+    await again.aclose()
+
+
+@pytest.mark.parametrize("is_read_only", [False, True])
+async def test_answers_file_of_an_earlier_version_is_taken_over(tmp_path: Path, is_read_only: bool) -> None:
+    """It has no place for answers that were made one."""
+    with small_disk(tmp_path):
+        clock, path = FakeClock(), tmp_path / "answers"
+        earlier = answer("a", clock)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(
+                "CREATE TABLE answers (id TEXT PRIMARY KEY, packed BLOB NOT NULL, expires REAL NOT NULL,"
+                " good REAL NOT NULL DEFAULT 0, bad REAL NOT NULL DEFAULT 0, served INTEGER NOT NULL DEFAULT 0"
+                ") WITHOUT ROWID"
+            )
+            values = ("a", msgspec.msgpack.encode(earlier), earlier.expires, 1.0, 0.0, 3)
+            connection.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", values)
+        if is_read_only:
+            make_read_only(tmp_path)
+        store = Store(path, clock)
+        await store.open()
+        (before,) = await store.get(SCOPE, ["a"])
+        store.unite(SCOPE, earlier.answer_id, "another")
+        await store.aclose()
+        again = Store(path, clock)
+        await again.open()
+        (after,) = await again.get(SCOPE, ["a"])
+
+        assert before is not None
+        assert after is not None
+        assert (before[0].answer_id, before[1]) == (earlier.answer_id, History(1.0, 0.0, 3))
+        assert (after[0].answer_id, after[1]) == (earlier.answer_id if is_read_only else "another", before[1])
+        await again.aclose()
 
 
 async def test_answers_file_survives_a_kill_but_for_the_last_seconds(tmp_path: Path) -> None:

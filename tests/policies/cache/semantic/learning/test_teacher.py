@@ -175,6 +175,25 @@ async def test_teacher_makes_one_of_answers_that_a_new_one_shows_to_be_the_same(
     await stage.aclose()
 
 
+async def test_teacher_makes_one_of_all_that_say_the_same_however_far_they_are() -> None:
+    """More entries than a look-up finds say what one of its neighbours says."""
+    said = iter([*["Press the green button."] * 20, "Press the button.", "Press the round button."])
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer(next(said))))
+    stage = await Stage(upstream, FakeClock(), decider=FixedDecider(2.0)).open()
+    stage.encoder.sameness = 0.0
+    for number in range(21):
+        await stage.ask(question(f"how do I reset my password number {number}"))
+    apart = {answer.answer_id for answer, _ in await stage.answers.listing(None, 30)}
+    stage.encoder.sameness = 5.0
+    await stage.ask(question("please how do I reset my password number 20"))
+    answer_ids = [answer.answer_id for answer, _ in await stage.answers.listing(None, 30)]
+
+    assert len(apart) == 2
+    assert len(answer_ids) == 22
+    assert len(set(answer_ids)) == 1
+    await stage.aclose()
+
+
 async def test_teacher_passes_over_neighbours_that_share_hardly_a_word_with_the_answer() -> None:
     """The comparison would call all of them the same; only the proposal is compared whatever its words are."""
     said = iter([*(f"Open the menu named number {number}." for number in range(3)), "Wait until our letter has come."])
