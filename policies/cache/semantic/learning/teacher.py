@@ -102,13 +102,34 @@ class Teacher:
         self._note_scope = note_scope
         self._num_learning = 0
 
-    async def learn(
-        self, call: Call, looked: LookupResult, entry: Entry, source: LabelSource, tally: SemanticTally
-    ) -> None:
-        """Take in what the backend answered to a call that was looked up."""
-        text = text_of(entry)
+    def store(self, call: Call, looked: LookupResult, entry: Entry) -> StoredAnswer | None:
+        """Keep what the backend answered to a call that was looked up, as an answer by itself: whoever asks next finds
+        it, however long comparing it takes. None where it has no text.
+        """
+        question, text = looked.question, text_of(entry)
         if text is None or looked.vector is None:
-            return
+            return None
+        self._note_scope(question.scope, call.tenant)
+        answer = StoredAnswer(
+            id=self._new_id(question.scope),
+            question=question,
+            answer_id=_answer_id(question.group, text),
+            entry=entry,
+            model=call.model,
+            owner=call.key_id,
+            expires=self._clock.wall() + self._ttl_s(question.text),
+            tags=_tags(call),
+        )
+        self._answers.put(answer)
+        self._space.index.add(question, answer.id, looked.vector)
+        return answer
+
+    async def learn(
+        self, call: Call, looked: LookupResult, answer: StoredAnswer, source: LabelSource, tally: SemanticTally
+    ) -> None:
+        """Hold what was stored for a call against what is known: a label, and what it is one with."""
+        text = text_of(answer.entry)
+        assert text is not None, "it was stored"
         self._num_learning += 1
         try:
             judged = await self._judge_proposal(call, looked, text, tally)
@@ -119,13 +140,25 @@ class Teacher:
             if judged is not None:
                 self._settle(looked, judged, source, tally, is_explained=is_known)
         except EncoderBusy:
-            # Then no more pairs come to it; the answer is kept by itself.
+            # Then no more pairs come to it; the answer stays by itself.
             same = None
         finally:
             self._num_learning -= 1
         if same is not None:
-            (same,) = await self._as_they_are_now([same])
-        self._store(call, looked, entry, text, same)
+            await self._make_one(answer, same)
+        self.forget_older(looked, answer)
+
+    def forget_older(self, looked: LookupResult, answer: StoredAnswer) -> None:
+        """The same text was asked anew: its new answer takes the old one's place, but never another owner's."""
+        question = looked.question
+        older = [
+            found.id
+            for found, _, _ in looked.found
+            if found.question.text == question.text and (not self._is_public or found.owner == answer.owner)
+        ]
+        if older:
+            self._answers.delete(question.scope, older)
+            self._space.index.remove(question, older)
 
     async def _judge_proposal(
         self, call: Call, looked: LookupResult, text: str, tally: SemanticTally
@@ -239,41 +272,17 @@ class Teacher:
             return None
         return await self._comparison.compare(looked.question.text, stored, text, may_ask=may_ask, told=told)
 
-    def _store(self, call: Call, looked: LookupResult, entry: Entry, text: str, same: StoredAnswer | None) -> None:
-        question = looked.question
-        assert looked.vector is not None, "asked before"
-        self._note_scope(question.scope, call.tenant)
-        is_confirmed = False
-        if same is not None:
-            is_confirmed = same.confirmed_by_other or same.owner != call.key_id
-            if is_confirmed and not same.confirmed_by_other:
-                self._answers.put(msgspec.structs.replace(same, confirmed_by_other=True))
-        self._forget_older(call, looked)
-        answer = StoredAnswer(
-            id=self._new_id(question.scope),
-            question=question,
-            answer_id=same.answer_id if same is not None else _answer_id(question.group, text),
-            entry=entry,
-            model=call.model,
-            owner=call.key_id,
-            expires=self._clock.wall() + self._ttl_s(question.text),
-            tags=_tags(call),
-            confirmed_by_other=is_confirmed,
-        )
-        self._answers.put(answer)
-        self._space.index.add(question, answer.id, looked.vector)
-
-    def _forget_older(self, call: Call, looked: LookupResult) -> None:
-        """The same text was asked anew: its new answer takes the old one's place, but never another owner's."""
-        question = looked.question
-        older = [
-            answer.id
-            for answer, _, _ in looked.found
-            if answer.question.text == question.text and (not self._is_public or answer.owner == call.key_id)
-        ]
-        if older:
-            self._answers.delete(question.scope, older)
-            self._space.index.remove(question, older)
+    async def _make_one(self, answer: StoredAnswer, same: StoredAnswer) -> None:
+        """A new answer with what says the same; on a route for everybody two owners' answers confirm each other."""
+        own, other = await self._as_they_are_now([answer, same])
+        if own is None or other is None:
+            return
+        if not self._is_public:
+            self._answers.unite(own.question.scope, own.answer_id, other.answer_id)
+            return
+        is_confirmed = other.confirmed_by_other or other.owner != own.owner
+        for each in (own, other):
+            self._answers.put(msgspec.structs.replace(each, answer_id=other.answer_id, confirmed_by_other=is_confirmed))
 
     def _new_id(self, scope: bytes) -> str:
         own = self._random.getrandbits(72).to_bytes(9, "big")

@@ -236,6 +236,34 @@ async def test_teacher_compares_a_proposal_only_where_many_answers_wait() -> Non
     await stage.aclose()
 
 
+async def test_teacher_stores_an_answer_before_it_is_compared() -> None:
+    """Whoever asks meanwhile finds it; of more answers than are learned from at once all are stored."""
+    said = iter(range(1000))
+    upstream = Upstream(lambda exchange: exchange.answer(chat_answer(f"Open the menu named number {next(said)}.")))
+    decider = FixedDecider(2.0)
+    stage = await Stage(upstream, FakeClock(), decider=decider).open()
+    stage.encoder.sameness = 5.0
+    await stage.ask(question("how do I reset my password"))
+    stage.encoder.may_compare.clear()
+    for number in range(100):
+        reply = await stage.cache.send(question(f"how do I reset my own password {number}"))
+        await reply.aclose()
+    reply = await stage.cache.send(question("how do I reset my own password 99"))
+    await reply.aclose()
+    waiting = await stage.answers.listing(None, 200)
+    stage.encoder.may_compare.set()
+    await stage.cache.settle()
+    learned = await stage.answers.listing(None, 200)
+
+    assert len({answer.answer_id for answer, _ in waiting}) == len(waiting) >= 101
+    assert stage.cache.take_tally().dropped == 101 - 64
+    assert len(decider.given) == 64
+    # The same text was asked twice, and its new answer has taken the old one's place.
+    assert len(learned) == 101
+    assert len({answer.answer_id for answer, _ in learned}) == 1 + 101 - 64 - 1
+    await stage.aclose()
+
+
 @pytest.mark.parametrize("served", [False, True])
 async def test_teacher_takes_a_busy_reader_for_no_label(served: bool) -> None:
     """Neither right nor wrong, and no history of an entry; the answer is kept, by itself. Too many end in doubt."""
