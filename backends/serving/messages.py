@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
+
+import jiter
 
 from backends.drafts.prediction import Prediction
 from backends.errors import InvalidRequest
@@ -85,7 +86,7 @@ def _arguments(arguments: str | dict[str, Any]) -> object:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments)
+        return jiter.from_json(arguments.encode(), allow_inf_nan=False)
     except ValueError:
         return arguments
 

@@ -208,7 +208,7 @@ def _turn(
 def _tool_plan(fields: ChatFields, model: Model) -> tuple[Callable[[], Parser], str | None]:
     """How calls are found in the answer, and the grammar that forces one where `tool_choice` demands it."""
     choice, tools = fields.tool_choice, fields.tools or []
-    parameters = {tool.function.name: tool.function.parameters or {"type": "object"} for tool in tools}
+    parameters = {tool.function.name: {"type": "object", **(tool.function.parameters or {})} for tool in tools}
     if isinstance(choice, NamedTool):
         name = choice.function.name
         return lambda: ForcedCall(name), _call_grammar(parameters[name], model)
@@ -297,7 +297,7 @@ def _embedding(call: Call, model: Model, head: Head) -> Job:
         Request(
             id=f"{head.request_id}-{number}",
             prompt=prompt,
-            params=SamplingParams(max_tokens=1),
+            params=SamplingParams(max_tokens=0),
             pooling=model.pooling,
             salt=call.tenant.encode(),
             priority=fields.priority or 0,
@@ -363,6 +363,7 @@ def _grammar(wanted: ResponseFormat | None, model: Model) -> str | None:
     return model.grammars.json_schema(schema)
 
 
+_MOST_DIGITS = 10  # of a token id
 _PLAIN = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     "min_tokens",
@@ -394,6 +395,6 @@ def _sampling(
 
 def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
     for token in given:
-        if not token.isdecimal() or not token.isascii():
+        if not (token.isascii() and token.isdecimal()) or len(token) > _MOST_DIGITS:
             raise InvalidRequest(f'logit_bias has the key "{token}"; keys are token ids', param="logit_bias")
     return {int(token): bias for token, bias in given.items()}

@@ -183,21 +183,18 @@ class ForcedCall:
 
 def forced_schema(functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The JSON schema of a call of one of these functions; the values are the schemas of their arguments."""
-    definitions: dict[str, Any] = {}
-    choices = []
-    for name, parameters in functions.items():
-        # References in a schema begin at its root, so the definitions move there.
-        definitions.update(parameters.get("$defs", {}))
-        arguments = {key: value for key, value in parameters.items() if key != "$defs"}
-        choices.append(
+    return {
+        "anyOf": [
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, "arguments": arguments},
+                # With an id of its own a schema is the root of its references: none lead to another function's.
+                "properties": {"name": {"const": name}, "arguments": {**parameters, "$id": f"urn:function:{number}"}},
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }
-        )
-    return {"anyOf": choices, "$defs": definitions}
+            for number, (name, parameters) in enumerate(functions.items())
+        ]
+    }
 
 
 def parse_calls(block: str) -> list[FunctionCall] | None:

@@ -321,6 +321,13 @@ async def test_embeddings_are_unit_vectors_in_both_forms(backend: Backend) -> No
     assert plain["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
 
 
+async def test_embedding_of_a_text_that_fills_the_context_is_made(backend: Backend) -> None:
+    """Nothing follows it, so it needs no room for that."""
+    body = await ask(backend, {"input": [5] * 512}, operation=Operation.EMBEDDING)
+
+    assert body["usage"]["prompt_tokens"] == 512
+
+
 async def test_model_statistics_count_what_was_done(backend: Backend) -> None:
     """Tokens, ends, times and the engine's own numbers are there for the metrics."""
     assert isinstance(backend, ModelServer)

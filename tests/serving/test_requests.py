@@ -176,6 +176,7 @@ def test_chat_tool_choice_decides_template_and_grammar(choice: Any, told: bool, 
         ({"stop": [1]}, "stop[0]"),
         ({"logit_bias": {"a": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
         ({"priority": 10**6}, "priority"),
         ({"messages": []}, "messages"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
@@ -359,3 +360,24 @@ def test_other_operations_are_unknown() -> None:
 def test_completion_of_more_than_memory_should_hold_is_refused(extra: dict[str, Any], param: str) -> None:
     """One call must not take the memory, or the engine's time, of all others."""
     assert refusal(extra, Operation.COMPLETION).param == param
+
+
+@pytest.mark.parametrize("arguments", ["[" * 100_000, '{"a": "\\ud800"}', '{"a": NaN}', "{"])
+def test_chat_arguments_that_no_template_could_write_reach_it_as_their_text(arguments: str) -> None:
+    """What an earlier answer called is history: a client that sends it back is answered, whatever stands in it."""
+    model = make_model(syntax=HERMES)
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+    requests_of({"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}]}, model=model)
+
+    assert isinstance(model.vocabulary, Characters)
+    [message] = model.vocabulary.rendered[0]["messages"]
+    assert message["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+def test_chat_forced_arguments_are_an_object_where_their_schema_does_not_say() -> None:
+    """Arguments are an object in every spelling of a call."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {}}}}]
+
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        assert '"type":"object","properties":{}' in (params_of({"tools": tools, "tool_choice": choice}).grammar or "")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -174,14 +175,36 @@ def test_forced_call_cut_in_its_arguments_is_a_call() -> None:
     assert cut.finish().calls == (FunctionCall("weather", '{"city": "Os'),)
 
 
-def test_forced_schema_moves_definitions_to_the_root() -> None:
-    """A reference within the arguments still leads to its definition."""
-    parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "integer"}}}
+def test_forced_schema_keeps_the_references_of_each_function_within_its_arguments(tmp_path: Path) -> None:
+    """Functions name definitions alike, write them as older drafts do, point anywhere below, and at themselves."""
+    pytest.importorskip("llguidance")
+    from backends.engine.choosing.grammar import GrammarFactory
+    from backends.engine.text.tokenizer import Tokenizer
+    from tests.support.engine.tiny_tokenizers import byte_level, save
 
-    schema = forced_schema({"f": parameters})
+    zone, again = {"$ref": "#/$defs/zone"}, {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
+    now = {"type": "object", "properties": {"zone": zone, "again": again}, "required": ["zone"]}
+    functions: dict[str, dict[str, Any]] = {
+        "now": {**now, "additionalProperties": False, "$defs": {"zone": {"enum": ["UTC", "CET"]}}},
+        "set": {**now, "additionalProperties": False, "$defs": {"zone": {"enum": ["on", "off"]}}},
+        "old": {"properties": {"a": {"$ref": "#/definitions/x"}}, "definitions": {"x": {"type": "integer"}}},
+        "way": {"properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}}},
+    }
+    tokenizer = Tokenizer(save(byte_level(), tmp_path))
+    grammars = GrammarFactory(tokenizer)
+    grammar = grammars.json_schema(forced_schema(functions))
 
-    assert schema["$defs"] == {"x": {"type": "integer"}}
-    assert "$defs" not in json.dumps(schema["anyOf"]).replace("#/$defs/x", "")
+    def takes(text: str) -> bool:
+        tokens = tokenizer.encode(text)
+        return len(grammars.start(grammar).masks(tokens)) == len(tokens) + 1
+
+    assert takes('{"name": "now", "arguments": {"zone": "UTC", "again": {"zone": "CET"}}}')
+    assert takes('{"name": "set", "arguments": {"zone": "on"}}')
+    assert takes('{"name": "old", "arguments": {"a": 5}}')
+    assert takes('{"name": "way", "arguments": {"a": 5, "b": 6}}')
+    assert not takes('{"name": "now", "arguments": {"zone": "on"}}')
+    assert not takes('{"name": "set", "arguments": {"zone": "UTC"}}')
+    assert not takes('{"name": "now", "arguments": {"zone": "UTC", "again": {"name": "now"')
 
 
 @pytest.mark.parametrize(

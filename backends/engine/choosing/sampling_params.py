@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import NoReturn
 
 from backends.engine.errors import RequestRefused
@@ -52,6 +51,8 @@ def _check_numbers(params: SamplingParams) -> None:
         "min_p": (0.0, 1.0),
         "presence_penalty": (-2.0, 2.0),
         "frequency_penalty": (-2.0, 2.0),
+        # Further out logits are no numbers any more.
+        "repetition_penalty": (0.01, 100.0),
     }
     for name, (lowest, highest) in ranges.items():
         value = getattr(params, name)
@@ -60,8 +61,6 @@ def _check_numbers(params: SamplingParams) -> None:
             _refuse(name, value, f"{lowest:g}..{highest:g}")
     if not 0.0 < params.top_p <= 1.0:
         _refuse("top_p", params.top_p, "above 0 and at most 1")
-    if not (params.repetition_penalty > 0.0 and isfinite(params.repetition_penalty)):
-        _refuse("repetition_penalty", params.repetition_penalty, "above 0")
     if params.top_k < 0:
         _refuse("top_k", params.top_k, "0 (off) or more")
 

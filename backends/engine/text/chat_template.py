@@ -65,7 +65,7 @@ class ChatTemplate:
         if template is None:
             raise RequestRefused(f"this model has no chat template named {name!r}", param="messages")
         try:
-            return template.render(messages=messages, tools=tools, documents=None, **variables)
+            return template.render({"documents": None, **variables, "messages": messages, "tools": tools})
         except TemplateError as exc:
             raise RequestRefused(
                 f"the model's chat template refuses the chat: {exc.message}", param="messages"

@@ -60,6 +60,7 @@ class Tokenizer:
 
     def apply_chat_template(
         self,
+        /,
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -75,6 +76,7 @@ class Tokenizer:
 
     def render_chat(
         self,
+        /,
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None = None,
         add_generation_prompt: bool = True,

@@ -393,6 +393,8 @@ GOOD = SamplingParams(max_tokens=10)
         ("presence_penalty", 2.1),
         ("frequency_penalty", -2.1),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-300),
+        ("repetition_penalty", 1e300),
         ("repetition_penalty", math.inf),
         ("logit_bias", {VOCAB: 1.0}),
         ("logit_bias", {1: 101.0}),

@@ -88,6 +88,14 @@ def test_chat_template_file_goes_before_the_configuration(tmp_path: Path) -> Non
     assert Tokenizer(folder).render_chat([{"role": "user", "content": "x"}]) == "new x"
 
 
+@pytest.mark.parametrize(("name", "expected"), [("self", "xNone"), ("documents", "xy")])
+def test_chat_template_takes_variables_of_any_name(tmp_path: Path, name: str, expected: str) -> None:
+    """Clients choose the names."""
+    tokenizer = Tokenizer(make_folder(tmp_path / "model", "{{ messages[0].content }}{{ documents }}"))
+
+    assert tokenizer.render_chat([{"role": "user", "content": "x"}], **{name: "y"}) == expected
+
+
 def test_chat_template_for_tools_is_taken_where_there_are_some(tmp_path: Path) -> None:
     """A list of named templates holds one for chats with tools."""
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
