@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 from backends.engine.errors import ModelError, RequestRefused
 from backends.engine.model.json_fields import GENERATION_FILE, MODEL_FILE, JsonFields
 from backends.engine.text.chat_template import ChatTemplate
+from backends.engine.text.spelled_tokens import SpelledTokens
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -40,10 +41,12 @@ class Tokenizer:
         self.vocab_size = max(self._backend.get_vocab().values(), default=-1) + 1
         """One more than the highest token id."""
         self._bytes: dict[int, bytes] = {}
-        self.special_ids = frozenset(
-            token for token, added in self._backend.get_added_tokens_decoder().items() if added.special
-        )
+        special = {
+            token: added.content for token, added in self._backend.get_added_tokens_decoder().items() if added.special
+        }
+        self.special_ids = frozenset(special)
         """The tokens that are no text."""
+        self._spelled = SpelledTokens(self._backend, special)
 
     @property
     def is_byte_level(self) -> bool:
@@ -68,11 +71,14 @@ class Tokenizer:
     ) -> list[int]:
         """The tokens of a chat, as the model's own template writes it; `kwargs` are variables of the template.
 
+        The template writes the special tokens; one that messages or tools spell out is the text that it looks like.
         Raises: RequestRefused where the model has no template, or its template refuses the chat.
         """
-        text = self.render_chat(messages, tools, add_generation_prompt, **kwargs)
-        # The template writes the special tokens itself.
-        return self.encode(text, add_special_tokens=False)
+
+        def render(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
+            return self.render_chat(messages, tools, add_generation_prompt, **kwargs)
+
+        return self._spelled.encode_chat(render, messages, tools)
 
     def render_chat(
         self,
