@@ -20,7 +20,7 @@ from torch import Tensor
 from backends.engine.answer import Answer
 from backends.engine.calls import Calls, EngineCall, Sink
 from backends.engine.choosing.sampling import Choice
-from backends.engine.errors import EngineError, EngineStopped, RequestRefused, as_engine_error
+from backends.engine.errors import EngineError, EngineStopped, RequestRefused, SequenceRefused, as_engine_error
 from backends.engine.load import EngineParts
 from backends.engine.request import Request
 from backends.engine.sequence import Sequence, Slice, State
@@ -179,6 +179,9 @@ class EngineCore:
             choices = self._parts.runner.run(slices, draft_probs)
         except EngineStopped:  # a rank is gone
             raise
+        except SequenceRefused as refused:
+            self._end(self._calls.of(refused.sequence), refused)
+            return self._run([part for part in slices if part.sequence.state is State.RUNNING], draft_probs)
         except Exception:  # the step's border: whose fault it was is found out below
             logger.exception("a step failed; it is run again, one sequence at a time")
             return self._run_apart(slices)

@@ -4,11 +4,17 @@ the serving adapter translates it once.
     EngineError
     ├── ModelError          the folder cannot be served: which file, which field, what to do
     ├── RequestRefused      this request cannot be answered; names the parameter
+    │   └── SequenceRefused in the middle of a step, whose other sequences can go on
     ├── OutOfMemory         weights or pages do not fit; says how much is missing
     └── EngineStopped       the engine was closed, or its thread died of an error that is its cause
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backends.engine.sequence import Sequence
 
 
 class EngineError(Exception):
@@ -26,6 +32,14 @@ class RequestRefused(EngineError):
         super().__init__(message)
         self.param = param
         self.code = code
+
+
+class SequenceRefused(RequestRefused):
+    """The request of `sequence` cannot be answered any further."""
+
+    def __init__(self, sequence: Sequence, why: RequestRefused) -> None:
+        super().__init__(str(why), param=why.param, code=why.code)
+        self.sequence = sequence
 
 
 class OutOfMemory(EngineError):

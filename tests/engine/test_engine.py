@@ -453,6 +453,31 @@ def test_request_that_fails_alone_takes_no_other_with_it(pair: Pair) -> None:
     assert statistics.steps.num_failed > 0
 
 
+@pytest.mark.parametrize("speculate", ["off", "draft"])
+def test_answer_that_is_too_much_for_its_grammar_ends_alone_and_breaks_no_step(
+    pair: Pair, speculate: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is its client's own: the others of the step stay one batch, and the log says nothing of a failure."""
+    properties = {f"p{number}": {"type": "string"} for number in range(1000)}
+    with running(pair, speculate=speculate) as engine:
+        grammar = engine.grammars.json_schema({"type": "object", "properties": properties})
+        requests = [
+            Request(id=f"r{number}", prompt=(number, *PROMPT), params=replace(GREEDY, max_tokens=60))
+            for number in range(4)
+        ]
+        alone = answer(engine, requests)
+        held = [replace(each, id=f"h{each.id}", params=replace(each.params, grammar=grammar)) for each in requests[:2]]
+        *beside, first, second = answer(engine, [*(replace(each, id=f"b{each.id}") for each in requests), *held])
+
+        assert engine.statistics().steps.num_failed == 0
+        assert engine.statistics().scheduler.pool.num_used == 0
+    assert [each.tokens() for each in beside] == [each.tokens() for each in alone]
+    for refused in (first, second):
+        assert isinstance(refused.last.error, RequestRefused)
+        assert refused.last.error.param == "response_format"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_failures_one_after_the_other_do_not_stop_the_engine(pair: Pair) -> None:
     """However many requests fail: as long as a step of nothing runs, the next request is served."""
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from backends.engine.choosing.grammar import Grammar, GrammarFactory
+from backends.engine.errors import RequestRefused, SequenceRefused
 from backends.engine.request import SamplingParams
 from backends.engine.sequence import Sequence
 
@@ -61,7 +62,8 @@ class LogitEditor:
     def apply(self, logits: Tensor, step: SequenceOf[LogitRows]) -> None:
         """Edits [rows, vocab] float32 in place; `step` are the sequences whose requests have edits.
 
-        A row behind a draft is edited as if the drafts before it belonged to the text.
+        A row behind a draft is edited as if the drafts before it belonged to the text. Raises SequenceRefused where
+        an answer is too much for its grammar.
         """
         constrained = [rows for rows in step if rows.sequence.request.params.grammar is not None]
         if constrained:
@@ -84,7 +86,10 @@ class LogitEditor:
         masks = []
         where: list[int] = []
         for rows in constrained:
-            found = self._matcher(rows.sequence).masks([*rows.before, *rows.drafts])[len(rows.before) :]
+            try:
+                found = self._matcher(rows.sequence).masks([*rows.before, *rows.drafts])[len(rows.before) :]
+            except RequestRefused as error:
+                raise SequenceRefused(rows.sequence, error) from error
             masks += found
             # A draft that the grammar refuses is rejected; what follows it is never looked at.
             where += range(rows.first, rows.first + len(found))
