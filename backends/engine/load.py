@@ -260,7 +260,8 @@ def _fingerprint(options: EngineOptions) -> bytes:
         files = sorted(folder.iterdir()) if folder is not None else []
         parts.append(str(folder))
         for file in files:
-            found = file.stat()
+            # A link that leads nowhere may stand for a file that nobody needs.
+            found = file.stat() if file.exists() else file.lstat()
             parts += [file.name, str(found.st_size), str(found.st_mtime_ns)]
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
 

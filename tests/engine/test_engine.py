@@ -407,9 +407,10 @@ def test_queue_times_are_those_of_the_requests_that_started(pair: Pair) -> None:
 
 
 def test_weights_written_anew_in_the_same_folder_have_other_pages(pair: Pair, tmp_path: Path) -> None:
-    """What names cached pages follows the files, not only where they lie."""
+    """What names cached pages follows the files, not only where they lie; a link that leads nowhere is no obstacle."""
     folder = tmp_path / "model"
     shutil.copytree(pair.target, folder)
+    (folder / "LICENSE").symlink_to("nowhere")
 
     def first_page() -> bytes:
         parts = load_parts(options(pair, model=folder, draft=None), lambda: 0.0)

@@ -56,7 +56,8 @@ class LogitEditor:
         self._vocab_size = vocab_size
         self._device = device
         self._grammars = grammars
-        self._eos_token_ids = frozenset(eos_token_ids)
+        # Files name tokens that their model does not have.
+        self._eos_token_ids = frozenset(token for token in eos_token_ids if token < vocab_size)
         self._matchers: dict[Sequence, Grammar] = {}
 
     def apply(self, logits: Tensor, step: SequenceOf[LogitRows]) -> None:

@@ -11,6 +11,8 @@ from backends.engine.errors import ModelError
 
 MODEL_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
+_MOST = 2**24
+"""Of layers, tokens, positions and whatever else models have a number of. Some are room that is made at once."""
 
 
 class JsonFields:
@@ -37,7 +39,7 @@ class JsonFields:
             raise ModelError(f"{path} does not exist: is {path.parent} a Hugging Face model folder?") from exc
         except OSError as exc:
             raise ModelError(f"{path} cannot be read: {exc.strerror}") from exc
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise ModelError(f"{path} is not JSON ({exc}): copy the file again") from exc
         if not isinstance(values, dict):
             raise ModelError(f"{path} holds a {type(values).__name__}, expected a JSON object")
@@ -51,10 +53,12 @@ class JsonFields:
         return self._values.get(name)
 
     def whole(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
-        """An integer of at least `minimum`; required where there is no default."""
+        """An integer of at least `minimum`, and no more than any model has; required where there is no default."""
         value = self._present(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self.invalid(name, f"an integer of at least {minimum}")
+        if value > _MOST:
+            raise self.invalid(name, f"an integer of at most {_MOST}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

@@ -35,6 +35,9 @@ class ChatTemplate:
                 self._templates[name] = environment.from_string(source)
             except TemplateSyntaxError as exc:
                 raise ModelError(f"{where}: the chat template cannot be read, line {exc.lineno}: {exc}") from exc
+            except (SyntaxError, RecursionError) as exc:
+                # Of what the library made of it: a break outside of a loop, parts within parts without end.
+                raise ModelError(f"{where}: the chat template cannot be read: {exc}") from exc
 
     @classmethod
     def from_folder(cls, folder: Path, config: JsonFields | None, now: Callable[[], datetime]) -> ChatTemplate | None:
@@ -44,7 +47,7 @@ class ChatTemplate:
         """
         path = folder / TEMPLATE_FILE
         if path.is_file():
-            return cls({"default": path.read_text(encoding="utf-8")}, str(path), now)
+            return cls({"default": _read(path)}, str(path), now)
         if config is None or "chat_template" not in config:
             return None
         given = config.raw("chat_template")
@@ -73,6 +76,13 @@ class ChatTemplate:
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as exc:
             # What a template's own expressions raise over messages of a form that it does not expect.
             raise RequestRefused(f"the model's chat template fails on this chat: {exc}", param="messages") from exc
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ModelError(f"{path} cannot be read ({exc}): copy the file again") from exc
 
 
 class _GenerationBlock(Extension):

@@ -20,6 +20,8 @@ from backends.engine.text.spelled_tokens import SpelledTokens
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 
+_MOST_TOKENS = 2**24
+"""The library writes a vocabulary out by counting to its highest number, and ends the process where memory does."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -40,6 +42,9 @@ class Tokenizer:
         """The tokens that end an answer, in order."""
         self.vocab_size = max(self._backend.get_vocab().values(), default=-1) + 1
         """One more than the highest token id."""
+        if self.vocab_size > _MOST_TOKENS:
+            problem = f"has a token with the number {self.vocab_size - 1}, and no model has so many: copy it again"
+            raise ModelError(f"{folder / TOKENIZER_FILE} {problem}")
         self._bytes: dict[int, bytes] = {}
         special = {
             token: added.content for token, added in self._backend.get_added_tokens_decoder().items() if added.special

@@ -360,9 +360,9 @@ def test_penalty_counts_are_not_inherited_by_the_next_sequence() -> None:
 
 
 def test_min_tokens_forbids_the_end_until_there_are_so_many() -> None:
-    """The model's ends and the request's own, also behind drafts; not a row further."""
+    """The model's ends and the request's own, also behind drafts; not a row further. One end is no token of it."""
     logits = torch.tensor([[9.0, 8.0, 7.0, 6.0]]).repeat(3, 1)
-    sampler = Sampler(4, CPU, eos_token_ids=[0])
+    sampler = Sampler(4, CPU, eos_token_ids=[0, 9])
     sequence = make_sequence([2], [2], draft=[2, 2], min_tokens=3, stop_token_ids=(1,))
 
     assert choose(logits, sequence, sampler=sampler)[0].tokens == [2, 2, 0]

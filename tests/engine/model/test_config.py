@@ -128,6 +128,8 @@ def test_config_unites_the_end_tokens_of_both_files(tmp_path: Path) -> None:
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: 'factor' is missing"),
         ({"rope_scaling": [1]}, "'rope_scaling' is [1], expected a JSON object"),
         ({"partial_rotary_factor": 0.2}, "'partial_rotary_factor'"),
+        ({"num_hidden_layers": 10**12}, "'num_hidden_layers' is 1000000000000, expected an integer of at most"),
+        ({"max_position_embeddings": 10**30}, "'max_position_embeddings'"),
         (
             {"quantization_config": {"quant_method": "bitsandbytes"}},
             "quantization_config: 'quant_method' is 'bitsandbytes', expected one of slipstream, gptq, awq",
@@ -174,8 +176,8 @@ def test_config_of_an_unknown_architecture_lists_all_known_ones(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "does not exist"), ("{", "is not JSON"), ("[]", "holds a list")],
-    ids=["missing", "torn", "list"],
+    [(None, "does not exist"), ("{", "is not JSON"), ("[" * 100_000, "is not JSON"), ("[]", "holds a list")],
+    ids=["missing", "torn", "deep", "list"],
 )
 def test_config_file_that_cannot_be_read_is_named(content: str | None, message: str, tmp_path: Path) -> None:
     """Missing, torn, or another thing altogether."""

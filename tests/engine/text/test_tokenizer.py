@@ -171,6 +171,8 @@ def test_tokenizer_without_any_named_end_has_none(tmp_path: Path) -> None:
         ("tokenizer_config.json", '{"chat_template": 5}', "'chat_template' is 5"),
         ("tokenizer_config.json", '{"chat_template": "{% if %}"}', "line 1"),
         ("chat_template.jinja", "\n{{ x", "chat_template.jinja.*line 2"),
+        ("chat_template.jinja", "{% break %}", "chat_template.jinja.*outside loop"),
+        ("chat_template.jinja", "{{" * 100_000, "chat_template.jinja.*recursion"),
         ("generation_config.json", '{"eos_token_id": "x"}', "'eos_token_id' is 'x'"),
     ],
 )
@@ -183,6 +185,26 @@ def test_tokenizer_with_a_bad_file_names_it(tmp_path: Path, name: str, text: str
         (folder / name).write_text(text, encoding="utf-8")
 
     with pytest.raises(ModelError, match=problem):
+        Tokenizer(folder)
+
+
+def test_tokenizer_with_a_template_that_is_no_text_names_it(tmp_path: Path) -> None:
+    """A file that was torn, or is another one."""
+    folder = make_folder(tmp_path / "model")
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe{{")
+
+    with pytest.raises(ModelError, match="chat_template\\.jinja cannot be read"):
+        Tokenizer(folder)
+
+
+def test_tokenizer_that_numbers_a_token_out_of_all_reason_is_refused(tmp_path: Path) -> None:
+    """The library counts up to it when it writes the vocabulary out, and ends the process where memory does."""
+    folder = make_folder(tmp_path / "model")
+    written = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    written["model"]["vocab"]["far"] = 4_000_000_000
+    (folder / "tokenizer.json").write_text(json.dumps(written), encoding="utf-8")
+
+    with pytest.raises(ModelError, match="tokenizer\\.json has a token with the number 4000000000"):
         Tokenizer(folder)
 
 
