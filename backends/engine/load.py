@@ -108,6 +108,7 @@ def _load_parts(
     shape = kv_shape(decoder.config, Shard() if followers is None else followers.shard)
     bytes_of_page = page_bytes(shape, kv_dtype) + draft_page_bytes
     num_pages, max_context = _size(options, decoder.max_positions, bytes_of_page, device)
+    tokenizer.limit = max_context
     host_pages = options.host_bytes // bytes_of_page
     make_cache = KVCache if followers is None else followers.cache
     cache = make_cache(shape, num_pages, dtype=kv_dtype, device=device, host_pages=host_pages)

@@ -29,10 +29,10 @@ from backends.serving.fields import (
     NamedTool,
     ResponseFormat,
     SamplingFields,
-    Texts,
     read_fields,
 )
 from backends.serving.messages import predicted_text, template_messages, tools_in_use
+from backends.serving.prompts import check_length, read_prompts
 from backends.serving.replies.chat_reply import ChatAnswer, ChatShape, ChatStream, Parser
 from backends.serving.replies.completion_reply import CompletionAnswer, CompletionShape, CompletionStream
 from backends.serving.replies.embedding_reply import EmbeddingAnswer
@@ -179,7 +179,7 @@ def _turn(
     prompt = model.vocabulary.apply_chat_template(messages, tools, asks_for_answer, **template)
     make_parser, grammar = _tool_plan(fields, model) if tools else (None, None)
     max_tokens = fields.max_completion_tokens or fields.max_tokens
-    _check_length(len(prompt), max_tokens, model, "messages")
+    check_length(len(prompt), max_tokens, model.max_context, "messages")
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = _sampling(fields, model, max_tokens, logprobs, grammar or _grammar(fields.response_format, model))
     likely = predicted_text(fields.prediction, call.predicted, model.max_context)
@@ -246,12 +246,10 @@ def _completion(call: Call, model: Model, head: Head) -> Job:
         number for number in (fields.prompt_logprobs, fields.logprobs if fields.echo else None) if number is not None
     ]
     params = _sampling(fields, model, max_tokens, fields.logprobs, _grammar(fields.response_format, model))
-    prompts = _prompts(fields.prompt, model, "prompt")
+    prompts = read_prompts(fields.prompt, model, "prompt", max_tokens)
     if len(prompts) * (best_of or n) > MAX_INPUTS:
         problem = f"{len(prompts)} prompts with {best_of or n} answers each; at most {MAX_INPUTS} are taken in one call"
         raise InvalidRequest(problem, param="n" if best_of is None else "best_of")
-    for prompt in prompts:
-        _check_length(len(prompt), max_tokens, model, "prompt")
     num_known = sum(map(len, prompts)) * (1 + max(known)) if known else 0
     if num_known > MAX_LOGPROBS:
         problem = (
@@ -290,9 +288,7 @@ def _embedding(call: Call, model: Model, head: Head) -> Job:
     if fields.dimensions is not None and fields.dimensions > model.num_dimensions:
         problem = f"dimensions is {fields.dimensions}; this model's vectors have {model.num_dimensions}"
         raise InvalidRequest(problem, param="dimensions")
-    prompts = _prompts(fields.input, model, "input")
-    for prompt in prompts:
-        _check_length(len(prompt), 0, model, "input")
+    prompts = read_prompts(fields.input, model, "input", 0)
     requests = [
         Request(
             id=f"{head.request_id}-{number}",
@@ -311,45 +307,6 @@ def _embedding(call: Call, model: Model, head: Head) -> Job:
         is_base64=fields.encoding_format == "base64",
     )
     return Job(requests, answer)
-
-
-def _prompts(given: Texts, model: Model, param: str) -> list[tuple[int, ...]]:
-    """The tokens of each prompt: texts are encoded, tokens are checked.
-
-    Raises: InvalidRequest.
-    """
-    if isinstance(given, str):
-        prompts = [model.vocabulary.encode(given)]
-    elif all(isinstance(item, int) for item in given):
-        prompts = [[token for token in given if isinstance(token, int)]]
-    elif any(isinstance(item, int) for item in given):
-        raise InvalidRequest(f"{param} mixes token ids with texts or lists", param=param)
-    else:
-        prompts = [model.vocabulary.encode(item) if isinstance(item, str) else item for item in given]  # type: ignore[misc]  # ints are gone
-    if len(prompts) > MAX_INPUTS:
-        raise InvalidRequest(f"{param} has {len(prompts)} entries; at most {MAX_INPUTS} are taken", param=param)
-    for index, prompt in enumerate(prompts):
-        where = f"{param}[{index}]" if len(prompts) > 1 else param
-        if not prompt:
-            raise InvalidRequest(f"{where} is empty", param=param)
-        highest = max(prompt)
-        if highest >= model.vocab_size:
-            problem = f"{where} has the token {highest}; this model has {model.vocab_size} tokens"
-            raise InvalidRequest(problem, param=param)
-    return [tuple(prompt) for prompt in prompts]
-
-
-def _check_length(num_prompt: int, num_asked: int | None, model: Model, param: str) -> None:
-    """Raises: ContextLengthExceeded, worded as OpenAI words it, since programs look for that."""
-    limit = model.max_context
-    if num_prompt + (num_asked or 0) > limit or (num_asked is None and num_prompt >= limit):
-        asked = f" ({num_prompt} in the {param}, {num_asked} in the completion)" if num_asked else ""
-        raise ContextLengthExceeded(
-            f"This model's maximum context length is {limit} tokens. However, your request asks for"
-            f" {num_prompt + (num_asked or 0)} tokens{asked}. Please reduce the length of the {param}"
-            + (" or of the completion." if num_asked else "."),
-            param=param,
-        )
 
 
 def _grammar(wanted: ResponseFormat | None, model: Model) -> str | None:

@@ -174,6 +174,26 @@ async def test_chat_out_of_range_is_refused(backend: Backend, extra: dict[str, A
     assert json.loads(await read_all(refused))["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("operation", "extra", "param"),
+    [
+        (Operation.CHAT, {"messages": [{"role": "user", "content": "a" * 100_000}]}, "messages"),
+        (Operation.RESPONSES, {"input": "a" * 100_000}, "input"),
+        (Operation.COMPLETION, {"prompt": "a" * 100_000}, "prompt"),
+        (Operation.EMBEDDING, {"input": ["a", "a" * 100_000]}, "input"),
+    ],
+)
+async def test_text_many_times_the_context_is_refused_by_its_field(
+    backend: Backend, operation: Operation, extra: dict[str, Any], param: str
+) -> None:
+    """As one that is a little too long is."""
+    refused = await backend.send(make_call(operation=operation, extra=extra))
+    error = json.loads(await read_all(refused))["error"]
+
+    assert (refused.status, error["param"], error["code"]) == (400, param, "context_length_exceeded")
+    assert "characters" in error["message"]
+
+
 async def test_chat_tools_are_refused_by_a_template_without_them(backend: Backend) -> None:
     """The template was asked to write a call, and did not."""
     tools = [{"type": "function", "function": {"name": "f"}}]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-_MARK = "\ufdd0"
-"""No character, and never one: stands around what stands for a token."""
+_MARK = "\ufdd0{}\ufdd1"
+"""Stands for a token while the template writes: two code points that are no characters, and a number between them."""
 
 
 class SpelledTokens:
@@ -41,7 +42,8 @@ class SpelledTokens:
         spelled = {name: token for name, token in names.items() if name and any(name in part for part in _texts(chat))}
         if not spelled:
             return ids
-        marks = {name: f"{_MARK}{token}{_MARK}" for name, token in spelled.items()}
+        free = (mark for mark in map(_MARK.format, count()) if mark not in text)
+        marks = dict(zip(spelled, free, strict=False))
         text = render(*_replaced(chat, marks, _any_of(marks)))
         as_text = {marks[name]: self._as_text[token] for name, token in spelled.items()}
         parts = _any_of(as_text).split(text)

@@ -22,6 +22,8 @@ CONFIG_FILE = "tokenizer_config.json"
 
 _MOST_TOKENS = 2**24
 """The library writes a vocabulary out by counting to its highest number, and ends the process where memory does."""
+_MOST_TOKEN_CHARS = 16
+"""Of a text, for each token; only white space and rules come to more."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -40,11 +42,15 @@ class Tokenizer:
         self._template = ChatTemplate.from_folder(folder, config, now)
         self.eos_token_ids = self._read_eos(folder)
         """The tokens that end an answer, in order."""
-        self.vocab_size = max(self._backend.get_vocab().values(), default=-1) + 1
+        vocabulary = self._backend.get_vocab()
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
         """One more than the highest token id."""
         if self.vocab_size > _MOST_TOKENS:
             problem = f"has a token with the number {self.vocab_size - 1}, and no model has so many: copy it again"
             raise ModelError(f"{folder / TOKENIZER_FILE} {problem}")
+        self._longest = max(map(len, vocabulary), default=0)
+        self.limit: int | None = None
+        """Tokens of the longest text that is encoded, None for any; to be set before anybody encodes."""
         self._bytes: dict[int, bytes] = {}
         special = {
             token: added.content for token, added in self._backend.get_added_tokens_decoder().items() if added.special
@@ -59,7 +65,11 @@ class Tokenizer:
         return self._byte_of is not None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of a text, with those that the model wants in front of every text."""
+        """The tokens of a text, with those that the model wants in front of every text.
+
+        Raises: RequestRefused for a text that is many times too long; one that is a little too long is encoded.
+        """
+        self._check_size(text)
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -77,11 +87,13 @@ class Tokenizer:
         """The tokens of a chat, as the model's own template writes it; `kwargs` are variables of the template.
 
         The template writes the special tokens; one that messages or tools spell out is the text that it looks like.
-        Raises: RequestRefused where the model has no template, or its template refuses the chat.
+        Raises: RequestRefused where the model has no template, its template refuses the chat, or as `encode`.
         """
 
         def render(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
-            return self.render_chat(messages, tools, add_generation_prompt, **kwargs)
+            text = self.render_chat(messages, tools, add_generation_prompt, **kwargs)
+            self._check_size(text, "messages")
+            return text
 
         return self._spelled.encode_chat(render, messages, tools)
 
@@ -128,6 +140,24 @@ class Tokenizer:
         if token in self.special_ids:
             return (self._backend.id_to_token(token) or "").encode()
         return self.token_bytes(token)
+
+    def _check_size(self, text: str, param: str | None = None) -> None:
+        """Refuses a text whose beginning is too long already: all of it could take minutes, and gigabytes."""
+        if self.limit is None:
+            return
+        size = self.limit * _MOST_TOKEN_CHARS
+        while size < len(text):
+            num_tokens = len(self._backend.encode(text[:size], add_special_tokens=False))
+            # Where a token is cut through, its parts are more than one.
+            if num_tokens > self.limit + self._longest:
+                raise RequestRefused(
+                    f"This model's maximum context length is {self.limit} tokens. However, the text has"
+                    f" {len(text)} characters, and the first {size} of them are {num_tokens} tokens already."
+                    " Please reduce its length.",
+                    param=param,
+                    code="context_length_exceeded",
+                )
+            size *= 2
 
     def _read_bytes(self, token: int) -> bytes:
         piece = self._backend.id_to_token(token)

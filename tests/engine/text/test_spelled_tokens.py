@@ -17,7 +17,7 @@ from tests.support.engine.tiny_tokenizers import CHATML, END, byte_fallback, byt
 
 START = "<|start|>"
 TOOLS_TOO = "{{ tools | tojson }}" + CHATML
-PARTS = [END, START, "<|end", "|>", " ", "a", "0", "\ufdd0", "<tool call é>", "é", "<", "\n"]
+PARTS = [END, START, "<|end", "|>", " ", "a", "0", "\ufdd0", "\ufdd1", "\ufdd00\ufdd1", "<tool call é>", "é", "<", "\n"]
 
 
 def tokenizer_of(folder: Path, make: Callable[[], Backend] = byte_level, template: str = CHATML) -> Tokenizer:

@@ -144,6 +144,33 @@ def test_tokenizer_encodes_and_decodes_as_the_library_does(tmp_path: Path) -> No
     assert tokenizer.vocab_size == max(byte_level().get_vocab().values()) + 1
 
 
+@pytest.mark.parametrize("how", ["text", "chat"])
+def test_text_that_is_many_times_too_long_is_refused_before_it_is_read(tmp_path: Path, how: str) -> None:
+    """All of it would take minutes and gigabytes, while other calls wait. Of a page too much it is said how much."""
+    tokenizer = Tokenizer(make_folder(tmp_path / "model", CHATML))
+    tokenizer.limit = 1000
+    chat = [{"role": "user", "content": "word " * 400_000}]
+
+    with pytest.raises(RequestRefused, match=r"\b2\d{6} characters") as caught:
+        tokenizer.encode(chat[0]["content"]) if how == "text" else tokenizer.apply_chat_template(chat)
+
+    assert (caught.value.code, caught.value.param) == (
+        "context_length_exceeded",
+        "messages" if how == "chat" else None,
+    )
+    assert len(tokenizer.encode("word " * 2000)) > 1000
+
+
+def test_text_of_few_tokens_is_encoded_however_long_they_are(tmp_path: Path) -> None:
+    """A limit is one of tokens."""
+    backend = byte_level()
+    backend.add_tokens(["-" * 100])
+    tokenizer = Tokenizer(save(backend, tmp_path))
+    tokenizer.limit = 10
+
+    assert len(tokenizer.encode("-" * 1000)) == 10
+
+
 def test_tokenizer_ends_are_gathered_from_all_files(tmp_path: Path) -> None:
     """Each file may name other tokens."""
     folder = save(
