@@ -341,7 +341,7 @@ def _sampling(
         logit_bias=_logit_bias(fields.logit_bias or {}),
         seed=fields.seed,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        stop_token_ids=tuple(dict.fromkeys(fields.stop_token_ids or ())),
         include_stop=fields.include_stop_str_in_output is True,
         ignore_eos=fields.ignore_eos is True,
         logprobs=logprobs,

@@ -59,6 +59,7 @@ def test_chat_without_options_takes_the_defaults() -> None:
         ({"repetition_penalty": 1.2, "seed": 7}, SamplingParams(repetition_penalty=1.2, seed=7)),
         ({"stop": "x"}, SamplingParams(stop=("x",))),
         ({"stop": ["x", "yz"], "stop_token_ids": [3]}, SamplingParams(stop=("x", "yz"), stop_token_ids=(3,))),
+        ({"stop_token_ids": [3, 1, 3] * 9}, SamplingParams(stop_token_ids=(3, 1))),
         ({"include_stop_str_in_output": True, "ignore_eos": True}, SamplingParams(include_stop=True, ignore_eos=True)),
         ({"logit_bias": {"7": -100, "8": 1.5}}, SamplingParams(logit_bias={7: -100, 8: 1.5})),
         ({"max_tokens": 5, "min_tokens": 2}, SamplingParams(max_tokens=5, min_tokens=2)),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from backends.engine.choosing.grammar import Grammar, GrammarFactory
 from backends.engine.errors import RequestRefused, SequenceRefused
-from backends.engine.request import SamplingParams
+from backends.engine.request import Request, SamplingParams
 from backends.engine.sequence import Sequence
 
 
@@ -59,6 +59,8 @@ class LogitEditor:
         # Files name tokens that their model does not have.
         self._eos_token_ids = frozenset(token for token in eos_token_ids if token < vocab_size)
         self._matchers: dict[Sequence, Grammar] = {}
+        # By request: of many answers each has the same ones.
+        self._biases: dict[str, Tensor] = {}
 
     def apply(self, logits: Tensor, step: SequenceOf[LogitRows]) -> None:
         """Edits [rows, vocab] float32 in place; `step` are the sequences whose requests have edits.
@@ -75,13 +77,23 @@ class LogitEditor:
             if num_forbidden > 0:
                 self._forbid_end(logits[rows.first : min(rows.first + num_forbidden, rows.end)], rows.sequence)
             if params.logit_bias:
-                tokens = torch.tensor(list(params.logit_bias), device=self._device)
-                biases = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32, device=self._device)
-                logits[rows.first : rows.end, tokens] += biases
+                logits[rows.first : rows.end] += self._biases_of(rows.sequence.request)
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept of a sequence."""
         self._matchers.pop(sequence, None)
+        # An answer that still goes on has them made once more.
+        self._biases.pop(sequence.request.id, None)
+
+    def _biases_of(self, request: Request) -> Tensor:
+        """How much likelier the request makes each token, [vocab] float32."""
+        biases = self._biases.get(request.id)
+        if biases is None:
+            given = request.params.logit_bias
+            biases = torch.zeros(self._vocab_size)
+            biases[list(given)] = torch.tensor(list(given.values()), dtype=torch.float32)
+            biases = self._biases[request.id] = biases.to(self._device)
+        return biases
 
     def _constrain(self, logits: Tensor, constrained: list[LogitRows]) -> None:
         masks = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from backends.engine.choosing.edits import LogitEditor, LogitRows
 from backends.engine.choosing.sampling import Choice, Sampler, check_params
 from backends.engine.errors import RequestRefused
 from backends.engine.request import Request, SamplingParams
@@ -357,6 +359,22 @@ def test_penalty_counts_are_not_inherited_by_the_next_sequence() -> None:
         fresh = make_sequence([3], presence_penalty=1.0)
         assert choose(logits, fresh, sampler=sampler)[0].tokens == [0]
         sampler.forget(fresh)
+
+
+def test_biases_are_made_once_for_an_answer_and_cost_little_then() -> None:
+    """There may be one for every token; all other answers of a step wait for them."""
+    num_tokens = 200_000
+    editor = LogitEditor(num_tokens, CPU, None, ())
+    sequence = make_sequence([2], logit_bias=dict.fromkeys(range(num_tokens), 1.0))
+    times = []
+    for number in range(6):
+        logits = torch.full((1, num_tokens), float(number))
+        began = time.thread_time()
+        editor.apply(logits, [LogitRows(sequence, 0)])
+        times.append(time.thread_time() - began)
+        assert logits.min() == logits.max() == number + 1
+
+    assert min(times[1:]) < times[0] / 2
 
 
 def test_min_tokens_forbids_the_end_until_there_are_so_many() -> None:
