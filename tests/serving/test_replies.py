@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from backends.serving.replies.parts import Head
 from backends.serving.requests import Job, Model, plan
 from backends.serving.tool_syntax import HERMES, MISTRAL
 from tests.support.calls import event_values, make_call
-from tests.support.engine.fake_engine import make_model
+from tests.support.engine.fake_engine import Characters, make_model
 
 HEAD = Head("id-1", 1_700_000_000, "test-model", "fp")
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -278,6 +279,25 @@ def test_completion_echo_with_logprobs_covers_the_prompt(form: str) -> None:
         "top_logprobs": [None, {"x": -0.25}, {"!": -0.75}],
         "text_offset": [0, 1, 2],
     }
+
+
+def test_completion_offsets_count_a_character_of_several_tokens_once() -> None:
+    """They are places in the text, where the parts of a character have no places of their own."""
+
+    class Bytes(Characters):
+        def token_bytes(self, token: int) -> bytes:
+            return bytes([token])
+
+    texts = ["🦀!", "é", "?"]
+    tokens = iter("🦀!é?".encode())
+    logprobs = [tuple(TokenLogprob(next(tokens), -1.0) for _ in range(count)) for count in (5, 2, 1)]
+    events = [replace(each, logprobs=of) for each, of in zip(completion_events(texts), logprobs, strict=True)]
+
+    [choice] = whole(
+        {"logprobs": 0}, events, operation=Operation.COMPLETION, model=replace(make_model(), vocabulary=Bytes())
+    )["choices"]
+
+    assert choice["logprobs"]["text_offset"] == [0, 0, 0, 0, 1, 2, 2, 3]
 
 
 def test_completion_scores_a_prompt_without_output() -> None:

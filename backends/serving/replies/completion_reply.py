@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,11 +41,12 @@ class CompletionShape:
 class _Choice:
     """One choice, as far as its text has come."""
 
-    __slots__ = ("finish_reason", "has_begun", "has_told_prompt", "offset")
+    __slots__ = ("decoder", "finish_reason", "has_begun", "has_told_prompt", "offset")
 
     def __init__(self) -> None:
         self.has_told_prompt = False
         self.has_begun = False
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.offset = 0
         self.finish_reason: str | None = None
 
@@ -134,13 +136,13 @@ class _Choices:
     def _logprobs(
         self, choice: _Choice, tokens: Sequence[int], logprobs: Sequence[TokenLogprob | None]
     ) -> dict[str, Any]:
-        texts = [token_text(self._vocabulary, token) for token in tokens]
         offsets = []
-        for text in texts:
+        for token in tokens:
             offsets.append(choice.offset)
-            choice.offset += len(text)
+            # Several tokens may make one character, which the text has once.
+            choice.offset += len(choice.decoder.decode(self._vocabulary.token_bytes(token)))
         return {
-            "tokens": texts,
+            "tokens": [token_text(self._vocabulary, token) for token in tokens],
             "token_logprobs": [None if each is None else each.logprob for each in logprobs],
             "top_logprobs": [None if each is None else self._top(each) for each in logprobs],
             "text_offset": offsets,
