@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,3 +71,30 @@ def test_stops_across_pieces_send_what_is_safe_at_once(pieces: list[str], stop: 
     checker = StopChecker([stop])
 
     assert [checker.push(piece)[0] for piece in pieces] == outputs
+
+
+def test_stops_that_were_found_leave_nothing_behind() -> None:
+    """An answer that goes on from elsewhere may hold one already."""
+    checker = StopChecker(["ab", "bb"])
+
+    assert [checker.push("ab"), checker.push("b"), checker.push("b")] == [("", "ab"), ("", None), ("", "bb")]
+
+
+@pytest.mark.parametrize(
+    "others", [["b" + "a" * 1000], ["a" + "b" * 1000], ["a" * 1000 + "b"]], ids=lambda each: each[0][:2]
+)
+def test_stops_that_hold_much_back_make_no_token_dearer(others: list[str]) -> None:
+    """A call may give 64 stop strings of 1,024 characters; the engine reads the text of every answer in one thread."""
+    checker = StopChecker(["a" * 1024, *(f"{other}{number}" for other in others for number in range(63))])
+
+    def seconds(pieces: list[str]) -> float:
+        began = time.thread_time()
+        for piece in pieces:
+            checker.push(piece)
+        return time.thread_time() - began
+
+    early = min(seconds(["a"] * 20) for _ in range(10))
+    checker.push("a" * 700)
+    late = min(seconds(["a"] * 20) for _ in range(5))
+
+    assert late < 10 * early
