@@ -234,7 +234,12 @@ def _call(value: Any) -> FunctionCall:
     arguments = value.get("arguments", value.get("parameters", {}))
     if not isinstance(arguments, dict | str):
         raise ValueError("arguments are an object")
-    return FunctionCall(name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False))
+    if isinstance(arguments, dict):
+        # Half of a surrogate pair can be written as an escape only.
+        arguments = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "backslashreplace").decode("utf-8")
+    # Anywhere else it is no text, which raises a ValueError.
+    (name + arguments).encode("utf-8")
+    return FunctionCall(name, arguments)
 
 
 def _shown_until(text: str, tag: str) -> int:

@@ -207,8 +207,19 @@ def test_forced_schema_keeps_the_references_of_each_function_within_its_argument
     assert not takes('{"name": "now", "arguments": {"zone": "UTC", "again": {"name": "now"')
 
 
+def test_parse_calls_half_a_surrogate_pair_stays_the_escape_that_it_was_written_as() -> None:
+    """No answer could be sent with it."""
+    [call] = parse_calls('{"name": "f", "arguments": {"a": "\\ud83d \\ud83e\\udd80 é"}}') or ()
+
+    assert call.arguments == '{"a": "\\ud83d 🦀 é"}'
+
+
 @pytest.mark.parametrize(
-    "block", ["", "null", "[]", "[1]", '{"name": 1}', '{"name": "f", "arguments": 3}', "[" * 100_000]
+    "block",
+    [
+        *("", "null", "[]", "[1]", '{"name": 1}', '{"name": "f", "arguments": 3}', "[" * 100_000),
+        *('{"name": "\\ud83d"}', '{"name": "f", "arguments": "\\ud83d"}'),
+    ],
 )
 def test_parse_calls_anything_else_is_none(block: str) -> None:
     """What is no call is not mistaken for one, however it is made."""
