@@ -10,8 +10,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from backends.engine.choosing.deep_stack import on_deep_stack
 from backends.engine.errors import RequestRefused
 from backends.engine.text.tokenizer import Tokenizer
 
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 
 _WHITE_SPACE = {"whitespace_pattern": r"( |\n[ \t]{0,32})?"}
 """Between the parts of JSON, as people write it. Small models would go on for ever where any number of spaces may."""
+_MOST_CHARS = 2**19
+"""Of a grammar as it is handed over. Compiling that much takes a tenth of a second or two."""
+_STACK_BYTES = 2**29
+"""The library follows references by recursion without a bound, and a stack that overflows ends the process: 1,000
+definitions, each with a property of the next one's form, were enough for 8 MiB. Of 37 kinds of chains as long as may be
+none took more than 300 MiB of memory in all. What is not used of a stack is address space only.
+"""
 _NUM_KEPT = 64
 """Compiled grammars that are kept; compiling takes 1 ms for plain JSON and up to seconds for large schemas."""
 
@@ -76,22 +85,34 @@ class GrammarFactory:
         return matcher
 
     def _new_matcher(self, grammar: str) -> LLMatcher:
+        if len(grammar) > _MOST_CHARS:
+            raise RequestRefused(
+                f"response_format has {len(grammar)} characters; at most {_MOST_CHARS} are taken",
+                param="response_format",
+                code="invalid_grammar",
+            )
+        matcher = on_deep_stack(partial(self._build, grammar), _STACK_BYTES)
+        if matcher.is_error():
+            raise RequestRefused(
+                f"response_format cannot be compiled: {_problem(matcher)}",
+                param="response_format",
+                code="invalid_grammar",
+            )
+        return matcher
+
+    def _build(self, grammar: str) -> LLMatcher:
         from llguidance import LLMatcher, LLTokenizer
 
         if self._vocabulary is None:
             end = list(self._tokenizer.eos_token_ids)
             self._vocabulary = LLTokenizer(self._tokenizer.to_json(), eos_token=end or None)
         matcher = LLMatcher(self._vocabulary, grammar, log_level=0)
-        if not matcher.is_error():
-            # Some problems show at the first step only.
-            probe = matcher.deep_copy()
-            probe.compute_bitmask()
-            if not probe.is_error():
-                return matcher
-            matcher = probe
-        raise RequestRefused(
-            f"response_format cannot be compiled: {_problem(matcher)}", param="response_format", code="invalid_grammar"
-        )
+        if matcher.is_error():
+            return matcher
+        # Some problems show at the first step only.
+        probe = matcher.deep_copy()
+        probe.compute_bitmask()
+        return probe if probe.is_error() else matcher
 
 
 class Grammar:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +248,36 @@ def test_grammar_of_one_row_leaves_its_neighbours_alone(tokenizer: Tokenizer, gr
 
     assert free.tokens == [int(logits[0].argmax())]
     assert tokenizer.token_bytes(held.tokens[0]).strip(b"b") == b""
+
+
+CHAIN = """
+import sys
+from pathlib import Path
+from backends.engine.choosing.grammar import GrammarFactory
+from backends.engine.text.tokenizer import Tokenizer
+
+names = [f"#/$defs/{number}" for number in range(5000)]
+forms = {str(number): {"type": "object", "properties": {"x": {"$ref": name}}} for number, name in enumerate(names[1:])}
+tokenizer = Tokenizer(Path(sys.argv[1]))
+grammars = GrammarFactory(tokenizer)
+grammar = grammars.json_schema({"$ref": names[0], "$defs": {**forms, "4999": {"type": "null"}}})
+print(len(grammars.start(grammar).masks(tokenizer.encode('{"x": {"x": {}}}'))))
+"""
+
+
+def test_grammar_of_a_long_chain_of_references_does_not_end_the_process(tmp_path: Path) -> None:
+    """The library follows it by recursion. In a process of its own, for which there would be no exception."""
+    folder = save(byte_level(), tmp_path)
+
+    ran = subprocess.run([sys.executable, "-c", CHAIN, str(folder)], capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert int(ran.stdout) > 3
+
+
+def test_grammar_that_is_too_long_is_refused(grammars: GrammarFactory) -> None:
+    """Before it is compiled, which takes a second for some megabytes."""
+    with pytest.raises(RequestRefused, match="at most 524288 are taken") as caught:
+        grammars.json_schema({"enum": [f"value {number}" for number in range(40_000)]})
+
+    assert caught.value.param == "response_format"
