@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from backends.engine.errors import ModelError
 from kernels.dispatch import QuantizedProduct
 from kernels.products.quantized_product import quantized_product_reference
 from kernels.products.w4a16 import SYMMETRIC_ZERO, GroupWeight, quantize_int4, quantize_nf4
@@ -86,7 +87,7 @@ def make_linear(
     activations to weights before rounding (see `quantize.smoothing_scales`). On the CPU "int8" rounds activations as
     "w8a8" does, since it is several times quicker, and fp8 and nf4, for which it has no instruction, are rounded and
     then kept in the model's type. `product` is that of the engine's operations, for what is not on the CPU.
-    Raises ValueError for another quantization, or inputs that have no even group size.
+    Raises ValueError for another quantization, ModelError for inputs that have no even group size.
     """
     if smoothing is not None:
         smoothed = make_linear(
@@ -104,7 +105,7 @@ def make_linear(
 def quantize_weight(
     weight: Tensor, quantization: str, *, group_size: int = DEFAULT_GROUP_SIZE, symmetric: bool = True
 ) -> RowWeight | GroupWeight:
-    """`weight` [out, in] rounded as `make_linear` says. Raises ValueError as it does."""
+    """`weight` [out, in] rounded as `make_linear` says, and raises."""
     match quantization:
         case "int8" | "w8a8":
             return quantize_w8(weight, torch.int8)
@@ -113,7 +114,7 @@ def quantize_weight(
         case "int4" | "nf4":
             group_size = math.gcd(group_size, weight.shape[1])
             if group_size % 2:
-                raise ValueError(f"{weight.shape[1]} inputs cannot be cut into groups for {quantization}; use int8")
+                raise ModelError(f"{weight.shape[1]} inputs cannot be cut into groups for {quantization}; use int8")
             if quantization == "nf4":
                 return quantize_nf4(weight, group_size)
             return quantize_int4(weight, group_size, symmetric=symmetric)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from backends.engine.errors import ModelError
 from backends.engine.model.decoder import load_decoder
 from backends.engine.model.linear import QUANTIZATIONS, WIDENED_NUMBERS, make_linear, quantize_weight, quantized_linear
 from backends.engine.model.quantize import quantize_folder
@@ -203,7 +204,7 @@ def test_linear_odd_inputs_refuse_four_bits() -> None:
     """An odd width has no pairs to pack, and the message says what to take instead."""
     weight, _ = layer(8, 9, torch.float32)
 
-    with pytest.raises(ValueError, match="9 inputs cannot be cut into groups for nf4; use int8"):
+    with pytest.raises(ModelError, match="9 inputs cannot be cut into groups for nf4; use int8"):
         make_linear(weight, None, quantization="nf4")
 
 
