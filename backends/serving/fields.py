@@ -28,6 +28,7 @@ Tokens = list[Token]
 Texts = str | Annotated[list[str | Token | Tokens], Meta(min_length=1)]
 _Count = Annotated[int, Meta(ge=1, le=128)]
 Alternatives = Annotated[int, Meta(ge=0, le=20)]
+TemplateVariables = Annotated[dict[str, Any], Meta(max_length=64)]
 
 
 class JSONSchema(msgspec.Struct):
@@ -145,7 +146,7 @@ class ChatFields(SamplingFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     prediction: PredictedContent | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     modalities: list[Literal["text"]] | None = None
 
 

@@ -61,6 +61,19 @@ def check_length(num_prompt: int, num_asked: int | None, limit: int, param: str)
         )
 
 
+def check_count(num_messages: int, num_tools: int, limit: int) -> None:
+    """Refuses what is too long before a template writes it, which takes its time for each message and tool.
+
+    Raises: ContextLengthExceeded.
+    """
+    if num_messages + num_tools > limit:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {limit} tokens. However, your request has {num_messages} messages"
+            f" and {num_tools} tools, and each takes one token at least. Please reduce their number.",
+            param="messages",
+        )
+
+
 def _items(given: Texts, param: str) -> list[str | Tokens]:
     """The prompts as they came, each a text or tokens."""
     if isinstance(given, str):

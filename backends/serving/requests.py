@@ -32,7 +32,7 @@ from backends.serving.fields import (
     read_fields,
 )
 from backends.serving.messages import predicted_text, template_messages, tools_in_use
-from backends.serving.prompts import check_length, read_prompts
+from backends.serving.prompts import check_count, check_length, read_prompts
 from backends.serving.replies.chat_reply import ChatAnswer, ChatShape, ChatStream, Parser
 from backends.serving.replies.completion_reply import CompletionAnswer, CompletionShape, CompletionStream
 from backends.serving.replies.embedding_reply import EmbeddingAnswer
@@ -171,6 +171,7 @@ def _turn(
     """What a chat asks of the engine for the model's turn, and the form in which it is told; `tools` are in use."""
     if tools and model.syntax is None:
         raise InvalidRequest("this model's chat template knows no tools", param="tools")
+    check_count(len(fields.messages), len(tools or ()), model.max_context)
     messages = template_messages(fields.messages)
     template = dict(fields.chat_template_kwargs or {})
     if template.keys() & {"messages", "tools", "add_generation_prompt", "tokenize"}:
@@ -338,7 +339,7 @@ def _sampling(
     stop = fields.stop or ()
     return SamplingParams(
         max_tokens=max_tokens,
-        logit_bias=_logit_bias(fields.logit_bias or {}),
+        logit_bias=_logit_bias(fields.logit_bias or {}, model.vocab_size),
         seed=fields.seed,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(dict.fromkeys(fields.stop_token_ids or ())),
@@ -350,7 +351,10 @@ def _sampling(
     )
 
 
-def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
+def _logit_bias(given: Mapping[str, float], vocab_size: int) -> dict[int, float]:
+    if len(given) > vocab_size:
+        problem = f"logit_bias has {len(given)} entries; this model has {vocab_size} tokens"
+        raise InvalidRequest(problem, param="logit_bias")
     for token in given:
         if not (token.isascii() and token.isdecimal()) or len(token) > _MOST_DIGITS:
             raise InvalidRequest(f'logit_bias has the key "{token}"; keys are token ids', param="logit_bias")

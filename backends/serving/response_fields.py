@@ -26,6 +26,7 @@ from backends.serving.fields import (
     Part,
     ResponseFormat,
     SamplingFields,
+    TemplateVariables,
     Text,
     ToolCall,
     convert,
@@ -84,7 +85,7 @@ class ResponseFields(SamplingFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     include: list[str] | None = None
     top_logprobs: Alternatives | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
 
 
 class _MessageItem(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -195,6 +196,7 @@ def test_chat_tool_choice_decides_template_and_grammar(choice: Any, told: bool, 
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": dict.fromkeys(map(str, range(65)))}, "chat_template_kwargs"),
         ({"chat_template": "{{ x }}"}, "chat_template"),
         ({"functions": [{}]}, "functions"),
         ({"audio": {"voice": "a"}}, "audio"),
@@ -382,3 +384,31 @@ def test_chat_forced_arguments_are_an_object_where_their_schema_does_not_say() -
 
     for choice in ("required", {"type": "function", "function": {"name": "f"}}):
         assert '"type":"object","properties":{}' in (params_of({"tools": tools, "tool_choice": choice}).grammar or "")
+
+
+@pytest.mark.parametrize(
+    ("extra", "operation", "param"),
+    [
+        ({"messages": [{"role": "user", "content": ""}] * 101}, Operation.CHAT, "messages"),
+        ({"tools": TOOLS * 100}, Operation.CHAT, "messages"),
+        ({"input": [{"role": "user", "content": ""}] * 101}, Operation.RESPONSES, "input"),
+    ],
+)
+def test_more_messages_and_tools_than_there_are_tokens_are_refused_before_they_are_written(
+    extra: dict[str, Any], operation: Operation, param: str
+) -> None:
+    """A template takes seconds for hundreds of thousands, while other calls wait."""
+    model = make_model(syntax=HERMES, max_context=100)
+
+    error = refusal(extra, operation, model=model)
+
+    assert (type(error), error.param) == (ContextLengthExceeded, param)
+    assert isinstance(model.vocabulary, Characters)
+    assert not model.vocabulary.rendered
+
+
+def test_more_biases_than_there_are_tokens_are_refused_by_their_number() -> None:
+    """Without a look at each."""
+    error = refusal({"logit_bias": dict.fromkeys(map(str, range(11)), 1)}, model=replace(make_model(), vocab_size=10))
+
+    assert (error.param, "11 entries" in error.message) == ("logit_bias", True)
