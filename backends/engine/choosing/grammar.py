@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 _WHITE_SPACE = {"whitespace_pattern": r"( |\n[ \t]{0,32})?"}
 """Between the parts of JSON, as people write it. Small models would go on for ever where any number of spaces may."""
-_MOST_CHARS = 2**19
-"""Of a grammar as it is handed over. Compiling that much takes a tenth of a second or two."""
-_STACK_BYTES = 2**29
+_MOST_CHARS = 2**18
+"""Of a grammar as it is handed over; OpenAI takes 120,000. Compiling that much takes two or three seconds where
+it is dearest, and what is made of it 6 MiB.
+"""
+_STACK_BYTES = 2**28
 """The library follows references by recursion without a bound, and a stack that overflows ends the process: 1,000
-definitions, each with a property of the next one's form, were enough for 8 MiB. Of 37 kinds of chains as long as may be
-none took more than 300 MiB of memory in all. What is not used of a stack is address space only.
+definitions, each with a property of the next one's form, were enough for 8 MiB. Of 37 kinds of chains twice as long as
+may be none took more than 300 MiB of memory in all. What is not used of a stack is address space only.
 """
 _NUM_KEPT = 64
 """Compiled grammars that are kept; compiling takes 1 ms for plain JSON and up to seconds for large schemas."""
