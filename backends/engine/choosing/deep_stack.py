@@ -13,8 +13,8 @@ _SIZE_OF_STACKS = threading.Lock()
 """Who holds it may change the size of new threads' stacks, which is the whole process's."""
 
 
-def on_deep_stack(work: Callable[[], Result], stack_bytes: int) -> Result:
-    """What `work` returns or raises, in a thread of its own that ends with it; waits for it.
+def on_deep_stack(work: Callable[[], Result], stack_bytes: int) -> Future[Result]:
+    """Begins `work` in a thread of its own, which ends with it.
 
     Raises: RuntimeError where there is no room for such a stack.
     """
@@ -26,8 +26,7 @@ def on_deep_stack(work: Callable[[], Result], stack_bytes: int) -> Result:
             thread.start()
         finally:
             threading.stack_size(before)
-    thread.join()
-    return done.result()
+    return done
 
 
 def _run(work: Callable[[], Result], done: Future[Result]) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,11 @@ _STACK_BYTES = 2**28
 definitions, each with a property of the next one's form, were enough for 8 MiB. Of 37 kinds of chains twice as long as
 may be none took more than 300 MiB of memory in all. What is not used of a stack is address space only.
 """
+_LIMIT_S = 10.0
+"""Of compiling. Twenty patterns that are to hold together (`allOf`) take the library minutes, each one more twice that.
+"""
+_MOST_LATE = 2
+"""Grammars that go on being compiled behind that limit. While there are so many, no further one is begun."""
 _NUM_KEPT = 64
 """Compiled grammars that are kept; compiling takes 1 ms for plain JSON and up to seconds for large schemas."""
 
@@ -38,10 +44,13 @@ _NUM_KEPT = 64
 class GrammarFactory:
     """Compiles grammars for one tokenizer, each once while it is in use. Any thread may call it."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, limit_s: float = _LIMIT_S) -> None:
+        """`limit_s`: of compiling one grammar, in seconds of the clock."""
         self._tokenizer = tokenizer
+        self._limit_s = limit_s
         self._vocabulary: LLTokenizer | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._late: set[Future[LLMatcher]] = set()
         self._lock = threading.Lock()
 
     def json_object(self) -> str:
@@ -93,7 +102,7 @@ class GrammarFactory:
                 param="response_format",
                 code="invalid_grammar",
             )
-        matcher = on_deep_stack(partial(self._build, grammar), _STACK_BYTES)
+        matcher = self._built_in_time(grammar)
         if matcher.is_error():
             raise RequestRefused(
                 f"response_format cannot be compiled: {_problem(matcher)}",
@@ -101,6 +110,28 @@ class GrammarFactory:
                 code="invalid_grammar",
             )
         return matcher
+
+    def _built_in_time(self, grammar: str) -> LLMatcher:
+        with self._lock:
+            self._late = {build for build in self._late if not build.done()}
+            num_late = len(self._late)
+        if num_late >= _MOST_LATE:
+            raise RequestRefused(
+                f"response_format is not compiled while {num_late} others take as long as they do; try again later",
+                param="response_format",
+            )
+        build = on_deep_stack(partial(self._build, grammar), _STACK_BYTES)
+        try:
+            return build.result(self._limit_s)
+        except TimeoutError:
+            # Nothing ends the library's work but itself.
+            with self._lock:
+                self._late.add(build)
+            raise RequestRefused(
+                f"response_format takes more than {self._limit_s:g} s to compile: make it simpler",
+                param="response_format",
+                code="invalid_grammar",
+            ) from None
 
     def _build(self, grammar: str) -> LLMatcher:
         from llguidance import LLMatcher, LLTokenizer

@@ -16,8 +16,8 @@ def test_deep_stack_gives_what_the_work_gives_and_leaves_other_threads_as_they_a
         raise LookupError("not there")
 
     before = threading.stack_size()
-    assert on_deep_stack(lambda: threading.current_thread().name, 2**26) == "deep-stack"
+    assert on_deep_stack(lambda: threading.current_thread().name, 2**26).result() == "deep-stack"
     with pytest.raises(LookupError, match="not there"):
-        on_deep_stack(fail, 2**26)
+        on_deep_stack(fail, 2**26).result()
 
     assert threading.stack_size() == before

@@ -281,3 +281,39 @@ def test_grammar_that_is_too_long_is_refused(grammars: GrammarFactory) -> None:
         grammars.json_schema({"enum": [f"value {number}" for number in range(20_000)]})
 
     assert caught.value.param == "response_format"
+
+
+ENDLESS = """
+import sys, time
+from pathlib import Path
+from backends.engine.choosing.grammar import GrammarFactory
+from backends.engine.errors import RequestRefused
+from backends.engine.text.tokenizer import Tokenizer
+
+grammars = GrammarFactory(Tokenizer(Path(sys.argv[1])), limit_s=1.0)
+grammars.json_object()
+for kind in ("a", "b", "c"):
+    began = time.monotonic()
+    try:
+        grammars.json_schema({"allOf": [{"type": "string", "pattern": f".*{kind}{number}.*"} for number in range(40)]})
+    except RequestRefused as refused:
+        print(str(refused).split(":")[0], "|", time.monotonic() - began < 60)
+grammars.json_object()
+print("known ones go on", flush=True)
+"""
+
+
+def test_grammar_that_takes_too_long_is_refused_and_holds_up_no_others_for_long(tmp_path: Path) -> None:
+    """Nothing can end the library's work, so no more than two are left at it. In a process of its own, which can be."""
+    folder = save(byte_level(), tmp_path)
+
+    ran = subprocess.run(
+        [sys.executable, "-c", ENDLESS, str(folder)], capture_output=True, text=True, check=False, timeout=120
+    )
+
+    assert ran.returncode == 0
+    assert ran.stdout.splitlines() == [
+        *["response_format takes more than 1 s to compile | True"] * 2,
+        "response_format is not compiled while 2 others take as long as they do; try again later | True",
+        "known ones go on",
+    ]
