@@ -77,6 +77,8 @@ def main(connection: Connection[Any, Any]) -> None:
         connection.send(None)
     except (EngineError, torch.OutOfMemoryError, MemoryError) as error:
         connection.send(str(error))
+        # Rank 0 may be about to meet this one in the group, and would not learn why if it had left.
+        connection.recv()
         return
     with torch.inference_mode():
         while True:
