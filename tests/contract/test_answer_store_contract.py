@@ -181,27 +181,26 @@ async def test_put_again_under_another_answer_leaves_those_that_it_was_one_with(
         assert await case.ids("moved", "left", "there") == expected
 
 
-async def test_unite_makes_one_answer_of_all_that_say_the_same(case: Case) -> None:
-    """Whatever ends one of them ends all; history and end stay, and other scopes have answers of their own."""
-    for name, answer_id in (("one", "before"), ("two", "before"), ("there", "after"), ("other", "apart")):
+@pytest.mark.parametrize("is_turned", [False, True])
+async def test_unite_makes_one_answer_of_all_that_say_the_same(case: Case, is_turned: bool) -> None:
+    """Whatever ends one of them ends all; history and end stay, and other scopes have answers of their own. The smaller
+    one moves, whichever it is."""
+    for name, answer_id in (("one", "many"), ("two", "many"), ("there", "few"), ("other", "apart")):
         case.store.put(make_answer(name, case.tomorrow, answer_id=answer_id))
-    case.store.put(
-        make_answer("elsewhere", case.tomorrow, answer_id="before", question=make_question(scope=OTHER_SCOPE))
-    )
+    case.store.put(make_answer("elsewhere", case.tomorrow, answer_id="few", question=make_question(scope=OTHER_SCOPE)))
     case.store.record(SCOPE, "two", bad=1.0)
     await case.settle()
     ends = [pair[0].expires for pair in await case.store.get(SCOPE, ["one", "two", "there"]) if pair is not None]
-    case.store.unite(SCOPE, "before", "after")
-    case.store.unite(SCOPE, "after", "after")
-    case.store.unite(SCOPE, "unknown", "after")
+    for pair in (("few", "many") if is_turned else ("many", "few")), ("many", "many"), ("many", "unknown"):
+        case.store.unite(SCOPE, *pair)
     await case.settle()
     found = [pair for pair in await case.store.get(SCOPE, ["one", "two", "there", "other"]) if pair is not None]
 
-    assert [answer.answer_id for answer, _ in found] == ["after", "after", "after", "apart"]
+    assert [answer.answer_id for answer, _ in found] == ["many", "many", "many", "apart"]
     assert [answer.expires for answer, _ in found[:3]] == ends
     assert [history.bad for _, history in found] == [0.0, 1.0, 0.0, 0.0]
-    assert {answer.answer_id for answer, _ in await case.store.listing(OTHER_SCOPE, 10)} == {"before"}
-    case.store.put(make_answer("late", case.tomorrow, answer_id="before"))
+    assert {answer.answer_id for answer, _ in await case.store.listing(OTHER_SCOPE, 10)} == {"few"}
+    case.store.put(make_answer("late", case.tomorrow, answer_id="few"))
     case.store.record(SCOPE, "two", bad=1.0)
     await case.settle()
     assert await case.ids("one", "two", "there", "late", "other") == ["late", "other"]

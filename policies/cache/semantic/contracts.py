@@ -158,8 +158,8 @@ class AnswerStore(Protocol):
     def record(self, scope: bytes, id: str, *, good: float = 0.0, bad: float = 0.0, served: int = 0) -> None:
         """Add to an entry's history. Never waits. Two bad labels, of any weight, remove it and all of its answer_id."""
 
-    def unite(self, scope: bytes, answer_id: str, into: str) -> None:
-        """All entries of one answer_id have another's from now on. Never waits."""
+    def unite(self, scope: bytes, one: str, other: str) -> None:
+        """All entries of two answer_ids have one of these from now on: that of more of them. Never waits."""
 
     def delete(self, scope: bytes, ids: Sequence[str]) -> None:
         """Forget entries. Never waits."""

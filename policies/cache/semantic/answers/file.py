@@ -124,11 +124,12 @@ class FileAnswerStore:
         self._change(_RECORD, good, bad, served, id)
         self._memory.record(scope, id, good=good, bad=bad, served=served)
 
-    def unite(self, scope: bytes, answer_id: str, into: str) -> None:
-        """All entries of one answer_id have another's from now on."""
-        for name in self._memory.ids_of(scope, answer_id):
+    def unite(self, scope: bytes, one: str, other: str) -> None:
+        """All entries of two answer_ids have that of more of them from now on."""
+        names, into = self._memory.smaller(scope, one, other)
+        for name in names:
             self._change(_UNITE, into, name)
-        self._memory.unite(scope, answer_id, into)
+        self._memory.unite(scope, one, other)
 
     def delete(self, scope: bytes, ids: Sequence[str]) -> None:
         """Forget entries."""

@@ -133,17 +133,21 @@ class MemoryAnswerStore:
             record.use.count(self._clock.wall())
         record.num_bad_labels += bad > 0.0
         if record.num_bad_labels >= MAX_BAD_LABELS:
-            doomed = self.ids_of(scope, record.answer.answer_id)
+            doomed = sorted(self._same[scope, record.answer.answer_id])
             self._rejected += len(doomed)
             self._bury(self._records[each] for each in doomed)
 
-    def ids_of(self, scope: bytes, answer_id: str) -> list[str]:
-        """The entries that say the same."""
-        return sorted(self._same.get((scope, answer_id), ()))
+    def smaller(self, scope: bytes, one: str, other: str) -> tuple[list[str], str]:
+        """Of two answers the entries of that which has fewer, and the answer_id of that which has more."""
+        if one == other:
+            return [], one
+        fewer, more = sorted((one, other), key=lambda answer_id: len(self._same.get((scope, answer_id), ())))
+        return sorted(self._same.get((scope, fewer), ())), more
 
-    def unite(self, scope: bytes, answer_id: str, into: str) -> None:
-        """All entries of one answer_id have another's from now on."""
-        for name in self.ids_of(scope, answer_id):
+    def unite(self, scope: bytes, one: str, other: str) -> None:
+        """All entries of two answer_ids have that of more of them from now on."""
+        names, into = self.smaller(scope, one, other)
+        for name in names:
             record = self._records[name]
             self._forget(record)
             record.answer = msgspec.structs.replace(record.answer, answer_id=into)

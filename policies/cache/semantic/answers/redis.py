@@ -108,11 +108,11 @@ class RedisAnswerStore:
         # Each is written by itself: one that joined another which is on its way would be counted twice.
         self._link.write(("record", str(next(self._numbers))), Write((command,), on_done=self._count_rejected), 0)
 
-    def unite(self, scope: bytes, answer_id: str, into: str) -> None:
-        """Have all entries of one answer_id given another's soon."""
-        if answer_id != into:
-            command: Command = ("EVAL", UNITE, 0, self._prefix, scope.hex(), answer_id, into)
-            self._link.write(("unite", scope, answer_id), Write((command,)), 0)
+    def unite(self, scope: bytes, one: str, other: str) -> None:
+        """Have all entries of two answer_ids given that of more of them soon."""
+        if one != other:
+            command: Command = ("EVAL", UNITE, 0, self._prefix, scope.hex(), one, other)
+            self._link.write(("unite", scope, one, other), Write((command,)), 0)
 
     def delete(self, scope: bytes, ids: Sequence[str]) -> None:
         """Have entries forgotten soon."""

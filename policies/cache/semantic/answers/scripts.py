@@ -119,14 +119,16 @@ return count
 """
 )
 
-# ARGV: the prefix of every scope, the scope, answer_id, the one that its entries have from now on.
+# ARGV: the prefix of every scope, the scope, two answer_ids; entries of that which has fewer get the other one.
 UNITE = """
-local scope = ARGV[1] .. ARGV[2]
-local from, into = scope .. ':same:' .. ARGV[3], scope .. ':same:' .. ARGV[4]
+local scope, fewer, more = ARGV[1] .. ARGV[2], ARGV[3], ARGV[4]
+local function named(answer_id) return scope .. ':same:' .. answer_id end
+if redis.call('SCARD', named(fewer)) > redis.call('SCARD', named(more)) then fewer, more = more, fewer end
+local from, into = named(fewer), named(more)
 for _, id in ipairs(redis.call('SMEMBERS', from)) do
   local answer = scope .. ':answer:' .. id
-  if redis.call('HGET', answer, 'answer_id') == ARGV[3] then
-    redis.call('HSET', answer, 'answer_id', ARGV[4])
+  if redis.call('HGET', answer, 'answer_id') == fewer then
+    redis.call('HSET', answer, 'answer_id', more)
     redis.call('SADD', into, id)
   end
 end

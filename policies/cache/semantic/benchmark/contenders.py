@@ -185,16 +185,17 @@ class Pooled:
             sameness = self._upstream.compare(compared, answer)
             is_known = is_known or sameness > 0.5
             if sameness >= SAME_FROM:
-                if joined is None:
-                    joined = other
-                else:
-                    self._unite(other, joined)
+                joined = other if joined is None else self._united(other, joined)
         return joined, is_known
 
-    def _unite(self, answer_id: str, into: str) -> None:
-        for entry, own in self._answer_ids.items():
-            if own == answer_id:
-                self._answer_ids[entry] = into
+    def _united(self, one: str, other: str) -> str:
+        """The answer of both from now on: that of more entries."""
+        entries = {
+            answer: [entry for entry, own in self._answer_ids.items() if own == answer] for answer in (one, other)
+        }
+        fewer, more = sorted(entries, key=lambda answer: len(entries[answer]))
+        self._answer_ids |= dict.fromkeys(entries[fewer], more)
+        return more
 
     def _record(self, entry: int, is_right: bool, *, matters: bool) -> None:
         history = self._histories[entry]
