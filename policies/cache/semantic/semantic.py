@@ -34,7 +34,7 @@ from policies.cache.record import Recorder, entry_of_body, entry_of_events, is_s
 from policies.cache.replay.render import PacedReplay, Replayed, content_type_of, render
 from policies.cache.semantic.answer_text import text_of
 from policies.cache.semantic.answers.quotas import Quotas
-from policies.cache.semantic.contracts import AnswerStore, Decision, Proposal, Question, StoredAnswer
+from policies.cache.semantic.contracts import AnswerStore, Decision, Proposal, Question
 from policies.cache.semantic.learning.comparators import Comparison
 from policies.cache.semantic.learning.decisions import LearnedDecisions
 from policies.cache.semantic.learning.judge import RouteJudge
@@ -319,16 +319,15 @@ class SemanticCache(Stage):
         if entry is None or not may_store(call, headers, entry, self._policy.max_entry):
             return
         assert self._teacher is not None, "there was a question"
-        answer = self._teacher.store(call, looked, entry)
         source = LabelSource.SHADOW if looked.was_served else LabelSource.MISS
-        if answer is not None and not self._learners.start(self._learn(call, looked, answer, source)):
-            self._teacher.forget_older(looked, answer)
+        if not self._learners.start(self._learn(call, looked, entry, source)):
+            self._teacher.store(call, looked, entry)
             self._tally.dropped += 1
 
-    async def _learn(self, call: Call, looked: LookupResult, answer: StoredAnswer, source: LabelSource) -> None:
+    async def _learn(self, call: Call, looked: LookupResult, entry: Entry, source: LabelSource) -> None:
         """Take in what the backend said; an answer that no longer holds goes, with all that say the same."""
         assert self._teacher is not None, "there was a question"
-        await self._teacher.learn(call, looked, answer, source, self._tally)
+        await self._teacher.learn(call, looked, entry, source, self._tally)
         if looked.answer is not None and looked.learning.decider.gives_up(looked.answer.answer_id):
             for _ in range(_ENDING_LABELS):
                 self._parts.answers.record(looked.question.scope, looked.answer.id, bad=1.0)
@@ -347,10 +346,7 @@ class SemanticCache(Stage):
                 reply.stream.taps.append(watch)
             entry = await self._whole(own, reply)
             if entry is not None and may_store(own, reply.headers, entry, self._policy.max_entry):
-                assert self._teacher is not None, "an answer was served"
-                answer = self._teacher.store(own, looked, entry)
-                if answer is not None:
-                    await self._learn(own, looked, answer, LabelSource.SHADOW)
+                await self._learn(own, looked, entry, LabelSource.SHADOW)
         finally:
             tell_charges(facts, facts.extra)
             if facts.usage is not None:

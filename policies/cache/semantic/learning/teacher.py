@@ -102,34 +102,23 @@ class Teacher:
         self._note_scope = note_scope
         self._num_learning = 0
 
-    def store(self, call: Call, looked: LookupResult, entry: Entry) -> StoredAnswer | None:
-        """Keep what the backend answered to a call that was looked up, as an answer by itself: whoever asks next finds
-        it, however long comparing it takes. None where it has no text.
-        """
-        question, text = looked.question, text_of(entry)
-        if text is None or looked.vector is None:
-            return None
-        self._note_scope(question.scope, call.tenant)
-        answer = StoredAnswer(
-            id=self._new_id(question.scope),
-            question=question,
-            answer_id=_answer_id(question.group, text),
-            entry=entry,
-            model=call.model,
-            owner=call.key_id,
-            expires=self._clock.wall() + self._ttl_s(question.text),
-            tags=_tags(call),
-        )
-        self._answers.put(answer)
-        self._space.index.add(question, answer.id, looked.vector)
-        return answer
+    def store(self, call: Call, looked: LookupResult, entry: Entry) -> None:
+        """Keep what the backend answered to a call that was looked up, where there is no room to compare it."""
+        text = text_of(entry)
+        if text is not None and looked.vector is not None:
+            self._forget_older(looked, self._store(call, looked, entry, text))
 
     async def learn(
-        self, call: Call, looked: LookupResult, answer: StoredAnswer, source: LabelSource, tally: SemanticTally
+        self, call: Call, looked: LookupResult, entry: Entry, source: LabelSource, tally: SemanticTally
     ) -> None:
-        """Hold what was stored for a call against what is known: a label, and what it is one with."""
-        text = text_of(answer.entry)
-        assert text is not None, "it was stored"
+        """Take in what the backend answered to a call that was looked up: it is stored, a label, and made one with what
+        says the same.
+        """
+        text = text_of(entry)
+        if text is None or looked.vector is None:
+            return
+        # Before it is compared: whoever asks next finds it, however long that takes.
+        answer = self._store(call, looked, entry, text)
         self._num_learning += 1
         try:
             judged = await self._judge_proposal(call, looked, text, tally)
@@ -146,9 +135,9 @@ class Teacher:
             self._num_learning -= 1
         if same is not None:
             await self._make_one(answer, same)
-        self.forget_older(looked, answer)
+        self._forget_older(looked, answer)
 
-    def forget_older(self, looked: LookupResult, answer: StoredAnswer) -> None:
+    def _forget_older(self, looked: LookupResult, answer: StoredAnswer) -> None:
         """The same text was asked anew: its new answer takes the old one's place, but never another owner's."""
         question = looked.question
         older = [
@@ -241,14 +230,8 @@ class Teacher:
                 if same is None:
                     same = compared
                 else:
-                    await self._unite(compared, same)
+                    await self._make_one(compared, same)
         return same, is_known
-
-    async def _unite(self, other: StoredAnswer, same: StoredAnswer) -> None:
-        """All that says what the other does with all that says the same."""
-        other_now, same_now = await self._as_they_are_now([other, same])
-        if other_now is not None and same_now is not None:
-            self._answers.unite(same.question.scope, other_now.answer_id, same_now.answer_id)
 
     async def _as_they_are_now(self, answers: Sequence[StoredAnswer]) -> list[StoredAnswer | None]:
         """Answers of one scope that were found before: since then they may have been united with others, or forgotten,
@@ -272,8 +255,29 @@ class Teacher:
             return None
         return await self._comparison.compare(looked.question.text, stored, text, may_ask=may_ask, told=told)
 
+    def _store(self, call: Call, looked: LookupResult, entry: Entry, text: str) -> StoredAnswer:
+        """As an answer by itself."""
+        question = looked.question
+        assert looked.vector is not None, "asked before"
+        self._note_scope(question.scope, call.tenant)
+        answer = StoredAnswer(
+            id=self._new_id(question.scope),
+            question=question,
+            answer_id=_answer_id(question.group, text),
+            entry=entry,
+            model=call.model,
+            owner=call.key_id,
+            expires=self._clock.wall() + self._ttl_s(question.text),
+            tags=_tags(call),
+        )
+        self._answers.put(answer)
+        self._space.index.add(question, answer.id, looked.vector)
+        return answer
+
     async def _make_one(self, answer: StoredAnswer, same: StoredAnswer) -> None:
-        """A new answer with what says the same; on a route for everybody two owners' answers confirm each other."""
+        """All that says what the answer does with all that says the same. On a route for everybody that is the answer
+        alone, and two owners' confirm each other.
+        """
         own, other = await self._as_they_are_now([answer, same])
         if own is None or other is None:
             return

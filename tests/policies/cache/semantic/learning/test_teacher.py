@@ -250,6 +250,7 @@ async def test_teacher_stores_an_answer_before_it_is_compared() -> None:
         await reply.aclose()
     reply = await stage.cache.send(question("how do I reset my own password 99"))
     await reply.aclose()
+    await settle()
     waiting = await stage.answers.listing(None, 200)
     stage.encoder.may_compare.set()
     await stage.cache.settle()
