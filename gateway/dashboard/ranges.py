@@ -7,8 +7,9 @@ from datetime import date, datetime, time, timedelta, timezone
 from typing import Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
-from gateway.ledger.days import day_number, day_text, hour_text, zone_of
+from gateway.ledger.days import day_number, day_text, hour_text
 from gateway.ledger.sums import Within
+from policies.time_zone import zone_of
 
 RangeName = Literal["1h", "24h", "7d", "30d", "month"]
 RANGES: tuple[RangeName, ...] = get_args(RangeName)

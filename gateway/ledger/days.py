@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta, timezone
-from zoneinfo import ZoneInfo
+from datetime import UTC, date, datetime, timedelta
+
+from policies.time_zone import zone_of
 
 _QUARTER_US = 900 * 10**6
 """Days begin at a whole quarter of an hour of UTC, in every zone since 1972."""
 _MAX_CACHED = 4096
-
-
-def zone_of(name: str) -> ZoneInfo | timezone:
-    """A time zone. UTC is known even where the machine has no table of them."""
-    return UTC if name == "UTC" else ZoneInfo(name)
 
 
 class Days:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, tzinfo
 
-from gateway.ledger.days import day_number, zone_of
+from gateway.ledger.days import day_number
 from gateway.ledger.schema import PICO_PER_MICRO, ROLLUPS, quoted
 from gateway.ledger.sums import DIMENSIONS, Dimension, Line, Within, check_version, sums, table_of
 from gateway.ledger.tables import read_settings
 from gateway.sql.database import Database
+from policies.time_zone import zone_of
 
 
 @dataclass(frozen=True, slots=True)

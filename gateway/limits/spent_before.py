@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from typing import NamedTuple, Protocol
-from zoneinfo import ZoneInfo
 
 from backends.clock import Clock
 from gateway.http.auth import Principal
@@ -17,6 +16,7 @@ from policies.limits.counters import SpentBefore
 from policies.limits.plan import UsageRules
 from policies.limits.rules import Asker, Budget
 from policies.limits.windows import Window
+from policies.time_zone import zone_of
 
 _NOBODY = dict.fromkeys(Asker.__struct_fields__, "")
 
@@ -61,7 +61,7 @@ class SpentInLedger:
     ) -> None:
         """`time_zone`: the ledger's."""
         self._database = database
-        self._zone = ZoneInfo(time_zone)
+        self._zone = zone_of(time_zone)
         self._in_force = in_force
         self._clock = clock
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import date, datetime, time, timedelta
 from typing import Literal
-from zoneinfo import ZoneInfo
 
 import msgspec
+
+from policies.time_zone import zone_of
 
 Every = Literal["day", "week", "month", "total"]
 
@@ -32,7 +33,7 @@ class Windows:
 
     def __init__(self, every: Every, time_zone: str) -> None:
         self._every = every
-        self._zone = ZoneInfo(time_zone)
+        self._zone = zone_of(time_zone)
         self._last = _ALL_TIME
 
     def at(self, now_s: float) -> Window:
