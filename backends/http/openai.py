@@ -23,9 +23,9 @@ from backends.health import HealthConfig
 from backends.http.continuing import BEHIND, ContinuesBy, with_beginning, without_marks
 from backends.http.error_reply import ErrorReplies, called_json, is_error_alone
 from backends.http.keyed_wire import KeyedWire
-from backends.http.meter import MeteredAnswer, StreamMeter, error_of, model_of, said, told_by
+from backends.http.metering.meter import MeteredAnswer, StreamMeter, error_of, model_of, said, told_by
+from backends.http.metering.passed_meter import passed_taps
 from backends.http.openai_settings import OpenAIConfig
-from backends.http.passed_meter import passed_taps
 from backends.http.probe import ask_health
 from backends.http.push_draft import push_draft
 from backends.http.redact import Redactor

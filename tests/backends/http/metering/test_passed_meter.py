@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.charges.usage import Usage
-from backends.http.passed_meter import passed_taps
+from backends.http.metering.passed_meter import passed_taps
 from backends.operations import Metering, Operation, Terms
 from backends.protocol import Facts
 from backends.stream import StreamEnd

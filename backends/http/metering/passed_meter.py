@@ -13,7 +13,7 @@ import msgspec
 from backends.charges.told import UpstreamUsage
 from backends.charges.usage import Usage, most_told
 from backends.http.anthropic.reply import TokenCounts
-from backends.http.json_fields import FieldScanner, Wanted
+from backends.http.metering.json_fields import FieldScanner, Wanted
 from backends.operations import Metering
 from backends.protocol import Call, Facts
 from backends.sse import event_data, find_events, whole_events_end

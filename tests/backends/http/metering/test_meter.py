@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.charges.usage import Usage
-from backends.http.meter import MeteredAnswer, StreamMeter, told_by
+from backends.http.metering.meter import MeteredAnswer, StreamMeter, told_by
 from backends.protocol import Facts
 from backends.sse import DONE_EVENT, encode_event
 from backends.untrusted import FieldReader
@@ -101,6 +101,14 @@ def test_meter_with_null_errors_and_usages_on_every_chunk_ignores_them(cuts: lis
         ({"type": "response.incomplete", "response": {"usage": {"input_tokens": 4, "output_tokens": 2}}}, True),
         ({"type": "response.failed", "response": {"error": {"message": "x"}, "usage": None}}, False),
         ({"type": "response.output_text.delta", "delta": "response.completed"}, False),
+        ({"type": "response.in_progress", "response": {"metadata": {"type": "response.completed"}}}, False),
+        (
+            {
+                "type": "response.completed",
+                "response": {"metadata": {"type": "error"}, "usage": {"input_tokens": 4, "output_tokens": 2}},
+            },
+            True,
+        ),
     ],
 )
 @given(cuts=CUTS)
@@ -292,3 +300,50 @@ def test_what_sglang_counts_of_its_own_generate_is_usage() -> None:
     assert told.counted() == Usage(9, 1, 8)
     assert lie is not None
     assert lie.counted() == Usage(0, 1, 0)
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"], ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("size", [700, 16_384, 65_536])
+def test_meter_of_a_long_last_event_reads_what_it_is_and_what_was_used(size: int, line_end: bytes) -> None:
+    """The last event of a response repeats instructions, tools and output: it is as long as these are."""
+    answer = {
+        "instructions": "x" * 150_000,
+        "error": None,
+        "output": [{"type": "response.failed", "usage": {"input_tokens": 1}, "text": '"type":"error"'}],
+        "usage": {"input_tokens": 4, "output_tokens": 2},
+        "service_tier": "flex",
+        "metadata": {},
+    }
+    event = msgspec.json.encode({"type": "response.completed", "sequence_number": 9, "response": answer})
+    data = encode_event(b'{"type":"response.created"}') + b"event: response.completed\n" + encode_event(event)
+    meter, facts = meter_of(data.replace(b"\n", line_end), [size], responses=True)
+
+    assert meter.is_complete()
+    assert facts.usage == Usage(4, 2, service_tier="flex")
+    assert not facts.is_usage_partial
+    assert not meter_of(data.replace(b"\n", line_end)[:-90], [size], responses=True)[0].is_complete()
+
+
+@pytest.mark.parametrize("size", [700, 16_384])
+def test_meter_of_a_long_failed_response_is_failed(size: int) -> None:
+    """It is as long as a good one."""
+    answer = {"instructions": "x" * 150_000, "error": {"message": "x"}, "usage": None}
+    event = encode_event(msgspec.json.encode({"type": "response.failed", "response": answer}))
+    meter, _ = meter_of(event, [size], responses=True)
+
+    assert meter.failed
+    assert not meter.is_complete()
+
+
+@pytest.mark.parametrize("size", [700, 16_384])
+def test_meter_of_long_chunks_reads_their_usage_their_error_and_their_end(size: int) -> None:
+    """Log-probabilities of a long prompt, or arguments of a call that come in one piece."""
+    words = '"usage":{"prompt_tokens":1} "error":"x" "finish_reason":"stop" ' * 2000
+    finished = chunk(words, finish="stop", usage=None)
+    meter, facts = meter_of(finished + chunk(usage=USAGE, prompt_logprobs=words), [size])
+    failed, _ = meter_of(finished + chunk(error={"message": "out of memory"}, prompt_logprobs=words), [size])
+
+    assert facts.usage == Usage(7, 3, 2)
+    assert meter.is_complete()
+    assert failed.failed
+    assert not meter_of(chunk(words), [size])[0].is_complete()

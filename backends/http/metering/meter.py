@@ -11,6 +11,7 @@ import msgspec
 
 from backends.charges.told import UpstreamUsage
 from backends.charges.usage import PROMPT_FIELDS, Usage, most_told
+from backends.http.metering.long_line import LongLine
 from backends.protocol import Facts
 from backends.sse import BLANK_LINES, DONE, event_data, find_events, has_done
 from backends.stream import StreamEnd
@@ -62,14 +63,20 @@ class _Named(msgspec.Struct):
     model: str | None = None
 
 
+class _Typed(msgspec.Struct):
+    type: str | None = None
+
+
 class _FirstEvent(_Named):
     response: _Named | None = None
 
 
 _read_event = FieldReader(_Event)
 _read_first_event = FieldReader(_FirstEvent)
+_read_type = FieldReader(_Typed)
 _read_choices = FieldReader(_Choices)
 
+_TYPE = b'"type"'
 _USAGE = b'"usage"'
 _ERROR = b'"error"'
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"[^"]')
@@ -78,8 +85,7 @@ _RESPONSES_ENDS = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete)
 _RESPONSES_FAILS = re.compile(rb'"type"\s*:\s*"(?:response\.failed|error)"')
 
 _MAX_HELD_BYTES = 64 * 1024
-_TAIL_BYTES = 16 * 1024
-"""A longer line is content; only its end may still say why the answer is finished."""
+_LINE_END = re.compile(rb"[\r\n]")
 
 
 class StreamMeter:
@@ -91,6 +97,7 @@ class StreamMeter:
 
     __slots__ = (
         "_facts",
+        "_long_line",
         "_num_choices",
         "_num_finished",
         "_num_held",
@@ -113,6 +120,7 @@ class StreamMeter:
         self._num_finished = 0
         self._parts: list[bytes] = []
         self._num_held = 0
+        self._long_line: LongLine | None = None
         self._tail = b""
         self._usage: Usage | None = None
         self._of_choices = Usage()
@@ -122,8 +130,8 @@ class StreamMeter:
 
     def is_complete(self) -> bool:
         """Whether the answer is whole, asked at a clean end of the transport."""
-        is_between_events = not self._parts and self._tail.endswith(BLANK_LINES)
-        if self._parts:
+        is_between_events = not self._is_in_line and self._tail.endswith(BLANK_LINES)
+        if self._is_in_line:
             self.feed(b"\n")
         is_finished = self._num_finished >= self._num_choices and is_between_events
         return (self.terminated or is_finished) and not self.failed
@@ -134,7 +142,7 @@ class StreamMeter:
 
     def feed(self, piece: bytes) -> None:
         """One piece, cut anywhere."""
-        if self._parts or not piece.endswith(b"\n"):
+        if self._is_in_line or not piece.endswith(b"\n"):
             piece = self._whole_lines(piece)
             if not piece:
                 return
@@ -158,14 +166,27 @@ class StreamMeter:
         self._facts.stream_end = how
 
     def _read_responses(self, block: bytes) -> None:
-        if _RESPONSES_FAILS.search(block) is not None:
+        if _is_of_type(block, _RESPONSES_FAILS):
             self.failed = self._facts.may_quote = True
         self._read_usage(block)
-        if _RESPONSES_ENDS.search(block) is not None:
+        if _is_of_type(block, _RESPONSES_ENDS):
             self._num_finished = 1
+
+    @property
+    def _is_in_line(self) -> bool:
+        """Whether a line has begun that has not ended."""
+        return bool(self._parts) or self._long_line is not None
 
     def _whole_lines(self, piece: bytes) -> bytes:
         """The lines that this piece completes; the unfinished one waits for its rest."""
+        if self._long_line is not None:
+            line_end = _LINE_END.search(piece)
+            if line_end is None:
+                self._long_line.feed(piece)
+                return b""
+            self._long_line.feed(piece[: line_end.start()])
+            piece = self._long_line.shortened(line_end[0]) + piece[line_end.start() :]
+            self._long_line = None
         cut = piece.rfind(b"\n") + 1 or piece.rfind(b"\r") + 1
         rest = piece[cut:]
         lines = b""
@@ -177,9 +198,10 @@ class StreamMeter:
             self._parts.append(rest)
             self._num_held += len(rest)
             if self._num_held > _MAX_HELD_BYTES:
-                # The blank keeps what follows from looking like the beginning of a line.
-                self._parts = [b" " + b"".join(self._parts)[-_TAIL_BYTES:]]
-                self._num_held = _TAIL_BYTES
+                self._long_line = LongLine(keeps_tail=not self._responses)
+                self._long_line.feed(b"".join(self._parts))
+                self._parts.clear()
+                self._num_held = 0
         return lines
 
     def _read_usage(self, block: bytes) -> None:
@@ -213,7 +235,7 @@ class StreamMeter:
     def _is_last(self, event: bytes) -> bool:
         """Whether no more of the answer, or of one of its choices, comes behind an event."""
         if self._responses:
-            return _RESPONSES_ENDS.search(event) is not None
+            return _is_of_type(event, _RESPONSES_ENDS)
         return _FINISH.search(event) is not None or _NO_CHOICES.search(event) is not None
 
     def _read_errors(self, block: bytes) -> None:
@@ -264,6 +286,26 @@ def said(value: msgspec.Raw) -> bytes | None:
     """JSON that is there and not null."""
     raw = bytes(value)
     return raw if raw and raw != b"null" else None
+
+
+def _is_of_type(events: bytes, types: re.Pattern[bytes]) -> bool:
+    """Whether one of these events says that it is of such a type. What else it holds (metadata, schemas of tools) may
+    say the same of itself.
+    """
+    named = types.search(events)
+    if named is None:
+        return False
+    for begin, end in find_events(events, _TYPE, named.start()):
+        data = event_data(events[begin:end])
+        if data is None or types.search(data) is None:
+            continue
+        try:
+            if types.fullmatch(b'"type":"%b"' % (_read_type(data).type or "").encode()) is not None:
+                return True
+        except msgspec.DecodeError:
+            # One that was cut between its lines.
+            return True
+    return False
 
 
 def _decoded(event: bytes) -> _Event | None:

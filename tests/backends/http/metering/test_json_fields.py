@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.http.json_fields import FieldScanner, Wanted
+from backends.http.metering.json_fields import FieldScanner, Wanted
 
 WANTED: Wanted = {b"usage": None, b"type": None, b"response": {b"usage": None}}
 _NAMES = st.sampled_from(["usage", "type", "response", "x", 'a"b', "us\\age", "", "message"]) | st.text(max_size=6)
